@@ -55,7 +55,7 @@ def build(tree, *, version="standard", **environment):
     ended = subprocess.run(
         [sys.executable, "-c", script, out, version],
         cwd=tree,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
         check=False,
