@@ -131,9 +131,8 @@ def _forget_applications() -> Iterator[None]:
     web_app._cached_build_middleware.cache_clear()
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def _blockbuster() -> Iterator[None]:
-    """Watch all tests. To begin and end it for each would take a millisecond of each."""
     with blockbuster_ctx("shadeproxy") as blocked:
         for function in blocked.functions.values():
             # It uses a loop of its own, in a thread that may block.
