@@ -104,6 +104,7 @@ TABLE = {
     "app.worker": "app/test_workers.py",
     "app.worker_access": "e2e/test_workers_upstreams.py",
     "origin.receiver": "origin/test_connection.py",
+    "origin.interim": "cluster/test_slow_origins.py",
     "cluster.applier": "cluster/test_replication.py",
     "cluster.backlog": "cluster/test_replication.py",
     "cluster.contents": "cluster/test_replication.py",
