@@ -205,7 +205,7 @@ def test_the_sdk_reads_an_epoch_once_from_the_owners(three, client, manifest, bo
         found = client.read_many(manifest, part)
         assert found == [bodies[manifest[number].key] for number in part]
     pages = {"empty": 1, "long": 4, "more": 7}
-    # An owner that does not know the length of a long object yet may open it twice.
+    # Fetched ahead, an object turns out to be too long for that, and is opened again at its turn.
     assert sent_bodies(origin) - sent <= sum(pages.get(key, 1) for key in bodies) + 2
     reads = [one.stats()["totals"]["requests"] for one in three]
     shares = [sum(owner_of(manifest[i].key, three) is one for i in ids) for one in three]
