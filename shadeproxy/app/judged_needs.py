@@ -53,12 +53,10 @@ class Schedule:
     _told_s: float = 0.0
     """Time since ``_position`` was reported."""
 
-    def look(
-        self, epochs: JobEpochs, elapsed_s: float, *, waiting: int, prefetches: int, job: Job | None = None
-    ) -> None:
-        """Note the reads of the last ``elapsed_s``. ``waiting``: number of reads of the job that wait for the
-        link. ``prefetches``: how many of these began as prefetches; a reader may have joined them meanwhile.
-        ``job``: None if it reports no position.
+    def look(self, job: Job, epochs: JobEpochs, elapsed_s: float, *, waiting: int, prefetches: int) -> None:
+        """Note the reads of ``job`` in the last ``elapsed_s``. ``waiting``: number of its reads that wait for
+        the link. ``prefetches``: how many of these began as prefetches; a reader may have joined them
+        meanwhile.
         """
         epoch = epochs.latest
         read = epochs.epochs[epoch].requests if epoch in epochs.epochs else 0
@@ -71,7 +69,7 @@ class Schedule:
         elif read > self._read or waiting:
             self.elapsed_s += elapsed_s
         self._read, self._waiting = read, waiting - prefetches
-        position = None if job is None else job.position(self.epoch)
+        position = job.position(self.epoch)
         self._told_s = self._told_s + elapsed_s if position == self._position else 0.0
         self._position = position
 
@@ -167,7 +165,7 @@ def jobs_behind(
     for name, (schedule, need, job) in needs.items():
         flow = queue.flows.get(name)
         waiting, prefetches = (0, 0) if flow is None else (flow.queue.count, flow.prefetches)
-        schedule.look(stats.jobs[name], elapsed_s, waiting=waiting, prefetches=prefetches, job=job)
+        schedule.look(job, stats.jobs[name], elapsed_s, waiting=waiting, prefetches=prefetches)
         if schedule.is_behind(need, jobs.get(name) or MeasuredJob()):
             behind.add(name)
     return behind

@@ -144,10 +144,9 @@ class JobSharing:
         elapsed_s, self._hurried_s = min(now_s - self._hurried_s, STEP_S), now_s
         self._count_reads()
         needs = {
-            name: (claim.schedule, self._needed(job), job)
-            for name, claim in self._claims.items()
-            if claim.admitted and name in self._stats.jobs and name in self._hints.jobs
-            for job in (self._hints.jobs.get(name),)
+            job.name: (claim.schedule, self._needed(job), job)
+            for job in self._hints.jobs
+            if (claim := self._claims.get(job.name)) and claim.admitted and job.name in self._stats.jobs
         }
         self._queue.hurry(jobs_behind(needs, self._jobs, self._stats, self._queue, elapsed_s))
 

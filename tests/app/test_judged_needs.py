@@ -26,7 +26,7 @@ class Reading:
         return self.is_behind()
 
     def look(self, seconds, *, waiting=0, prefetches=0):
-        self.schedule.look(self.epochs, seconds, waiting=waiting, prefetches=prefetches, job=self.job)
+        self.schedule.look(self.job, self.epochs, seconds, waiting=waiting, prefetches=prefetches)
 
     def is_behind(self):
         return self.schedule.is_behind(NEED, self.measured)
