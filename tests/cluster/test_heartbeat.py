@@ -137,13 +137,13 @@ async def test_changes_are_told(connect):
 
 
 class Failing(FakeLog):
-    """A log that fails or hangs when the test says so."""
+    """A log whose beats raise ``error``, if a test sets one."""
 
-    failing = False
+    error = None
 
     async def beat(self, beat):
-        if self.failing:
-            raise ClusterUnavailable("no way there")
+        if self.error is not None:
+            raise self.error
         return await super().beat(beat)
 
 
@@ -152,7 +152,7 @@ async def test_a_problem_is_logged_once_and_so_is_its_end():
     one = heartbeat("a", log)
     with structlog.testing.capture_logs() as lines:
         for failing in (False, True, True, True, False, False):
-            log.failing = failing
+            log.error = ClusterUnavailable("no way there") if failing else None
             await one.beat()
     assert [line["event"] for line in lines] == [
         "the cluster is reached", "cut off from the cluster", "the cluster is reached",
@@ -160,25 +160,15 @@ async def test_a_problem_is_logged_once_and_so_is_its_end():
     assert lines[1]["problem"] == "no way there"
 
 
-class Broken(FakeLog):
-    """A log that raises what no log may raise, while the test says so."""
-
-    broken = True
-
-    async def beat(self, beat):
-        if self.broken:
-            raise ValueError("a defect")
-        return await super().beat(beat)
-
-
 async def test_a_defect_is_logged_once_and_counted_and_the_beats_go_on():
-    log, counters = Broken(Server()), ClusterCounters()
+    log, counters = Failing(Server()), ClusterCounters()
+    log.error = ValueError("a defect")  # No log may raise it.
     one = heartbeat("a", log, counters=counters)
     with structlog.testing.capture_logs() as lines:
         one.start()
         await until(lambda: counters.beat_faults > 2)
         assert one.problem == "ValueError: a defect"
-        log.broken = False
+        log.error = None
         await until(lambda: whole([one]))
     assert [(line["event"], line["log_level"]) for line in lines] == [
         ("a beat failed and the beats go on", "error"),

@@ -15,8 +15,7 @@ def cluster():
 @pytest.fixture
 def three(cluster):
     """Three nodes that settled so long ago that no late write can arrive."""
-    nodes = [cluster.start(node) for node in "abc"]
-    cluster.run(80)
+    nodes = cluster.start_three(80)
     assert not any(map(cluster.checked, nodes))
     return nodes
 

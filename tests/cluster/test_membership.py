@@ -22,8 +22,7 @@ def cluster():
 @pytest.fixture
 def three(cluster):
     """Three nodes that have settled."""
-    nodes = [cluster.start(node) for node in "abc"]
-    cluster.run(15)
+    nodes = cluster.start_three(15)
     assert [bool(cluster.mine(node)) for node in nodes] == [True] * 3
     return nodes
 

@@ -14,11 +14,15 @@ from shadeproxy.origin.memory import MemoryOrigin
 REF = ObjectRef("b", "k")
 
 
-@pytest.fixture
-def limited():
+def limited_to(max_open, **options):
     memory = MemoryOrigin()
     memory.put("b", "k", b"body")
-    return LimitedOrigin(memory, max_open=1)
+    return LimitedOrigin(memory, max_open=max_open, **options)
+
+
+@pytest.fixture
+def limited():
+    return limited_to(1)
 
 
 async def hold(limited, order, name, intent, leave):
@@ -77,9 +81,7 @@ async def test_a_failed_open_gives_its_slot_back(limited):
 
 @pytest.mark.parametrize("intent", [Intent.DEMAND, Intent.PEER])
 async def test_the_wait_for_a_slot_ends_and_leaves_no_trace(intent):
-    memory = MemoryOrigin()
-    memory.put("b", "k", b"body")
-    limited = LimitedOrigin(memory, max_open=1, max_wait_s=0.02)
+    limited = limited_to(1, max_wait_s=0.02)
     async with limited.open(REF):
         with pytest.raises(
             Overloaded, match=r"all 1 reads .* taken for 0\.02 s.*; .*raise origin\.max_connec"
@@ -93,9 +95,7 @@ async def test_the_wait_for_a_slot_ends_and_leaves_no_trace(intent):
 
 
 async def test_prefetch_leaves_one_slot_in_eight_and_never_waits():
-    memory = MemoryOrigin()
-    memory.put("b", "k", b"body")
-    limited = LimitedOrigin(memory, max_open=8)
+    limited = limited_to(8)
     order, leave = [], asyncio.Event()
     held = [asyncio.create_task(hold(limited, order, n, Intent.PREFETCH, leave)) for n in range(7)]
     await settle()
@@ -111,9 +111,7 @@ async def test_prefetch_leaves_one_slot_in_eight_and_never_waits():
 
 
 async def test_another_limit_counts_at_once_and_ends_nothing_that_is_open():
-    memory = MemoryOrigin()
-    memory.put("b", "k", b"body")
-    limited = LimitedOrigin(memory, max_open=2)
+    limited = limited_to(2)
     order, leave = [], [asyncio.Event() for _ in range(8)]
     tasks = [
         asyncio.create_task(hold(limited, order, n, Intent.DEMAND, event)) for n, event in enumerate(leave)
@@ -139,9 +137,7 @@ async def test_another_limit_counts_at_once_and_ends_nothing_that_is_open():
 
 
 async def test_another_limit_counts_for_forwards_and_for_what_one_client_may_have_of_them():
-    memory = MemoryOrigin()
-    memory.put("b", "k", b"body")
-    limited = LimitedOrigin(memory, max_open=1)
+    limited = limited_to(1)
     entered, leave = [], asyncio.Event()
     greedy = [forwarded(limited, entered, leave, "greedy") for _ in range(10)]
     await settle()
@@ -185,9 +181,7 @@ def forwarded(limited, entered, leave, client):
 
 
 async def test_one_client_never_has_all_forwards_however_long_they_last():
-    memory = MemoryOrigin()
-    memory.put("b", "k", b"body")
-    limited = LimitedOrigin(memory, max_open=4)
+    limited = limited_to(4)
     entered, leave = [], asyncio.Event()
     greedy = [forwarded(limited, entered, leave, "greedy") for _ in range(10)]
     await settle()
@@ -202,9 +196,7 @@ async def test_one_client_never_has_all_forwards_however_long_they_last():
 
 
 async def test_the_wait_of_a_forward_ends_too():
-    memory = MemoryOrigin()
-    memory.put("b", "k", b"body")
-    limited = LimitedOrigin(memory, max_open=1, max_wait_s=0.02)
+    limited = limited_to(1, max_wait_s=0.02)
     entered, leave = [], asyncio.Event()
     first = forwarded(limited, entered, leave, "a")
     await settle()
@@ -215,9 +207,7 @@ async def test_the_wait_of_a_forward_ends_too():
 
 
 async def test_one_client_never_has_all_reads_at_its_pace_but_all_fills():
-    memory = MemoryOrigin()
-    memory.put("b", "k", b"body")
-    limited = LimitedOrigin(memory, max_open=4)
+    limited = limited_to(4)
     order, leave = [], asyncio.Event()
 
     def reading(client, *, paced):

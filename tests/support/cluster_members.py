@@ -25,6 +25,12 @@ class Cluster:
         self.nodes[node] = Membership(facts, f"{node}{boot}", SEALS, TIMING, is_new=is_new)
         return self.nodes[node]
 
+    def start_three(self, seconds):
+        """Start nodes a, b and c, and let them send beats for some seconds."""
+        nodes = [self.start(node) for node in "abc"]
+        self.run(seconds)
+        return nodes
+
     def beat(self, node, *, takes_s=0.0):
         """Send a beat, whose answer takes some time. Make the calls that follow from it, and return them."""
         sent_s = self.now_s
