@@ -69,7 +69,7 @@ class Peer:
         """
         self._longest_bytes = 0
         self._clock = clock
-        self._times_s = np.zeros(_TIMES)  # Of the last answers, in a ring.
+        self._times_s = np.zeros(_TIMES)  # Of the last answers: a new one replaces the oldest.
         self._count = 0
         self._failed_s: deque[float] = deque(maxlen=_FAILURES)
         self._skipped_until_s = float("-inf")

@@ -144,7 +144,7 @@ class CallbackReads:
 
 
 class CallbackRead:
-    """One page GET that passes its answer to ``sink``. Implements connection.py ``Receiver``."""
+    """One page GET that passes its answer to ``sink``. Implements receiver.py ``Receiver``."""
 
     __slots__ = (
         "_reads", "_wanted", "connection", "head", "is_aborted", "is_timed", "length", "sink", "slot",

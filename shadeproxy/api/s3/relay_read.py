@@ -330,8 +330,8 @@ class RelayRead:
 
     def _return_memory(self) -> None:
         self.held.give(self._taken_bytes)
-        self._taken_bytes, self._memory = 0, _NOTHING
-        self._body = _NOTHING
+        self._taken_bytes = 0
+        self._memory = self._body = _NOTHING
 
     def _give_back(self, *, abort: bool = False) -> None:
         connection, self._connection = self._connection, None
