@@ -18,7 +18,7 @@ _ROUNDS = 24  # Steps of the bisection, which leave an error of 1e-7.
 _LEFT_TO_OTHERS = 0.5
 _OF_OTHERS = 0.3
 _LEAST_SHARE = 0.01
-_MARGIN, _AHEAD_S = 1.04, 1.0
+_MARGIN, _AHEAD_S = 1.04, 0.75
 _FIRST_WEIGHT = 4.0
 _MOST_WEIGHT = 8.0
 _UP, _DOWN = 1.15, 0.98
@@ -127,14 +127,14 @@ def link_weights(demands: Demands, miss_bytes: Rates) -> Rates:
 
 def is_behind(reads: float, elapsed_s: float, need: float) -> bool:
     """Return whether a job is behind its need. It is if ``reads`` is less than its need asks for in
-    ``elapsed_s`` of an epoch and one more second, with a margin of 4 % for errors of measurement.
+    ``elapsed_s`` of an epoch and 0.75 s more, with a margin of 4 % for errors of measurement.
     """
     return reads < _MARGIN * need * (elapsed_s + _AHEAD_S)
 
 
 def trains_behind(samples: float, elapsed_s: float, need: float) -> bool:
     """Return whether a job is behind its need, if training has used ``samples`` in ``elapsed_s`` of an epoch.
-    No second more is asked for: training of a job whose need is close to its own speed is never that far
+    No more than that is asked for: training of a job whose need is close to its own speed is never that far
     ahead.
     """
     return samples < _MARGIN * need * elapsed_s

@@ -38,7 +38,7 @@ class Reading:
 
 def test_a_job_that_reads_faster_gets_ahead_and_one_that_reads_slower_falls_behind():
     reading = Reading()
-    assert reading.read(10, 112)
+    assert reading.read(10, 108)
     assert not reading.read(10, 120)
     assert reading.read(20, 80)
 

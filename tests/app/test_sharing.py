@@ -72,7 +72,7 @@ def test_a_job_that_is_behind_its_need_goes_first_until_it_has_caught_up():
     world.register("a", JobNeed(samples_per_s=50.0))
     world.register("b")
     world.steps(8, a=50, b=50)
-    assert hurried(world) == {"a"}  # It must be a second ahead.
+    assert hurried(world) == {"a"}  # It must be 0.75 s ahead.
     world.read("a", 60)
     assert hurried(world) == set()
     # 25 samples of the time are missing, and reads that wait do not count.
