@@ -33,6 +33,7 @@ def fetched_ahead(
     batch_s: float,
     link_s: float,
     latency_s: float,
+    lanes: int,
     reach: int,
     cache_samples: float,
 ) -> Ahead:
@@ -41,8 +42,9 @@ def fetched_ahead(
     ``reads``: reads of an epoch. ``hit_ratio``: share of hits if nothing were fetched ahead.
     ``announced_at``: share of an epoch that training has computed when the next order is announced.
     ``compute_s``: time in which training computes a sample, all ranks together. ``batch_s``: time in which a
-    rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``reach``: samples
-    that the loader's workers have begun or may begin. ``cache_samples``: samples that fit into the cache.
+    rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``lanes``: most
+    reads that the loader's workers have under way. ``reach``: samples that they have begun or may begin.
+    ``cache_samples``: samples that fit into the cache.
     """
     miss_ratio, most = 1 - hit_ratio, cache_samples / MOST_READY
     needed_s = max(compute_s, miss_ratio * link_s)
@@ -66,7 +68,7 @@ def fetched_ahead(
     # The number of reads before that of the sample which would be displaced last.
     furthest = kept / (1 - missing)
     lost = min(max(LEAD * soon, furthest / EARLY_PRICE) * missing, most, kept)
-    if unread < flying * miss_ratio:
+    if unread + lanes < flying * miss_ratio:
         # Readers wait for each sample until the end. What is fetched afterwards has come only in part when
         # training has computed its last batch.
         lost *= min(batch_s / latency_s, 1.0)

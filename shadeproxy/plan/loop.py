@@ -17,6 +17,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.prefetch.pace import PAUSE_S
+
 MOST_SAMPLES = 65_536
 """Samples that are replayed; the time of a longer epoch is scaled up."""
 
@@ -27,10 +29,7 @@ _MOST_TIMES = 8
 
 _DRAWN = 8192  # Waits that are drawn; then they repeat.
 
-_TURN_S = 0.01
-"""Time from the read of a sample that was fetched ahead until the next fetch begins: prefetching decides in
-rounds.
-"""
+_NOTED_S = 0.01  # Reads of samples that were fetched ahead are noted together, this long after the first one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,11 @@ class _Origin:
 
 
 class _Ahead:
-    """Fetches missing samples in the order of the epoch, before their readers come."""
+    """Fetches missing samples in the order of the epoch, before their readers come.
+
+    The proxy decides on further fetches whenever a fetch has ended, and in rounds of ``PAUSE_S``. It knows
+    at once that a reader waits for a sample, and a little later that a sample which had come was read.
+    """
 
     def __init__(self, origin: _Origin, hits: Sequence[bool], unread: int, *, cold: bool) -> None:
         self._origin = origin
@@ -143,6 +146,11 @@ class _Ahead:
         self._begun: set[int] = set()
         self._there_s = dict[int, float]()
         """The time at which the last byte of each unread sample comes."""
+        self._ends: list[float] = []
+        """The times at which fetches end, as a heap."""
+        self._noted: list[float] = []
+        """The times at which reads will be noted, as a heap."""
+        self._round_s, self._last_round_s = inf, -inf
         if not cold:
             self._at = min(unread, len(self._missing))
             there_s = origin.backlog(self._at, len(self._missing) / len(hits))
@@ -150,19 +158,34 @@ class _Ahead:
 
     def take(self, sample: int, now: float) -> float | None:
         """Return the time at which the sample that is read now has come; None if no fetch of it has begun."""
+        self._decide_until(now)
         found = self._there_s.pop(sample, None)
         if found is None:
             self._begun.add(sample)
-        self.go_on(now + _TURN_S)
+            return None
+        noted_s = now if found > now else now + _NOTED_S
+        heapq.heappush(self._noted, noted_s)
+        self._round_s = min(self._round_s, max(noted_s, self._last_round_s + PAUSE_S))
         return found
 
     def go_on(self, now: float) -> None:
         """Begin fetches while fewer than ``unread`` samples wait for their reader."""
-        while len(self._there_s) < self._unread and self._at < len(self._missing):
+        while self._noted and self._noted[0] <= now:
+            heapq.heappop(self._noted)
+        while len(self._there_s) + len(self._noted) < self._unread and self._at < len(self._missing):
             sample = self._missing[self._at]
             self._at += 1
             if sample not in self._begun:
-                self._there_s[sample] = self._origin.read(now)
+                self._there_s[sample] = end_s = self._origin.read(now)
+                heapq.heappush(self._ends, end_s)
+
+    def _decide_until(self, now: float) -> None:
+        while (turn_s := min(self._round_s, self._ends[0] if self._ends else inf)) <= now:
+            if turn_s == self._round_s:
+                self._round_s, self._last_round_s = inf, turn_s
+            else:
+                heapq.heappop(self._ends)
+            self.go_on(turn_s)
 
 
 class _Run:

@@ -149,6 +149,7 @@ class Predictor:
             batch_s=loop.batch_size * loop.compute_s,
             link_s=self._link_s(setting),
             latency_s=loop.miss_s,
+            lanes=self.loader.lanes(loop.workers) * profile.world_size,
             reach=max(loop.workers, 1) * loop.prefetch_factor * loop.batch_size * profile.world_size,
             cache_samples=setting.cache_bytes / profile.stored_bytes_per_sample,
         )

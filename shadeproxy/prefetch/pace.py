@@ -12,6 +12,7 @@ slowly afterwards.
 import math
 
 SPARE = 1.5
+PAUSE_S = 0.02  # Pause between two rounds of decisions.
 FEWEST = 4
 _FIRST_DEPTH = 16
 _FIRST_REACH = 16.0

@@ -30,13 +30,12 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
-from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, Latency
+from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, PAUSE_S, Latency
 from shadeproxy.prefetch.parts import Guess, Parts
 from shadeproxy.prefetch.walk import Walk, Wanted
 
 _log = structlog.get_logger(__name__)
 
-_PAUSE_S = 0.02
 # Number of pages that are planned for each fetch that starts when another one ends. Some planned pages will
 # win no place, or be stored before.
 _SPARE = 2
@@ -186,7 +185,7 @@ class Prefetcher:
                 # A failed round will probably fail again: do not repeat and log it fifty times a second.
                 self._woken.set()
                 await self._clock.sleep(_FAULT_PAUSE_S)
-            await self._clock.sleep(_PAUSE_S)
+            await self._clock.sleep(PAUSE_S)
 
     def _plan_and_pump(self) -> None:
         self._plan()
@@ -233,7 +232,7 @@ class Prefetcher:
     def _startable(self) -> int:
         """Return how many fetches will start before the next plan: now, and as other fetches end."""
         slots = min(self._depth, self._limits.fetches())
-        coming = slots * _PAUSE_S / max(self._latency.mean_s, _PAUSE_S)
+        coming = slots * PAUSE_S / max(self._latency.mean_s, PAUSE_S)
         return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:

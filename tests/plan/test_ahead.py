@@ -8,7 +8,7 @@ from shadeproxy.plan.ahead import fetched_ahead
 # one fetch is under way, and fetches begin 60 samples ahead.
 USUAL = {
     "reads": 1000, "hit_ratio": 0.5, "announced_at": 0.5, "compute_s": 0.005, "batch_s": 0.05, "link_s": 0.0,
-    "latency_s": 0.1, "reach": 100, "cache_samples": 500,
+    "latency_s": 0.1, "lanes": 4, "reach": 100, "cache_samples": 500,
 }  # fmt: skip
 
 
@@ -46,6 +46,8 @@ def test_fetches_that_come_late_have_come_in_part_when_training_ends():
     tiny = {"hit_ratio": 0.1, "cache_samples": 32}
     assert lost(**tiny) == pytest.approx(8 * 0.05 / 0.1)
     assert lost(**tiny, batch_s=1.0) == pytest.approx(8)
+    # 12 workers read as many themselves as are lacking: training does not wait, and all 8 have come.
+    assert lost(**tiny, lanes=12) == pytest.approx(8)
 
 
 @pytest.mark.parametrize("none", [{"link_s": 0.02}, {"hit_ratio": 0.0, "cache_samples": 0}, {"reads": 0}])

@@ -68,10 +68,19 @@ AHEAD = changed(compute_s=0.0001, client_s=0.0, miss_s=0.1, unread=24)
 
 
 def test_fetches_ahead_add_to_the_reads_of_the_workers():
-    # 8 reads and 24 fetches are under way, but for the 10 ms until a read sample lets the next fetch begin.
+    # 8 reads and 24 fetches are under way, but for the time until a read sample lets the next fetch begin.
     wall_s = replay(AHEAD, 16_384, 0.0).wall_s
     assert 16_384 * 0.1 / 32 <= wall_s <= 16_384 * 0.11 / 32 * 1.2
     assert wall_s < replay(changed(compute_s=0.0001, client_s=0.0, miss_s=0.1), 16_384, 0.0).wall_s / 3
+
+
+@pytest.mark.parametrize(("workers", "measured_s"), [(4, 6.00), (8, 4.62)])
+def test_a_cache_too_small_for_the_latency_delays_training_as_on_the_running_proxy(workers, measured_s):
+    """Two settings of docs/studies/plan: a cache of 5 %, an announced order, 768 samples."""
+    loop = Loop(
+        workers, 4, 2, reads_at_once=1, compute_s=0.00537, client_s=0.0, miss_s=0.1017, unread=9, spread=0.027
+    )
+    assert replay(loop, 768, 0.0456).wall_s == pytest.approx(measured_s, rel=0.025)
 
 
 def test_with_enough_fetches_ahead_training_waits_for_nothing():

@@ -25,9 +25,9 @@ BATCH = 4
 apart, a cache of 5 % loses pages before they are read, and no formula of ``shadeproxy plan`` has this loss
 (docs/adr/0047).
 """
-LATER, LATER_ANNOUNCED = 8, 4
-"""Number of epochs after the first one, which fills the cache. Without an announced order, the time of a
-short epoch depends on where its misses lie (two of one run differ by up to 14 %), so more epochs are run.
+LATER = 8
+"""Number of epochs after the first one, which fills the cache. The time of a short epoch depends on where its
+misses lie: two of one run differ by up to 14 %.
 """
 _JOB = "train"
 
@@ -82,10 +82,8 @@ class Found(msgspec.Struct, frozen=True):
         return sum(self.origin_bytes) / len(self.origin_bytes)
 
 
-def run_point(point: Point, *, samples: int = SAMPLES, later: int | None = None) -> Found:
+def run_point(point: Point, *, samples: int = SAMPLES, later: int = LATER) -> Found:
     """Run the first epoch and ``later`` more, through an empty proxy."""
-    if later is None:
-        later = LATER_ANNOUNCED if point.announced else LATER
     with (
         workplace() as work,
         origin(work, latency_s=point.latency_s, rate=point.link_bytes_per_s) as source,

@@ -32,6 +32,7 @@ _LOOPS = (
 _KEPT = tuple(loop for loop in _LOOPS if loop.needs)
 _OTHERS = tuple(loop for loop in _LOOPS if not loop.needs)
 _AFTER = 2  # Number of first epochs, which are not counted.
+_LASTING_S = 420  # Ten epochs of the loop whose epochs are the longest.
 _NEWCOMER = Loop("newcomer", 1000.0, 4000, _BYTES + 4, workers=64, is_announced=False)
 
 
@@ -79,7 +80,7 @@ def without_needs(loop: Loop) -> Loop:
 
 
 def needs(scale: Scale) -> Iterator[Planned]:
-    lasting_s = float(scale.pick(300, 150))
+    lasting_s = float(scale.pick(_LASTING_S, 150))
 
     def run(loops: list[Loop], seconds: float = lasting_s) -> SideBySide:
         return run_side_by_side(
@@ -122,7 +123,7 @@ def needs(scale: Scale) -> Iterator[Planned]:
         return Measured(100 * (max(ratios) - 1), note=f"{len(_KEPT)} jobs, the more disturbed one")
 
     def alone() -> Measured:
-        loop, seconds = _LOOPS[0], lasting_s / 4
+        loop, seconds = _LOOPS[0], lasting_s / 6
         pairs = [
             [mean_slowdown(run([one], seconds), one) for one in (without_needs(loop), loop)] for _ in range(3)
         ]
