@@ -30,9 +30,15 @@ class Media:
     threads for reads.
 
     ``calls``: for the name of a tier, system calls on its segments that replace those of the kernel.
+    ``left_out``: see ``tiers/directory.py`` ``claim``.
     """
 
-    def __init__(self, settings: Settings, calls: Mapping[str, Calls] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        calls: Mapping[str, Calls] | None = None,
+        left_out: Callable[[int], bool] | None = None,
+    ) -> None:
         calls = calls or {}
         cache = settings.cache
         self._pools: list[ThreadPoolExecutor] = []
@@ -49,7 +55,9 @@ class Media:
             sendfile=True,
             group_id=group_id,
             calls=calls.get("ram", SYSTEM),
+            left_out=left_out,
         )
+        self._stores = [ram]
         self.media = [Medium(ram, Source.RAM)]
         for name, disk in cache.disk_tiers.items():
             writer = self._pool(1, f"{name}-writer")
@@ -65,10 +73,17 @@ class Media:
                 submit=partial(_submit, writer),
                 calls=calls.get(name, SYSTEM),
                 tombstones=_tombstones(settings),
+                left_out=left_out,
             )
+            self._stores.append(store)
             write, load = _runner(writer), _runner(readers)
             speed = partial(_read_speed, disk)
             self.media.append(Medium(store, Source.DISK, write=write, load=load, read_speed=speed))
+
+    @property
+    def store_ids(self) -> list[int]:
+        """Ids of the stores of all tiers, which are open."""
+        return [store.claim.store_id for store in self._stores if store.claim is not None]
 
     def close(self) -> None:
         """Wait until all queued I/O has run (blocking). The caller must have closed the tiers."""

@@ -21,6 +21,7 @@ from shadeproxy.app.pinning import DurablePins, restore_pins
 from shadeproxy.app.recording import Recorder
 from shadeproxy.app.reload import make_verdicts
 from shadeproxy.app.sharing import JobSharing
+from shadeproxy.app.used_stores import UsedStores
 from shadeproxy.app.worker_fills import fill_memory_bytes
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
@@ -278,7 +279,9 @@ class PartOpener:
         self, state: OpenState, ledger: Ledger, share: Share | None, observer: PageObserver | None
     ) -> PageCache:
         settings, stats = self._settings, self._stats
-        media = Media(settings, self._calls)
+        used = UsedStores(settings.state.path)
+        await asyncio.to_thread(used.read)
+        media = Media(settings, self._calls, used.was_left_out)
         self._stack.push_async_callback(asyncio.to_thread, media.close)
         learning = WorkPool(1, "learning")
         self._stack.push_async_callback(asyncio.to_thread, learning.shutdown)
@@ -297,6 +300,7 @@ class PartOpener:
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
         await asyncio.to_thread(cache.open)
+        await asyncio.to_thread(used.record, media.store_ids)
         if speeds := cache.transfers.disks.speeds:
             _log.info("disk read speeds", bytes_per_s=speeds)
         if policy.learns:

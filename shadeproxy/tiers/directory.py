@@ -7,6 +7,7 @@ foreign files is refused. Every refusal is a ConfigError with a remedy.
 import errno
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,16 +81,18 @@ def claim(
     set_aside: bool = False,
     group_id: int | None = None,
     place: Path | None = None,
+    left_out: Callable[[int], bool] | None = None,
 ) -> HeldDirectory:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
     ``setting``: the configuration key that names the directory. ``contents``: the name of the origin that it
     caches. A cache of another origin is refused, or with ``set_aside`` renamed; an unused directory takes the
     new origin. ``group_id``: the group whose members may enter the directory and read the segment files.
-    ``place``: the directory of the tombstones, by default ``path`` itself. Raises ConfigError.
+    ``place``: the directory of the tombstones, by default ``path`` itself. ``left_out``: returns whether
+    the latest start did not use the store of this id; its pages are then in doubt. Raises ConfigError.
     """
     try:
-        held = _claim(path, setting, contents, set_aside=set_aside, place=place or path)
+        held = _claim(path, setting, contents, set_aside=set_aside, place=place or path, left_out=left_out)
     except OSError as error:
         raise ConfigError(_refusal(path, setting, error)) from error
     try:
@@ -167,7 +170,15 @@ def _refusal(path: Path, setting: str, error: OSError) -> str:
     return f"{setting}: cannot use {path}: {reason}; {hint}"
 
 
-def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: Path) -> HeldDirectory:
+def _claim(
+    path: Path,
+    setting: str,
+    contents: str,
+    *,
+    set_aside: bool,
+    place: Path,
+    left_out: Callable[[int], bool] | None,
+) -> HeldDirectory:
     _prepare(path, setting)
     descriptor = lock_directory(path, setting)
     try:
@@ -189,7 +200,8 @@ def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: P
         known = None if version is None else version.store_id
         store_id = write_version(path, contents) if known is None else known
         session = Session(path, boot=_BOOT_ID.read_text(), place=place, store_id=store_id)
-        session.begin()
+        # A new store has no pages.
+        session.begin(left_out=left_out is not None and known is not None and left_out(known))
     except BaseException:
         os.close(descriptor)
         raise

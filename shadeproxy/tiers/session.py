@@ -9,7 +9,8 @@ A start that finds a mark of this boot reads the tombstones. If the mark is of a
 are lost or belong to another session, every record is in doubt: it is checked with the origin before it is
 used. The doubt ends when a session has checked every record and ends in order. But it cannot end before the
 machine has restarted, because until then the page cache may hide the true contents of the medium.
-Tombstones of a later session than the mark reveal a medium that was restored from a copy.
+Tombstones of a later session than the mark reveal a medium that was restored from a copy. A directory that
+was left out of the proxy's latest start missed the writes since then, and is in doubt too.
 """
 
 import logging
@@ -43,6 +44,8 @@ class Session:
         self.directory = directory
         self._boot = boot
         self._cut_off = False  # True if the last session ended because the machine went down.
+        self._in_doubt = False
+        self._doubt_ends = False  # True if checking every record ends the doubt.
         self._before: Path | None = None  # Path of the last session's tombstones, as its mark names it.
         self.lost_lists = 0
         self.tombstones = Tombstones(place / f"{store_id:016x}{SUFFIX}")
@@ -59,12 +62,19 @@ class Session:
 
     # ------------------------------------------------------------------ begin
 
-    def begin(self) -> None:
-        """Judge the state that the last session left, and begin a new session. Raises OSError."""
-        in_doubt = self._look() | self._take_over_list()
+    def begin(self, *, left_out: bool = False) -> None:
+        """Judge the state that the last session left, and begin a new session. ``left_out``: the proxy served
+        without this directory since then. Raises OSError.
+        """
+        is_lost = self._look() | self._take_over_list()
+        if left_out:
+            _logger.warning("%s was not used by the latest start: every page is checked", self.directory)
+        self._in_doubt = is_lost or left_out or self._cut_off
+        # What was not erased can be seen on the medium, unless the page cache shows an erasure that was lost.
+        self._doubt_ends = self._cut_off or (not is_lost and self.tombstones.doubt_ends)
         number = secrets.randbits(63) + 1
         try:
-            self._begin_list(number, in_doubt=in_doubt)
+            self._begin_list(number)
             mark = f"{self._boot.strip()}\n{number:016x}\n{self.tombstones.path}\n"
             _write_mark(self.directory / BOOT_NAME, mark)
             self.tombstones.begun()
@@ -78,12 +88,12 @@ class Session:
             with suppress(OSError):
                 self._before.unlink()
 
-    def _begin_list(self, number: int, *, in_doubt: bool) -> None:
+    def _begin_list(self, number: int) -> None:
         """Begin the tombstones of session ``number``. If their directory refuses the file, keep it in the
         cache directory.
         """
         try:
-            self._open_list(number, in_doubt=in_doubt)
+            self._open_list(number)
         except OSError as error:
             place, name = self.tombstones.path.parent, self.tombstones.path.name
             if place == self.directory:
@@ -96,12 +106,12 @@ class Session:
                 self.directory,
             )
             self.tombstones = self.tombstones.elsewhere(self.directory / name)
-            self._open_list(number, in_doubt=in_doubt)
+            self._open_list(number)
 
-    def _open_list(self, number: int, *, in_doubt: bool) -> None:
+    def _open_list(self, number: int) -> None:
         self.tombstones.open()
-        if in_doubt or self._cut_off:
-            self.tombstones.doubt_all(ends=self._cut_off)
+        if self._in_doubt:
+            self.tombstones.doubt_all(ends=self._doubt_ends)
         self.tombstones.begin(number)
 
     def _look(self) -> bool:

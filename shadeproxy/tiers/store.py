@@ -24,13 +24,7 @@ from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, most_segments, run_inline
 from shadeproxy.tiers.health import Health
-from shadeproxy.tiers.location import (
-    MOST_RECORD_UNITS,
-    pack,
-    pack_run,
-    positions_of,
-    unpack,
-)
+from shadeproxy.tiers.location import MOST_RECORD_UNITS, pack, pack_run, positions_of, unpack
 from shadeproxy.tiers.medium import PROBE_NAME, SYSTEM, Calls
 from shadeproxy.tiers.pending_segments import PendingSegments
 from shadeproxy.tiers.record import (
@@ -65,7 +59,7 @@ class SegmentStore(RecordReads):
     bytes to keep free on the file system. ``contents``: the name of the origin. A cache of another origin is
     refused, or with ``set_aside`` renamed. ``group_id``: the group that may read the files too. ``sendfile``:
     allow sendfile, where the medium proves fit for it. ``calls``: system calls on segments. ``tombstones``:
-    the directory of the tombstone file.
+    the directory of the tombstone file. ``left_out``: see ``tiers/directory.py`` ``claim``.
     """
 
     def __init__(
@@ -83,14 +77,20 @@ class SegmentStore(RecordReads):
         submit: Submit = run_inline,
         calls: Calls = SYSTEM,
         tombstones: Path | None = None,
+        left_out: Callable[[int], bool] | None = None,
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
         self.path, self.capacity_bytes = path, capacity_bytes
         self.most_segments = most_segments(capacity_bytes, segment_bytes)
-        self._segment_bytes, self._min_free_bytes = segment_bytes, min_free_bytes
-        self._submit = submit
+        self._submit, self._segment_bytes, self._min_free_bytes = submit, segment_bytes, min_free_bytes
         self._claim = partial(
-            claim, path, contents=contents, set_aside=set_aside, group_id=group_id, place=tombstones
+            claim,
+            path,
+            contents=contents,
+            set_aside=set_aside,
+            group_id=group_id,
+            place=tombstones,
+            left_out=left_out,
         )
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         super().__init__(name, Space(capacity_bytes, slack_bytes=slack_bytes))

@@ -102,7 +102,28 @@ def test_a_flush_that_fails_in_a_use_in_doubt_begins_another_doubt(bench, sample
     kill(store)
 
 
-def test_what_a_flush_lost_stays_in_doubt_until_the_machine_starts_again(bench, sample, pages, place, boot):
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_store_that_was_left_out_is_in_doubt_until_every_page_was_checked(
+    bench, sample, pages, place, boot, *, is_new
+):
+    if not is_new:
+        store, recovered = bench.open(tombstones=place)
+        for number in ALL:
+            bench.add(store, sample(number, 5000))
+        store._close()
+    store, recovered = bench.open(tombstones=place, left_out=lambda _id: True)
+    assert store.erasures.in_doubt == (not is_new)
+    assert in_doubt(recovered) == (set() if is_new else set(ALL))
+    close(store, recovered, pages, sample)
+    store, recovered = bench.open(tombstones=place, left_out=lambda _id: False)
+    assert not store.erasures.in_doubt
+    assert not in_doubt(recovered)
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_what_a_flush_lost_stays_in_doubt_until_the_machine_starts_again(
+    bench, sample, pages, place, boot, *, left_out
+):
     """Until then the page cache hides the true contents of the medium, so no check can end the doubt."""
     schedule = scheduled()
     store, _ = bench.open(tombstones=place, calls=FaultyCalls(schedule))
@@ -113,7 +134,7 @@ def test_what_a_flush_lost_stays_in_doubt_until_the_machine_starts_again(bench, 
     assert not store.erasures.settle(store.erasures.turn())
     kill(store)
     for _ in range(2):
-        store, recovered = bench.open(tombstones=place)
+        store, recovered = bench.open(tombstones=place, left_out=lambda _id: left_out)
         assert store.erasures.in_doubt
         close(store, recovered, pages, sample)
     boot("second")

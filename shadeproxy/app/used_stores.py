@@ -1,0 +1,87 @@
+"""Remembers which stores the latest start of the proxy used, in a file of the state directory.
+
+A write erases the old pages of its object in every tier. A tier that a start leaves out, because its table
+was deleted or its disk was away, keeps them. So when it is back, all of its pages are checked with the origin
+before they are used.
+
+Law: a start records its stores before it serves, and a store that the latest start did not record counts as
+left out. Without a file, as after an upgrade, none does. If a record cannot be written, every store does.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+
+from shadeproxy.core.locks import FULL
+from shadeproxy.state.directory import refusal
+
+_log = structlog.get_logger(__name__)
+NAME = "stores"
+
+
+class UsedStores:
+    """The record in ``directory``. Stores are named by the ids of ``tiers/version.py``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / NAME
+        self._known: frozenset[str] | None = None
+
+    def read(self) -> None:
+        """Read the record of the latest start (I/O). A file that cannot be read names no store."""
+        try:
+            self._known = frozenset(self._path.read_text("ascii").split())
+        except FileNotFoundError:
+            self._known = None
+        except (OSError, ValueError):
+            self._known = frozenset()
+
+    def was_left_out(self, store_id: int) -> bool:
+        """Return whether the latest start did not use this store."""
+        return self._known is not None and _name(store_id) not in self._known
+
+    def record(self, store_ids: Iterable[int]) -> None:
+        """Record the stores of this start, before the proxy serves (I/O). Raises ConfigError."""
+        try:
+            self._write("".join(f"{_name(one)}\n" for one in store_ids))
+        except OSError as error:
+            _log.warning("the next start checks every cached page", reason=error.strerror)
+            self._forget()
+
+    def _write(self, text: str) -> None:
+        fresh = self._path.with_suffix(".new")
+        try:
+            _store(fresh, text)
+            fresh.rename(self._path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        _sync(self._path.parent)
+
+    def _forget(self) -> None:
+        try:
+            _store(self._path, "")  # This needs no room on a full medium.
+        except OSError as error:
+            if error.errno not in FULL or self._path.exists():
+                raise refusal(self._path, error) from error
+
+
+def _store(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _name(store_id: int) -> str:
+    return f"{store_id:016x}"
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
