@@ -356,7 +356,7 @@ def bench(
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:
         raise ConfigError(f"--suite {suite!r} names none; leave it out for all of them")
-    results = run_bench(names, quick=quick, out=None if quick else out, console=table_console())
+    results = run_bench(names, quick=quick, out=None if quick else out, console=table_console(markup=True))
     failed = [row.name for row in results.rows if row.status == "failed"]
     if failed:
         raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from shadeproxy.cli.control import ControlClient
 from shadeproxy.cli.plan import profile_of
-from shadeproxy.cli.rows import table_console
+from shadeproxy.cli.rows import printable, table_console
 from shadeproxy.core.errors import ConfigError, UnknownName
 from shadeproxy.core.units import format_count, format_size
 from shadeproxy.plan.devices import demands_of, devices_of, groups_of, groups_of_trace, load_devices
@@ -87,8 +87,9 @@ def run_place(
 
 
 def _profiles(proxy: ControlClient) -> list[tuple[str, Profile]]:
-    found = []
-    for job in proxy.get("/v1/jobs")["jobs"]:
+    """Return the data sets and profiles of the jobs in use. If none is, all jobs count."""
+    jobs, found = proxy.get("/v1/jobs")["jobs"], []
+    for job in [job for job in jobs if job["in_use"]] or jobs:
         name = str(job["job"])
         with suppress(UnknownName):  # The proxy has forgotten the job meanwhile.
             found.append((str(job["dataset"] or name), profile_of(proxy, name)))
@@ -132,7 +133,9 @@ def _print(report: PlacementReport) -> None:
     by_size = sorted(report.datasets, key=lambda one: -one.reads_per_s)
     for dataset in by_size[:_MOST_ROWS]:
         shares = [f"{share:.0%}" if share >= 0.0005 else "-" for share in dataset.shares.values()]
-        table.add_row(dataset.name, format_size(dataset.size_bytes), f"{dataset.reads_per_s:,.0f}", *shares)
+        table.add_row(
+            printable(dataset.name), format_size(dataset.size_bytes), f"{dataset.reads_per_s:,.0f}", *shares
+        )
     console.print(table)
     if len(by_size) > _MOST_ROWS:
         console.print(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -28,7 +29,7 @@ from shadeproxy.simulate.trace_file import load_trace
 _Value = TypeVar("_Value")
 _MOST_ROWS = 1000
 _MOST_WORKERS = 1024
-_SEVERAL = 1.5
+_SEVERAL, _NEARLY_ALL = 1.5, 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +67,11 @@ def run_plan(
     if save is not None:
         _save(profile, save)
     loader = _loader(options.loader) if options.loader else None
+    if not isfinite(options.samples_per_s):
+        raise ConfigError("--samples-per-s: write the samples of one rank a second, as 2000")
     predictor = Predictor(profile, samples_per_s=options.samples_per_s or None, loader=loader)
     question = _question(options, predictor)
-    messages = Console(stderr=True, soft_wrap=True)
+    messages = Console(stderr=True, soft_wrap=True, markup=False)
     with messages.status("predicting") as status:
         plan = make_plan(
             predictor,
@@ -176,7 +179,7 @@ def _cache(text: str, profile: Profile) -> CacheSize:
 
 
 def _workers(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MOST_WORKERS:
+    if not text.isdecimal() or len(text) > len(str(_MOST_WORKERS)) or int(text) > _MOST_WORKERS:
         raise ConfigError(f"--workers: {text!r} is no number of workers from 0 to {_MOST_WORKERS}")
     return int(text)
 
@@ -297,6 +300,11 @@ def _remarks(plan: Plan, question: Question, predictor: Predictor) -> list[str]:
             f" {format_count(profile.samples, 'sample')}: if these were"
             " several epochs, give the loader a sampler of the SDK (or shade.announce(sampler)), and call its"
             " set_epoch before each"
+        )
+    elif profile.samples and profile.reads_per_epoch < _NEARLY_ALL * profile.samples:
+        remarks.append(
+            f"the longest measured epoch has {format_count(profile.reads_per_epoch, 'read')} of"
+            f" {format_count(profile.samples, 'sample')}: if it is not over yet, plan again when it is"
         )
     if plan.error is None:
         waited = " in which training waited" if len(profile.whole_epochs()) > 1 else ""

@@ -16,8 +16,13 @@ class CheckRow:
     change: str = ""
 
 
-def table_console(columns: int = 140) -> Console:
+def table_console(columns: int = 140, *, markup: bool = False) -> Console:
     """Return a console for wide tables. ``columns``: the width if the output is a file or a pipe. With the
-    default of 80, rows would wrap there.
+    default of 80, rows would wrap there. ``markup``: texts have rich's markup, so no names of users.
     """
-    return Console(width=None if sys.stdout.isatty() else columns)
+    return Console(width=None if sys.stdout.isatty() else columns, markup=markup)
+
+
+def printable(name: str) -> str:
+    """Return a name of a user without characters that control a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)

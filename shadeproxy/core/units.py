@@ -1,6 +1,7 @@
 """Sizes, speeds and times as people write them: "8 GiB", "100 MB/s", "2 s", "1 h", "250 ms"."""
 
 import re
+from math import isfinite
 
 _SIZE_UNITS = {"": 1, "b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -24,9 +25,9 @@ def parse_size(text: str | int) -> int:
         return text
     match = _QUANTITY.fullmatch(text)
     factor = _SIZE_UNITS.get(match[2].lower()) if match else None
-    if match is None or factor is None:
+    if match is None or factor is None or not isfinite(size := float(match[1]) * factor):
         raise ValueError(f"{text!r} is not a size: write it as {SIZE_FORMS}")
-    return int(float(match[1]) * factor)
+    return int(size)
 
 
 def parse_speed(text: str) -> float:
@@ -52,9 +53,9 @@ def parse_duration(text: str | float) -> float:
         return float(text)
     match = _QUANTITY.fullmatch(text)
     factor = _TIME_UNITS.get(match[2].lower() or "s") if match else None
-    if match is None or factor is None:
+    if match is None or factor is None or not isfinite(seconds := float(match[1]) * factor):
         raise ValueError(f'{text!r} is not a time: write it as "250 ms", "2 s", "5 min" or "1 h"')
-    return float(match[1]) * factor
+    return seconds
 
 
 def format_size(size_bytes: float) -> str:

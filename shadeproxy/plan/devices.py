@@ -24,6 +24,7 @@ from shadeproxy.simulate.trace import Trace
 ORIGIN = "origin"
 _MOST_DEVICES = 16
 _Rate = Annotated[float, msgspec.Meta(gt=0)]
+_MOST_READS_PER_S = 1e15
 _FORM = (
     "[origin] read_speed; [devices.NAME] capacity, read_speed and, for a disk that seeks, reads_per_s;"
     " [datasets.NAME] samples, sample_size and reads_per_s"
@@ -42,9 +43,9 @@ class _Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    samples: Annotated[int, msgspec.Meta(ge=1)]
+    samples: Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
     sample_size: str
-    reads_per_s: _Rate
+    reads_per_s: Annotated[float, msgspec.Meta(gt=0, le=_MOST_READS_PER_S)]
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,8 +110,8 @@ def devices_of(stats: Mapping[str, Any], link_bytes_per_s: float | None) -> list
         speed = inf if name == "ram" else float(tier["read_speed"])
         if not speed:
             raise ConfigError(
-                f"the read speed of tier {name} is not known, because a proxy with one disk does not measure"
-                " it: describe your devices in a file, see --devices"
+                f"the read speed of tier {name} is not known: a start measures several disks, not a single"
+                " one, and only with room for 32 MiB; describe your devices in a file, see --devices"
             )
         devices.append(Device(name, float(tier["limit_bytes"]), speed))
     sharing = stats["sharing"]

@@ -5,6 +5,7 @@ hints of jobs (hint_arrays.py); or it is the recording of a proxy (recorded.py).
 """
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +23,9 @@ _OTHERS = {"ids": 1, "sizes": 1, "weights": 2, "times": 1, "prefixes": 1, "stock
 _ARRAYS = _OTHERS | dict.fromkeys(_BY_READ, 1)
 _MOST_IDS = 1 << 28
 _ONE_ARRAY = b"\x93NUMPY"
+# Errors of zipfile and numpy for damaged files. Encryption is a RuntimeError, and an unknown method is its
+# subclass NotImplementedError.
+_DAMAGE = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _WRITE_IT = "write it with numpy.savez(path, ids=...)"
 
 
@@ -94,7 +98,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         raise ConfigError(f"{path}: there is no such file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise ConfigError(f"{path}: not an .npz of plain arrays ({error}); {_WRITE_IT}") from None
     if is_recording(arrays):
         return numbered(path, arrays)

@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+import numpy as np
 import pytest
 
 from shadeproxy.core.errors import UnknownName
@@ -65,7 +66,7 @@ def test_the_tiers_and_jobs_of_a_proxy_are_placed(shade, monkeypatch):
             },
             "sharing": {"link_is_known": True, "link_bytes_per_s": 1e8},
         },
-        "/v1/jobs": {"jobs": [{"job": "a/b", "dataset": "images"}]},
+        "/v1/jobs": {"jobs": [{"job": "a/b", "dataset": "images", "in_use": True}]},
         "/v1/jobs/a%2Fb/profile": json.loads(msgspec.json.encode(told)),
     }
     monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", lambda _client, path: answers[path])
@@ -77,11 +78,27 @@ def test_the_tiers_and_jobs_of_a_proxy_are_placed(shade, monkeypatch):
     assert json.loads(result.stdout)["makespan"] < report["makespan"]
 
 
+@pytest.mark.parametrize("in_use", [(True, False), (False, False), (True, True)])
+def test_only_jobs_in_use_count_unless_none_is(shade, monkeypatch, devices, in_use):
+    told = profile(epoch(0, truth(), 0.2))
+    jobs = [
+        {"job": name, "dataset": "images", "in_use": used} for name, used in zip("ab", in_use, strict=True)
+    ]
+
+    def get(_client, path):
+        return json.loads(msgspec.json.encode(told)) if path.endswith("/profile") else {"jobs": jobs}
+
+    devices.write_text(DEVICES)
+    monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", get)
+    (dataset,) = json.loads(shade("plan", "--place", "--devices", devices, "--json").stdout)["datasets"]
+    assert dataset["reads_per_s"] == pytest.approx(1000 * (1 if in_use == (True, False) else 2))
+
+
 def test_a_job_that_was_forgotten_meanwhile_is_left_out(shade, monkeypatch, devices):
     def get(_client, path):
         if path.endswith("/profile"):
             raise UnknownName("no job 'gone'")
-        return {"jobs": [{"job": "gone", "dataset": None}]}
+        return {"jobs": [{"job": "gone", "dataset": None, "in_use": False}]}
 
     devices.write_text(DEVICES)
     monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", get)
@@ -97,6 +114,24 @@ def test_a_proxy_whose_jobs_have_read_nothing_is_said(shade, monkeypatch, tmp_pa
     result = shade("plan", "--place", "--devices", path)
     assert result.exit_code == 2
     assert "no job of the proxy has read a whole epoch yet: name data sets in the file" in result.stderr
+
+
+def test_prefixes_that_are_markup_or_control_a_terminal_are_shown_as_they_are(shade, devices, tmp_path):
+    """The prefixes of a recording are names that clients chose."""
+    path, names = tmp_path / "t.npz", ["[/red]", "[bold]x", "a\x1b[2J"]
+    reads = np.arange(30, dtype=np.uint64)
+    np.savez(
+        path, version=np.array([2]), objects=reads, bytes=np.full(30, 9, np.uint32),
+        readers=np.zeros(30, np.uint16), epochs=np.zeros(30, np.uint16), times_ms=reads.astype(np.uint32),
+        places=(reads % 3).astype(np.uint16), reader_jobs=np.zeros(1, np.uint8),
+        reader_ranks=np.zeros(1, np.uint16), job_names=np.array(["a"]), group_names=np.array(names),
+    )  # fmt: skip
+    result = shade("plan", "--place", "--devices", devices, "--trace", path)
+    assert result.exit_code == 0
+    assert "[/red]" in result.stdout
+    assert "[bold]x" in result.stdout
+    assert "a?[2J" in result.stdout
+    assert "\x1b" not in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,28 @@ def test_several_epochs_that_are_counted_as_one_are_noticed(shade, tmp_path):
         assert "one epoch was measured, so the error" in result.stdout
 
 
+def test_an_epoch_that_may_still_run_is_noticed(shade, tmp_path):
+    path = tmp_path / "p.json"
+    for samples, noticed in ((SAMPLES, False), (2 * SAMPLES, True)):
+        path.write_bytes(msgspec.json.encode(profile(epoch(0, truth(), 0.2), samples=samples)))
+        result = shade("plan", "--profile", path, "--cache", "20%")
+        said = (
+            "the longest measured epoch has 8,192 reads of 16,384 samples: if it is not over yet, plan again"
+        )
+        assert (said in result.stdout) == noticed
+
+
+def test_names_in_a_file_of_prices_are_no_markup(shade, kept, tmp_path):
+    path = tmp_path / "prices.toml"
+    path.write_text('currency = "[/b]"\ndate = "[/i]"\n[instances."[/red]"]\nper_hour = 1\n')
+    result = shade(
+        "plan", "--profile", kept, "--cache", "20%", "--prices", path, "--plot", tmp_path / "[b].png"
+    )
+    assert result.exit_code == 0
+    for name in ("[/b]", "[/red]", "prices of [/i]"):
+        assert name in result.stdout
+
+
 def test_one_epoch_with_waits_among_others_has_an_unknown_error(shade, tmp_path):
     path = tmp_path / "p.json"
     path.write_bytes(
@@ -132,6 +154,10 @@ def test_one_epoch_with_waits_among_others_has_an_unknown_error(shade, tmp_path)
         (("--cache", ","), "--cache: no value is named"),
         (("--cache", "20"), "--cache: '20' has no unit; write a share as 20%, or \"20 GiB\""),
         (("--workers", "-1"), "--workers: '-1' is no number of workers from 0 to 1024"),
+        (("--workers", "9" * 5000), "is no number of workers from 0 to 1024"),
+        (("--cache", "9" * 400 + " GiB"), "is no size; write a share as 20%"),
+        (("--samples-per-s", "nan"), "--samples-per-s: write the samples of one rank a second, as 2000"),
+        (("--samples-per-s", "inf"), "--samples-per-s: write the samples of one rank a second, as 2000"),
         (("--order", "yes"), "--order: 'yes' is neither no nor announced"),
         (("--deadline", "0"), "--deadline: '0' is over already; write how long the run may take, as 12h"),
         (("--deadline", "soon"), "--deadline: 'soon' is not a time"),

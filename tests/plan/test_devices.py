@@ -51,6 +51,10 @@ def test_a_file_has_devices_the_origin_last_and_data_sets(written):
         ('"100 KB"', '"x"', "datasets.images.sample_size: 'x' is not a size"),
         ('"100 KB"', '"0"', "datasets.images.sample_size: a sample has 1 byte or more"),
         ("samples = 1000", "samples = 0", "Expected `int` >= 1"),
+        ("samples = 1000", f"samples = 1{'0' * 400}", "Expected `int`"),
+        ("reads_per_s = 50", "reads_per_s = inf", "Expected `float` <= 1000000000000000"),
+        ("reads_per_s = 50", "reads_per_s = nan", "Expected `float`"),
+        ("reads_per_s = 150", "reads_per_s = nan", "Expected `float`"),
         ("[origin]", "[origin", "is no TOML"),
     ],
 )

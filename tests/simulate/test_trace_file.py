@@ -167,6 +167,19 @@ def test_files_that_are_no_traces(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r": not an \.npz, or cut short; write it with"):
             load_trace(path)
+    for place, value in ((4, 99), (6, 1), (8, 77)):  # version, encryption, method
+        np.savez_compressed(path, ids=np.arange(3))
+        content = bytearray(path.read_bytes())
+        content[content.index(b"PK\x01\x02") + 2 + place] = value
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"not an \.npz of plain arrays"):
+            load_trace(path)
+    np.savez_compressed(path, ids=np.arange(1000) % 7)
+    content = bytearray(path.read_bytes())
+    content[60:90] = bytes(30)
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"not an \.npz of plain arrays"):
+        load_trace(path)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
     with pytest.raises(ConfigError, match=r"one array, not an \.npz of named arrays"):
