@@ -7,7 +7,8 @@ made here, from their profiles, because the replay behind it takes a second of p
 """
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from shadeproxy.cli.check import names_no_store, run_checks
 from shadeproxy.cli.control import ControlClient
@@ -15,9 +16,13 @@ from shadeproxy.cli.directories import directories_of
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import NoListener, UnknownName
 from shadeproxy.core.locks import LOCK_NAME, holder_of
+from shadeproxy.core.units import format_count
+
+if TYPE_CHECKING:
+    from shadeproxy.plan.profile import Profile
 
 Report = dict[str, Any]
-_MOST_JOBS = 16  # Each takes up to a second.
+_MOST_ADVISED = 16  # Each takes up to a second.
 
 
 def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Report:
@@ -41,19 +46,33 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 
 
 def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
-    """Yield a finding for each job in use that waits for its data."""
+    """Yield a finding for each job in use that waits for its data. For many jobs, the last one names those
+    for which no remedy was looked for.
+    """
     # This import loads numpy, which takes 100 ms.
     from shadeproxy.cli.plan import profile_of  # noqa: PLC0415
-    from shadeproxy.plan.advice import advise  # noqa: PLC0415
+    from shadeproxy.plan.advice import advise, waits_of  # noqa: PLC0415
 
-    for name in [job["job"] for job in client.get("/v1/jobs")["jobs"] if job["in_use"]][:_MOST_JOBS]:
-        try:
+    waiting: list[tuple[float, Profile]] = []
+    for name in [job["job"] for job in client.get("/v1/jobs")["jobs"] if job["in_use"]]:
+        with suppress(UnknownName):  # The proxy has forgotten the job meanwhile.
             profile = profile_of(client, name)
-        except UnknownName:  # The proxy has forgotten the job meanwhile.
-            continue
+            waiting += [(waits, profile)] if (waits := waits_of(profile)) is not None else []
+    waiting.sort(key=lambda one: -one[0])
+    for _, profile in waiting[:_MOST_ADVISED]:
         advice = advise(profile)
         if advice is not None:
             yield _finding("waiting job", advice.cause, advice.remedy, severity="warning")
+    if more := waiting[_MOST_ADVISED:]:
+        yield _finding("waiting jobs", *_others(more), severity="warning")
+
+
+def _others(waiting: list[tuple[float, "Profile"]]) -> tuple[str, str]:
+    """Return the finding about jobs that wait less than those with a finding of their own."""
+    named = ", ".join(f"{profile.job} ({waits:.0%})" for waits, profile in waiting[:_MOST_ADVISED])
+    others = len(waiting) - _MOST_ADVISED
+    rest = f" and {format_count(others, 'other')}" if others > 0 else ""
+    return f"these jobs wait for data too: {named}{rest}", "`shadeproxy plan --job NAME` says what helps each"
 
 
 def _stopped(error: NoListener) -> tuple[str, str]:

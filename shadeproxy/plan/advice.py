@@ -28,10 +28,18 @@ class Advice:
     remedy: str
 
 
-def advise(profile: Profile) -> Advice | None:
-    """Return the finding about a job; None if the job waits little, or if its wait is not known."""
+def waits_of(profile: Profile) -> float | None:
+    """Return the share of its time for which a job waits; None if that is little, or not known."""
     epoch = _latest(profile)
     if epoch is None or (waits := epoch.stall_s / (epoch.stall_s + epoch.compute_s)) < MUCH:
+        return None
+    return waits
+
+
+def advise(profile: Profile) -> Advice | None:
+    """Return the finding about a job; None if the job waits little, or if its wait is not known."""
+    epoch, waits = _latest(profile), waits_of(profile)
+    if epoch is None or waits is None:
         return None
     cause = f"job {profile.job!r} waits {waits:.0%} of its time for data"
     if (busy := busy_share(profile, epoch)) >= FULL:

@@ -2,11 +2,13 @@
 
 import json
 
+import msgspec
 import pytest
 
 from shadeproxy.cli.doctor import examine
 from shadeproxy.core.errors import NoListener, OriginAnswer
 from tests.support.cli_origin import FakeOrigin
+from tests.support.profiles import epoch, profile, truth
 
 
 @pytest.fixture
@@ -84,3 +86,26 @@ def test_a_cause_stays_whole_whatever_it_says():
     (finding,) = examine(Mute(), None, elsewhere=True)["findings"]
     assert finding["cause"] == "https://h does not speak TLS (bad; very bad)"
     assert finding["remedy"] == "write --url; or start it"
+
+
+def test_of_many_jobs_that_wait_those_that_wait_most_are_advised_and_the_others_named():
+    told = {
+        f"j{number}": profile(epoch(0, truth(), 0.2, compute_s=100.0, stall_s=float(number)), loader=None)
+        for number in range(10, 70)
+    }
+
+    class Proxy:
+        def get(self, path):
+            if path == "/v1/doctor":
+                return {"healthy": True, "findings": [], "facts": {}}
+            if path == "/v1/jobs":
+                return {"jobs": [{"job": name, "in_use": True} for name in told]}
+            name = path.split("/")[3]
+            return json.loads(msgspec.json.encode(msgspec.structs.replace(told[name], job=name)))
+
+    findings = examine(Proxy(), None, elsewhere=True)["findings"]
+    assert [one["name"] for one in findings] == ["waiting job"] * 16 + ["waiting jobs"]
+    assert findings[0]["cause"].startswith("job 'j69' waits 41% of its time for data")
+    assert findings[15]["cause"].startswith("job 'j54' waits 35%")
+    assert findings[16]["cause"].startswith("these jobs wait for data too: j53 (35%), j52 (34%), ")
+    assert findings[16]["cause"].endswith(" and 26 others")
