@@ -96,7 +96,7 @@ class JobReads(Reads):
     def note_life(self, now_s: float) -> None:
         """Note that the job was active at ``now_s``."""
         self.began_s = self.began_s or now_s
-        self.ended_s = now_s
+        self.ended_s = max(self.ended_s, self.began_s, now_s)  # The clock may be set back.
 
     def add(self, other: "Counters") -> None:
         # The base class is named, see ``Reads.as_json``.

@@ -4,6 +4,7 @@ import statistics
 import pytest
 
 from shadeproxy.core.types import JobContext, Source
+from shadeproxy.hints import jobs as jobs_module
 from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import MAX_BUCKETS, MAX_EPOCHS, MAX_JOBS, MAX_KINDS, Stats
@@ -273,3 +274,15 @@ def test_a_job_name_cannot_break_the_metrics_text(stats):
     stats.record_read("train", Source.RAM, 10, JobContext('a"\nevil 1', 0))
     text = Metrics(stats).render().decode()
     assert 'job="a\\"\\nevil 1"' in text
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_time():
+    times = iter([1000.0, 1010.0, 400.0])
+    stats = Stats(now_s=lambda: next(times))
+    for _ in range(3):
+        stats.record_read("train", Source.RAM, 1, JobContext("resnet", 0))
+    assert stats.snapshot()["jobs"]["resnet"]["epochs"]["0"]["wall_s"] == 10.0
+
+
+def test_every_job_that_can_be_registered_has_counters():
+    assert MAX_JOBS >= jobs_module.MAX_JOBS
