@@ -73,6 +73,7 @@ def reason_of(
         (job.need is None, "it states no need"),
         (is_admitted is None, "the job is not in use, or its need is new"),
         (not measured.rate, "nothing of it is measured yet"),
+        (measured.is_gone, "it has read nothing for a minute"),
         (not needed, "its deadline is over, or all its epochs are read"),
         (not is_admitted, "its need does not fit beside those that were admitted before it"),
         (

@@ -5,7 +5,7 @@ only after the new judgement has held for ten seconds, so that one measurement c
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -59,6 +59,8 @@ class Schedule:
         meanwhile.
         """
         epoch = epochs.latest
+        if self._newest is not None and self._newest not in epochs.epochs:
+            self._newest = None  # A new run has begun, which counts its epochs from the beginning.
         read = epochs.epochs[epoch].requests if epoch in epochs.epochs else 0
         if epoch != self.epoch or (epoch is None and self.elapsed_s >= JUDGED_S):
             # Loaders begin an epoch with many reads at once, so all reads of a newer epoch count.
@@ -111,6 +113,15 @@ def judged(job: Job, *known: Mapping[str, JudgedNeed]) -> JudgedNeed | None:
     return next((claim for claim in claims if claim is not None and claim.need == job.need), None)
 
 
+def in_order(jobs: Iterable[Job], known: Mapping[str, JudgedNeed]) -> list[Job]:
+    """Return those of ``jobs`` that are in use and have a need: first those whose present needs are
+    ``known``, in that order.
+    """
+    asked = {job.name: job for job in jobs if job.need is not None and job.in_use}
+    earlier = [name for name, claim in known.items() if name in asked and claim.need == asked[name].need]
+    return [asked[name] for name in dict.fromkeys((*earlier, *asked))]
+
+
 def remedy_of(claim: JudgedNeed, share: JobShare) -> str:
     """Return what to change if a job misses its need."""
     if claim.admitted and share.feasible is not False:
@@ -127,15 +138,15 @@ def admit(
     room: Room,
     now_s: float,
 ) -> None:
-    """Decide which of ``claims`` fit, the earliest first. ``rows``: what each job asks, as for
-    ``demands_of``, for all jobs with and without claims. ``needed``: the need of each claim in samples per
-    second.
+    """Decide which of ``claims`` fit: first those that are admitted, the earliest of these first. ``rows``:
+    what each job asks, as for ``demands_of``, for all jobs with and without claims. ``needed``: the need of
+    each claim in samples per second.
     """
     names = list(rows)
     demands = demands_of(list(rows.values()))
     demands.need[:] = math.nan
     least, told = least_of_others(demands, room), 0
-    for name, claim in claims.items():
+    for name, claim in sorted(claims.items(), key=lambda one: not one[1].admitted):
         at = names.index(name)
         demands.need[at] = needed[name] or math.nan
         claim.feasible, claim.would_get = fits(demands, least, room), needed[name]

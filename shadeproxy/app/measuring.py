@@ -6,7 +6,7 @@ costs nothing more. A window in which a job rests (a checkpoint, an evaluation) 
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from shadeproxy.telemetry.stats import JobEpochs, Stats
 _PAGE_GET = "get"
 # A job rests in a window if it reads at less than this share of its own rate.
 _RESTING = 0.1
+_GONE_S = 60.0
 _BEST_WINDOWS = 3
 # Factor of the best rate for each window that passes. The rate halves in 23 minutes.
 _FADING = 0.999
@@ -62,6 +63,7 @@ class MeasuredJob:
     idle_s: float = 0.0
     origin_bytes: int = 0
     is_resting: bool = True
+    _job: Job | None = None
     _done: float | None = None
     _sums: tuple[float, float, float] = (0.0, 0.0, 0.0)  # Samples, their bytes, those from the origin.
     _latest: deque[float] = field(default_factory=lambda: deque(maxlen=_BEST_WINDOWS))
@@ -71,6 +73,11 @@ class MeasuredJob:
     def rate(self) -> float:
         """Rate of the job if it never waits, as far as known; 0 before it is measured."""
         return self.compute or self.best
+
+    @property
+    def is_gone(self) -> bool:
+        """True after a minute without a read: the job asks for nothing, and misses nothing."""
+        return self.idle_s >= _GONE_S
 
     @property
     def sample_bytes(self) -> float:
@@ -84,6 +91,7 @@ class MeasuredJob:
         """Update the measurements from the counters of a job after a window of ``elapsed_s``. ``samples``:
         number of samples of its data set.
         """
+        self._job = job
         self._note_compute(job, epochs)
         advanced = self._advance(job, samples)
         requests, read_bytes, self.origin_bytes = self._count(epochs)
@@ -143,6 +151,18 @@ class MeasuredJob:
         is_first = math.isnan(self.average)
         self.average = self.got if is_first else _mean(self.average, self.got, elapsed_s / _AVERAGE_S)
         self.active_s += elapsed_s
+
+    def is_of(self, job: Job) -> bool:
+        """Return whether ``job`` was measured, and not one of the same name that was deleted meanwhile."""
+        return self._job is None or self._job is job
+
+
+def measured_jobs(jobs: Mapping[str, Job], known: Mapping[str, MeasuredJob]) -> dict[str, MeasuredJob]:
+    """Return the measurements of ``jobs``, empty for a job that is not ``known``."""
+    return {
+        name: known[name] if name in known and known[name].is_of(job) else MeasuredJob()
+        for name, job in jobs.items()
+    }
 
 
 class MeasuredLink:

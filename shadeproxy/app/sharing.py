@@ -17,10 +17,9 @@ import structlog
 
 from shadeproxy.app.asking import demands_of, length_in, needed_rate, reason_of, samples_of, words_of_sharing
 from shadeproxy.app.diagnosis import MissedNeed
-from shadeproxy.app.judged_needs import JUDGED_S, JudgedNeed, admit, jobs_behind, judged, remedy_of
-from shadeproxy.app.measuring import MeasuredJob, MeasuredLink
+from shadeproxy.app.judged_needs import JUDGED_S, JudgedNeed, admit, in_order, jobs_behind, judged, remedy_of
+from shadeproxy.app.measuring import MeasuredJob, MeasuredLink, measured_jobs
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import NotFeasible
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.core.units import format_count
@@ -46,7 +45,6 @@ _log = structlog.get_logger(__name__)
 STEP_S = 2.0
 PACE_S = 0.25
 _HELD_EVERY_S = 10.0
-_GONE_S = 60.0  # After this time without a read, a job asks for nothing.
 _OFF = 0.7
 _OFF_S = 10.0
 _EQUAL_S = 60.0
@@ -128,7 +126,7 @@ class JobSharing:
         elapsed_s, self._stepped_s = max(now_s - self._stepped_s, 1e-3), now_s
         self._measure(elapsed_s)
         self._claims = {
-            job.name: self._claim_of(job, now_s) for job in self._hints.jobs if job.need and job.in_use
+            job.name: self._claim_of(job, now_s) for job in in_order(self._hints.jobs, self._claims)
         }
         self._new = {}
         self._admit(now_s)
@@ -178,11 +176,7 @@ class JobSharing:
             )
             return
         would = most_for(demands, len(names), least, room)
-        raise NotFeasible(
-            f"job {name!r} cannot have {need.words} beside the others: it would get"
-            f" {format_count(would, 'sample', '.4g')} a second, {would / needed:.2f} of it",
-            hint="ask for less, or send best_effort; `shadeproxy plan` tells what a larger cache would give",
-        )
+        raise need.refusal(name, would, needed)
 
     def share_of(self, name: str) -> JobShare:
         """See ``SharesJobs.share_of``."""
@@ -191,7 +185,9 @@ class JobSharing:
         average = None if measured is None or math.isnan(measured.average) else measured.average
         needed = None if claim is None else self._needed(job) or None
         kept = None
-        if average is not None and needed is not None and measured and measured.active_s >= JUDGED_S:
+        if measured is not None and measured.is_gone:
+            average = 0.0
+        elif average is not None and needed is not None and measured and measured.active_s >= JUDGED_S:
             kept = average >= _KEPT * needed
         return JobShare(
             need=None if job.need is None else job.need.kind,
@@ -237,7 +233,7 @@ class JobSharing:
         self._count_reads()
         self._link.look(self._stats, elapsed_s)
         jobs = {job.name: job for job in self._hints.jobs}
-        self._jobs = {name: self._jobs.get(name) or MeasuredJob() for name in jobs}
+        self._jobs = measured_jobs(jobs, self._jobs)
         for name, measured in self._jobs.items():
             if name in self._stats.jobs:
                 samples = samples_of(self._hints, jobs[name].dataset)
@@ -279,7 +275,7 @@ class JobSharing:
         return [
             job.name
             for job in self._hints.jobs
-            if job.in_use and (one := self._jobs.get(job.name)) and one.rate and one.idle_s < _GONE_S
+            if job.in_use and (one := self._jobs.get(job.name)) and one.rate and not one.is_gone
         ]
 
     def _asked_by(self, name: str) -> list[float]:
@@ -297,7 +293,7 @@ class JobSharing:
         return known or JudgedNeed(job.need, changed_s=now_s, raised=first_weight(len(self._claims) + 1))
 
     def _admit(self, now_s: float) -> None:
-        """Decide which needs fit, in the order in which their jobs were registered."""
+        """Decide which needs fit, in the order in which they were stated."""
         names = self._asking()
         if not self._link.is_known or not any(name in self._claims for name in names):
             self._state.outlook = {}

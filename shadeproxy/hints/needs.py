@@ -6,12 +6,14 @@ another one, or gives it up (``best_effort``). Whether a need is feasible is dec
 """
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, NamedTuple, Protocol
 
-from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.errors import InvalidRequest, NotFeasible
 from shadeproxy.core.units import format_count
 
 _KINDS = ("slowdown", "samples_per_s", "deadline_s")
+_LITTLE = 1e-3
 
 
 class JobNeed(NamedTuple):
@@ -38,6 +40,18 @@ class JobNeed(NamedTuple):
         if self.samples_per_s is not None:
             return f"{format_count(self.samples_per_s, 'sample', 'g')} a second"
         return f"{format_count(self.epochs, 'epoch', 'd')} by its deadline"
+
+    def refusal(self, job: str, would_get: float, needs: float) -> NotFeasible:
+        """Return the error for a job that would get fewer samples a second than it ``needs``."""
+        part, less = would_get / needs, "less"
+        if self.slowdown is not None and part > _LITTLE:
+            less = f"a slowdown of {ceil(100 * self.slowdown / part) / 100:g} or more"
+        return NotFeasible(
+            f"job {job!r} cannot have {self.words} beside the others: it would get"
+            f" {format_count(would_get, 'sample', '.4g')} a second, {part:.2f} of it",
+            hint=f"ask for {less}, or send best_effort; `shadeproxy plan` tells what a larger cache would"
+            " give",
+        )
 
 
 @dataclass(frozen=True, slots=True)

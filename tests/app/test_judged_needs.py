@@ -1,10 +1,14 @@
-"""The schedule of a job with a need: the reads of its present epoch, beside the time that counts."""
+"""Needs of jobs: the order in which they are admitted; the schedule of a job, the reads of its present epoch
+beside the time that counts.
+"""
 
 import pytest
 
-from shadeproxy.app.judged_needs import Schedule
+from shadeproxy.app.judged_needs import JudgedNeed, Schedule, admit, in_order
 from shadeproxy.app.measuring import MeasuredJob
 from shadeproxy.hints.jobs import Job, Progress
+from shadeproxy.hints.needs import JobNeed
+from shadeproxy.policy.sharing import Room
 from shadeproxy.telemetry.stats import JobEpochs
 
 NEED = 100.0
@@ -134,3 +138,47 @@ def test_reads_without_an_epoch_are_counted_by_windows(per_s, behind):
     assert found.count(behind) > 150
     assert found[-1] is True or found[-1] is behind
     assert reading.schedule.elapsed_s <= 10.25
+
+
+def test_a_run_that_begins_again_is_judged_by_its_reads():
+    reading = Reading(epoch=7)
+    reading.read(10, 120)
+    reading.epochs.begin_run()
+    reading.epoch = 0
+    reading.measured.average = 150.0  # Of the run before.
+    assert reading.read(20, 80)
+
+
+def admitted(claims):
+    return [name for name, claim in claims.items() if claim.admitted]
+
+
+def test_a_need_that_is_stated_later_displaces_no_admitted_one():
+    """The job of the later need was registered first."""
+    jobs = [Job("early"), Job("late", need=JobNeed(samples_per_s=60.0))]
+    claims = {"late": JudgedNeed(jobs[1].need, feasible=True)}
+    jobs[0].need = JobNeed(samples_per_s=60.0)
+    claims = {job.name: claims.get(job.name) or JudgedNeed(job.need) for job in in_order(jobs, claims)}
+    rows = {name: [100.0, 60.0, 1.0, 1e9] for name in ("early", "late")}
+    for now_s in (0.0, 20.0, 40.0):
+        admit(claims, rows, dict.fromkeys(rows, 60.0), Room(100.0, 0.0), now_s)
+    assert admitted(claims) == ["late"]
+
+
+def test_a_need_that_did_not_fit_displaces_no_admitted_one():
+    need = JobNeed(samples_per_s=60.0)
+    claims = {
+        "first": JudgedNeed(need, admitted=False, feasible=False),
+        "second": JudgedNeed(need, feasible=True),
+    }
+    rows = {name: [100.0, 60.0, 1.0, 1e9] for name in claims}
+    for now_s in (0.0, 20.0, 40.0):
+        admit(claims, rows, dict.fromkeys(rows, 60.0), Room(100.0, 0.0), now_s)
+    assert admitted(claims) == ["second"]
+
+
+def test_a_job_that_states_another_need_begins_again_at_the_end():
+    old, new = JobNeed(slowdown=1.1), JobNeed(slowdown=1.2)
+    known = {"a": JudgedNeed(old), "b": JudgedNeed(old), "gone": JudgedNeed(old)}
+    jobs = [Job("c"), Job("a", need=new), Job("b", need=old), Job("ended", need=old, ended={0})]
+    assert [job.name for job in in_order(jobs, known)] == ["b", "a"]

@@ -216,8 +216,11 @@ def test_a_slowdown_in_the_words_of_the_refusal():
     world.register("a", JobNeed(samples_per_s=60.0))
     world.register("b")
     world.steps(8, a=50, b=50)
-    with pytest.raises(NotFeasible, match=r"'b' cannot have a slowdown of at most 1\.1 beside"):
+    with pytest.raises(NotFeasible, match=r"'b' cannot have a slowdown of at most 1\.1 beside") as refused:
         world.sharing.judge("b", "b", JobNeed(slowdown=1.1))
+    # Beside a, the link carries 40 of the 100 samples a second that b would read.
+    assert refused.value.hint.startswith("ask for a slowdown of 2.51 or more, or send best_effort")
+    world.sharing.judge("b", "b", JobNeed(slowdown=2.51))
 
 
 @pytest.mark.parametrize("told", [0.0, LINK])
@@ -353,6 +356,32 @@ def test_of_many_claims_the_first_that_fit_are_admitted():
     admitted = [name for name, claim in world.sharing._claims.items() if claim.admitted]
     assert admitted == ["j0", "j1"]
     assert math.prod(claim.raised for claim in world.sharing._claims.values()) <= 8.01
+
+
+def test_a_job_that_stopped_in_the_middle_of_an_epoch_misses_nothing():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=30, b=50)
+    assert [one.name for one in world.sharing.missed()] == ["a"]
+    world.steps(31, b=50)
+    share = world.sharing.share_of("a")
+    assert (share.kept, share.got_per_s) == (None, 0.0)
+    assert share.reason == "it has read nothing for a minute"
+    assert world.sharing.missed() == ()
+
+
+def test_nothing_is_left_of_a_deleted_job_whose_name_is_registered_again():
+    world = World()
+    world.register("a", SLOWDOWN)
+    world.register("b")
+    world.steps(8, a=50, b=50)
+    assert world.sharing.share_of("a").needs_per_s == pytest.approx(80)
+    world.hints.delete_job("a")
+    world.put("a", SLOWDOWN)
+    world.step(b=50)
+    assert world.sharing.share_of("a").needs_per_s is None
+    assert world.sharing.share_of("a").reason == "nothing of it is measured yet"
 
 
 async def test_a_defect_stops_the_sharing_and_not_the_reads():
