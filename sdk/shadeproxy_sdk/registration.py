@@ -28,6 +28,7 @@ _NO_SUCH_CALL = frozenset({404, 405, 501})
 _NOT_FOUND = 404
 _CONFLICT = 409
 _NOT_FEASIBLE = 422
+_BAD_REQUEST = 400
 NEEDS = frozenset({"slowdown", "samples_per_s", "deadline_s", "epochs", "best_effort"})
 """Fields of a job's need; see docs/protocol.md."""
 _NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
@@ -82,6 +83,7 @@ class Registration:
         # which does not draw from scores of earlier runs unless ``resume_scores`` is set.
         self._begins = f"?begins={rank}" + "&resume_scores=true" * resume_scores
         self._registered = False
+        self._has_started = False
         self._complained = False
 
     @property
@@ -111,6 +113,8 @@ class Registration:
             # The proxy has as many jobs as it may hold: continue as without a proxy, and ask again later.
             self.failures += 1
             self._complain(error)
+        finally:
+            self._has_started = True
 
     def post(self, path: str, body: bytes | dict[str, Any], content_type: str = "application/json") -> Sent:
         """POST to the job's ``path``. Never raises."""
@@ -306,7 +310,9 @@ class Registration:
         try:
             answer = self._session.call("PUT", path, body)
         except ControlError as error:
-            if error.status != _NOT_FEASIBLE:
+            # After the start no user can correct a need that is refused, as one whose deadline is over.
+            is_late = self._has_started and error.status == _BAD_REQUEST and NEEDS & self._body.keys()
+            if error.status != _NOT_FEASIBLE and not is_late:
                 raise
             _LOG.warning("%s. This run goes on without a need", error)
             self._body = {name: value for name, value in self._body.items() if name not in NEEDS}

@@ -218,6 +218,8 @@ class FakeProxy(FakeStore):
         answer = self.control(method, path.split("/"), query, body)
         if answer == 409:
             handler.reply(409, b'{"error": {"code": "conflict", "message": "in use", "hint": ""}}')
+        elif answer == 400:
+            handler.reply(400, b'{"error": {"code": "invalid_request", "message": "past", "hint": ""}}')
         elif answer == 422:
             handler.reply(422, b'{"error": {"code": "not_feasible", "message": "0.25 of it", "hint": ""}}')
         elif answer is None:

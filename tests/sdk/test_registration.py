@@ -256,6 +256,27 @@ def test_a_need_that_the_proxy_cannot_keep_ends_no_training(make_job, proxy, war
     assert len(warnings()) == 1
 
 
+def test_a_deadline_that_is_over_ends_no_reports_when_the_proxy_forgets_the_job(
+    make_job, proxy, warnings, monkeypatch
+):
+    register, over = proxy.register_job, []
+
+    def refuse(name, spec):
+        return 400 if over and "deadline_s" in spec else register(name, spec)
+
+    monkeypatch.setattr(proxy, "register_job", refuse)
+    job = make_job(needs={"deadline_s": 2e9, "epochs": 3})
+    over.append(True)
+    proxy.jobs.clear()
+    job.report([1], [1.0])
+    assert job.flush()
+    assert list(proxy.scores["run"]) == [1]
+    (said,) = warnings()
+    assert said.endswith("This run goes on without a need")
+    with pytest.raises(shade.ControlError):
+        make_job("late", needs={"deadline_s": 2e9})
+
+
 def test_a_need_with_a_wrong_name_is_refused_before_anything_is_sent(make_job, proxy):
     with pytest.raises(shade.ConfigError, match=r"^needs has no 'speed': give one of best_effort, "):
         make_job(needs={"speed": 3})
