@@ -101,6 +101,11 @@ def _size(value: Any) -> int:
     return size_bytes
 
 
+def _speed(value: Any) -> int:
+    """Return bytes a second, from a size that may end in "/s"."""
+    return _size(value.removesuffix("/s") if isinstance(value, str) else value)
+
+
 def _duration(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError('a time is written as "250 ms", "2 s", "5 min" or "1 h"')  # noqa: TRY004  as above
@@ -168,6 +173,7 @@ def path_or(default: Callable[[], Path]) -> BeforeValidator:
 
 Listen = Annotated[Address, PlainValidator(parse_address), PlainSerializer(str)]
 Size = Annotated[int, PlainValidator(_size), PlainSerializer(write_size)]
+Speed = Annotated[int, PlainValidator(_speed), PlainSerializer(write_size)]
 Duration = Annotated[float, PlainValidator(_duration), PlainSerializer(write_duration)]
 Url = Annotated[str, AfterValidator(_url)]
 CollectorUrl = Annotated[str, AfterValidator(_collector_url)]

@@ -15,6 +15,7 @@ from shadeproxy.config.fields import (
     Right,
     Section,
     Size,
+    Speed,
     Url,
     WrongKeys,
     path_or,
@@ -182,7 +183,7 @@ class OriginSection(Section):
     reserved_names: tuple[str, ...] = ("admin", "auth", "minio", "swift")
     path: str = ""
     delay: Duration = 0.0
-    bandwidth: Size = 0
+    bandwidth: Speed = 0
     credentials: OriginCredentials = OriginCredentials()
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
@@ -304,7 +305,7 @@ class DiskCache(Section):
     path: Annotated[Path, path_or(_disk_directory)] = Field(default="", validate_default=True)
     capacity: Size = 8 * _GIB
     min_free: Size = 1 * _GIB
-    read_speed: Size = 0
+    read_speed: Speed = 0
 
 
 class FurtherDisk(DiskCache):

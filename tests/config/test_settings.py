@@ -48,6 +48,13 @@ def test_overrides_may_be_text_or_toml():
     assert settings.origin.delay == 0.02
 
 
+def test_a_speed_may_be_written_with_its_time():
+    for text in ("3 MB", "3 MB/s", "3000000"):
+        disk = f'[{{path="/d", capacity="1 GiB", read_speed="{text}"}}]'
+        settings = Settings.load(None, [f"origin.bandwidth={text}", f"cache.disks={disk}"])
+        assert (settings.origin.bandwidth, settings.cache.disks[0].read_speed) == (3_000_000, 3_000_000)
+
+
 def test_lists_in_the_environment_are_json(monkeypatch):
     monkeypatch.setenv("SHADEPROXY__S3__DOMAINS", '["s3.local"]')
     monkeypatch.setenv("SHADEPROXY__AUTH__CLIENTS", '[{"access_key": "a", "secret_env": "A"}]')
