@@ -14,7 +14,7 @@ from shadeproxy.cli.check import names_no_store, run_checks
 from shadeproxy.cli.control import ControlClient
 from shadeproxy.cli.directories import directories_of
 from shadeproxy.config import Settings
-from shadeproxy.core.errors import NoListener, UnknownName
+from shadeproxy.core.errors import ConfigError, NoListener, UnknownName
 from shadeproxy.core.locks import LOCK_NAME, holder_of
 from shadeproxy.core.units import format_count
 
@@ -55,7 +55,8 @@ def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
 
     waiting: list[tuple[float, Profile]] = []
     for name in [job["job"] for job in client.get("/v1/jobs")["jobs"] if job["in_use"]]:
-        with suppress(UnknownName):  # The proxy has forgotten the job meanwhile.
+        # The proxy may have forgotten the job meanwhile, and one of another version may tell more or less.
+        with suppress(UnknownName, ConfigError):
             profile = profile_of(client, name)
             waiting += [(waits, profile)] if (waits := waits_of(profile)) is not None else []
     waiting.sort(key=lambda one: -one[0])

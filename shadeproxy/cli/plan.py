@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -29,6 +28,7 @@ from shadeproxy.simulate.trace_file import load_trace
 _Value = TypeVar("_Value")
 _MOST_ROWS = 1000
 _MOST_WORKERS = 1024
+_SLOWEST, _FASTEST = 1e-6, 1e9  # Samples a second.
 _SEVERAL, _NEARLY_ALL = 1.5, 0.95
 
 
@@ -67,7 +67,7 @@ def run_plan(
     if save is not None:
         _save(profile, save)
     loader = _loader(options.loader) if options.loader else None
-    if not isfinite(options.samples_per_s):
+    if options.samples_per_s and not _SLOWEST <= options.samples_per_s <= _FASTEST:
         raise ConfigError("--samples-per-s: write the samples of one rank a second, as 2000")
     predictor = Predictor(profile, samples_per_s=options.samples_per_s or None, loader=loader)
     question = _question(options, predictor)

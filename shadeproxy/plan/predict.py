@@ -238,7 +238,7 @@ class Predictor:
         return float(np.median(waited)) if waited else min(fitted.values())
 
     def _left_out(self, fitted: dict[int, float]) -> float | None:
-        if len(self._epochs) < _LEAST_EPOCHS or sum(map(self._waited, self._epochs)) == 1:
+        if len(fitted) < _LEAST_EPOCHS or sum(map(self._waited, self._epochs)) == 1:
             return None
         errors = []
         for epoch in self._epochs:

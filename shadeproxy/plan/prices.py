@@ -22,7 +22,7 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine that trains. ``speed``: how fast it computes, as a multiple of the profiled machine."""
 
     per_hour: _Price
-    speed: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
+    speed: Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)] = 1.0
 
 
 class OriginPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,8 +17,9 @@ _WHOLE = 0.95
 _PAGE_EXTRA_BYTES = 212
 """Bytes that are stored with a page of an object: its header, names and fields, with usual names."""
 
-_Seconds = Annotated[float, msgspec.Meta(ge=0)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+# The upper bounds keep sums and products finite. No real profile comes near them.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 class ProfiledEpoch(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     job: str
     samples: _Count
-    world_size: Annotated[int, msgspec.Meta(ge=1)]
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
     announced: bool
     policy: str
     cache_bytes: _Count

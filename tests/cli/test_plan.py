@@ -157,6 +157,7 @@ def test_one_epoch_with_waits_among_others_has_an_unknown_error(shade, tmp_path)
         (("--workers", "9" * 5000), "is no number of workers from 0 to 1024"),
         (("--cache", "9" * 400 + " GiB"), "is no size; write a share as 20%"),
         (("--samples-per-s", "nan"), "--samples-per-s: write the samples of one rank a second, as 2000"),
+        (("--samples-per-s", "1e-300"), "--samples-per-s: write the samples of one rank a second, as 2000"),
         (("--samples-per-s", "inf"), "--samples-per-s: write the samples of one rank a second, as 2000"),
         (("--order", "yes"), "--order: 'yes' is neither no nor announced"),
         (("--deadline", "0"), "--deadline: '0' is over already; write how long the run may take, as 12h"),

@@ -113,6 +113,8 @@ def test_one_profiled_epoch_is_given_a_tenth_of_error():
         ("[instances.a]\nper_hour = 1\n[orgin]\nper_gib = 1", "unknown field `orgin`"),
         ("[instances.a]\nper_hour = 1\nspeed = 0", "speed"),
         ("[instances.a]\nper_hour = inf", "per_hour"),
+        ("[instances.a]\nper_hour = nan", "per_hour"),
+        ("[instances.a]\nper_hour = 1\nspeed = 1e-300", "speed"),
         ("[instances.a]\nper_hour = 1\nspeed = inf", "speed"),
         ("date = 1", "instances"),
         ("[instances]", r"names no instance: add \[instances.NAME\] with per_hour"),

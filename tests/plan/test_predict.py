@@ -232,12 +232,17 @@ def test_a_job_that_does_not_tell_its_loader_needs_it_named():
     [
         (b"{", "is no profile of a job"),
         (b'{"version": 1}', "is no profile of a job"),
+        (msgspec.json.encode(profile(origin_s=1e308)), "Expected `float` <= 1000000000000000.0"),
         (msgspec.json.encode(profile(version=2)), "is a profile of version 2, and this is version 1"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(data, said):
     with pytest.raises(ConfigError, match=said):
         read_profile(data, "p.json")
+
+
+def test_one_epoch_that_is_named_twice_tells_no_error():
+    assert Predictor(profile(epoch(0, truth(), 0.2), epoch(0, truth(), 0.2))).error is None
 
 
 def test_a_profile_survives_its_file():
