@@ -23,7 +23,7 @@ from shadeproxy.simulate.trace import Trace
 
 ORIGIN = "origin"
 _MOST_DEVICES = 16
-_Rate = Annotated[float, msgspec.Meta(gt=0)]
+_Rate = Annotated[float, msgspec.Meta(ge=1e-6)]
 _MOST_READS_PER_S = 1e15
 _FORM = (
     "[origin] read_speed; [devices.NAME] capacity, read_speed and, for a disk that seeks, reads_per_s;"
@@ -45,7 +45,7 @@ class _Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples: Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
     sample_size: str
-    reads_per_s: Annotated[float, msgspec.Meta(gt=0, le=_MOST_READS_PER_S)]
+    reads_per_s: Annotated[_Rate, msgspec.Meta(le=_MOST_READS_PER_S)]
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
