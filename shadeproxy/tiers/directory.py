@@ -29,6 +29,7 @@ from shadeproxy.tiers.version import (
 
 _logger = logging.getLogger(__name__)
 
+_FURTHER = "cache.disks["  # How the settings of disks begin that a start can do without.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -165,6 +166,8 @@ def _refusal(path: Path, setting: str, error: OSError) -> str:
         hint = "free space there or choose another directory"
     else:
         hint = f"choose a directory that user id {os.geteuid()} can write"
+    if setting.startswith(_FURTHER):
+        hint += ", or leave its table out until the disk is back"
     # mkdir reports "File exists" when a file stands in the way.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
     return f"{setting}: cannot use {path}: {reason}; {hint}"

@@ -118,6 +118,16 @@ def test_an_unwritable_directory(bench, monkeypatch, code, hint):
     refuse(bench, re.escape(f"cache.disk.path: cannot use {bench.path}: {os.strerror(code)}; {hint}"))
 
 
+def test_a_start_can_do_without_a_further_disk(tmp_path):
+    """The settings of several disks are tables, of which one may be left out."""
+    (tmp_path / "disk").touch()
+    store = SegmentStore("disks[1]", tmp_path / "disk", 1 << 20)
+    with pytest.raises(
+        ConfigError, match=r"^cache\.disks\[1\]\.path: .*, or leave its table out until the disk"
+    ):
+        store.open()
+
+
 def test_a_file_in_the_way(bench):
     bench.path.touch()
     refuse(bench, "cannot use .*: not a directory; choose a directory")
