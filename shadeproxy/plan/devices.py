@@ -160,7 +160,9 @@ def groups_of_trace(trace: Trace, source: str) -> Groups:
         )
     reads = np.bincount(trace.ids, minlength=trace.objects) / seconds
     if trace.prefixes is None:
-        names, dataset = ["all objects"], np.zeros(trace.objects, np.intp)
+        # A recording of one prefix has no column of prefixes.
+        names = [*trace.prefix_names] if len(trace.prefix_names) == 1 else ["all objects"]
+        dataset = np.zeros(trace.objects, np.intp)
     else:
         used, dataset = np.unique(trace.prefixes, return_inverse=True)
         known = dict(enumerate(trace.prefix_names))

@@ -1,5 +1,7 @@
 """Devices and data sets from files, statistics, profiles and recordings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -141,7 +143,9 @@ def test_objects_of_a_recording_are_grouped_by_prefix():
     assert groups.names == ["b/", "others"]
     assert groups.reads_per_s.sum() == pytest.approx(3.0)  # 6 reads in 2 seconds
     assert groups.size_bytes.sum() == 60
-    assert groups_of_trace(Trace(ids, 3, sizes=trace.sizes, times=trace.times), "x").names == ["all objects"]
+    alike = Trace(ids, 3, sizes=trace.sizes, times=trace.times)
+    assert groups_of_trace(alike, "x").names == ["all objects"]
+    assert groups_of_trace(replace(alike, prefix_names=("a/",)), "x").names == ["a/"]
 
 
 def test_empty_objects_of_a_recording_take_a_byte():
