@@ -185,12 +185,13 @@ class OwnedPages:
 
     def view_changed(self) -> None:
         """Use announced orders for the objects that are this proxy's now, take the part of the origin's
-        limits that belongs to them, and close the connections to proxies that have left.
+        limits that belongs to them, and close the connections to proxies that have left. Writes wait no
+        longer for proxies that are away.
         """
         if (part := self.objects.part()) is not None:
             self._take_part(part)
         self._hints.set_share(self.objects.share())
-        self._peers.retain(self.objects.others())
+        self._peers.retain(self.objects.others(), away=self.objects.away())
 
     @property
     def skipped_peers(self) -> int:

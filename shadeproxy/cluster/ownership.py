@@ -148,6 +148,11 @@ class OwnedObjects:
             return []
         return [facts for node, facts in member.view.facts.items() if node != member.node]
 
+    def away(self) -> list[str]:
+        """Return the nodes of the newest view whose lease is over, and that have no new one yet."""
+        view = None if self._member is None else self._member.view
+        return [] if view is None else [node for node, seat in view.seats.items() if seat.away]
+
     def part(self) -> float | None:
         """Return the part of all objects that this node owns by the newest view; None if it is not of it."""
         view = self._view()

@@ -4,7 +4,8 @@ it now.
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0)
 """A node may wait for its origin, whose time limit is half of this, before it answers a write."""
+_LATE_ANSWER_S = 1.0
+"""A node that is gone may have answered while it still had its lease: that answer arrives in this time."""
 
 
 class PeerState(NamedTuple):
@@ -73,6 +76,8 @@ class Peer:
         self._count = 0
         self._failed_s: deque[float] = deque(maxlen=_FAILURES)
         self._skipped_until_s = float("-inf")
+        self._gone = False
+        self._limits: set[asyncio.Timeout] = set()
         self._users = 0
         self._unused: asyncio.Event | None = None  # While ``aclose`` waits for the end of all uses.
 
@@ -99,6 +104,27 @@ class Peer:
         self._users -= 1
         if not self._users and self._unused is not None:
             self._unused.set()
+
+    @asynccontextmanager
+    async def while_there(self) -> AsyncIterator[None]:
+        """Raise TimeoutError out of the block if the node is gone. Only writes need that: reads have
+        ``patience_s``.
+        """
+        async with asyncio.timeout(None) as limit:
+            self._limits.add(limit)
+            if self._gone:
+                _end_soon(limit)
+            try:
+                yield
+            finally:
+                self._limits.discard(limit)
+
+    def note_gone(self, gone: bool) -> None:
+        """Note whether the lease of the node is over for sure, so that it can confirm no write."""
+        if gone and not self._gone:
+            for limit in self._limits:
+                _end_soon(limit)
+        self._gone = gone
 
     async def aclose(self) -> None:
         """Close the connections when no request uses them any more, or at once when cancelled."""
@@ -199,13 +225,17 @@ class Peers:
             )
         return peer
 
-    def retain(self, nodes: Collection[NodeFacts]) -> None:
+    def retain(self, nodes: Collection[NodeFacts], *, away: Collection[str] = ()) -> None:
         """Close the connections to all nodes and addresses that are not among ``nodes``. Requests under way
-        end first.
+        end first. Writes wait no longer for these nodes, nor for those that are ``away``.
         """
         kept = {(facts.node, facts.peer) for facts in nodes}
+        for (node, _), peer in self._peers.items():
+            peer.note_gone(node in away)
         for key in self._peers.keys() - kept:
-            task = asyncio.create_task(self._peers.pop(key).aclose(), name=f"close {key[0]}")
+            peer = self._peers.pop(key)
+            peer.note_gone(True)
+            task = asyncio.create_task(peer.aclose(), name=f"close {key[0]}")
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -244,6 +274,11 @@ class Peers:
             reserved_names=(),
             clock=self._clock,
         )
+
+
+def _end_soon(limit: asyncio.Timeout) -> None:
+    if not limit.expired():
+        limit.reschedule(asyncio.get_running_loop().time() + _LATE_ANSWER_S)
 
 
 def _memory_for(size_bytes: int) -> int:

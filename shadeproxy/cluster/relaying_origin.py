@@ -3,8 +3,8 @@ origin.
 
 Laws: a read has two ways. If the node gives no sign in time, the origin is read, uncached, which is always
 right. If the body of a read by ``open`` breaks off, the rest of the same version is read there. A write has
-one way. It is sent once, and an error says whether it may have been executed. A request of another node is
-never sent to a third one.
+one way. It is sent once, and an error says whether it may have been executed. It waits for its node no
+longer than that node can confirm it. A request of another node is never sent to a third one.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from shadeproxy.cluster.routes import Routes
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import (
+    BodyCutShort,
     Misdirected,
     OriginError,
     OriginUnavailable,
@@ -226,8 +227,9 @@ class RelayingOrigin(WrappedOrigin):
             tally = stack.enter_context(_Sent(peer, self._counts, self._clock))
             tally.bytes = request.content_length or 0
             try:
-                answer = await stack.enter_async_context(peer.origin.forward(outgoing))
-            except OutcomeUnknown as error:
+                async with peer.while_there():
+                    answer = await stack.enter_async_context(peer.origin.forward(outgoing))
+            except (OutcomeUnknown, TimeoutError) as error:
                 tally.result = RelayEnd.BROKEN
                 raise OutcomeUnknown(
                     f"{name} did not answer, so it may have carried out the write"
@@ -242,7 +244,7 @@ class RelayingOrigin(WrappedOrigin):
                 raise WriterUnavailable(
                     f"{name} refused it ({first_value(answer.headers, REFUSED_FIELD)}): nothing was written"
                 )
-            yield _passed_on(answer, tally)
+            yield _passed_on(replace(answer, chunks=_while_there(answer.chunks, peer)), tally)
 
     @asynccontextmanager
     async def _delete(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
@@ -280,6 +282,19 @@ def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:
     if answer.status == _MISDIRECTED:
         return RelayEnd.MISDIRECTED
     return RelayEnd.REFUSED if first_value(answer.headers, REFUSED_FIELD) else None
+
+
+async def _while_there(chunks: AsyncIterator[bytes], peer: Peer) -> AsyncIterator[bytes]:
+    """Yield the chunks. Raises BodyCutShort if the node is gone."""
+    while True:
+        try:
+            async with peer.while_there():
+                chunk = await anext(chunks, None)
+        except TimeoutError as error:
+            raise BodyCutShort(f"the node {peer.node} is gone in the middle of its answer") from error
+        if chunk is None:
+            return
+        yield chunk
 
 
 def _passed_on(answer: ForwardResponse, tally: _Sent) -> ForwardResponse:

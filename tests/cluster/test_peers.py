@@ -108,3 +108,42 @@ async def test_the_state_of_a_node_that_was_asked(peers):
     for _ in range(3):
         peer.failed()
     assert peers.states()["b"].skipped
+
+
+async def test_writes_wait_no_longer_for_a_node_that_is_gone(peers, monkeypatch):
+    monkeypatch.setattr(module, "_LATE_ANSWER_S", 0.0)
+    peer, began = peers.find(B), asyncio.Event()
+
+    async def wait():
+        async with peer.while_there():
+            began.set()
+            await asyncio.Event().wait()
+
+    for nodes, away in (([B], ["b"]), ([], [])):
+        peers.retain([B])
+        began.clear()
+        waiting = asyncio.create_task(wait())
+        await began.wait()
+        peers.retain([B], away=["c"])
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        peers.retain(nodes, away=away)
+        late = asyncio.create_task(wait())
+        done, _ = await asyncio.wait([waiting, late], timeout=5)
+        assert done == {waiting, late}
+        assert [type(task.exception()) for task in (waiting, late)] == [TimeoutError, TimeoutError]
+
+
+async def test_an_answer_that_a_node_gave_before_it_was_gone_still_counts(peers):
+    peer, answer = peers.find(B), asyncio.Event()
+
+    async def wait():
+        async with peer.while_there():
+            await answer.wait()
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    peers.retain([B], away=["b"])
+    await asyncio.sleep(0.01)
+    answer.set()
+    await asyncio.wait_for(waiting, 5)

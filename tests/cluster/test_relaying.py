@@ -4,12 +4,16 @@ import asyncio
 import base64
 import hashlib
 import re
+import time
 from contextlib import asynccontextmanager
 
 import pytest
 
+from shadeproxy.cluster import peers
+from shadeproxy.cluster.node_stats import ask_for_stats
 from shadeproxy.cluster.relay_counts import RelayEnd
 from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import Misdirected, ObjectChanged, OriginError
 from shadeproxy.core.tracing import RELAYED
 from shadeproxy.core.types import ObjectRef, Span
@@ -344,6 +348,30 @@ async def test_a_write_whose_node_gives_no_answer_has_an_unknown_outcome(tmp_pat
         assert a.results() == counted(BROKEN)
 
 
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_a_write_waits_no_longer_for_a_node_than_the_node_can_confirm_it(
+    tmp_path, origin, monkeypatch, method, sent
+):
+    """A node that stands still keeps its connections. When its lease is over, others act for it."""
+    monkeypatch.setattr(peers, "_LATE_ANSWER_S", 0.05)
+    asked = asyncio.Event()
+
+    async def stopped(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        asked.set()
+        await reader.read()
+
+    async with beside(tmp_path, origin, stopped) as a:
+        writing = asyncio.create_task(a.ask("/b/b-small", method=method, body=b"new"))
+        await asked.wait()
+        a.peers.retain(a.view.facts.values(), away=["b"])
+        answer = await asyncio.wait_for(writing, 10)
+        assert answer.cut if sent else (answer.status == 500 and b"may have carried out" in answer.body)
+        assert a.results() == counted(BROKEN)
+
+
 @pytest.mark.parametrize(
     ("head", "wanted"),
     [
@@ -379,6 +407,25 @@ async def test_another_secret_stops_writes_and_no_read(tmp_path, origin):
         assert put.status == 503
         assert b"nothing was written" in put.body
         assert origin.buckets["b"]["b-small"].body == b"some bytes"
+
+
+class _Ahead(SystemClock):
+    now_s = staticmethod(lambda: time.time() + 3600.0)
+
+
+async def test_a_clock_that_is_an_hour_ahead_stops_writes_with_the_reason_and_no_read(nodes, origin):
+    a, _ = nodes
+    a.peers._clock = a.relays._clock = _Ahead()
+    for _ in range(2):
+        read = await a.ask("/b/b-small")
+        assert (read.status, read.body) == (200, b"some bytes")
+    assert a.results() == {"refused": 2}
+    put = await a.ask("/b/b-small", method="PUT", body=b"new")
+    assert put.status == 503
+    assert b"ClockSkew" in put.body
+    assert origin.buckets["b"]["b-small"].body == b"some bytes"
+    (told,) = await ask_for_stats(a.peers, [a.view.facts["b"]])
+    assert told.problem == "it refused the request: ClockSkew"
 
 
 async def test_nodes_with_different_views_read_the_origin_and_write_nothing(nodes, origin):

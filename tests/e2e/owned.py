@@ -5,6 +5,7 @@ The origin is a proxy of its own, without a cache: an S3 server on which the tes
 """
 
 import json
+import urllib.request
 
 import pytest
 
@@ -61,8 +62,8 @@ def origin(serve, bucket_directory, tmp_path):
 
 @pytest.fixture
 def join(serve, engine, origin, tmp_path, monkeypatch):
-    """Start a proxy of the cluster; settings as in ``serve``. Those that run at the end of the test must end
-    quiescent.
+    """Start a proxy of the cluster; settings as in ``serve``, and ``secret``: its cluster.secret. Those that
+    run at the end of the test must end quiescent.
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -71,16 +72,15 @@ def join(serve, engine, origin, tmp_path, monkeypatch):
     started = []
 
     def start(**settings):
-        proxy = serve(
-            config,
-            environment={"CLUSTER_SECRET": SECRET},
-            program=PROGRAM,
-            origin__endpoint=origin.s3,
-            origin__region="us-east-1",
-            cluster__engine=engine.url,
-            prefetch__enabled="false",
-            **settings,
-        )
+        usual = {
+            "program": PROGRAM,
+            "origin__endpoint": origin.s3,
+            "origin__region": "us-east-1",
+            "cluster__engine": engine.url,
+            "prefetch__enabled": "false",
+        }
+        environment = {"CLUSTER_SECRET": settings.pop("secret", SECRET)}
+        proxy = serve(config, environment=environment, **(usual | settings))
         started.append(proxy)
         return proxy
 
@@ -109,6 +109,13 @@ def get(proxy, key, *, timeout_s=10):
     """Return the body of an object, and the header of the answer."""
     with opened(f"{proxy.s3}/data/{key}", timeout_s=timeout_s) as answer:
         return answer.read(), answer.headers
+
+
+def put(proxy, key, body, *, timeout_s=20):
+    """Write an object. Raises HTTPError."""
+    request = urllib.request.Request(f"{proxy.s3}/data/{key}", data=body, method="PUT")
+    with opened(request, timeout_s=timeout_s) as answer:
+        assert answer.status == 200
 
 
 def owner_of(key, proxies):

@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from tests.support.certificate import write_certificate
 from tests.support.served import opened, readyz, wait_for
 
-from .owned import COUNT, KEYS, LEASE_S, cluster, get, owner_of, sent_bodies, settled, shares
+from .owned import COUNT, KEYS, LEASE_S, cluster, get, owner_of, put, sent_bodies, settled, shares
 
 
 def connected(proxy):
@@ -30,12 +31,6 @@ def read_again(connection, key):
     """Return the body of an object, over a connection that stays open."""
     connection.request("GET", f"/data/{key}")
     return connection.getresponse().read()
-
-
-def put(proxy, key, body, *, timeout_s=20):
-    request = urllib.request.Request(f"{proxy.s3}/data/{key}", data=body, method="PUT")
-    with opened(request, timeout_s=timeout_s) as answer:
-        assert answer.status == 200
 
 
 def origin_requests(origin):
@@ -287,6 +282,45 @@ def test_an_owner_that_was_paused_never_serves_what_was_overwritten_meanwhile(th
             assert {get(proxy, key)[0] for key in keys} == {b"new"}
     settled(*three)
     assert {get(c, key)[0] for key in keys} == {b"new"}
+
+
+@pytest.mark.usefixtures("late_writes_end_soon")
+def test_writes_at_an_owner_that_stands_still_are_answered_when_its_lease_is_over(three, origin):
+    """The owner keeps its connections, so that nothing but its lease tells that it will not answer."""
+    a, b, c = three
+    *_, keys = shares(three)
+    client, name = a.client(), {"Bucket": "data", "Key": keys[1]}
+    upload = client.create_multipart_upload(**name)["UploadId"]
+    tag = client.upload_part(**name, UploadId=upload, PartNumber=1, Body=b"part")["ETag"]
+    document = f"<Part><PartNumber>1</PartNumber><ETag>{tag}</ETag></Part>"
+    document = f"<CompleteMultipartUpload>{document}</CompleteMultipartUpload>".encode()
+    writes = [
+        ("PUT", keys[0], b"put"),
+        ("POST", f"{keys[1]}?uploadId={upload}", document),
+        ("DELETE", keys[2], None),
+        ("PUT", keys[3], bytes(16 << 20)),
+    ]
+    put(a, keys[0], b"old")
+
+    def answer_to(method, key, body):
+        request = urllib.request.Request(f"{a.s3}/data/{key}", data=body, method=method)
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            opened(request, timeout_s=30)
+        return raised.value.code, b"may have carried out the write" in raised.value.read()
+
+    c.process.send_signal(signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(len(writes)) as pool:
+            answers = list(pool.map(answer_to, *zip(*writes, strict=True)))
+        assert answers == [(500, True)] * len(writes)
+        put_until(b, keys[0], b"new")
+    finally:
+        c.process.send_signal(signal.SIGCONT)
+    settled(*three)
+    for proxy in three:
+        assert get(proxy, keys[0])[0] == get(origin, keys[0])[0]
+    put(b, keys[0], b"newer")
+    assert {get(proxy, keys[0])[0] for proxy in three} == {b"newer"}
 
 
 def test_a_restarted_proxy_has_its_share_and_its_pages_again(three, origin):
