@@ -28,6 +28,7 @@ three beats.
 """
 _EARLY_S = 0.005
 """Seconds by which a timer may be early."""
+_NO_BEAT = "no beat was answered yet"
 
 
 def boot_time_s() -> float:
@@ -55,7 +56,7 @@ class Heartbeat:
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
         self.membership = membership
-        self.problem = "no beat was answered yet"
+        self.problem = _NO_BEAT
         self.round_trip_s = 0.0
         self.clock_rate = ClockRate()
         self._log = log
@@ -184,7 +185,7 @@ class Heartbeat:
 
     def _tell(self, problem: str) -> None:
         """Log a problem when it appears and when it is over, not with every beat."""
-        if problem and not self.problem:
+        if problem and self.problem in {"", _NO_BEAT}:
             _log.warning("cut off from the cluster", problem=problem)
         elif self.problem and not problem:
             _log.info("the cluster is reached", node=self.membership.node)

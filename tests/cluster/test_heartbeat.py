@@ -147,17 +147,17 @@ class Failing(FakeLog):
         return await super().beat(beat)
 
 
-async def test_a_problem_is_logged_once_and_so_is_its_end():
+@pytest.mark.parametrize("starts_cut_off", [False, True])
+async def test_a_problem_is_logged_once_and_so_is_its_end(starts_cut_off):
     log = Failing(Server())
     one = heartbeat("a", log)
     with structlog.testing.capture_logs() as lines:
-        for failing in (False, True, True, True, False, False):
+        for failing in (starts_cut_off, True, True, True, False, False):
             log.error = ClusterUnavailable("no way there") if failing else None
             await one.beat()
-    assert [line["event"] for line in lines] == [
-        "the cluster is reached", "cut off from the cluster", "the cluster is reached",
-    ]  # fmt: skip
-    assert lines[1]["problem"] == "no way there"
+    cut_off, reached = "cut off from the cluster", "the cluster is reached"
+    assert [line["event"] for line in lines] == [*[reached] * (not starts_cut_off), cut_off, reached]
+    assert lines[-2]["problem"] == "no way there"
 
 
 async def test_a_defect_is_logged_once_and_counted_and_the_beats_go_on():
