@@ -15,10 +15,13 @@ needs_redis = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
 
 
 class RedisServer:
-    """One server process. ``start`` and ``kill`` may be called again and again; the port stays."""
+    """One server process. ``start`` and ``kill`` may be called again and again; the port stays. ``options``:
+    further options of the program.
+    """
 
-    def __init__(self, folder):
+    def __init__(self, folder, *options):
         self._folder = folder
+        self._options = options
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -28,7 +31,7 @@ class RedisServer:
     def start(self):
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         self.process = subprocess.Popen(
-            [PROGRAM, *options, "--dir", str(self._folder)],
+            [PROGRAM, *options, "--dir", str(self._folder), *self._options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
         )
@@ -59,11 +62,11 @@ class RedisServer:
 
 
 @contextlib.contextmanager
-def redis_server(folder):
-    """Run a server; skips the test, with the reason, where none is installed."""
+def redis_server(folder, *options):
+    """Run a server with these further options; skips the test, with the reason, where none is installed."""
     if PROGRAM is None:
         pytest.skip(MISSING)
-    server = RedisServer(folder)
+    server = RedisServer(folder, *options)
     server.start()
     try:
         yield server
