@@ -36,7 +36,10 @@ _LEAST_WAIT = _WIDTHS / 4
 _SURPRISE_EVENTS = 64.0
 _LEAST_EXPECTED = 8.0
 _SURPRISED = 0.5
-_FLOOR = 0.15  # Lower limit of the factor, because a mere pause looks like the end of all reads.
+# Lower limits of the factor, by gap group, because a mere pause looks like the end of all reads. Pages that
+# were read once have a higher limit: the first pages of a new data set, which no read repeats before its
+# second epoch, look like those of a scan (docs/adr/0027).
+_FLOORS: Column = np.where(np.arange(GAP_GROUPS) == 0, 0.25, 0.15)
 _EARLY_STORE, _STORE = 0.05, 0.25
 """Prices of a store, in hits: of a page that was read once or twice, and of any other page. With 0.25 for
 all, the first epoch of a next data set replaces the last one too slowly.
@@ -187,7 +190,8 @@ def _surprise(evidence: Evidence) -> Column:
     evidence.met[few] = evidence.expected[few] = _SURPRISE_EVENTS / 2
     met, expected = evidence.met, evidence.expected
     surprised = (expected > _LEAST_EXPECTED) & (met < _SURPRISED * expected)
-    factor = np.where(surprised, np.maximum((met + 1) / (expected + 1), _FLOOR), 1.0)
+    floors = np.tile(_FLOORS, evidence.prefixes)
+    factor = np.where(surprised, np.maximum((met + 1) / (expected + 1), floors), 1.0)
     scale = np.minimum(_SURPRISE_EVENTS / np.maximum(met + expected, _SURPRISE_EVENTS), 1.0)
     evidence.met *= scale
     evidence.expected *= scale

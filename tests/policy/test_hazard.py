@@ -81,14 +81,26 @@ def test_full_cells_forget_in_evidence_not_in_time():
     assert evidence.events == pytest.approx(before, rel=0.02), "nothing came, so nothing is forgotten"
 
 
-def test_far_fewer_reads_than_expected_lower_the_rates_at_once():
-    evidence = taught((100, 200))
+def surprised(state):
+    """Return the usual rate of a page, and the rate after 600 pages waited for reads that did not come."""
+    evidence = taught((100, 200), state=state)
     known = learn(evidence)
-    usual = rate(known, 60)
-    for _ in range(300):
-        evidence.expose(waits(100.0), known)
-    assert rate(learn(evidence), 60) < usual / 2
-    assert rate(learn(evidence), 60) > usual / 100, "a pause looks like an end"
+    for _ in range(600):
+        evidence.expose(waits(100.0, state=state), known)
+    return rate(known, 60, state), rate(learn(evidence), 60, state)
+
+
+def test_far_fewer_reads_than_expected_lower_the_rates_at_once():
+    usual, now = surprised(state=17)
+    assert now < usual / 2
+    assert now > usual / 100, "a pause looks like an end"
+
+
+def test_pages_that_were_read_once_lose_less_by_surprise():
+    """The first pages of a new data set are read again only in its second epoch, which looks like silence."""
+    usual, now = surprised(state=0)
+    assert now < usual / 2
+    assert now > 1.4 * surprised(state=17)[1]
 
 
 def test_the_index_is_the_best_ratio_over_all_times_to_wait():

@@ -121,6 +121,14 @@ def test_a_finished_dataset_drains_away_for_the_next():
     assert hits[-1] >= 0.98
 
 
+def test_the_pages_of_the_next_dataset_are_stored_in_its_first_epoch():
+    random = np.random.default_rng(3)
+    ids = [random.permutation(2000) for _ in range(5)] + [2000 + random.permutation(2000) for _ in range(2)]
+    hits = hits_of(reads_of(np.concatenate(ids)), places=2000).reshape(7, 2000).mean(axis=1)
+    assert hits[5] == 0.0
+    assert hits[6] >= 0.93
+
+
 def test_jobs_that_follow_each_other_share_what_the_first_one_fetches():
     assert ratio(lagged(1000, 5), places=50) >= 0.2
 
