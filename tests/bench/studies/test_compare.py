@@ -6,11 +6,13 @@ import math
 
 import pytest
 
+from shadeproxy.simulate.replay import Replay
+from shadeproxy.simulate.restart import Restart
 from shadeproxy_bench.studies.hit_ratios import bounds, compare, rows
 from shadeproxy_bench.studies.hit_ratios.bounds import Ratios
 from shadeproxy_bench.studies.hit_ratios.compare import Kept, Task
 from shadeproxy_bench.studies.hit_ratios.row import Row, later_quarters, of_the_client
-from shadeproxy_bench.traffic import stock_shards, zipf
+from shadeproxy_bench.traffic import loop, stock_shards, zipf
 
 
 def results(ours, *, lru=30.0, best=40.0, most=60.0, client=math.nan, of_lru=math.nan):
@@ -86,6 +88,24 @@ def test_others_are_kept_and_ours_is_measured_again(tmp_path, monkeypatch):
     monkeypatch.setitem(rows.ROWS, row.name, row._replace(cache=20))
     other = compare.measure(Task(row.name, 0, "default", again))
     assert other.ratios["lru"].hits > found.ratios["lru"].hits + 5
+
+
+def test_only_our_policy_restarts_in_the_middle_of_a_row(monkeypatch):
+    row = Row("loops", "a loop", lambda seed: loop(200, 10, seed=seed), 200, (bounds.at_least(90),))
+    monkeypatch.setitem(rows.ROWS, row.name, row)
+    restarts = []
+
+    class Watched(Replay):
+        def __init__(self, *arguments, restart, **options):
+            restarts.append(restart)
+            super().__init__(*arguments, restart=restart, **options)
+
+    monkeypatch.setattr(compare, "Replay", Watched)
+    found = compare.measure(Task(row.name, 0, "default", compare.Found(0, {}), restarts=True))
+    assert restarts == [Restart(1000), None]
+    assert found.ratios["ours"].hits == 90
+    compare.measure(Task(row.name, 0, "default", compare.Found(0, {})))
+    assert restarts[2:] == [None, None]
 
 
 def test_the_command_says_how_many_are_missed(capsys, tmp_path):

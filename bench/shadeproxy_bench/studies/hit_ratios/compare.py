@@ -46,13 +46,14 @@ class Found(NamedTuple):
 
 class Task(NamedTuple):
     """One row at one seed. ``known``: stored results of other policies, which are used if they are of the
-    same reads.
+    same reads. ``restarts``: whether our policy restarts in the middle of the row.
     """
 
     row: str
     seed: int
     ours: str
     known: Found
+    restarts: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = chosen(options.rows)
     kept = Kept(options.keep)
     tasks = [
-        Task(name, seed, options.policy, kept.known(name, seed)) for seed in options.seeds for name in names
+        Task(name, seed, options.policy, kept.known(name, seed), options.restart)
+        for seed in options.seeds
+        for name in names
     ]
     lines, missed, beside = [], 0, []
     with ProcessPoolExecutor(min(options.processes, _MOST_PROCESSES)) as pool:
@@ -80,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missed += share < _SHARE_OF_GAIN
         text += f"\n\nClient beside a job, in sum: {share:.2f} of min's gain over lru"
         text += f" (wanted {_SHARE_OF_GAIN:g}): {_verdict(good=share >= _SHARE_OF_GAIN)}"
-    text += f"\n\n{len(lines)} rows, seeds {' '.join(map(str, options.seeds))}, {missed} missed.\n"
+    seeds, restarts = " ".join(map(str, options.seeds)), ", a restart in the middle" * options.restart
+    text += f"\n\n{len(lines)} rows, seeds {seeds}{restarts}, {missed} missed.\n"
     print(text)
     if options.out is not None:
         options.out.write_text(text)
@@ -112,7 +116,7 @@ def measure(task: Task) -> Found:
     digest = _digest(trace, capacity, counted)
     known = task.known.ratios if task.known.digest == digest else {}
     found = {}
-    restart = Restart(len(trace.ids) // 2) if row.restarts else None
+    restart = Restart(len(trace.ids) // 2) if row.restarts or task.restarts else None
     for name in (OURS, *OTHERS, *([UNDISTURBED] if row.restarts else [])):
         if name in known:
             found[name] = known[name]
@@ -210,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policy", choices=list(POLICIES), default="default", help="the one called ours")
     parser.add_argument("--rows", default="", help=f"groups ({', '.join(GROUPS)}) or parts of names")
     parser.add_argument("--seeds", type=_seeds, default=[0], help="as 0,1,2")
+    parser.add_argument("--restart", action="store_true", help="restart ours in the middle of each row")
     parser.add_argument("--processes", type=int, default=_MOST_PROCESSES, choices=(1, _MOST_PROCESSES))
     parser.add_argument("--keep", type=Path, help="a file for the results of the other policies")
     parser.add_argument("--out", type=Path, help="where the table goes too")
