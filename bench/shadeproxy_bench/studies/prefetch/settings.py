@@ -2,7 +2,7 @@
 it, and the cache is far smaller than ``prefetch.ahead``.
 """
 
-from shadeproxy_bench.studies.prefetch.model import EVICTION, NOTHING, PREFETCHING, Setting, train
+from shadeproxy_bench.studies.prefetch.model import Setting
 
 FAST = (
     Setting("50 ms", 1024, 8000, 256.0, 0.05, batch=16, epochs=3),
@@ -17,14 +17,3 @@ SLOW = (
     ),
     Setting("1 MB/s, cache of 5%, workers far apart", 1024, 8000, 512.0, 0.02, 1e6, 0.05, 8, 32, 3),
 )
-
-
-def ratio(setting: Setting, name: str) -> float:
-    """Return a ratio over the epochs after the first. "wall": the wall time, divided by that of a loop
-    without an order. Other names: the bytes from the origin, divided by those of the same eviction without
-    prefetching.
-    """
-    ours = train(setting, PREFETCHING)
-    if name == "bytes":
-        return ours.origin_bytes / train(setting, EVICTION).origin_bytes
-    return ours.wall_s / train(setting, NOTHING).wall_s
