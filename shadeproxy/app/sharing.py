@@ -156,7 +156,7 @@ class JobSharing:
         if claim is not None and claim.need == need:
             return  # Another rank registers the same need.
         names = [other for other in self._asking() if other != name]
-        measured = self._jobs.get(name, MeasuredJob())
+        measured = self._measured(name) or MeasuredJob()
         job = Job(name, dataset, need=need)
         if name in self._hints.jobs:
             job.progress = self._hints.jobs.get(name).progress
@@ -180,7 +180,7 @@ class JobSharing:
 
     def share_of(self, name: str) -> JobShare:
         """See ``SharesJobs.share_of``."""
-        job, measured = self._hints.jobs.get(name), self._jobs.get(name)
+        job, measured = self._hints.jobs.get(name), self._measured(name)
         claim = judged(job, self._claims, self._new)
         average = None if measured is None or math.isnan(measured.average) else measured.average
         needed = None if claim is None else self._needed(job) or None
@@ -260,9 +260,14 @@ class JobSharing:
             return reader.job if reader.job in self._hints.jobs else OTHERS
         return OTHERS if reader is None else self._hints.jobs_of([object_hash(reader)])[0] or OTHERS
 
+    def _measured(self, name: str) -> MeasuredJob | None:
+        """Return the measurements of a registered job, if there are any."""
+        measured, jobs = self._jobs.get(name), self._hints.jobs
+        return measured if measured and name in jobs and measured.is_of(jobs.get(name)) else None
+
     def _needed(self, job: Job) -> float:
         """See ``needed_rate``."""
-        measured = self._jobs.get(job.name) or MeasuredJob()
+        measured = self._measured(job.name) or MeasuredJob()
         return needed_rate(job, measured, samples_of(self._hints, job.dataset), self._clock.now_s())
 
     # ------------------------------------------------------------------ deciding
@@ -299,8 +304,8 @@ class JobSharing:
             self._state.outlook = {}
             return
         rows = {name: self._asked_by(name) for name in names}
-        needed = {name: self._needed(self._hints.jobs.get(name)) for name in names if name in self._claims}
-        claims = {name: self._claims[name] for name in needed}
+        claims = {name: claim for name, claim in self._claims.items() if name in rows}
+        needed = {name: self._needed(self._hints.jobs.get(name)) for name in claims}
         admit(claims, rows, needed, self._room(), now_s)
         demands = demands_of([self._asked_by(name) for name in names])
         rates = solve(demands, self._room()).rate
@@ -379,7 +384,7 @@ class JobSharing:
         missed = self._why_missed(job) if kept is False else ""
         return reason_of(
             job,
-            self._jobs.get(job.name) or MeasuredJob(),
+            self._measured(job.name) or MeasuredJob(),
             self._needed(job),
             is_admitted=None if claim is None else claim.admitted,
             is_link_known=self._link.is_known,

@@ -358,6 +358,19 @@ def test_of_many_claims_the_first_that_fit_are_admitted():
     assert math.prod(claim.raised for claim in world.sharing._claims.values()) <= 8.01
 
 
+def test_the_need_that_was_stated_first_is_kept_when_the_link_gets_slower():
+    world = World()
+    world.register("a")
+    world.register("b", JobNeed(samples_per_s=50.0))
+    world.steps(8, a=40, b=50)
+    world.put("a", JobNeed(samples_per_s=45.0))
+    world.steps(2, a=45, b=50)
+    assert [claim.admitted for claim in world.sharing._claims.values()] == [True, True]
+    world.told = 0.7 * LINK
+    world.steps(8, a=20, b=50)
+    assert {name: claim.admitted for name, claim in world.sharing._claims.items()} == {"a": False, "b": True}
+
+
 def test_a_job_that_stopped_in_the_middle_of_an_epoch_misses_nothing():
     world = World()
     world.register("a", JobNeed(samples_per_s=50.0))
@@ -378,7 +391,10 @@ def test_nothing_is_left_of_a_deleted_job_whose_name_is_registered_again():
     world.steps(8, a=50, b=50)
     assert world.sharing.share_of("a").needs_per_s == pytest.approx(80)
     world.hints.delete_job("a")
+    # By the measurements of the deleted job, this need would be refused.
+    world.sharing.judge("a", "a", JobNeed(slowdown=1.0))
     world.put("a", SLOWDOWN)
+    assert world.sharing.share_of("a").needs_per_s is None
     world.step(b=50)
     assert world.sharing.share_of("a").needs_per_s is None
     assert world.sharing.share_of("a").reason == "nothing of it is measured yet"

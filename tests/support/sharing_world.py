@@ -15,9 +15,12 @@ LINK = 100_000.0
 
 
 class World:
-    """Jobs that read at given rates, in steps of two seconds, over a full link."""
+    """Jobs that read at given rates, in steps of two seconds, over a full link. ``told``: its bytes per
+    second, which may be changed.
+    """
 
     def __init__(self, *, told=LINK, room=0, max_open=8):
+        self.told = told
         self.clock = ManualClock()
         self.hints = HintRegistry()
         self.stats = Stats(now_s=self.clock.now_s)
@@ -29,7 +32,7 @@ class World:
             self.limited,
             page_bytes=1 << 20,
             capacity_bytes=lambda: room,
-            told_bytes_per_s=lambda: told,
+            told_bytes_per_s=lambda: self.told,
         )
         self.done = {}
         self.shared = None
