@@ -121,9 +121,12 @@ class Peer:
 
     def note_gone(self, gone: bool) -> None:
         """Note whether the lease of the node is over for sure, so that it can confirm no write."""
-        if gone and not self._gone:
+        if gone != self._gone:
             for limit in self._limits:
-                _end_soon(limit)
+                if gone:
+                    _end_soon(limit)
+                elif not limit.expired():
+                    limit.reschedule(None)
         self._gone = gone
 
     async def aclose(self) -> None:

@@ -134,6 +134,21 @@ async def test_writes_wait_no_longer_for_a_node_that_is_gone(peers, monkeypatch)
         assert [type(task.exception()) for task in (waiting, late)] == [TimeoutError, TimeoutError]
 
 
+async def test_writes_at_a_node_that_is_back_wait_as_long_as_before(peers, monkeypatch):
+    monkeypatch.setattr(module, "_LATE_ANSWER_S", 0.2)
+    peer = peers.find(B)
+
+    async def wait():
+        async with peer.while_there():
+            await asyncio.sleep(0.4)
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    peers.retain([B], away=["b"])
+    peers.retain([B])
+    await asyncio.wait_for(waiting, 5)
+
+
 async def test_an_answer_that_a_node_gave_before_it_was_gone_still_counts(peers):
     peer, answer = peers.find(B), asyncio.Event()
 

@@ -354,7 +354,7 @@ async def test_a_write_waits_no_longer_for_a_node_than_the_node_can_confirm_it(
     tmp_path, origin, monkeypatch, method, sent
 ):
     """A node that stands still keeps its connections. When its lease is over, others act for it."""
-    monkeypatch.setattr(peers, "_LATE_ANSWER_S", 0.05)
+    monkeypatch.setattr(peers, "_LATE_ANSWER_S", 0.5)
     asked = asyncio.Event()
 
     async def stopped(reader, writer):
