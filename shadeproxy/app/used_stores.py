@@ -5,7 +5,8 @@ was deleted or its disk was away, keeps them. So when it is back, all of its pag
 before they are used.
 
 Law: a start records its stores before it serves, and a store that the latest start did not record counts as
-left out. Without a file, as after an upgrade, none does. If a record cannot be written, every store does.
+left out. Without a file, as after an upgrade, none does. If a record cannot be written, every store does, and
+if not even an empty file can be, the start is refused.
 """
 
 import os
@@ -14,7 +15,6 @@ from pathlib import Path
 
 import structlog
 
-from shadeproxy.core.locks import FULL
 from shadeproxy.state.directory import refusal
 
 _log = structlog.get_logger(__name__)
@@ -63,8 +63,7 @@ class UsedStores:
         try:
             _store(self._path, "")  # This needs no room on a full medium.
         except OSError as error:
-            if error.errno not in FULL or self._path.exists():
-                raise refusal(self._path, error) from error
+            raise refusal(self._path, error) from error
 
 
 def _store(path: Path, text: str) -> None:

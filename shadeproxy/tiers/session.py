@@ -7,10 +7,11 @@ orderly end the mark is renamed to ``stopped``.
 
 A start that finds a mark of this boot reads the tombstones. If the mark is of another boot, or the tombstones
 are lost or belong to another session, every record is in doubt: it is checked with the origin before it is
-used. The doubt ends when a session has checked every record and ends in order. But it cannot end before the
-machine has restarted, because until then the page cache may hide the true contents of the medium.
-Tombstones of a later session than the mark reveal a medium that was restored from a copy. A directory that
-was left out of the proxy's latest start missed the writes since then, and is in doubt too.
+used. The doubt ends when a session has checked every record and ends in order. But where tombstones were
+lost, it cannot end before the machine has restarted, because until then the page cache may hide the true
+contents of the medium. Tombstones of a later session than the mark reveal a medium that was restored from a
+copy. A directory that was left out of the proxy's latest start missed the writes since then, and is in doubt
+too.
 """
 
 import logging

@@ -49,6 +49,17 @@ def test_a_start_that_cannot_be_recorded_leaves_no_earlier_record(tmp_path, monk
     assert sorted(path.name for path in tmp_path.iterdir()) == [NAME]
 
 
+def test_a_start_that_can_record_nothing_is_refused(tmp_path, monkeypatch):
+    """Else the next start would take the stores that this one leaves out for used ones."""
+
+    def full(*_args, **_fields):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(tmp_path), "touch", full)
+    with pytest.raises(ConfigError, match=r"state\.path: cannot use .*: No space left on device"):
+        UsedStores(tmp_path).record([1])
+
+
 def test_a_record_that_cannot_be_cleared_refuses_the_start(tmp_path):
     (tmp_path / NAME).mkdir()
     with pytest.raises(ConfigError, match=r"state\.path: cannot use"):
