@@ -314,9 +314,10 @@ class Registration:
             is_late = self._has_started and error.status == _BAD_REQUEST and NEEDS & self._body.keys()
             if error.status != _NOT_FEASIBLE and not is_late:
                 raise
+            without = {name: value for name, value in self._body.items() if name not in NEEDS}
+            answer = self._session.call("PUT", path, {"dataset": self._manifest.name, **without})
             _LOG.warning("%s. This run goes on without a need", error)
-            self._body = {name: value for name, value in self._body.items() if name not in NEEDS}
-            answer = self._session.call("PUT", path, {"dataset": self._manifest.name, **self._body})
+            self._body = without
         if not self._is_ours(answer):
             raise ControlError(
                 _CONFLICT,

@@ -277,6 +277,21 @@ def test_a_deadline_that_is_over_ends_no_reports_when_the_proxy_forgets_the_job(
         make_job("late", needs={"deadline_s": 2e9})
 
 
+def test_a_need_is_kept_if_a_late_refusal_has_another_cause(make_job, proxy, warnings, monkeypatch):
+    register, refused = proxy.register_job, []
+    monkeypatch.setattr(proxy, "register_job", lambda name, spec: 400 if refused else register(name, spec))
+    job = make_job(needs={"deadline_s": 2e9, "epochs": 3})
+    refused.append(True)
+    proxy.jobs.clear()
+    job.report([1], [1.0])
+    job.flush()
+    assert not any("goes on without a need" in said for said in warnings())
+    refused.clear()
+    job.report([2], [1.0])
+    assert job.flush()
+    assert proxy.jobs["run"]["deadline_s"] == 2e9
+
+
 def test_a_need_with_a_wrong_name_is_refused_before_anything_is_sent(make_job, proxy):
     with pytest.raises(shade.ConfigError, match=r"^needs has no 'speed': give one of best_effort, "):
         make_job(needs={"speed": 3})
