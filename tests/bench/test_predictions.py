@@ -92,6 +92,7 @@ def test_hits_of_the_study_with_an_announced_order_are_predicted():
     # Not explained; see docs/adr/0047.
     known = {"50%, 8 workers, announced, 100 ms, 2 MB/s"}
     assert {name for name, error in errors.items() if abs(error) > 0.01} == known
+    assert max(map(abs, errors.values())) < 0.02
 
 
 def test_a_world_that_is_as_the_replay_says_is_predicted(whole):

@@ -72,6 +72,7 @@ def test_proxies_need_no_more_rights_at_the_engine_than_the_page_says(join_secur
     assert drained
     wait_for(lambda: not cluster(b)["moving"])
     engine.command("FLUSHALL")
+    wait_for(lambda: engine.command("DBSIZE") != b":0\r\n")
     wait_for(lambda: all(cluster(proxy)["lease_s"] > 0 for proxy in two))
     for proxy in two:
         assert cluster(proxy)["problem"] == ""
