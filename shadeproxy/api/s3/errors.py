@@ -82,6 +82,13 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
 }
 # XML 1.0 cannot hold these characters, even escaped (section 2.2). Lone surrogates come from JSON.
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_BY_STATUS = {
+    403: ("AccessDenied", "Access Denied"),
+    404: ("NoSuchKey", "The specified key does not exist."),
+    412: ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold"),
+}
+"""Code and message of S3 for an error of the origin that has no body. Clients tell errors by their codes."""
+
 _INTERNAL = "We encountered an internal error. Please try again."
 
 
@@ -102,8 +109,10 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
     message = str(error)
     match error:
         case errors.OriginAnswer():
-            row = Row(error.status, error.code)
-            message = error.message
+            # Where a HEAD has shown that an object may not be read, there is no code to pass on.
+            code, text = (error.code, "") if error.code else _BY_STATUS.get(error.status, ("", ""))
+            row = Row(error.status, code)
+            message = error.message or text
             headers += [
                 field
                 for field in error.headers

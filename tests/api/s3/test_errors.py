@@ -57,6 +57,16 @@ def test_what_may_succeed_later_says_when():
         assert "Retry-After" in dict(answer.headers)
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, "NoSuchKey"), (403, "AccessDenied"), (412, "PreconditionFailed")]
+)
+def test_an_error_that_only_a_head_has_shown_gets_the_code_of_s3(status, code):
+    answer = answer_error(errors.OriginAnswer(status, ""), resource="/b/k", request_id="R")
+    root = fromstring(answer.body)
+    assert (answer.status, answer.code, root.findtext("Code")) == (status, code, code)
+    assert root.findtext("Message")
+
+
 def test_an_origins_answer_passes_and_a_hint_is_told():
     answer = answer_error(
         errors.OriginAnswer(
