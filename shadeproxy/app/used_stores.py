@@ -9,12 +9,12 @@ left out. Without a file, as after an upgrade, none does. If a record cannot be 
 if not even an empty file can be, the start is refused.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
 
+from shadeproxy.core.durable_files import replace_durably, write_synced
 from shadeproxy.state.directory import refusal
 
 _log = structlog.get_logger(__name__)
@@ -44,43 +44,17 @@ class UsedStores:
     def record(self, store_ids: Iterable[int]) -> None:
         """Record the stores of this start, before the proxy serves (I/O). Raises ConfigError."""
         try:
-            self._write("".join(f"{_name(one)}\n" for one in store_ids))
+            replace_durably(self._path, "".join(f"{_name(one)}\n" for one in store_ids))
         except OSError as error:
             _log.warning("the next start checks every cached page", reason=error.strerror)
             self._forget()
 
-    def _write(self, text: str) -> None:
-        fresh = self._path.with_suffix(".new")
-        try:
-            _store(fresh, text)
-            fresh.rename(self._path)
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
-        _sync(self._path.parent)
-
     def _forget(self) -> None:
         try:
-            _store(self._path, "")  # This needs no room on a full medium.
+            write_synced(self._path, "")  # This needs no room on a full medium.
         except OSError as error:
             raise refusal(self._path, error) from error
 
 
-def _store(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _name(store_id: int) -> str:
     return f"{store_id:016x}"
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,13 +15,13 @@ too.
 """
 
 import logging
-import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
+from shadeproxy.core.durable_files import replace_durably
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import legacy_tombstones
 from shadeproxy.tiers.tombstones import FRESH_SUFFIX, SUFFIX, Tombstones
@@ -71,13 +71,14 @@ class Session:
         if left_out:
             _logger.warning("%s was not used by the latest start: every page is checked", self.directory)
         self._in_doubt = is_lost or left_out or self._cut_off
-        # What was not erased can be seen on the medium, unless the page cache shows an erasure that was lost.
+        # A check proves what the medium holds, unless the page cache hides that an erasure was lost.
         self._doubt_ends = self._cut_off or (not is_lost and self.tombstones.doubt_ends)
         number = secrets.randbits(63) + 1
         try:
             self._begin_list(number)
             mark = f"{self._boot.strip()}\n{number:016x}\n{self.tombstones.path}\n"
-            _write_mark(self.directory / BOOT_NAME, mark)
+            # The mark must reach the medium before any change of the session does.
+            replace_durably(self.directory / BOOT_NAME, mark)
             self.tombstones.begun()
         except BaseException:
             self.tombstones.close()
@@ -223,24 +224,3 @@ def _lines(path: Path) -> list[str] | None:
         return path.read_bytes().decode("utf-8", "replace").splitlines() or [""]
     except FileNotFoundError:
         return None
-
-
-def _write_mark(mark: Path, text: str) -> None:
-    fresh = mark.with_name(f"{BOOT_NAME}.new")
-    fresh.touch(mode=0o600)
-    with fresh.open("w") as file:
-        file.write(text)
-        file.flush()
-        # The mark must reach the medium before any change of the session does.
-        os.fsync(file.fileno())
-    # Rename the finished file: a kill during the write then leaves no mark that lacks its boot id.
-    fresh.rename(mark)
-    _sync_directory(mark.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

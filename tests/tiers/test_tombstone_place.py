@@ -148,7 +148,7 @@ def test_a_start_that_is_killed_half_way_loses_nothing(
         kill(store) if ending == "killed" else store._close()
     if moved:
         place = place.with_name("other")
-    target = (session, "_write_mark") if method == "mark" else (Tombstones, method)
+    target = (session, "replace_durably") if method == "mark" else (Tombstones, method)
     real = getattr(*target)
 
     def killed(*arguments):
