@@ -72,7 +72,8 @@ class Peer:
         """
         self._longest_bytes = 0
         self._clock = clock
-        self._times_s = np.zeros(_TIMES)  # Of the last answers: a new one replaces the oldest.
+        # Times of the last answers. A new one replaces the oldest.
+        self._times_s = np.zeros(_TIMES)
         self._count = 0
         self._failed_s: deque[float] = deque(maxlen=_FAILURES)
         self._skipped_until_s = float("-inf")

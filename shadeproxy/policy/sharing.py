@@ -134,7 +134,7 @@ def is_behind(reads: float, elapsed_s: float, need: float) -> bool:
 
 def trains_behind(samples: float, elapsed_s: float, need: float) -> bool:
     """Return whether a job is behind its need, if training has used ``samples`` in ``elapsed_s`` of an epoch.
-    No more than that is asked for: training of a job whose need is close to its own speed is never that far
+    It need not be further ahead, because a job whose need is close to its own speed cannot train that far
     ahead.
     """
     return samples < _MARGIN * need * elapsed_s

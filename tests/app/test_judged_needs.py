@@ -145,7 +145,7 @@ def test_a_run_that_begins_again_is_judged_by_its_reads():
     reading.read(10, 120)
     reading.epochs.begin_run()
     reading.epoch = 0
-    reading.measured.average = 150.0  # Of the run before.
+    reading.measured.average = 150.0  # The earlier run was that fast.
     assert reading.read(20, 80)
 
 
