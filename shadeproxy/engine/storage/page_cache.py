@@ -178,9 +178,10 @@ class PageCache:
             self.transfers.note_disk_reads(np.array([slot]))
             self.transfers.promote(slot, view)
 
-    def miss(self, ref: ObjectRef, number: int, *, explained: bool) -> None:
-        """Note a demand read of a missing page."""
-        self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
+    def miss(self, ref: ObjectRef, number: int, *, explained: bool, hashed: int | None = None) -> None:
+        """Note a demand read of a missing page. ``hashed``: hash of the object, if the caller has it."""
+        hashed = object_hash(ref) if hashed is None else hashed
+        self.placement.note_miss(hashed, number, self.groups.of(ref), explained=explained)
 
     def fetches_part_only(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
         """See ``PartialReads.alone``. Flush the access log first."""
@@ -227,6 +228,17 @@ class PageCache:
         if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
             return False  # The case of nearly every page that is fetched.
         return table.holds_other(hashed, etag_hash(etag))
+
+    def has_none_of(self, hashed: int) -> bool:
+        """Return whether no page of the object with this hash is resident, is being written, or may still be
+        recovered.
+        """
+        table = self.residents
+        return (
+            not self._recovery.coming
+            and table.occupant(hashed, 0) is None
+            and hashed not in table.other_pages
+        )
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         """Return object hash and number of each readable page, in no order."""
