@@ -139,22 +139,11 @@ class Versions:
             self._show_verdict(ref, known.meta, now_s)
         return known.meta
 
-    def knows_nothing(self, ref: ObjectRef, hashed: int) -> bool:
-        """Return whether a read of an object by the proxy's own credentials begins without a right to check,
-        without metadata or pages, and while nothing is written. ``hashed``: hash of the object.
-        """
-        return (
-            not self.closing
-            and not self.writing
-            and self.verdicts is None
-            and self.ownership is None
-            and self.is_new(ref, hashed)
-            and self.cacheable(ref)
-        )
-
     def is_new(self, ref: ObjectRef, hashed: int) -> bool:
-        """Return whether no version of an object is known or cached, and none may still be recovered."""
-        return ref not in self._metadata and self._cache.has_none_of(hashed)
+        """Return whether no version of an object, of this hash, is known or cached or may be recovered."""
+        table, coming = self._cache.residents, self._cache.recovery.coming
+        is_cached = table.occupant(hashed, 0) is not None or hashed in table.other_pages
+        return not (coming or is_cached or ref in self._metadata)
 
     def _show_verdict(self, ref: ObjectRef, meta: ObjectMeta, now_s: float) -> None:
         """Let workers know until when the proxy's own credentials may read a cached object, and until when

@@ -51,7 +51,7 @@ that name no job.
 """
 
 
-class Fetched(NamedTuple):
+class FetchedRead(NamedTuple):
     """A demand read that the origin answered with ``size_bytes`` of body."""
 
     ref: ObjectRef
@@ -249,7 +249,7 @@ class Counting:
             return False
         return self._orders.note_read(hashed, 0, job, self._clock.now_s(), self._tick() + 1)
 
-    def count_fetched(self, reads: Sequence[Fetched]) -> None:
+    def count_fetched(self, reads: Sequence[FetchedRead]) -> None:
         """Count demand reads that the origin answered, oldest first, after ``note_first``."""
         if self._recorder is not None:
             self._before_recording()

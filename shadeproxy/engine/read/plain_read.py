@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef
-from shadeproxy.engine.read.access_log import Fetched
+from shadeproxy.engine.read.access_log import FetchedRead
 from shadeproxy.engine.read.fill_messages import (
     ClientLeft,
     FillComplete,
@@ -29,7 +29,7 @@ class SharedPlainReads(SharedReads, Protocol):
 
     filled: list[tuple[str, int, float]]
     """Fills that have ended in this frame: their slot, bytes and time of the start."""
-    fetched: list[Fetched]
+    fetched: list[FetchedRead]
     """Reads whose client has left in this frame."""
 
     @property
@@ -74,7 +74,7 @@ class PlainRead:
         """Begin to read the object with the hash ``hashed``. Return False, with nothing done, if the read is
         not plain.
         """
-        flight = self._reads.plain.begin(ref, hashed, job, self)
+        flight = self._reads.plain.begin(ref, hashed, job, self, self)
         if flight is None:
             return False
         self._flight, self._hashed, self._job = flight, hashed, job
@@ -152,7 +152,7 @@ class PlainRead:
         self._has_client = False
         if message.start >= 0 and flight.meta is not None:
             size_bytes = message.stop - message.start
-            reads.fetched.append(Fetched(flight.ref, self._hashed, size_bytes, self._job))
+            reads.fetched.append(FetchedRead(flight.ref, self._hashed, size_bytes, self._job))
         if not self._is_filling:
             reads.forget(self._ident)
         reads.plain.leave(flight, self, served=message.served)

@@ -7,23 +7,18 @@ general read replace it. Reads whose clients leave in one frame of a worker are 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.types import SHARED, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.versions import Versions
-from shadeproxy.engine.read.access_log import Counting, Fetched
+from shadeproxy.engine.read.access_log import Counting, FetchedRead
 from shadeproxy.engine.read.callback_fill import CallbackFill
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Filling, Flight, Follower
 from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.storage.page_cache import PageCache
-
-
-class FillsPlainly(Filling, Follower, Protocol):
-    """A plain read, as its flight sees it: fill and follower at once."""
 
 
 class PlainReads:
@@ -50,17 +45,23 @@ class PlainReads:
         self.readings = 0
         """Number of reads of the engine, plain or not, that are open."""
 
-    def begin(self, ref: ObjectRef, hashed: int, job: JobContext | None, read: FillsPlainly) -> Flight | None:
-        """Begin a read that ``read`` fills and follows, in the context of its client. Return None, with
-        nothing done, if it is not plain. ``hashed``: hash of the object.
+    def begin(
+        self, ref: ObjectRef, hashed: int, job: JobContext | None, filling: Filling, follower: Follower
+    ) -> Flight | None:
+        """Begin a read, in the context of its client. Return None, with nothing done, if it is not plain.
+        ``hashed``: hash of the object.
         """
-        if not self._versions.knows_nothing(ref, hashed) or self._flights.busy(ref, 0):
+        versions = self._versions
+        has_rights = versions.verdicts is not None or versions.ownership is not None
+        if versions.closing or versions.writing or has_rights or self._flights.busy(ref, 0):
             return None
-        explained = self._counting.note_first(hashed, job)
-        self._cache.miss(ref, 0, explained=explained, hashed=hashed)
+        if not versions.is_new(ref, hashed):
+            return None
+        cache, explained = self._cache, self._counting.note_first(hashed, job)
+        cache.placement.note_miss(hashed, 0, cache.groups.of(ref), explained=explained)
         self._fills.observer.note_wanted(ref, 0)
-        flight = self._flights.start(ref, SHARED, Intent.DEMAND, read)
-        flight.followers.append(read)
+        flight = self._flights.start(ref, SHARED, Intent.DEMAND, filling)
+        flight.followers.append(follower)
         self.readings += 1
         return flight
 
@@ -87,7 +88,7 @@ class PlainReads:
         flight.followers.remove(read)
         self._flights.leave(flight, served=served)
 
-    def count(self, reads: Sequence[Fetched]) -> None:
+    def count(self, reads: Sequence[FetchedRead]) -> None:
         """Count reads whose clients have left, oldest first."""
         self._counting.count_fetched(reads)
 

@@ -22,7 +22,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.tracing import CLIENT, READER
 from shadeproxy.core.types import OWN, SHARED, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import NothingKnown, ReadRequest
-from shadeproxy.engine.read.access_log import Fetched
+from shadeproxy.engine.read.access_log import FetchedRead
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
     AllowFill,
@@ -105,7 +105,7 @@ class WorkerFills:
         self.plain = engine.plain_reads
         """See ``SharedPlainReads.plain``."""
         self.filled: list[tuple[str, int, float]] = []
-        self.fetched: list[Fetched] = []
+        self.fetched: list[FetchedRead] = []
         self.memory = memory
         self.outbox = outbox
         self.slots = slots
