@@ -28,9 +28,9 @@ class SharedPlainReads(SharedReads, Protocol):
     """The objects that all plain reads of one worker share; worker_fills.py implements it."""
 
     filled: list[tuple[str, int, float]]
-    """Fills that have ended in this frame: their slot, bytes and time of the start."""
+    """Fills that have ended in this turn: their slot, bytes and time of the start."""
     fetched: list[FetchedRead]
-    """Reads whose client has left in this frame."""
+    """Reads whose client has left in this turn."""
 
     @property
     def plain(self) -> PlainReads:

@@ -3,7 +3,7 @@
 Laws: a plain read takes the same steps as every read that a worker fetches (worker_read.py), over the same
 flights, versions, slots and cache. But reader, fill and follower are one object, which knows the usual course
 only. For anything else (a failure, a deadline that has passed, a fill that is given up) the objects of a
-general read replace it. Reads whose clients leave in one frame of a worker are counted together.
+general read replace it. Reads whose clients leave in one turn of the loop are counted together.
 """
 
 from collections.abc import Callable, Sequence

@@ -106,6 +106,7 @@ class WorkerFills:
         """See ``SharedPlainReads.plain``."""
         self.filled: list[tuple[str, int, float]] = []
         self.fetched: list[FetchedRead] = []
+        self._is_counting = False
         self.memory = memory
         self.outbox = outbox
         self.slots = slots
@@ -151,18 +152,18 @@ class WorkerFills:
 
     def hear(self, frame: bytes) -> None:
         """Process a frame of the worker."""
-        try:
-            for message in from_worker(frame):
-                if isinstance(message, BeginFill):
-                    self._begin(message)
-                elif isinstance(message, BodyWritten):
-                    self._bodies.pop(message.start).end(message)
-                elif (read := self._reads.get(message.ident)) is not None:
-                    read.hear(message)
-                elif isinstance(message, FillHead):
-                    self.outbox.send(FreeExtent(message.start))
-        finally:
-            self._count_plain()
+        for message in from_worker(frame):
+            if isinstance(message, BeginFill):
+                self._begin(message)
+            elif isinstance(message, BodyWritten):
+                self._bodies.pop(message.start).end(message)
+            elif (read := self._reads.get(message.ident)) is not None:
+                read.hear(message)
+            elif isinstance(message, FillHead):
+                self.outbox.send_with_next(FreeExtent(message.start))
+        if (self.filled or self.fetched) and not self._is_counting:
+            self._is_counting = True
+            self._loop.call_soon(self._count_plain)
 
     def close(self) -> None:
         """Let other readers of its pages go on, because the worker is gone or about to end. Idempotent."""
@@ -185,7 +186,7 @@ class WorkerFills:
         if self._closed:
             return False
         self._bodies[body.start] = body
-        self.outbox.send(WriteBody(body.start, body.size_bytes, place.segment, place.offset))
+        self.outbox.send_with_next(WriteBody(body.start, body.size_bytes, place.segment, place.offset))
         return True
 
     def free(self, start: int) -> None:
@@ -193,7 +194,7 @@ class WorkerFills:
         if self._closed:
             return
         if threading.get_ident() == self._thread:
-            self.outbox.send(FreeExtent(start))
+            self.outbox.send_with_next(FreeExtent(start))
         else:
             with suppress(RuntimeError):  # The loop is closed, and the worker has ended.
                 self._loop.call_soon_threadsafe(self.free, start)
@@ -208,7 +209,8 @@ class WorkerFills:
         self._reads[ident] = read
 
     def _count_plain(self) -> None:
-        """Count the plain reads that ended in a frame, and give their slots back."""
+        """Count the plain reads that ended in this turn of the loop, and give their slots back."""
+        self._is_counting = False
         if self.filled:
             filled, self.filled = self.filled, []
             self.slots.give(*[slot for slot, _, _ in filled])
