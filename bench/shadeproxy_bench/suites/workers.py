@@ -146,7 +146,7 @@ def ask_hits(load: Load, pieces: list[Piece], *, seconds: float) -> Ask:
         sources = read_pieces(server, pieces, connections=CONNECTIONS).sources
         if set(sources) != {"ram"}:
             raise BenchError(f"{server.name}: wanted hits of ram, got {dict(sources)}")
-        return Asked(load.run(server, requests, connections=CONNECTIONS, seconds=seconds), seconds)
+        return Asked(load.run(server, requests, connections=CONNECTIONS, seconds=seconds).total, seconds)
 
     return ask
 
