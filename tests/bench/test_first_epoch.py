@@ -63,8 +63,8 @@ def test_the_number_of_processes_fits_the_machine(monkeypatch, make_origin):
         for module in (sides, first_epoch):
             monkeypatch.setattr(module, "available_cores", lambda cores=cores: cores)
         if cores > 4:
-            found = first_epoch.measure_first_epoch(Scale(quick=True))
+            found = first_epoch.measure_first_epoch(Scale(quick=True), 0.005)
             assert found.note == f"{asked[-1]} processes"
     assert asked == [4, 8]
     with pytest.raises(TooFewCores, match=r"^4 processes"):
-        first_epoch.measure_first_epoch(Scale(quick=True))
+        first_epoch.measure_first_epoch(Scale(quick=True), 0.005)

@@ -126,7 +126,7 @@ def test_the_rows_that_cannot_be_measured_here_have_no_number(monkeypatch):
     for name in (
         "8 processes, miss, 100 KB: CPU of all",
         "4 processes, RAM hit, 4 KB: throughput",
-        "first epoch, 64 readers: wall",
+        "first epoch, 64 readers, origin 5 ms away: wall",
     ):
         row = run.measure("workers", rows[name])
         assert (row.status, row.ours, row.met) == ("too few cores", None, False)

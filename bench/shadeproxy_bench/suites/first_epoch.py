@@ -19,7 +19,6 @@ from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 from shadeproxy_bench.sides import needed_cores, require_cores, sides_of
 from shadeproxy_bench.suites.misses import read_pieces
-from shadeproxy_bench.suites.storing import LATENCY_S
 from shadeproxy_bench.warm_memory import warm_memory
 
 _OBJECT_BYTES = 100_000
@@ -64,7 +63,7 @@ def first_epochs(
     return measured(*sides)
 
 
-def measure_first_epoch(scale: Scale) -> Measured:
+def measure_first_epoch(scale: Scale, latency_s: float) -> Measured:
     """Run ``first_epochs`` with real servers and as many processes as the machine has cores for. Raises
     TooFewCores.
     """
@@ -75,7 +74,7 @@ def measure_first_epoch(scale: Scale) -> Measured:
     with (
         warm_memory(stored_bytes),
         workplace() as work,
-        origin(work, latency_s=LATENCY_S, processes=sides_of("miss", processes).origins) as source,
+        origin(work, latency_s=latency_s, processes=sides_of("miss", processes).origins) as source,
         proxy(
             work, source, ram_bytes=2 * stored_bytes, more={"s3": {"workers": processes}}, name="several"
         ) as ours,
@@ -88,14 +87,15 @@ def _objects(scale: Scale) -> int:
     return scale.pick(20_000, 10_000)
 
 
-def first_epoch(scale: Scale) -> Planned:
-    """Return the row of the first epoch."""
+def first_epoch(scale: Scale, latency_s: float) -> Planned:
+    """Return the row of the first epoch from an origin ``latency_s`` away."""
+    away = f"origin {latency_s * 1000:.0f} ms away"
     return Planned(
-        f"first epoch, {_READERS} readers: wall",
+        f"first epoch, {_READERS} readers, {away}: wall",
         "s",
         Target(0.95),
         f"{_objects(scale)} x 100 KB in random order, each once, {_READERS} connections of {_CLIENTS} client "
-        f"processes, origin {LATENCY_S * 1000:.0f} ms away, unsigned; an empty tier with room for all; "
+        f"processes, {away}, unsigned; an empty tier with room for all; "
         "direct in turn; 8 processes, or 4 where there are too few cores",
-        partial(measure_first_epoch, scale),
+        partial(measure_first_epoch, scale, latency_s),
     )

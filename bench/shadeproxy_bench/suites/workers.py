@@ -25,6 +25,7 @@ from shadeproxy_bench.results import Measured, RatioIs, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 from shadeproxy_bench.sides import Kind, Sides, require_cores, sides_of
+from shadeproxy_bench.suites.epochs import LATENCY_S as EPOCHS_LATENCY_S
 from shadeproxy_bench.suites.first_epoch import first_epoch
 from shadeproxy_bench.suites.misses import read_pieces
 from shadeproxy_bench.suites.storing import (
@@ -264,7 +265,7 @@ def workers(scale: Scale) -> Iterator[Planned]:
     for processes in (2, 3, 4, 8):
         for work in WORKS:
             yield from _rows(processes, work, cache(partial(measure_processes, scale, processes, work)))
-    yield first_epoch(scale)
+    yield from (first_epoch(scale, latency_s) for latency_s in (LATENCY_S, EPOCHS_LATENCY_S))
 
 
 def _rows(processes: int, work: Work, found: Callable[[], Found]) -> Iterator[Planned]:
