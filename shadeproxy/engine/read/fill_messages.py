@@ -148,7 +148,7 @@ class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False
     hashed: int | None
 
 
-_TOGETHER_S = 0.002
+_TOGETHER_S = 0.001
 """Longest time for which a message waits for another one. A frame costs the coordinator several times as much
 as one more message in it.
 """

@@ -27,7 +27,7 @@ from shadeproxy.origin.base import HandedOver, OpenOptions, Origin, OriginRead, 
 from shadeproxy.telemetry.stats import Stats
 
 READAHEAD_SHARE = 0.5
-_TOGETHER = 32
+_TOGETHER = 16
 """The number of fetched pages that are stored together without a wait for more."""
 
 _TOGETHER_BYTES = 1 << 20
