@@ -62,7 +62,7 @@ format: $(VENV)/.dev ## Format the code
 bench: export PATH := $(PATH):/usr/sbin:/sbin
 bench: $(VENV)/.bench ## Measure beside nginx, Ceph RGW and stock clients, write bench/results.md (SUITE=hits,matrix QUICK=1)
 	@$(INSTALL_REFERENCES)
-	@$(BIN)/shadeproxy bench $(if $(SUITE),--suite $(SUITE)) $(if $(QUICK),--quick)
+	@$(BIN)/shadeproxy bench $(if $(SUITE),--suite $(SUITE)) $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)")
 
 test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)
 	@$(BIN)/python -m pytest -q -m rgw tests/rgw tests/origin

@@ -22,7 +22,7 @@ PLAIN_WORDS = """
     halt has header heartbeat held host huggingface id integer item keep kind known latency leave
     left length level lightning limit line list mds media merge message meta meter mixin name not
     nothing now observe once one openapi outgoing outlet overdue own pack parameter pass path peer
-    plain position post prepare propose protocol purge put query readiness ready recent redis refuse
+    position post prepare propose protocol purge put query readiness ready recent redis refuse
     report revalidate s3 scan script sdk seed semantics sent serve service setting shade shadeproxy
     side sign sigv2 sigv4 silence silent site spec stack status step sum system tar tensor
     tfrecord throttle time touch train type uncounted unpack unreachable unsupported vector verify

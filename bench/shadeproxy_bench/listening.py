@@ -5,13 +5,15 @@ import socket
 import ssl
 from collections.abc import Callable
 
+_BACKLOG = 4096
+
 
 async def listen(
     connection: Callable[[], asyncio.BaseProtocol], port: int = 0, *, tls: ssl.SSLContext | None = None
 ) -> asyncio.Server:
     """Return a listener on ``port`` of loopback (0: any free one)."""
     return await asyncio.get_running_loop().create_server(
-        connection, "127.0.0.1", port, backlog=4096, family=socket.AF_INET, reuse_address=True, ssl=tls
+        connection, "127.0.0.1", port, backlog=_BACKLOG, family=socket.AF_INET, reuse_address=True, ssl=tls
     )
 
 
@@ -19,6 +21,33 @@ def port_of(server: asyncio.Server) -> int:
     """Return the port of a listener."""
     port: int = server.sockets[0].getsockname()[1]
     return port
+
+
+def shared_sockets(count: int) -> list[socket.socket]:
+    """Return ``count`` listening sockets at one free port of loopback. The kernel divides connections among
+    them.
+    """
+    sockets: list[socket.socket] = []
+    for _ in range(count):
+        one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.bind(("127.0.0.1", sockets[0].getsockname()[1] if sockets else 0))
+        one.listen(_BACKLOG)
+        sockets.append(one)
+    return sockets
+
+
+async def serve_at(
+    listener: socket.socket,
+    connection: Callable[[], asyncio.BaseProtocol],
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Serve the connections of ``listener`` until cancelled."""
+    server = await asyncio.get_running_loop().create_server(
+        connection, sock=listener, backlog=_BACKLOG, ssl=tls
+    )
+    await server.serve_forever()
 
 
 async def serve(

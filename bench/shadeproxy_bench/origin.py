@@ -1,21 +1,24 @@
-"""A lean S3 origin with a stated latency, in a process of its own: ``python -m shadeproxy_bench.origin``.
+"""A lean S3 origin with a stated latency, in processes of its own: ``python -m shadeproxy_bench.origin``.
 
 Answers GET and HEAD of the objects of ``bench.objects``, whole or one range; every bucket and key of that
 form exists. Takes a PUT of such an object, and refuses one with other bytes. It makes bodies from the key and
-stores nothing, so that it is never the bottleneck: a GET takes under 20 us. Prints its port first.
+stores nothing, so that it is never the bottleneck: a GET takes under 20 us, and where that is too much for
+one process, several share the port. Prints its port first.
 """
 
 import argparse
 import asyncio
+import os
 import random
 import re
+import socket
 import ssl
 from hashlib import blake2b
 from typing import cast
 
 import uvloop
 
-from shadeproxy_bench.listening import serve
+from shadeproxy_bench.listening import serve_at, shared_sockets
 from shadeproxy_bench.objects import BUCKET, body_of, parse_key
 
 _RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d*)", re.IGNORECASE)
@@ -185,14 +188,30 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="bytes a second over all connections; 0: any")
     parser.add_argument("--cert", default="", help="PEM file; with --key: HTTPS only")
     parser.add_argument("--key", default="", help="PEM file")
+    parser.add_argument("--processes", type=int, default=1, help="that share the port; over 1 without --rate")
     options = parser.parse_args()
+    if options.processes > 1 and options.rate:
+        parser.error("--rate is a link of one process")
     latency = Latency(options.latency, sigma=options.sigma, seed=options.seed)
     link = Link(options.rate)
     tls = None
     if options.cert:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(options.cert, options.key)
-    uvloop.run(serve(lambda: ObjectServer(link, latency, seed=options.seed), tls=tls))
+    listener = _fork(shared_sockets(options.processes))
+    uvloop.run(serve_at(listener, lambda: ObjectServer(link, latency, seed=options.seed), tls=tls))
+
+
+def _fork(listeners: list[socket.socket]) -> socket.socket:
+    """Print the port, start a process for each listener but one, and return the listener of the process that
+    runs. Connections of a closed listener are refused, so each process keeps only its own open.
+    """
+    print(listeners[0].getsockname()[1], flush=True)
+    own = next((one for one in listeners[1:] if not os.fork()), listeners[0])
+    for one in listeners:
+        if one is not own:
+            one.close()
+    return own
 
 
 if __name__ == "__main__":

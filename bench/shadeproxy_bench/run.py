@@ -31,12 +31,14 @@ from shadeproxy_bench.show import row_line, tables
 from shadeproxy_bench.words import summary
 
 
-def run_bench(names: Iterable[str], *, quick: bool, out: Path | None, console: Console) -> Results:
+def run_bench(
+    names: Iterable[str], *, quick: bool, out: Path | None, console: Console, only: str = ""
+) -> Results:
     """Measure the suites ``names`` (all if none is given), print the rows, and write ``out``/results.json
     and .md.
 
-    Rows of other suites from an earlier run on this machine stay in ``out``. Raises ConfigError for an
-    unknown name.
+    ``only``: measure only rows whose name has this text. Rows of other suites from an earlier run on this
+    machine stay in ``out``. Raises ConfigError for an unknown name.
     """
     chosen = select(names)
     machine.raise_descriptor_limit()
@@ -51,6 +53,7 @@ def run_bench(names: Iterable[str], *, quick: bool, out: Path | None, console: C
                 chosen,
                 Scale(quick=quick),
                 lambda row: console.print(row_line(row), highlight=False, soft_wrap=True),
+                only=only,
             )
         )
     doubts = tuple(Doubt(warning, tuple(chosen)) for warning in warnings)
@@ -75,12 +78,14 @@ def select(names: Iterable[str]) -> dict[str, Suite]:
     return {name: suite for name, suite in SUITES.items() if name in wanted}
 
 
-def measure_all(suites: dict[str, Suite], scale: Scale, watch: Callable[[Row], None]) -> Iterator[Row]:
-    """Measure and yield every row of the suites. ``watch`` is called with each row as soon as it is
-    measured.
+def measure_all(
+    suites: dict[str, Suite], scale: Scale, watch: Callable[[Row], None], *, only: str = ""
+) -> Iterator[Row]:
+    """Measure and yield every row of the suites whose name has the text ``only``. ``watch`` is called with
+    each row as soon as it is measured.
     """
     for name, suite in suites.items():
-        for planned in suite(scale):
+        for planned in (one for one in suite(scale) if only in one.name):
             row = measure(name, planned)
             watch(row)
             yield row

@@ -98,13 +98,15 @@ def origin(
     rate: float = 0.0,
     seed: int = 0,
     certificate: Certificate | None = None,
+    processes: int = 1,
     name: str = "origin",
 ) -> Iterator[Served]:
     """Run an S3 server that answers after ``latency_s`` (lognormal around it with ``sigma``), over a link of
-    ``rate`` bytes a second (0: unlimited). With ``certificate`` it speaks HTTPS only.
+    ``rate`` bytes a second (0: unlimited). With ``certificate`` it speaks HTTPS only. ``processes``: number
+    of processes that share its port; a ``rate`` needs one.
     """
     command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
-    command += ["--rate", str(rate), "--seed", str(seed)]
+    command += ["--rate", str(rate), "--seed", str(seed), "--processes", str(processes)]
     if certificate is not None:
         command += ["--cert", str(certificate.cert), "--key", str(certificate.key)]
     with listening(name, command, work) as served:
@@ -119,6 +121,7 @@ def proxy(
     ram_bytes: int,
     disk_bytes: int = 0,
     inflight_bytes: int = 0,
+    origin_connections: int = 0,
     signed: bool = False,
     clients: Sequence[Credentials] = (CLIENT,),
     upstream: Credentials | None = None,
@@ -130,10 +133,10 @@ def proxy(
     """Run ``shadeproxy serve`` in front of ``behind``, with empty caches and all other settings at their
     defaults.
 
-    ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
-    ``clients``: the clients that the proxy knows. ``upstream``: the credentials that sign requests to
-    ``behind`` (None: unsigned). ``rules``: freshness by bucket and prefix. ``more``: other sections of the
-    configuration. ``certificate``: its S3 listener speaks HTTPS only.
+    ``inflight_bytes``, ``origin_connections``: 0 is the default of the product. ``signed``: signatures are
+    demanded and verified. ``clients``: the clients that the proxy knows. ``upstream``: the credentials that
+    sign requests to ``behind`` (None: unsigned). ``rules``: freshness by bucket and prefix. ``more``: other
+    sections of the configuration. ``certificate``: its S3 listener speaks HTTPS only.
     """
     own: dict[str, str] = {"source": "anonymous"}
     if upstream is not None:
@@ -145,7 +148,10 @@ def proxy(
         **(more or {}),
     }
     if certificate is not None:
-        settings["s3"] = {"tls": {"cert": str(certificate.cert), "key": str(certificate.key)}}
+        tls = {"cert": str(certificate.cert), "key": str(certificate.key)}
+        settings["s3"] = {**settings.get("s3", {}), "tls": tls}
+    if origin_connections:
+        settings["origin"] = {**settings["origin"], "max_connections": origin_connections}
     if inflight_bytes:
         settings["cache"]["inflight"] = inflight_bytes
     # Stock clients sign even when they need not.

@@ -53,6 +53,10 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
+
+_LEARNING_RESTS = 32.0
+"""Times as long as it took that learning rests. So it takes 3 % of a core at most, at any rate of reads."""
+
 _LISTED_AT_ONCE = 1000
 # Most listed objects, as a multiple of the objects of the data set: its prefix may hold other objects too.
 _MOST_OTHERS = 2
@@ -296,6 +300,7 @@ class PartOpener:
             ledger=ledger,
             share=share,
             off_loop=InPool(learning),
+            learn_off_loop=InPool(learning, rests=_LEARNING_RESTS),
             observer=observer,
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)

@@ -343,6 +343,7 @@ def demo(
 def bench(
     suite: Annotated[str, typer.Option(metavar="NAME[,NAME]", help="Only these suites.")] = "",
     out: Annotated[Path, typer.Option(help="Where results.json and results.md go.")] = Path("bench"),
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Only rows with TEXT; not written.")] = "",
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Small and short, for a look; not written.")] = False,
 ) -> None:
@@ -356,7 +357,10 @@ def bench(
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:
         raise ConfigError(f"--suite {suite!r} names none; leave it out for all of them")
-    results = run_bench(names, quick=quick, out=None if quick else out, console=table_console(markup=True))
+    kept = None if quick or only else out
+    results = run_bench(names, quick=quick, out=kept, console=table_console(markup=True), only=only)
+    if not results.rows:
+        raise ConfigError(f"--only {only!r}: no row of these suites has it in its name")
     failed = [row.name for row in results.rows if row.status == "failed"]
     if failed:
         raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")

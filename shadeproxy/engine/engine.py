@@ -28,6 +28,7 @@ from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.read.needed import first_needed, only_page, span_needed
+from shadeproxy.engine.read.plain_reads import PlainReads
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
 from shadeproxy.engine.read.purge import Purge
 from shadeproxy.engine.read.read_recorder import ReadRecorder
@@ -140,15 +141,13 @@ class Engine:
         self.take, self.take_slices = hits.take, hits.take_slices
         self.find_samples, self.remember_sample = hits.find_samples, hits.remember_sample
         self._new_reading = partial(
-            EngineReading,
-            cache=cache,
-            fills=self._filling,
-            count=self._counting.count,
-            page_size=page_size,
+            EngineReading, cache=cache, fills=self._filling, count=self._counting.count, page_size=page_size
         )
         self._writes = Writes(self._versions, self._filling.flights, cache, clock=clock, ownership=ownership)
         self.writing = self._writes.writing
-        self._readings = 0
+        self.plain_reads = PlainReads(
+            cache, self._filling, self._versions, self._counting, new_reading=self._new_reading
+        )
         self._closing = False
 
     # ------------------------------------------------------------------ calls of listeners
@@ -178,7 +177,7 @@ class Engine:
         reading = self._new_reading(request)
         reading.explained = self._counting.note_read(request, first)
         flight = reading.begin(number, meta, reads)
-        self._readings += 1
+        self.plain_reads.readings += 1
         return reading, flight
 
     def resume(self, reading: EngineReading) -> AbstractAsyncContextManager[EngineReading]:
@@ -187,7 +186,7 @@ class Engine:
 
     def leave(self, reading: EngineReading, *, served: bool = False) -> None:
         """See ``BeginsReads.leave``."""
-        self._readings -= 1
+        self.plain_reads.readings -= 1
         while reading.joined:
             _, flight = reading.joined.popitem()
             self._filling.flights.leave(flight, served=served or reading.relayed)
@@ -295,11 +294,11 @@ class Engine:
     @property
     def readings(self) -> int:
         """Number of reads that are open now."""
-        return self._readings
+        return self.plain_reads.readings
 
     @property
     def idle(self) -> bool:
-        return not self._readings and not len(self._filling.flights) and self._versions.idle
+        return not self.readings and not len(self._filling.flights) and self._versions.idle
 
     async def aclose(self) -> None:
         """Refuse new reads, wait for running fills, stop background checks. Tiers stay open."""
@@ -313,7 +312,7 @@ class Engine:
 
     def assert_quiescent(self) -> None:
         """Assert for tests: no reads or flights, all memory returned, the accounting balances."""
-        assert self.idle, (self._readings, len(self._filling.flights))
+        assert self.idle, (self.readings, len(self._filling.flights))
         assert self._ledger.taken_bytes == 0, self._ledger.taken_bytes
         assert self._ledger.waiting == 0
         self.access_log.flush()
@@ -335,7 +334,7 @@ class Engine:
     async def _enter(self, reading: EngineReading) -> EngineReading:
         if not reading.begun:
             self._refuse_when_closing()
-            self._readings += 1
+            self.plain_reads.readings += 1
         try:
             try:
                 await self._open(reading)

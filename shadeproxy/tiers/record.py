@@ -13,9 +13,10 @@ freeze the formats. This module does no I/O. Data that cannot be packed or parse
 import re
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from mmap import mmap
+from operator import add
 from typing import NamedTuple
 
 import msgspec
@@ -56,7 +57,7 @@ _NAMESPACE_NAMES_DECODER = msgspec.msgpack.Decoder(tuple[str, str, str, bytes, i
 # MD5 entity tags, of one part or of several ("<hex>-12"), are stored as 16 bytes.
 _HEX_ETAG = re.compile(r'"([0-9a-f]{32})(-\d+)?"')
 _META_LIMIT_BYTES = 0xFFFF
-_MOST_REMEMBERED = 64
+_MOST_REMEMBERED = 1024
 MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
 PEEK_BYTES = 512
 """Bytes of the first read of a header. Nearly every header fits with its meta. A longer header needs a second
@@ -149,6 +150,20 @@ class MetaEncoder:
             self._last.clear()
         self._last[id(page)] = page, meta, raw
         return raw
+
+    def encode_many(
+        self, pages: Sequence[Page], metas: Sequence[ObjectMeta], bodies: Sequence[memoryview]
+    ) -> tuple[list[bytes], list[int]]:
+        """Return the meta bytes of new pages, and the lengths of their records in bytes. Raises as
+        ``encode_meta``.
+        """
+        last, encoded = self._last, list(map(encode_meta, pages, metas))
+        if len(last) + len(pages) > _MOST_REMEMBERED:
+            last.clear()
+        for page, meta, raw in zip(pages, metas, encoded, strict=True):
+            last[id(page)] = page, meta, raw
+        lengths = map(add, map(len, encoded), map(len, bodies))
+        return encoded, [-(-(HEADER_BYTES + length) // UNIT_BYTES) * UNIT_BYTES for length in lengths]
 
 
 def pack_header(

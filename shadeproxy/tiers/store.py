@@ -11,7 +11,6 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from operator import add
 from pathlib import Path
 from typing import TypeVarTuple
 
@@ -35,7 +34,6 @@ from shadeproxy.tiers.record import (
     Body,
     MetaEncoder,
     aligned,
-    encode_meta,
     pack_header,
     units_for,
 )
@@ -101,6 +99,7 @@ class SegmentStore(RecordReads):
         self._sequence = itertools.count(secrets.randbits(62))
         self.claim: HeldDirectory | None = None
         self._sendfile, self._encoder = sendfile, MetaEncoder()
+        self.encode_many = self._encoder.encode_many
 
     # ------------------------------------------------------------------ store's thread: facts
 
@@ -196,13 +195,6 @@ class SegmentStore(RecordReads):
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
         return aligned(HEADER_BYTES + len(self._encoder.encode(page, meta)) + body_bytes)
-
-    def encode_many(
-        self, pages: Sequence[Page], metas: Sequence[ObjectMeta], bodies: Sequence[memoryview]
-    ) -> tuple[list[bytes], list[int]]:
-        encoded = list(map(encode_meta, pages, metas))
-        lengths = map(add, map(len, encoded), map(len, bodies))
-        return encoded, [-(-(HEADER_BYTES + length) // UNIT_BYTES) * UNIT_BYTES for length in lengths]
 
     def reserve(self, record_bytes: int) -> Location:
         if (reason := self._health.disabled_reason) is not None:

@@ -164,6 +164,18 @@ def test_the_command_fails_when_a_row_did(suites, tmp_path, monkeypatch):
     assert CliRunner().invoke(app, ["bench", "--suite", "none"]).exit_code == 2
 
 
+def test_rows_that_are_not_asked_for_are_not_measured(suites, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert [row.name for row in run.measure_all(suites, Scale(), lambda _row: None, only="ast")] == ["fast"]
+    result = CliRunner().invoke(app, ["bench", "--only", "fast"])
+    assert result.exit_code == 0
+    assert "slow" not in result.output
+    assert list(tmp_path.iterdir()) == []
+    result = CliRunner().invoke(app, ["bench", "--only", "nothing"])
+    assert result.exit_code == 2
+    assert "--only 'nothing': no row of these suites has it in its name" in result.output
+
+
 def test_a_busy_machine_and_an_interpreted_lane_are_said(monkeypatch):
     monkeypatch.setattr(machine, "COMPILED", True)
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (9.0, 0.0, 0.0))

@@ -6,7 +6,7 @@ import pytest
 
 from shadeproxy_bench import run
 from shadeproxy_bench.faults import BenchError
-from shadeproxy_bench.load import PATH, ReaderLoad
+from shadeproxy_bench.load import PATH, Answered, ReaderLoad, WrkLoad
 from shadeproxy_bench.nginx import STORING, storing_nginx
 from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.plan import Scale
@@ -49,10 +49,30 @@ def test_nothing_is_asked_for_twice():
 def test_more_answers_than_objects_fail_the_row(source):
     class TooMany(ReaderLoad):
         def run(self, _server, requests, **_options):
-            return len(requests) + 1
+            return Answered(len(requests) + 1, (len(requests) // 2 + 1, len(requests) // 2))
 
     with pytest.raises(BenchError, match=r"^origin: only \d+ of \d+ reads were misses$"):
         load_misses(source, TooMany(), NewObjects(4000), seconds=0.1)
+
+
+def test_each_thread_reads_its_own_objects(source):
+    class TwoThreads(ReaderLoad):
+        def run(self, _server, _requests, **_options):
+            return Answered(5, (3, 2))
+
+    asked = load_misses(source, TwoThreads(), NewObjects(4000), seconds=0.1)
+    assert [piece.number for piece in asked] == [0, 2, 4, 1, 3]
+
+
+@pytest.mark.skipif(shutil.which("wrk", path=PATH) is None, reason="wrk is not installed")
+def test_threads_of_wrk_share_objects_of_which_each_is_read_once(source, stack, tmp_path):
+    ours = stack.enter_context(proxy(tmp_path, source, ram_bytes=64 * MIB, origin_connections=64))
+    load = WrkLoad(shutil.which("wrk", path=PATH), threads=3)
+    asked = load_misses(ours, load, NewObjects(4000), seconds=1, connections=6)
+    assert {piece.number % 3 for piece in asked} == {0, 1, 2}
+    first = max(piece.number for piece in asked) + 3 * 6
+    assert set(read_pieces(ours, asked, connections=2).sources) == {"ram"}
+    assert set(read_pieces(ours, [Piece(4000, first)], connections=1).sources) == {"origin"}
 
 
 @has_nginx

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -73,3 +74,28 @@ async def test_work_that_a_shutdown_ends_is_no_failure(pool, reported):
         await asyncio.sleep(0)
     assert not results
     assert reported.empty()
+
+
+async def test_the_next_work_waits_while_a_pool_rests(pool):
+    def work():
+        began_s = time.thread_time()
+        while time.thread_time() < began_s + 0.005:
+            pass
+        return time.monotonic()
+
+    ended: asyncio.Queue[float] = asyncio.Queue()
+    resting = InPool(pool, rests=20)
+    resting(work, ended.put_nowait, never)
+    first_s = await ended.get()
+    resting(time.monotonic, ended.put_nowait, never)
+    assert await ended.get() >= first_s + 20 * 0.005 - 0.01, "the clocks of loop and thread differ a little"
+
+
+async def test_work_that_waits_when_its_pool_is_shut_down_is_no_failure(reported):
+    pool, results = WorkPool(1, "test"), []
+    resting = InPool(pool, rests=1)
+    resting._rested_s = asyncio.get_running_loop().time() + 0.01
+    resting(lambda: 1, results.append, never)
+    await asyncio.to_thread(pool.shutdown)
+    await asyncio.sleep(0.03)
+    assert (results, reported.qsize()) == ([], 0)

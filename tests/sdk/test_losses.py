@@ -1,9 +1,12 @@
 import re
+import sys
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
+
+from shadeproxy_sdk import losses as captured_losses
 
 LOSSES = torch.tensor([[1.0, 5.0, 9.0], [2.0, 2.0, 2.0], [0.0, 9.0, 9.0]])
 
@@ -93,3 +96,89 @@ def test_an_empty_batch_is_nothing(make_job):
     job.report(torch.empty(0, dtype=torch.int64), torch.empty(0, 4))
     assert job.weights(0) is None
     assert job.stats().rejected == 0
+
+
+class Device:
+    """torch, as far as ``capture`` uses it, with a device whose copies come when an event is waited for."""
+
+    float32 = np.float32
+
+    def __init__(self):
+        self.made = 0
+        self.copies = []
+        self.cuda = self
+
+    def empty(self, shape, *, dtype, pin_memory):
+        assert pin_memory
+        self.made += 1
+        return HostTensor(self, shape, dtype)
+
+    def Event(self):  # noqa: N802 - torch's name
+        return self
+
+    def current_stream(self, device):
+        assert device == "cuda:1"
+        return "stream of cuda:1"
+
+    def record(self, stream):
+        assert stream == "stream of cuda:1"
+
+    def synchronize(self):
+        for host, values in self.copies:
+            host.values[:] = values
+        self.copies.clear()
+
+
+class HostTensor:
+    def __init__(self, device, shape, dtype):
+        self.device, self.values = device, np.zeros(shape, dtype)
+
+    def copy_(self, tensor, *, non_blocking):
+        assert non_blocking
+        self.device.copies.append((self, tensor.values.copy()))
+
+    def numpy(self):
+        return self.values
+
+
+class CudaTensor:
+    is_cuda, device = True, "cuda:1"
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+        self.shape, self.dtype = self.values.shape, self.values.dtype
+
+    def detach(self):
+        return self
+
+    def is_floating_point(self):
+        return self.dtype.kind == "f"
+
+
+@pytest.fixture
+def device(monkeypatch):
+    device = Device()
+    monkeypatch.setitem(sys.modules, "torch", device)
+    monkeypatch.setattr(captured_losses, "_idle_buffers", {})
+    return device
+
+
+def test_a_copy_from_a_device_is_waited_for_only_when_it_is_needed(device):
+    captured = captured_losses.capture(tensor := CudaTensor(np.array([0.5, 2.0], np.float16)))
+    tensor.values[:] = 9
+    assert len(device.copies) == 1
+    array = captured_losses.settle(captured)
+    assert (array.dtype, array.tolist()) == (np.float32, [0.5, 2.0])
+
+
+def test_copies_from_a_device_use_memory_again_but_not_while_it_is_in_use(device):
+    first, second = (captured_losses.capture(CudaTensor([1.0 * n, 2.0 * n])) for n in (1, 2))
+    assert device.made == 2
+    kept = [captured_losses.settle(first), captured_losses.settle(second)]
+    third = captured_losses.capture(CudaTensor([3.0, 6.0]))
+    assert captured_losses.settle(third).tolist() == [3.0, 6.0]
+    assert device.made == 2
+    assert [one.tolist() for one in kept] == [[1.0, 2.0], [2.0, 4.0]]
+    for size in range(3, 40):
+        captured_losses.settle(captured_losses.capture(CudaTensor(np.ones(size))))
+    assert len(captured_losses._idle_buffers) <= 16

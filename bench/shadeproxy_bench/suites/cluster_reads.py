@@ -41,7 +41,7 @@ def cost(asked: Served, other: Served, load: Load, pieces: Sequence[Piece], *, s
     """Return the CPU of two proxies while one is asked for ``pieces``."""
     requests = list(zip(pieces, plain_requests(pieces, asked.authority), strict=True))
     asked_s, other_s = cpu_s(asked.pid), cpu_s(other.pid)
-    count = load.run(asked, requests, connections=_CONNECTIONS, seconds=seconds)
+    count = load.run(asked, requests, connections=_CONNECTIONS, seconds=seconds).total
     asked_s, other_s = cpu_s(asked.pid) - asked_s, cpu_s(other.pid) - other_s
     return Cost(asked_s / count * 1e6, other_s / count * 1e6)
 

@@ -18,7 +18,7 @@ from shadeproxy_bench.suites.misses import SIGMA, read_pieces
 from shadeproxy_bench.warm_memory import warm_memory
 
 _OBJECT_BYTES = 100_000
-_LATENCY_S = 0.02
+LATENCY_S = 0.02
 _READERS = 16
 _CACHED = 0.2
 _EPOCHS = 3
@@ -51,7 +51,7 @@ def rounds_of_epochs(*, objects: int, rounds: int, sigma: float = 0.0) -> Rounds
     with (
         warm_memory(rounds * ram_bytes),
         workplace() as work,
-        origin(work, latency_s=_LATENCY_S, sigma=sigma) as source,
+        origin(work, latency_s=LATENCY_S, sigma=sigma) as source,
     ):
         for turn in range(rounds):
             with proxy(work, source, ram_bytes=ram_bytes, name=f"proxy{turn}") as ours:

@@ -52,7 +52,7 @@ def shard_ranges(scale: Scale) -> list[Piece]:
 def cpu_us(server: Served, load: Load, requests: Requests, *, seconds: float) -> float:
     """Return microseconds of the server's CPU per request."""
     before = cpu_s(server.pid)
-    count = load.run(server, requests, connections=CONNECTIONS, seconds=seconds)
+    count = load.run(server, requests, connections=CONNECTIONS, seconds=seconds).total
     return (cpu_s(server.pid) - before) / count * 1e6
 
 

@@ -47,21 +47,28 @@ class NewObjects:
         return [Piece(self.size_bytes, next(self._numbers)) for _ in range(count)]
 
 
-def most_misses(seconds: float) -> int:
-    """Return a number of objects that CONNECTIONS cannot all read within ``seconds`` from an origin LATENCY_S
-    away.
+def most_misses(seconds: float, connections: int = CONNECTIONS) -> int:
+    """Return a number of objects that ``connections`` connections cannot all read within ``seconds`` from an
+    origin LATENCY_S away.
     """
-    return CONNECTIONS + round(1.2 * seconds * CONNECTIONS / LATENCY_S)
+    return connections + round(1.2 * seconds * connections / LATENCY_S)
 
 
-def load_misses(server: Served, load: Load, new: NewObjects, *, seconds: float) -> list[Piece]:
+def load_misses(
+    server: Served, load: Load, new: NewObjects, *, seconds: float, connections: int = CONNECTIONS
+) -> list[Piece]:
     """Load ``server`` with misses; return the requested objects. Raises BenchError."""
-    pieces = new.take(most_misses(seconds))
+    pieces = new.take(most_misses(seconds, connections))
     requests = list(zip(pieces, plain_requests(pieces, server.authority), strict=True))
-    count = load.run(server, requests, connections=CONNECTIONS, seconds=seconds)
-    if count > len(pieces):
-        raise BenchError(f"{server.name}: only {len(pieces)} of {count} reads were misses")
-    return pieces[:count]
+    answered = load.run(server, requests, connections=connections, seconds=seconds)
+    threads = len(answered.of_threads)
+    asked: list[Piece] = []
+    for first, count in enumerate(answered.of_threads):
+        share = pieces[first::threads]
+        if count > len(share):
+            raise BenchError(f"{server.name}: only {len(share)} of {count} reads were misses")
+        asked += share[:count]
+    return asked
 
 
 def stored_share(server: Served, asked: Sequence[Piece]) -> float:
@@ -71,14 +78,14 @@ def stored_share(server: Served, asked: Sequence[Piece]) -> float:
     return sum(reading.sources[source] for source in _STORED) / len(sample)
 
 
-def require_stored(server: Served, asked: Sequence[Piece]) -> float:
+def require_stored(server: Served, asked: Sequence[Piece], connections: int = CONNECTIONS) -> float:
     """Return ``stored_share``. Raises BenchError where it is too small for a cache that stores everything.
 
     At the end of a round the load hangs up during one request on each connection. That object need not be
     stored.
     """
     share = stored_share(server, asked)
-    if share < max(1 - 2 * CONNECTIONS / len(asked), _LEAST_STORED):
+    if share < max(1 - 2 * connections / len(asked), _LEAST_STORED):
         raise BenchError(f"{server.name} stored only {share:.0%} of the objects")
     return share
 

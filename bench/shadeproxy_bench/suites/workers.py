@@ -1,43 +1,46 @@
 """Several serving processes beside a single one: CPU of all of them, CPU of the coordinator, throughput.
 
-Throughput needs a core for each process and two for client and origin; a machine without them says so. CPU
-per request is measured on any machine. It is higher where processes share a core.
+Throughput needs a core for each process and as many for client and origin; a machine without them says so.
+CPU per request is measured on any machine. It is higher where processes share a core.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache, partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from shadeproxy.core.cores import available_cores
-from shadeproxy_bench.faults import BenchError, TooFewCores
+import msgspec
+
+from shadeproxy_bench.certificate import make_certificate
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.forks import ask_from_processes
 from shadeproxy_bench.load import Load, best_load
 from shadeproxy_bench.machine import cpu_s, own_cpu_s
-from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.objects import BUCKET, Piece
 from shadeproxy_bench.plan import Planned, Scale
+from shadeproxy_bench.reliability.kit.purges import end_of_purge
 from shadeproxy_bench.requests import plain_requests
 from shadeproxy_bench.results import Measured, RatioIs, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served, origin, proxy, workplace
+from shadeproxy_bench.sides import Kind, Sides, require_cores, sides_of
+from shadeproxy_bench.suites.epochs import LATENCY_S as EPOCHS_LATENCY_S
+from shadeproxy_bench.suites.first_epoch import first_epoch
 from shadeproxy_bench.suites.misses import read_pieces
 from shadeproxy_bench.suites.storing import (
-    CONNECTIONS,
     LATENCY_S,
     SECONDS,
     NewObjects,
     load_misses,
     most_misses,
     require_stored,
+    stored_share,
 )
 from shadeproxy_bench.suites.uploads import upload
 from shadeproxy_bench.warm_memory import warm_memory
 
-_UPLOADING = 4
-"""Connections that upload."""
 _LEAST_RAM_BYTES = 64 * 1024**2
-_OTHERS = 2
-"""Cores of client and origin."""
 _ALL_SERVE = 2
 """Largest number of processes with which the coordinator still serves clients too (ADR 30)."""
 _MEASURED_ANYWHERE = 3
@@ -49,6 +52,8 @@ _WARMING = 5
 """Rounds before the counted rounds. A worker starts after the proxy is ready, and relays misses until it has
 connections to the origin. The coordinator's part of a miss fell by half over five seconds of load.
 """
+_USUAL_MISSES = 10_000
+"""Misses of a process in a second, for which memory is warmed where each round begins with a purge."""
 _SPEEDUP = {2: 1.8, 4: 3.0, 8: 6.0}
 
 
@@ -75,23 +80,28 @@ class Work(NamedTuple):
     """The requests of a row. ``most_us``: the target for the coordinator's CPU for one request."""
 
     name: str
-    kind: Literal["miss", "hit", "PUT"]
+    kind: Kind
     size_bytes: int
     most_us: float | None = None
     objects: int = 0
+    over_tls: bool = False
 
 
 WORKS = (
     Work("miss, 100 KB", "miss", 100_000, most_us=12.0),
     Work("miss, 4 KB", "miss", 4_000, most_us=12.0),
     Work("RAM hit, 4 KB", "hit", 4_000, most_us=3.0, objects=2000),
+    Work("RAM hit over TLS, 4 KB", "hit", 4_000, most_us=3.0, objects=2000, over_tls=True),
+    Work("RAM hit over TLS, 100 KB", "hit", 100_000, most_us=3.0, objects=500, over_tls=True),
     Work("PUT, 1 MB", "PUT", 1_000_000, objects=200),
     Work("PUT, 10 KB", "PUT", 10_000, objects=1000),
 )
 
 
 class Found(NamedTuple):
-    """The figures of several processes (ours), and the figures of one process (reference)."""
+    """The figures of several processes (ours), and the figures of one process (reference). The note of the
+    rate has the cores that were busy: if they are fewer than the processes, the processes were not the bound.
+    """
 
     total: Measured
     coordinator: Measured
@@ -106,72 +116,110 @@ def cost_of(server: Served, ask: Ask) -> Cost:
     return Cost(total_s / answers * 1e6, own_s / answers * 1e6, answers / seconds)
 
 
-def compare_processes(several: Served, one: Served, ask: Ask, *, rounds: int) -> Found:
-    """Measure both in turn, after rounds that warm them.
+def compare_processes(
+    several: Served,
+    one: Served,
+    ask: Ask,
+    *,
+    rounds: int,
+    warm: Ask | None = None,
+    before: Callable[[Served], None] = lambda _: None,
+) -> Found:
+    """Measure both in turn, after rounds of ``warm`` (None: ``ask``). ``before`` is called before each round.
 
     Raises BenchError for a wrong byte, and if the workers answered almost nothing.
     """
     for server in (*[several] * _WARMING, one):
-        ask(server)
+        before(server)
+        (warm or ask)(server)
     costs: dict[str, list[Cost]] = {several.name: [], one.name: []}
     for _ in range(rounds):
         for server in (one, several):
+            before(server)
             costs[server.name].append(cost_of(server, ask))
     ours, reference = costs[several.name], costs[one.name]
     if any(cost.total_us - cost.coordinator_us < _LEAST_SHARE * cost.total_us for cost in ours):
         raise BenchError(f"{several.name}: the workers took no part")
+    busy = [measured([cost.total_us * cost.rate / 1e6 for cost in side]).ours for side in (ours, reference)]
     return Found(
         measured([cost.total_us for cost in ours], [cost.total_us for cost in reference]),
         measured([cost.coordinator_us for cost in ours]),
-        measured([cost.rate for cost in ours], [cost.rate for cost in reference]),
+        measured(
+            [cost.rate for cost in ours],
+            [cost.rate for cost in reference],
+            note=f"cores busy: {busy[0]:.2f}, one process {busy[1]:.2f}",
+        ),
     )
 
 
-def ask_misses(load: Load, new: NewObjects, *, seconds: float) -> Ask:
-    """Return an Ask for objects that were not requested before. They must be stored."""
+def ask_misses(
+    load: Load, new: NewObjects, *, seconds: float, connections: int, all_stored: bool = True
+) -> Ask:
+    """Return an Ask for objects that were not requested before. With ``all_stored`` they must be stored."""
 
     def ask(server: Served) -> Asked:
-        asked = load_misses(server, load, new, seconds=seconds)
-        require_stored(server, asked)
+        asked = load_misses(server, load, new, seconds=seconds, connections=connections)
+        if all_stored:
+            require_stored(server, asked, connections)
+        elif asked:
+            stored_share(server, asked)
         return Asked(len(asked), seconds)
 
     return ask
 
 
-def ask_hits(load: Load, pieces: list[Piece], *, seconds: float) -> Ask:
+def ask_hits(load: Load, pieces: list[Piece], *, seconds: float, connections: int) -> Ask:
     """Return an Ask for cached objects."""
 
     def ask(server: Served) -> Asked:
         requests = list(zip(pieces, plain_requests(pieces, server.authority), strict=True))
-        sources = read_pieces(server, pieces, connections=CONNECTIONS).sources
+        sources = read_pieces(server, pieces, connections=connections).sources
         if set(sources) != {"ram"}:
             raise BenchError(f"{server.name}: wanted hits of ram, got {dict(sources)}")
-        return Asked(load.run(server, requests, connections=CONNECTIONS, seconds=seconds), seconds)
+        answered = load.run(server, requests, connections=connections, seconds=seconds)
+        return Asked(answered.total, seconds)
 
     return ask
 
 
-def ask_uploads(pieces: list[Piece]) -> Ask:
-    """Return an Ask that uploads all objects; the origin compares every byte."""
+def ask_uploads(pieces: list[Piece], *, connections: int, clients: int) -> Ask:
+    """Return an Ask that uploads all objects from ``clients`` processes; the origin compares every byte."""
 
     def ask(server: Served) -> Asked:
-        began_s = time.perf_counter()
-        upload(server, pieces, connections=_UPLOADING)
-        return Asked(len(pieces), time.perf_counter() - began_s)
+        if clients == 1:
+            began_s = time.perf_counter()
+            upload(server, pieces, connections=connections)
+            return Asked(len(pieces), time.perf_counter() - began_s)
+        send = partial(upload, server, connections=connections // clients)
+        wall_s, _ = ask_from_processes(send, pieces, processes=clients)
+        return Asked(len(pieces), wall_s)
 
     return ask
+
+
+def purge(server: Served) -> None:
+    """Drop all pages, and wait until they are dropped."""
+    answer = server.call("POST", "/v1/purge", msgspec.json.encode({"uri": f"s3://{BUCKET}/"}))
+    status = 202 if b'"state"' in answer else 200
+    if end_of_purge(status, answer, partial(server.call, "GET")) != 200:
+        raise BenchError(f"{server.name}: a purge failed")
 
 
 def measure_processes(scale: Scale, processes: int, work: Work) -> Found:
     """Run ``compare_processes`` with real servers. Raises TooFewCores."""
     if processes > _MEASURED_ANYWHERE:
         require_cores(processes)
+    sides = sides_of(work.kind, processes)
+    purged = sides.apart and work.kind == "miss"
     misses_bytes = work.size_bytes if work.kind == "miss" else 0
-    stored_bytes = 2 * (scale.rounds + _WARMING) * most_misses(SECONDS) * misses_bytes
+    stored_rounds = 1 if purged else scale.rounds + _WARMING
+    stored_bytes = 2 * stored_rounds * most_misses(SECONDS, sides.connections) * misses_bytes
+    usual_bytes = (processes + 1) * _USUAL_MISSES * SECONDS * misses_bytes
     with ExitStack() as stack:
-        stack.enter_context(warm_memory(stored_bytes))
+        stack.enter_context(warm_memory(usual_bytes if purged else stored_bytes))
         directory = stack.enter_context(workplace())
-        source = stack.enter_context(origin(directory, latency_s=LATENCY_S))
+        source = stack.enter_context(origin(directory, latency_s=LATENCY_S, processes=sides.origins))
+        certificate = make_certificate(directory) if work.over_tls else None
         one, several = (
             stack.enter_context(
                 proxy(
@@ -179,46 +227,51 @@ def measure_processes(scale: Scale, processes: int, work: Work) -> Found:
                     source,
                     ram_bytes=max(stored_bytes // 2, _LEAST_RAM_BYTES),
                     more={"s3": {"workers": number}},
+                    origin_connections=2 * sides.connections if sides.apart else 0,
+                    certificate=certificate,
                     name=f"{number} of us",
                 )
             )
             for number in (1, processes)
         )
-        return compare_processes(several, one, _ask_of(work, (one, several)), rounds=scale.rounds)
+        ask, warm = _asks_of(work, sides, (one, several))
+        before = purge if purged else lambda _: None
+        return compare_processes(several, one, ask, rounds=scale.rounds, warm=warm, before=before)
 
 
-def _ask_of(work: Work, servers: Iterable[Served]) -> Ask:
-    load = best_load()
+def _asks_of(work: Work, sides: Sides, servers: Iterable[Served]) -> tuple[Ask, Ask]:
+    """Return the Ask of rounds that count, and of those that warm. While workers start, the coordinator
+    alone may have more to do than it can store.
+    """
+    load, connections = best_load(threads=sides.threads), sides.connections
     if work.kind == "miss":
-        return ask_misses(load, NewObjects(work.size_bytes), seconds=SECONDS)
+        misses = partial(
+            ask_misses, load, NewObjects(work.size_bytes), seconds=SECONDS, connections=connections
+        )
+        return misses(), misses(all_stored=False)
     if work.kind == "PUT":
-        return ask_uploads([Piece(work.size_bytes, number) for number in range(work.objects)])
+        objects = work.objects * sides.threads
+        pieces = [Piece(work.size_bytes, number) for number in range(objects)]
+        uploads = ask_uploads(pieces, connections=connections, clients=sides.threads)
+        return uploads, uploads
     pieces = [Piece(work.size_bytes, number) for number in range(work.objects)]
     for server in servers:
-        read_pieces(server, pieces, connections=CONNECTIONS)
-    return ask_hits(load, pieces, seconds=SECONDS)
-
-
-def require_cores(processes: int) -> None:
-    """Raise TooFewCores if processes, client and origin would share cores."""
-    cores, needed = available_cores(), processes + _OTHERS
-    if cores < needed:
-        raise TooFewCores(
-            f"{processes} processes, a client and an origin need {needed} cores, and there are {cores};"
-            " the CPU a request of the rows that could be measured is the bound"
-        )
+        read_pieces(server, pieces, connections=connections)
+    hits = ask_hits(load, pieces, seconds=SECONDS, connections=connections)
+    return hits, hits
 
 
 def workers(scale: Scale) -> Iterator[Planned]:
     for processes in (2, 3, 4, 8):
         for work in WORKS:
             yield from _rows(processes, work, cache(partial(measure_processes, scale, processes, work)))
+    yield from (first_epoch(scale, latency_s) for latency_s in (LATENCY_S, EPOCHS_LATENCY_S))
 
 
 def _rows(processes: int, work: Work, found: Callable[[], Found]) -> Iterator[Planned]:
     title = f"{processes} processes, {work.name}"
-    connections = _UPLOADING if work.kind == "PUT" else CONNECTIONS
-    load = f"{connections} connections, origin {LATENCY_S * 1000:.0f} ms away, unsigned; one process in turn"
+    sides = sides_of(work.kind, processes)
+    load = f"{sides.told}, origin {LATENCY_S * 1000:.0f} ms away, unsigned; one process in turn"
     clients = "; it serves clients itself" if processes <= _ALL_SERVE else "; it serves no clients itself"
     beside: RatioIs = "ours / reference"
     yield Planned(
@@ -243,7 +296,7 @@ def _rows(processes: int, work: Work, found: Callable[[], Found]) -> Iterator[Pl
             f"{title}: throughput",
             "requests/s",
             Target(_SPEEDUP[processes]),
-            f"{load}; a core for each process, for the client and for the origin",
+            f"{load}; a core for each process, and as many for client and origin",
             partial(_rate, processes, found),
             ratio_is=beside,
         )

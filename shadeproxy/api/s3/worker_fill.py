@@ -258,7 +258,7 @@ class WorkerFill:
         """Open the flight here and at the coordinator; return False for metadata that no message can hold."""
         misses = self._misses
         try:
-            misses.outbox.send(head)
+            misses.outbox.send_with_next(head)
         except UnicodeEncodeError:
             return False
         misses.extents.share(head.start)
@@ -269,7 +269,7 @@ class WorkerFill:
     def complete(self, writer: BodyWriter | None = None) -> None:  # noqa: ARG002 - as Sink
         """See ``Sink.complete``."""
         self._read = None
-        self._misses.outbox.send(FillComplete(self._ident))
+        self._misses.outbox.send_with_next(FillComplete(self._ident))
         self._forget_if_over()
 
     def failed(self, error: OriginError) -> None:
@@ -351,7 +351,7 @@ class WorkerFill:
         flight = self._flight
         if flight is not None and self._read is not None and flight.filled > self._reported:
             self._reported = flight.filled
-            self._misses.outbox.send(FillProgress(self._ident, flight.filled))
+            self._misses.outbox.send_with_next(FillProgress(self._ident, flight.filled))
 
     # ------------------------------------------------------------------ inside
 
@@ -390,7 +390,7 @@ class WorkerFill:
             self._outlet = None
             # First report a page that came whole, or it would count as given up.
             self.report_progress()
-            self._misses.outbox.send(ClientLeft(self._ident, *self._span, self._served))
+            self._misses.outbox.send_with_next(ClientLeft(self._ident, *self._span, self._served))
         self._forget_if_over()
 
     def _forget_if_over(self) -> None:

@@ -179,7 +179,7 @@ class WorkerMisses:
         if isinstance(message, FreeExtent):
             self.extents.give(message.start)
         elif isinstance(message, WriteBody):
-            self.outbox.send(self._bodies.write(message))
+            self.outbox.send_with_next(self._bodies.write(message))
         elif isinstance(message, OriginKeys):
             self._keys.adopt(message)
         elif isinstance(message, OrderFill):

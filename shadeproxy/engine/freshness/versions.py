@@ -139,6 +139,12 @@ class Versions:
             self._show_verdict(ref, known.meta, now_s)
         return known.meta
 
+    def is_new(self, ref: ObjectRef, hashed: int) -> bool:
+        """Return whether no version of an object, of this hash, is known or cached or may be recovered."""
+        table, coming = self._cache.residents, self._cache.recovery.coming
+        is_cached = table.occupant(hashed, 0) is not None or hashed in table.other_pages
+        return not (coming or is_cached or ref in self._metadata)
+
     def _show_verdict(self, ref: ObjectRef, meta: ObjectMeta, now_s: float) -> None:
         """Let workers know until when the proxy's own credentials may read a cached object, and until when
         the object is this process's own.

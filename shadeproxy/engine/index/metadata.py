@@ -52,6 +52,10 @@ class MetadataCache:
         """Return the number of objects in memory, including objects of forgotten buckets."""
         return len(self._known)
 
+    def __contains__(self, ref: ObjectRef) -> bool:
+        """Return whether an object is in memory, even one of a forgotten bucket."""
+        return ref in self._known
+
     def get(self, ref: ObjectRef) -> KnownMetadata | None:
         known = self._known.get(ref)
         if known is None or known.generation != self._generations[hash((ref[0], ref[2])) % _BUCKET_SLOTS]:

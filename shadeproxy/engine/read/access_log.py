@@ -8,13 +8,14 @@ slot counts in the statistics only. A read that is not a hit is counted at once 
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.identity import object_hash
-from shadeproxy.core.types import Intent, JobContext, Source, Span
+from shadeproxy.core.types import Intent, JobContext, ObjectRef, Source, Span
 from shadeproxy.engine.access_records import USE, AccessRecord, Kind, Uses, pack_use
 from shadeproxy.engine.base import PageHandle, ReadRequest
 from shadeproxy.engine.index.residents import Slots
@@ -48,6 +49,15 @@ JobsOf = Callable[[NDArray[np.uint64] | list[int]], Sequence[str | None]]
 """The type of a function that returns the jobs whose datasets hold the objects, by object hash, for reads
 that name no job.
 """
+
+
+class FetchedRead(NamedTuple):
+    """A demand read that the origin answered with ``size_bytes`` of body."""
+
+    ref: ObjectRef
+    object_hash: int
+    size_bytes: int
+    job: JobContext | None
 
 
 class AccessLog:
@@ -232,6 +242,27 @@ class Counting:
             return False
         hashed, now_s = object_hash(request.ref), self._clock.now_s()
         return self._orders.note_read(hashed, first, request.job, now_s, self._tick() + 1)
+
+    def note_first(self, hashed: int, job: JobContext | None) -> bool:
+        """Note a demand read of an object from its first byte on, as ``note_read`` does."""
+        if not self._orders.active:
+            return False
+        return self._orders.note_read(hashed, 0, job, self._clock.now_s(), self._tick() + 1)
+
+    def count_fetched(self, reads: Sequence[FetchedRead]) -> None:
+        """Count demand reads that the origin answered, oldest first, after ``note_first``."""
+        if self._recorder is not None:
+            self._before_recording()
+        names = self._jobs_of([read.object_hash for read in reads])
+        sums: dict[tuple[str, JobContext | None], tuple[int, int]] = {}
+        for (ref, _, size_bytes, job), name in zip(reads, names, strict=True):
+            whose = _whose(job, name)
+            if self._recorder is not None:
+                self._recorder.note(ref, size_bytes, Source.ORIGIN, whose)
+            count, sum_bytes = sums.get(key := (ref.bucket, whose), (0, 0))
+            sums[key] = count + 1, sum_bytes + size_bytes
+        for (bucket, whose), (count, sum_bytes) in sums.items():
+            self._stats.record_reads(bucket, Source.ORIGIN, count, sum_bytes, whose)
 
     def count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
         """Count one read, after ``note_read``."""

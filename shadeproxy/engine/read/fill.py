@@ -56,7 +56,7 @@ class PageFiller:
         overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds)
         self.detached = DetachedBuffers(ledger.capacity_bytes // 2)
         self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)
-        self._filler = FlightFiller(
+        self.filler = FlightFiller(
             origin,
             cache,
             flights=self.flights,
@@ -105,13 +105,13 @@ class PageFiller:
             ref,
             number,
             upstream,
-            partial(self._filler.fill, meta),
+            partial(self.filler.fill, meta),
             intent,
             wanted=None if meta is None else meta.etag,
             part=part,
             part_only=part_only,
             at_once=partial(
-                fill_at_once, self._filler, meta, self._callback_reads if reads is None else reads
+                fill_at_once, self.filler, meta, self._callback_reads if reads is None else reads
             ),
         )
         if late and not coalesced:
@@ -157,7 +157,7 @@ class PageFiller:
             ref,
             number,
             upstream,
-            partial(self._filler.fill, meta),
+            partial(self.filler.fill, meta),
             wanted=meta.etag,
             part=part,
             part_only=part_only,

@@ -6,7 +6,8 @@ asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, 
 the coordinator fills the rest of the page, and reports it by ``FillProgress``. A prefetch begins with
 ``OrderFill``, and continues in the same way. If a page gets a place and delegating its write costs less than
 a copy, the coordinator sends ``WriteBody`` and the worker answers ``BodyWritten``. ``ident`` names the fill,
-within one worker, and is never used twice. Messages of one turn of the loop travel in one frame.
+within one worker, and is never used twice. Messages of one turn of the loop travel in one frame, and those
+for which nobody waits travel with the next one.
 """
 
 import asyncio
@@ -147,6 +148,11 @@ class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False
     hashed: int | None
 
 
+_TOGETHER_S = 0.001
+"""Longest time for which a message waits for another one. A frame costs the coordinator several times as much
+as one more message in it.
+"""
+
 FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft | BodyWritten
 FromCoordinator = (
     OriginKeys | AllowFill | OrderFill | RefuseFill | AbortFill | FreeExtent | FillProgress | WriteBody
@@ -177,16 +183,32 @@ class Outbox:
         self._say = say
         self._behind = behind
         self._messages: list[msgspec.Raw] = []
+        self._is_due = False  # True if the waiting messages are sent in the next turn.
+        self._timer: asyncio.TimerHandle | None = None
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send soon. Raises UnicodeEncodeError for text that is not valid Unicode; then nothing is sent."""
-        packed = msgspec.Raw(_encode(message))
-        if not self._messages:
+        """Send in the next turn. Raises UnicodeEncodeError for text that is not valid Unicode; then nothing
+        is sent.
+        """
+        self._messages.append(msgspec.Raw(_encode(message)))
+        if not self._is_due:
+            self._is_due = True
             asyncio.get_running_loop().call_soon(self.flush)
-        self._messages.append(packed)
+
+    def send_with_next(self, message: msgspec.Struct) -> None:
+        """Send with the next message for which somebody waits, but within ``_TOGETHER_S``. Raises as
+        ``send``.
+        """
+        self._messages.append(msgspec.Raw(_encode(message)))
+        if not self._is_due and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_TOGETHER_S, self.flush)
 
     def flush(self) -> None:
         """Send the waiting messages now."""
+        self._is_due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         messages, self._messages = self._messages, []
         if messages and not self._say(_encode(messages)):
             self._behind()

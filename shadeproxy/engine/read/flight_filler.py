@@ -27,11 +27,11 @@ from shadeproxy.origin.base import HandedOver, OpenOptions, Origin, OriginRead, 
 from shadeproxy.telemetry.stats import Stats
 
 READAHEAD_SHARE = 0.5
-_TOGETHER = 32
+_TOGETHER = 16
 """The number of fetched pages that are stored together without a wait for more."""
 
 _TOGETHER_BYTES = 1 << 20
-"""Bytes of pages that are stored at once: copying more into a tier would hold the event loop too long."""
+"""Bytes that are copied into a tier at once: more would hold the event loop too long."""
 
 _COLLECTED_S = 0.004
 """Longest time for which a page waits for others. If a turn stores one to three pages, each costs up to twice
@@ -250,7 +250,7 @@ class FlightFiller:
             return
         arrived, ledger = self._arrived, self._ledger
         arrived.append((flight, writer))
-        self._arrived_bytes += flight.filled
+        self._arrived_bytes += flight.filled if writer is None else 0
         if self._storing:
             return
         if (

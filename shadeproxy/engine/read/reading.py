@@ -110,6 +110,12 @@ class EngineReading:
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
         return flight
 
+    def adopt(self, flight: Flight, deadline: Deadline | None) -> None:
+        """Continue a plain read (plain_reads.py) that waits for the first page by ``flight``."""
+        self.begun = self.explained = True
+        self.deadline, self.source = deadline, Source.ORIGIN
+        self.joined[flight.number] = flight
+
     async def open_unknown(self, number: int) -> None:
         """Learn the metadata from the flight of the first wanted page."""
         self._start(number)

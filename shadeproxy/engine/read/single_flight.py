@@ -14,7 +14,7 @@ from typing import Any
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.types import OWN, Intent, ObjectRef, Span, Upstream
-from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.flight import Filling, Flight
 
 Fill = Callable[[Flight], Coroutine[Any, Any, None]]
 FlightKey = tuple[ObjectRef, int]
@@ -104,6 +104,23 @@ class SingleFlight:
                 self._on_start()
         flight.waiters += 1
         return flight, coalesced
+
+    def start(self, ref: ObjectRef, upstream: Upstream, intent: Intent, filling: Filling) -> Flight:
+        """Start a flight for the first page of an object, which no other flight fetches, by callbacks that
+        have begun. Return it with one waiter, which must ``leave`` it once.
+        """
+        flight = Flight(ref, 0, upstream, intent, None, pace=self._pace)
+        flight.filling = filling
+        flight.waiters = 1
+        self._flights[ref, 0] = [flight]
+        live = self.live
+        if ref in live:
+            live[ref].add(flight)
+        else:
+            live[ref] = {flight}
+        if len(live) == 1:
+            self._on_start()
+        return flight
 
     def fill_by_task(self, flight: Flight, fill: Fill) -> asyncio.Task[None]:
         """Start the task that fills a flight, or that continues one which callbacks began."""

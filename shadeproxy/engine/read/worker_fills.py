@@ -17,12 +17,15 @@ from typing import Protocol
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
 from shadeproxy.core.delegated_body import BodyPlace, BodyWriter, WrittenBody
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.tracing import CLIENT, READER
 from shadeproxy.core.types import OWN, SHARED, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import NothingKnown, ReadRequest
+from shadeproxy.engine.read.access_log import FetchedRead
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
+    AllowFill,
     BeginFill,
     BodyWritten,
     FillHead,
@@ -35,6 +38,8 @@ from shadeproxy.engine.read.fill_messages import (
 )
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.origin_keys import KeySender
+from shadeproxy.engine.read.plain_read import PlainRead
+from shadeproxy.engine.read.plain_reads import PlainReads
 from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.read.worker_read import WorkerRead
 from shadeproxy.origin.base import CallbackOrigin, Sink, Wanted
@@ -47,6 +52,8 @@ LEAST_DELEGATED_BYTES = 64 * 1024
 
 class BeginsWorkerReads(Protocol):
     """The calls of the engine by which workers fetch pages."""
+
+    plain_reads: PlainReads
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadsNow.cacheable``."""
@@ -95,6 +102,11 @@ class WorkerFills:
         self.orders: set[int] = set()
         """Prefetches of the worker that have no memory yet, by their idents."""
         self.engine = engine
+        self.plain = engine.plain_reads
+        """See ``SharedPlainReads.plain``."""
+        self.filled: list[tuple[str, int, float]] = []
+        self.fetched: list[FetchedRead] = []
+        self._is_counting = False
         self.memory = memory
         self.outbox = outbox
         self.slots = slots
@@ -105,7 +117,7 @@ class WorkerFills:
         self._on_job = on_job
         self._most_orders = most_orders
         self._order_idents = itertools.count(-1, -1)
-        self._reads: dict[int, WorkerRead] = {}
+        self._reads: dict[int, WorkerRead | PlainRead] = {}
         self._bodies: dict[int, DelegatedBody] = {}  # Bodies that the worker writes, by their start.
         self._closed = False
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -143,15 +155,15 @@ class WorkerFills:
         for message in from_worker(frame):
             if isinstance(message, BeginFill):
                 self._begin(message)
-                continue
-            if isinstance(message, BodyWritten):
+            elif isinstance(message, BodyWritten):
                 self._bodies.pop(message.start).end(message)
-                continue
-            read = self._reads.get(message.ident)
-            if read is not None:
+            elif (read := self._reads.get(message.ident)) is not None:
                 read.hear(message)
             elif isinstance(message, FillHead):
-                self.outbox.send(FreeExtent(message.start))
+                self.outbox.send_with_next(FreeExtent(message.start))
+        if (self.filled or self.fetched) and not self._is_counting:
+            self._is_counting = True
+            self._loop.call_soon(self._count_plain)
 
     def close(self) -> None:
         """Let other readers of its pages go on, because the worker is gone or about to end. Idempotent."""
@@ -174,7 +186,7 @@ class WorkerFills:
         if self._closed:
             return False
         self._bodies[body.start] = body
-        self.outbox.send(WriteBody(body.start, body.size_bytes, place.segment, place.offset))
+        self.outbox.send_with_next(WriteBody(body.start, body.size_bytes, place.segment, place.offset))
         return True
 
     def free(self, start: int) -> None:
@@ -182,7 +194,7 @@ class WorkerFills:
         if self._closed:
             return
         if threading.get_ident() == self._thread:
-            self.outbox.send(FreeExtent(start))
+            self.outbox.send_with_next(FreeExtent(start))
         else:
             with suppress(RuntimeError):  # The loop is closed, and the worker has ended.
                 self._loop.call_soon_threadsafe(self.free, start)
@@ -192,42 +204,66 @@ class WorkerFills:
         self._reads.pop(ident, None)
         self.orders.discard(ident)
 
-    def _begin(self, message: BeginFill) -> None:
-        read = WorkerRead(self, message.ident)
-        try:
-            allowed = not self._closed and self._keys.send_now() and self._start(read, message)
-        except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets it again, and answers it
-            read.give_slot()
-            allowed = False
-        if not allowed:
-            self.outbox.send(RefuseFill(message.ident))
-        elif message.job is not None:
-            self._on_job(message.job)
+    def replace(self, ident: int, read: WorkerRead) -> None:
+        """See ``SharedPlainReads.replace``."""
+        self._reads[ident] = read
 
-    def _start(self, read: WorkerRead, message: BeginFill) -> bool:
-        wanted = RangeSpec(message.first, message.last) if message.ranged else None
-        request = ReadRequest(ObjectRef(message.bucket, message.key, OWN), wanted, job=message.job)
-        engine = self.engine
-        if not engine.cacheable(request.ref):
-            return False
+    def _count_plain(self) -> None:
+        """Count the plain reads that ended in this turn of the loop, and give their slots back."""
+        self._is_counting = False
+        if self.filled:
+            filled, self.filled = self.filled, []
+            self.slots.give(*[slot for slot, _, _ in filled])
+            self.counts.note_whole([(size_bytes, started_s) for _, size_bytes, started_s in filled])
+        if self.fetched:
+            fetched, self.fetched = self.fetched, []
+            self.plain.count(fetched)
+
+    def _begin(self, message: BeginFill) -> None:
         whose = CLIENT.set(message.client)
-        bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
-        reader = READER.set(request.job or request.ref)
+        ref = ObjectRef(message.bucket, message.key, OWN)
+        reader = READER.set(message.job or ref)
+        slot = None
         try:
-            slot = self.slots.take_now(Intent.DEMAND)
-            if slot is None:
-                return False
-            read.slot = slot
-            found = engine.find_now(request)
-            begun = None if found is None else engine.begin(request, found, read)
+            allowed = False
+            if not self._closed and self._keys.send_now() and self.engine.cacheable(ref):
+                slot = self.slots.take_now(Intent.DEMAND)
+                allowed = slot is not None and self._start(message, ref, slot)
+        except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets it again, and answers it
+            allowed = False
         finally:
             CLIENT.reset(whose)
-            DEADLINE.reset(bounded)
             READER.reset(reader)
+        if allowed:
+            if message.job is not None:
+                self._on_job(message.job)
+            return
+        if slot is not None:
+            self.slots.give(slot)
+        self.outbox.send(RefuseFill(message.ident))
+
+    def _start(self, message: BeginFill, ref: ObjectRef, slot: str) -> bool:
+        """Begin a read that holds ``slot``; return False if the request must be relayed."""
+        ident, deadline = message.ident, Deadline(self._clock, self._bounds)
+        if not message.ranged:
+            plain = PlainRead(self, ident, slot, deadline)
+            if plain.begin(ref, object_hash(ref), message.job):
+                self._reads[ident] = plain
+                self.outbox.send(AllowFill(ident, 0, None, None, None))
+                return True
+        wanted = RangeSpec(message.first, message.last) if message.ranged else None
+        request = ReadRequest(ref, wanted, job=message.job)
+        bounded = DEADLINE.set(deadline)
+        read = WorkerRead(self, ident)
+        read.slot = slot
+        try:
+            found = self.engine.find_now(request)
+            begun = None if found is None else self.engine.begin(request, found, read)
+        finally:
+            DEADLINE.reset(bounded)
         if begun is None:
-            read.give_slot()
             return False
-        self._reads[message.ident] = read
+        self._reads[ident] = read
         read.allow(*begun)
         return True
 

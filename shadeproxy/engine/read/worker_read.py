@@ -11,7 +11,7 @@ from typing import Protocol
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged, OriginError, OriginUnavailable
-from shadeproxy.core.types import Intent, ObjectMeta, Span
+from shadeproxy.core.types import SHARED, Intent, ObjectMeta, Span
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
     AbortFill,
@@ -91,11 +91,11 @@ class WorkerRead:
         "_reading",
         "_sink",
         "_start",
-        "_started_s",
         "_wanted",
         "deadline",
         "lends_memory",
         "slot",
+        "started_s",
     )  # fmt: skip
 
     def __init__(self, fills: SharedReads, ident: int) -> None:
@@ -109,19 +109,42 @@ class WorkerRead:
         self._ident = ident
         self._sink: Sink | None = None  # None: the fill has ended here.
         self._wanted: Wanted
-        self._started_s = 0.0
+        self.started_s = 0.0
+        """The time at which the fill began."""
         self._reading: EngineReading | None = None  # None: the client has left.
         self._flight: Flight | None = None
         self._opened = self._doubtful = False
         self._goes_on = False  # True if a task continues the fill.
         self._start = self._length = self._filled = 0
 
+    @classmethod
+    def of_plain(
+        cls,
+        fills: SharedReads,
+        ident: int,
+        flight: Flight,
+        reading: EngineReading | None,
+        sink: Sink | None,
+        *,
+        start: int,
+    ) -> "WorkerRead":
+        """Return the read that continues a plain one (plain_read.py). ``reading``: None if the client has
+        left. ``sink``: None if the fill has ended. ``start``: start of the body; -1: no head has come.
+        """
+        read = cls(fills, ident)
+        read._reading, read._flight, read._sink = reading, flight, sink
+        read._wanted = Wanted(flight.ref, None, None, SHARED)
+        read.deadline = None if reading is None else reading.deadline
+        read._opened, read._doubtful = start >= 0, flight.doubtful
+        read._start, read._length, read._filled = max(start, 0), flight.length, flight.filled
+        return read
+
     # ------------------------------------------------------------------ calls of the flight
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "WorkerRead":  # noqa: ARG002 - as CallbackOrigin
         """See ``CallbackOrigin.start``; ``allow`` tells the worker."""
         self._wanted, self._sink = wanted, sink
-        self._started_s = self._fills.counts.now_s()
+        self.started_s = self._fills.counts.now_s()
         return self
 
     def abort(self) -> None:
@@ -132,7 +155,7 @@ class WorkerRead:
         self._fills.outbox.send(AbortFill(self._ident))
         failure: BaseException = asyncio.CancelledError()
         if not self._opened:
-            failure = self._fills.counts.unanswered(self._started_s, failure)
+            failure = self._fills.counts.unanswered(self.started_s, failure)
         self._note(failure)
         self._forget_if_over()
 
@@ -214,7 +237,7 @@ class WorkerRead:
         meta = ObjectMeta(message.etag, message.size, message.headers)
         self._opened, self._start, self._length = True, message.start, message.length
         self._doubtful = message.doubtful
-        fills.counts.note_first_byte(self._started_s)
+        fills.counts.note_first_byte(self.started_s)
         if isinstance(self.slot, LinkSlot):
             self.slot.charge(message.length)
         if self._sink.opened(meta, message.length, doubtful=message.doubtful, memory=memory) is None:
@@ -256,7 +279,7 @@ class WorkerRead:
         self._goes_on = True
         slot, self.slot = self.slot, None
         handed = HandedOver(
-            started_s=self._started_s,
+            started_s=self.started_s,
             error=error,
             received_bytes=received,
             slot=slot,
@@ -278,7 +301,7 @@ class WorkerRead:
 
     def _note(self, failure: BaseException | None) -> None:
         self.give_slot()
-        self._fills.counts.note("get", self._filled, self._started_s, failure)
+        self._fills.counts.note("get", self._filled, self.started_s, failure)
 
     def _ended(self, message: ClientLeft) -> None:
         reading, flight = self._reading, self._flight

@@ -63,15 +63,15 @@ class PageCache:
         rng: np.random.Generator | None = None,
         share: Share | None = None,
         off_loop: OffLoop = at_once,
+        learn_off_loop: OffLoop = at_once,
         observer: PageObserver | None = None,
     ) -> None:
-        """``off_loop``: runs calculations that would hold the event loop."""
+        """``off_loop``: runs calculations that would hold the event loop. ``learn_off_loop``: learns."""
         self.observer = observer or NothingObserved()
         self.media = media
         self.residents = Residents(len(media), share=share)
         self.hot = HotPages(self.residents, media)
-        # Every read calls these, so they are attributes here: a method that passes the call on would cost one
-        # more call.
+        # Every read calls these, so they are attributes here: a method would cost one more call.
         self.find, self.source = self.residents.find_page, self.hot.source
         self.pins = Pins(Rules()) if pins is None else pins
         self.groups = PrefixGroups()
@@ -82,7 +82,7 @@ class PageCache:
             weights=weights,
             next_uses=next_uses or NothingAnnounced(),
             rng=rng or np.random.default_rng(),
-            off_loop=off_loop,
+            off_loop=learn_off_loop,
         )
         self.transfers = DelegatedWrites(
             self.residents,
@@ -101,7 +101,7 @@ class PageCache:
         self._pinning = Pinning(
             self.pins, self.residents, self.groups, placement=self.placement, places=self._places
         )
-        self._recovery = Recovery(
+        self.recovery = Recovery(
             media,
             self.residents,
             self.groups,
@@ -110,8 +110,8 @@ class PageCache:
             entered=self.placement.enter_many,
             erasing=self.erasing.note,
         )
-        self.distrust = Distrust(self.residents, self._recovery.mark_all_stale, off_loop).mark_all
-        self.listing = Listing(self.residents, self.groups, self._places, self._recovery, media)
+        self.distrust = Distrust(self.residents, self.recovery.mark_all_stale, off_loop).mark_all
+        self.listing = Listing(self.residents, self.groups, self._places, self.recovery, media)
         self._partial = PartialReads(self.placement, self.pins)
         self.insert_many = PageAdmission(
             self.residents,
@@ -120,7 +120,7 @@ class PageCache:
             pins=self.pins,
             placement=self.placement,
             transfers=self.transfers,
-            disown=self._recovery.disown,
+            disown=self.recovery.disown,
         ).insert_many
 
     # ------------------------------------------------------------------ reading
@@ -222,8 +222,8 @@ class PageCache:
         recovers only pages of ``etag``.
         """
         hashed, table = object_hash(ref), self.residents
-        if self._recovery.coming:
-            self._recovery.note_version(hashed, etag_hash(etag))
+        if self.recovery.coming:
+            self.recovery.note_version(hashed, etag_hash(etag))
         if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
             return False  # The case of nearly every page that is fetched.
         return table.holds_other(hashed, etag_hash(etag))
@@ -265,7 +265,7 @@ class PageCache:
     def drop_object(self, ref: ObjectRef, reason: str) -> None:
         """Remove every page of every version of an object, also pages that are being written."""
         hashed = object_hash(ref)
-        self._recovery.disown(hashed)
+        self.recovery.disown(hashed)
         for slot in self.residents.pages_of(hashed):
             self.drop(slot, reason)
 
@@ -279,35 +279,35 @@ class PageCache:
 
     def open(self) -> None:
         """Open the tiers; ``recover`` or ``start_recovery`` then reads their pages (blocking)."""
-        self._recovery.open()
+        self.recovery.open()
         self.transfers.disks.measure()
 
     def recover(self) -> int:
         """Open the tiers and read all their pages (blocking). Return the number of pages."""
         self.open()
-        self._recovery.run()
+        self.recovery.run()
         return len(self.residents)
 
     def start_recovery(self) -> None:
         """Read the tiers' pages in the background, while the cache is used."""
-        self._recovery.start()
+        self.recovery.start()
 
     async def recovered(self) -> None:
         """Wait until all segments of the tiers are recovered."""
-        await self._recovery.over()
+        await self.recovery.over()
 
     async def stop_recovery(self) -> None:
         """Stop recovery; await it before ``close``. The next start continues."""
-        await self._recovery.stop()
+        await self.recovery.stop()
 
     @property
     def pending_segments(self) -> int:
         """Number of pending segments of an earlier process, which recovery has not read."""
-        return self._recovery.pending_segments
+        return self.recovery.pending_segments
 
     async def renew_pins(self) -> None:
         """Pin exactly the pages that ``pins`` covers, once recovery is over."""
-        await self._recovery.over()
+        await self.recovery.over()
         await self._pinning.renew()
 
     async def drain(self) -> None:
@@ -316,11 +316,11 @@ class PageCache:
 
     def close(self) -> None:
         for index, medium in reversed(list(enumerate(self.media))):
-            medium.tier.close(self._recovery.pages_of(index))
+            medium.tier.close(self.recovery.pages_of(index))
 
     async def find_under(self, bucket: str, prefix: str, namespace: str = OWN) -> Slots:
         """Return the slots of readable pages under ``prefix`` in ``bucket``, once recovery is over."""
-        await self._recovery.over()
+        await self.recovery.over()
         slots: Slots = self._slots_of(bucket, prefix, namespace)
         slots = slots[self.residents.tier[slots] != NO_TIER]
         if not prefix:
@@ -346,7 +346,7 @@ class PageCache:
         tombstones, because each object would need one: call ``Erasing.keep_purged`` afterwards.
         ``before_each`` gets each slice before it is dropped; the call ends when it returns False.
         """
-        await self._recovery.over()
+        await self.recovery.over()
         table = self.residents
         before = table.generation[: table.slots].copy()  # The rest of the table was never used.
         todo, moved = self._slots_of(bucket, prefix, namespace), list[int]()
@@ -378,7 +378,7 @@ class PageCache:
 
     def mark_stale(self, bucket: str, namespace: str = OWN) -> None:
         """Mark a bucket's pages stale: the origin is asked before they are served again."""
-        self._recovery.mark_stale(bucket, namespace)
+        self.recovery.mark_stale(bucket, namespace)
         self.residents.mark_stale(self._slots_of(bucket, "", namespace))
 
     def assert_quiescent(self) -> None:

@@ -232,7 +232,7 @@ def mute(origin):
 async def test_a_slow_disk_answers_in_time_when_the_origin_is_silent(slow, silenced):
     bench, there = slow.bench, slow.on_disk()
     slow.be_behind()
-    bench.engine._filling._filler._origin = silenced(bench.origin)
+    bench.engine._filling.filler._origin = silenced(bench.origin)
     DEADLINE.set(Deadline(bench.clock, DEFAULT_BOUNDS))
     reader = asyncio.create_task(bench.get(there[0]))
     for _ in range(50):
@@ -248,7 +248,7 @@ async def test_a_slow_disk_answers_in_time_when_the_origin_is_silent(slow, silen
 async def test_a_slow_disk_goes_on_where_the_origin_broke_off(slow):
     bench, there = slow.bench, slow.on_disk()
     slow.be_behind()
-    bench.engine._filling._filler._origin = FaultyOrigin(bench.origin, script=[Fault(cut_after_bytes=1000)])
+    bench.engine._filling.filler._origin = FaultyOrigin(bench.origin, script=[Fault(cut_after_bytes=1000)])
     found, source = await bench.get(there[0])
     assert found == body(there[0])
     assert source in (Source.ORIGIN, Source.DISK)

@@ -124,7 +124,7 @@ async def test_placement_gets_the_slots_of_what_comes_in_and_of_nothing_else(res
     bench = await restarted()
     await bench.get("dir1/7")  # The page is cached again before recovery finds its old record.
     entered = []
-    bench.cache._recovery._entered = lambda slots: entered.extend(slots.tolist())
+    bench.cache.recovery._entered = lambda slots: entered.extend(slots.tolist())
     bench.cache.start_recovery()
     await bench.cache.recovered()
     table = bench.cache.residents
@@ -185,7 +185,7 @@ async def test_so_does_a_second_write_behind_the_first(restarted, writer):
 async def test_a_write_waits_for_what_the_recovery_erases(restarted, writer):
     bench = await restarted(disk=True, writer=writer)
     for n in range(20):
-        bench.cache._recovery.note_version(object_hash(ObjectRef("b", f"dir{n % 2}/{n}")), 1)
+        bench.cache.recovery.note_version(object_hash(ObjectRef("b", f"dir{n % 2}/{n}")), 1)
     writer.hold()
     bench.cache.start_recovery()
     await bench.cache.recovered()
@@ -205,7 +205,7 @@ async def test_beside_a_segment_that_cannot_be_read_nothing_piles_up(restarted, 
     await bench.engine.stat(ReadRequest(ObjectRef("b", "dir0/4")))
     async with bench.engine.writing([ObjectRef("b", "")]):
         pass
-    recovery = bench.cache._recovery
+    recovery = bench.cache.recovery
     assert recovery._news
     assert recovery._stale_buckets
     bench.cache.start_recovery()

@@ -1,0 +1,69 @@
+"""The client and the origin around the processes under test, and the cores that all of them need.
+
+A client or an origin that is slower than the processes would be measured in their place. On a machine with a
+core for each process and as many again, both therefore grow with the number of processes. On a smaller
+machine only CPU is measured, with one client and one origin.
+"""
+
+from typing import Literal, NamedTuple
+
+from shadeproxy.core.cores import available_cores
+from shadeproxy_bench.faults import TooFewCores
+
+Kind = Literal["miss", "hit", "PUT"]
+
+_FEW: dict[Kind, int] = {"miss": 32, "hit": 32, "PUT": 4}
+"""Connections on a machine where cores are shared."""
+_EACH: dict[Kind, int] = {"miss": 64, "hit": 32, "PUT": 16}
+"""Connections for each process under test. An origin 5 ms away answers 200 requests a second on each, so 64
+allow a process 12,800 misses a second.
+"""
+
+
+class Sides(NamedTuple):
+    """``threads`` of the client (processes, for uploads), ``origins``: processes of the origin. ``apart``:
+    no process under test shares a core.
+    """
+
+    connections: int
+    threads: int
+    origins: int
+    apart: bool
+
+    @property
+    def told(self) -> str:
+        """The sides in words, for the results."""
+        if not self.apart:
+            return f"{self.connections} connections"
+        others = f"client of {self.threads} threads, origin of {self.origins} processes"
+        return f"{self.connections} connections, {others}"
+
+
+def sides_of(kind: Kind, processes: int) -> Sides:
+    """Return the sides for ``processes`` processes on this machine. A hit needs no origin, but over TLS it
+    costs the client as much as the proxy.
+    """
+    cores = available_cores()
+    if cores < needed_cores(processes):
+        return Sides(_FEW[kind], 1, 1, apart=False)
+    spare = cores - processes
+    threads = min(processes, spare if kind == "hit" else spare // 2)
+    origins = 1 if kind == "hit" else min(processes, spare - threads)
+    return Sides(processes * _EACH[kind] // threads * threads, threads, origins, apart=True)
+
+
+def needed_cores(processes: int) -> int:
+    """Return the cores for processes under test, a client and an origin. A client and an origin together do
+    as much work for a request as the proxy.
+    """
+    return 2 * processes
+
+
+def require_cores(processes: int) -> None:
+    """Raise TooFewCores if processes, client and origin would share cores."""
+    cores, needed = available_cores(), needed_cores(processes)
+    if cores < needed:
+        raise TooFewCores(
+            f"{processes} processes, a client and an origin need {needed} cores, and there are {cores};"
+            " the CPU a request of the rows that could be measured is the bound"
+        )

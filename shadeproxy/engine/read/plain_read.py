@@ -1,0 +1,172 @@
+"""One plain read of a worker's client: reader, fill and follower of one flight (see plain_reads.py).
+
+Laws: a plain read knows the usual course only: the head, the bytes, the end, and a client that leaves. For
+any other event ``_general`` replaces it by the objects of worker_read.py.
+"""
+
+from typing import Protocol
+
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef
+from shadeproxy.engine.read.access_log import FetchedRead
+from shadeproxy.engine.read.fill_messages import (
+    ClientLeft,
+    FillComplete,
+    FillFailure,
+    FillHead,
+    FillProgress,
+)
+from shadeproxy.engine.read.plain_reads import PlainReads
+from shadeproxy.engine.read.worker_read import SharedReads, WorkerRead
+from shadeproxy.origin.link import LinkSlot
+
+_TIMED = 32
+"""One read in this many is timed until its first byte, as in origin/callback_reads.py."""
+
+
+class SharedPlainReads(SharedReads, Protocol):
+    """The objects that all plain reads of one worker share; worker_fills.py implements it."""
+
+    filled: list[tuple[str, int, float]]
+    """Fills that have ended in this turn: their slot, bytes and time of the start."""
+    fetched: list[FetchedRead]
+    """Reads whose client has left in this turn."""
+
+    @property
+    def plain(self) -> PlainReads:
+        """The engine's part of plain reads."""
+        ...
+
+    def replace(self, ident: int, read: WorkerRead) -> None:
+        """Let ``read`` hear of the read named ``ident`` from now on."""
+        ...
+
+
+class PlainRead:
+    """Implements flight.py ``Filling`` and ``Follower``."""
+
+    __slots__ = (
+        "_flight",
+        "_has_client",
+        "_hashed",
+        "_ident",
+        "_is_filling",
+        "_job",
+        "_reads",
+        "_slot",
+        "_start",
+        "_started_s",
+        "deadline",
+    )  # fmt: skip
+
+    def __init__(self, reads: SharedPlainReads, ident: int, slot: str, deadline: Deadline) -> None:
+        """``slot``: the slot of the read, see ``TakesSlots.take_now``."""
+        self.deadline: Deadline | None = deadline
+        """See ``Follower.deadline``."""
+        self._reads = reads
+        self._ident = ident
+        self._slot = slot
+        self._started_s = reads.counts.now_s()
+        self._start = -1  # of the body in the fill memory; -1: no head has come
+        self._is_filling = self._has_client = True
+
+    def begin(self, ref: ObjectRef, hashed: int, job: JobContext | None) -> bool:
+        """Begin to read the object with the hash ``hashed``. Return False, with nothing done, if the read is
+        not plain.
+        """
+        flight = self._reads.plain.begin(ref, hashed, job, self, self)
+        if flight is None:
+            return False
+        self._flight, self._hashed, self._job = flight, hashed, job
+        return True
+
+    # ------------------------------------------------------------------ calls of the flight
+
+    @property
+    def waiting(self) -> bool:
+        """See ``Follower.waiting``."""
+        flight = self._flight
+        return not flight.filled or flight.filled < flight.length
+
+    def look(self) -> None:
+        """See ``Follower.look``. The worker sends the bytes to its client."""
+
+    def too_late(self) -> None:
+        """See ``Follower.too_late``."""
+        self._general().too_late()
+
+    def abort(self) -> None:
+        """See ``Filling.abort``."""
+        self._general().abort()
+
+    # ------------------------------------------------------------------ messages of the worker
+
+    def hear(self, message: FillHead | FillProgress | FillComplete | FillFailure | ClientLeft) -> None:
+        """Process a message about this read."""
+        if isinstance(message, FillHead):
+            self._open(message)
+        elif isinstance(message, FillComplete) and self._start >= 0:
+            self._done()
+        elif isinstance(message, ClientLeft):
+            self._left(message)
+        elif isinstance(message, FillProgress) and self._start >= 0:
+            self._arrived(message.filled)
+        else:
+            self._general().hear(message)
+
+    def lose(self) -> None:
+        """See ``WorkerRead.lose``."""
+        self._general().lose()
+
+    # ------------------------------------------------------------------ inside
+
+    def _open(self, message: FillHead) -> None:
+        reads, length = self._reads, message.length
+        memory = reads.memory.view(message.start, length, reads.free)
+        self._start = message.start
+        if not self._ident % _TIMED:
+            reads.counts.note_first_byte(self._started_s)
+        if isinstance(self._slot, LinkSlot):
+            self._slot.charge(length)
+        meta = ObjectMeta(message.etag, message.size, message.headers)
+        reads.plain.open(self._flight, self._hashed, meta, memory, doubtful=message.doubtful)
+
+    def _arrived(self, filled: int) -> None:
+        flight = self._flight
+        if filled > flight.filled:
+            self.deadline = None
+            flight.advance(filled - flight.filled)
+
+    def _done(self) -> None:
+        reads, flight = self._reads, self._flight
+        length = flight.length
+        self._arrived(length)
+        self._is_filling = False
+        reads.filled.append((self._slot, length, self._started_s))
+        reads.plain.complete(flight, self._hashed, reads.writer_of(self._start, length))
+        if not self._has_client:
+            reads.forget(self._ident)
+
+    def _left(self, message: ClientLeft) -> None:
+        reads, flight = self._reads, self._flight
+        self._has_client = False
+        if message.start >= 0 and flight.meta is not None:
+            size_bytes = message.stop - message.start
+            reads.fetched.append(FetchedRead(flight.ref, self._hashed, size_bytes, self._job))
+        if not self._is_filling:
+            reads.forget(self._ident)
+        reads.plain.leave(flight, self, served=message.served)
+
+    def _general(self) -> WorkerRead:
+        """Replace this object by those that know every course of a read."""
+        reads, flight = self._reads, self._flight
+        reading = reads.plain.reading_of(flight, self._job, self.deadline) if self._has_client else None
+        sink = reads.plain.fill_of(flight) if self._is_filling else None
+        read = WorkerRead.of_plain(reads, self._ident, flight, reading, sink, start=self._start)
+        read.started_s = self._started_s
+        if sink is not None:
+            sink.read, read.slot = read, self._slot
+        if self._has_client:
+            flight.followers[flight.followers.index(self)] = read
+        reads.replace(self._ident, read)
+        return read

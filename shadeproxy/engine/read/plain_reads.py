@@ -1,0 +1,104 @@
+"""Plain reads of workers: of a whole object of which the cache knows nothing. Nearly every miss is one.
+
+Laws: a plain read takes the same steps as every read that a worker fetches (worker_read.py), over the same
+flights, versions, slots and cache. But reader, fill and follower are one object, which knows the usual course
+only. For anything else (a failure, a deadline that has passed, a fill that is given up) the objects of a
+general read replace it. Reads whose clients leave in one turn of the loop are counted together.
+"""
+
+from collections.abc import Callable, Sequence
+
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.delegated_body import BodyWriter
+from shadeproxy.core.types import SHARED, Intent, JobContext, ObjectMeta, ObjectRef
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.read.access_log import Counting, FetchedRead
+from shadeproxy.engine.read.callback_fill import CallbackFill
+from shadeproxy.engine.read.fill import PageFiller
+from shadeproxy.engine.read.flight import Filling, Flight, Follower
+from shadeproxy.engine.read.reading import EngineReading
+from shadeproxy.engine.storage.page_cache import PageCache
+
+
+class PlainReads:
+    """The engine's part of plain reads. ``new_reading``: makes the reading of a read that is not plain any
+    more.
+    """
+
+    def __init__(
+        self,
+        cache: PageCache,
+        fills: PageFiller,
+        versions: Versions,
+        counting: Counting,
+        *,
+        new_reading: Callable[[ReadRequest], EngineReading],
+    ) -> None:
+        self._cache = cache
+        self._fills = fills
+        self._filler = fills.filler
+        self._flights = fills.flights
+        self._versions = versions
+        self._counting = counting
+        self._new_reading = new_reading
+        self.readings = 0
+        """Number of reads of the engine, plain or not, that are open."""
+
+    def begin(
+        self, ref: ObjectRef, hashed: int, job: JobContext | None, filling: Filling, follower: Follower
+    ) -> Flight | None:
+        """Begin a read, in the context of its client. Return None, with nothing done, if it is not plain.
+        ``hashed``: hash of the object.
+        """
+        versions = self._versions
+        has_rights = versions.verdicts is not None or versions.ownership is not None
+        if versions.closing or versions.writing or has_rights or self._flights.busy(ref, 0):
+            return None
+        if not versions.is_new(ref, hashed):
+            return None
+        cache, explained = self._cache, self._counting.note_first(hashed, job)
+        cache.placement.note_miss(hashed, 0, cache.groups.of(ref), explained=explained)
+        self._fills.observer.note_wanted(ref, 0)
+        flight = self._flights.start(ref, SHARED, Intent.DEMAND, filling)
+        flight.followers.append(follower)
+        self.readings += 1
+        return flight
+
+    def open(
+        self, flight: Flight, hashed: int, meta: ObjectMeta, memory: memoryview, *, doubtful: bool
+    ) -> None:
+        """Give the flight its metadata and the memory that its bytes come to, see ``Flight.open``."""
+        if flight.publishable and not self._versions.is_new(flight.ref, hashed):
+            meta = self._filler.accept(flight, meta, None, whole=True)
+        flight.open(meta, len(memory), doubtful=doubtful, memory=memory)
+
+    def complete(self, flight: Flight, hashed: int, writer: BodyWriter | None) -> None:
+        """Store the page, see ``FlightFiller.complete``."""
+        versions, meta = self._versions, flight.meta
+        assert meta is not None, "opened before its bytes came"
+        is_new = flight.publishable and versions.is_new(flight.ref, hashed)
+        if is_new:
+            versions.learn(flight.ref, meta)
+        self._filler.complete(flight, writer, whole=not is_new)
+
+    def leave(self, flight: Flight, read: Follower, *, served: bool) -> None:
+        """Note that the client has left, see ``Engine.leave``."""
+        self.readings -= 1
+        flight.followers.remove(read)
+        self._flights.leave(flight, served=served)
+
+    def count(self, reads: Sequence[FetchedRead]) -> None:
+        """Count reads whose clients have left, oldest first."""
+        self._counting.count_fetched(reads)
+
+    def reading_of(self, flight: Flight, job: JobContext | None, deadline: Deadline | None) -> EngineReading:
+        """Return the reading of a client that waits for ``flight`` by a read that is not plain any more."""
+        reading = self._new_reading(ReadRequest(flight.ref, job=job))
+        reading.adopt(flight, deadline)
+        return reading
+
+    def fill_of(self, flight: Flight) -> CallbackFill:
+        """Return a fill that fills ``flight`` from now on, for a read that is not plain any more."""
+        flight.filling = fill = CallbackFill(self._filler, flight, None, None, whole=True)
+        return fill

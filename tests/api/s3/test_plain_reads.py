@@ -1,0 +1,150 @@
+"""Plain reads of a worker: which reads are plain, and that they leave what the usual objects would leave."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.read.plain_read import PlainRead
+from tests.support.s3.cases import ok, part
+from tests.support.s3.fetching import fetching
+from tests.support.s3.scripted import CUT, WAIT, set_up
+
+pytestmark = pytest.mark.timeout(30)
+BODY = bytes(range(256)) * 200
+NEWER = BODY[::-1]
+
+
+@asynccontextmanager
+async def served(directory, **settings):
+    """Yield a proxy and a worker in front of it."""
+    async with set_up(directory, by_callbacks=True, **settings) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        yield setup, worker
+        await worker.settle()
+
+
+def plain(worker):
+    """Return the plain reads that are open."""
+    return [read for read in worker.fills._reads.values() if isinstance(read, PlainRead)]
+
+
+async def waiting(setup, client, *request):
+    """Send a request, and return when the server has it and waits."""
+    setup.server.reached.clear()
+    client.ask(*request)
+    await setup.server.reached.wait()
+
+
+def go_on(setup):
+    setup.server.go_on.set()
+
+
+async def test_an_unknown_object_is_read_plainly(tmp_path):
+    async with served(tmp_path) as (setup, worker):
+        setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)]]
+        client = await worker.client()
+        await waiting(setup, client, "/b/k", "x-shade-job: one;epoch=3")
+        assert len(plain(worker)) == setup.engine.readings == 1
+        go_on(setup)
+        assert (await client.answer()).body == BODY
+        await worker.settle()
+        assert setup.engine.readings == 0
+        assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+
+
+@pytest.mark.parametrize("why", ["range", "write", "busy"])
+async def test_other_reads_are_not_plain(tmp_path, why):
+    async with served(tmp_path) as (setup, worker):
+        setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(BODY)]]
+        client, other = await worker.client(), await setup.client()
+        if why == "busy":
+            await waiting(setup, other, "/b/k")
+            client.ask("/b/k")
+            while setup.engine.readings != 2:  # The coordinator refuses it, and answers the relayed read.
+                await asyncio.sleep(0.001)
+        elif why == "write":
+            async with setup.engine.writing([ObjectRef("b", "k")]):
+                await waiting(setup, client, "/b/k")
+        else:
+            await waiting(setup, client, "/b/k", "Range: bytes=0-9")
+        assert plain(worker) == []
+        go_on(setup)
+        answer = await client.answer()
+        assert answer.body == (BODY[:10] if why == "range" else BODY)
+
+
+async def test_a_reader_of_the_coordinator_joins_a_plain_read(tmp_path):
+    async with served(tmp_path) as (setup, worker):
+        setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)]]
+        client, other = await worker.client(), await setup.client()
+        await waiting(setup, client, "/b/k")
+        other.ask("/b/k")
+        await asyncio.sleep(0.01)
+        assert len(plain(worker)) == 1
+        go_on(setup)
+        assert (await client.answer()).body == (await other.answer()).body == BODY
+        assert len(setup.server.asked) == 1
+
+
+@pytest.mark.parametrize("arrives", [0, 1000])
+async def test_another_attempt_fills_the_page_of_a_plain_read_that_failed(tmp_path, arrives):
+    """Before the first byte the request is relayed; later, the coordinator asks for the rest."""
+    async with served(tmp_path) as (setup, worker):
+        head = ok(BODY).removesuffix(BODY)
+        begun = [head + BODY[:arrives], CUT] if arrives else [CUT]
+        setup.server.scripts["/b/k"] = [begun, [part(BODY, arrives, len(BODY)) if arrives else ok(BODY)]]
+        client = await worker.client()
+        assert (await client.get("/b/k")).body == BODY
+        await worker.settle()
+        assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+        assert setup.counted()["gets"][1] >= len(BODY)
+
+
+async def test_a_client_that_leaves_alone_ends_its_read(tmp_path):
+    async with served(tmp_path) as (setup, worker):
+        setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(BODY)]]
+        client = await worker.client()
+        await waiting(setup, client, "/b/k")
+        await client.close()
+        await worker.settle()
+        assert setup.engine.readings == 0
+        assert await setup.cached("/b/k") == {}
+        go_on(setup)
+
+
+async def test_a_page_written_during_its_read_is_not_stored(tmp_path):
+    async with served(tmp_path) as (setup, worker):
+        setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(NEWER, etag=b'"newer"')]]
+        client = await worker.client()
+        await waiting(setup, client, "/b/k")
+        async with setup.engine.writing([ObjectRef("b", "k")]):
+            pass
+        go_on(setup)
+        assert (await client.answer()).body == BODY, "the answer began before the write"
+        await worker.settle()
+        assert await setup.cached("/b/k") == {}
+        assert (await client.get("/b/k")).body == NEWER
+
+
+async def test_plain_reads_are_counted_as_others_are(tmp_path, monkeypatch):
+    shown = []
+    for is_plain in (True, False):
+        async with served(tmp_path / str(is_plain)) as (setup, worker):
+            if not is_plain:
+                monkeypatch.setattr(setup.engine.plain_reads, "begin", lambda *_: None)
+            paths = [f"/b/{number}" for number in range(8)]
+            for number, path in enumerate(paths):
+                setup.server.scripts[path] = [[ok(BODY[: 100 + number])]]
+            clients = [await worker.client() for _ in paths]
+            for number, (client, path) in enumerate(zip(clients, paths, strict=True)):
+                client.ask(path, *(["x-shade-job: one;epoch=3"] if number % 2 else []))
+            for client in clients:
+                assert (await client.answer()).status == 200
+            await worker.settle()
+            jobs = setup.proxy.stats.snapshot()["jobs"]["one"]["epochs"]
+            reads = {epoch: (row["requests"], row["bytes"], row["origin"]) for epoch, row in jobs.items()}
+            shown.append((setup.counted(), reads, setup.engine.cache.tick()))
+    assert shown[0] == shown[1]
