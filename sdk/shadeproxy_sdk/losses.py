@@ -30,7 +30,7 @@ _MOST_IDLE = 8
 _MOST_SHAPES = 16
 _idle_buffers: dict[Any, deque[tuple[Any, Any]]] = {}
 """Pinned memory and event for the next copies from a device, by device, type and shape of the tensor. Making
-both anew takes longer than the rest of ``capture``. Any thread appends and pops.
+them takes a part of the time of ``capture``. Any thread appends and pops.
 """
 
 Report = tuple[int, Captured, Captured, Captured | None, Captured | None]

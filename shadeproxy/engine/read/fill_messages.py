@@ -6,8 +6,8 @@ asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, 
 the coordinator fills the rest of the page, and reports it by ``FillProgress``. A prefetch begins with
 ``OrderFill``, and continues in the same way. If a page gets a place and delegating its write costs less than
 a copy, the coordinator sends ``WriteBody`` and the worker answers ``BodyWritten``. ``ident`` names the fill,
-within one worker, and is never used twice. Messages of one turn of the loop travel in one frame, and those
-for which nobody waits travel with the next one.
+within one worker, and is never used twice. Messages of one turn of the loop travel in one frame. Messages
+that no client waits for travel with the next one.
 """
 
 import asyncio
@@ -196,9 +196,7 @@ class Outbox:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def send_with_next(self, message: msgspec.Struct) -> None:
-        """Send with the next message for which somebody waits, but within ``_TOGETHER_S``. Raises as
-        ``send``.
-        """
+        """Send with the next message that is sent, but within ``_TOGETHER_S``. Raises as ``send``."""
         self._messages.append(msgspec.Raw(_encode(message)))
         if not self._is_due and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TOGETHER_S, self.flush)
