@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.copied import Copy, original
+from tests.support.copied import Copy, original, run_command
 from tests.support.served import COPIED_SERVE
 
 SLEEP = "import time; print(flush=True); time.sleep(300)"
@@ -99,3 +99,20 @@ def test_a_copy_has_no_descriptor_of_the_original(start, capfd):
 def test_what_only_a_new_interpreter_would_use_is_refused(start):
     with pytest.raises(AssertionError, match="only a new interpreter"):
         start("-c", "pass", environment={"PYTHONOPTIMIZE": "1"})
+
+
+def test_a_command_is_run_to_its_end_and_its_output_kept(tmp_path):
+    done = run_command("config", "--set", "policy.name=lru", environment={"SHADEPROXY__ORIGIN__REGION": "r"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 'name = "lru"' in done.stdout
+    assert 'region = "r"' in done.stdout
+    done = run_command("config", "--set", "policy.name=x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --set policy.name: ")
+
+
+def test_a_command_that_takes_too_long_is_ended(tmp_path):
+    places = [f"{name}={tmp_path / name}" for name in ("cache.ram.path", "state.path", "origin.path")]
+    settings = ["origin.kind=file", "s3.listen=127.0.0.1:0", "cache.disk.capacity=0", *places]
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_command("serve", *(word for one in settings for word in ("--set", one)), timeout_s=0.01)

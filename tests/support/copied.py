@@ -20,7 +20,8 @@ import threading
 import types
 from functools import cache
 from pathlib import Path
-from subprocess import TimeoutExpired
+from subprocess import CompletedProcess, TimeoutExpired
+from tempfile import TemporaryFile
 from typing import Any
 
 COPY = "a copy"
@@ -86,7 +87,9 @@ class Original:
             command = [sys.executable, "-m", __name__, str(theirs.fileno())]
             self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()])
 
-    def start(self, arguments: list[str], *, stderr: int, environment: dict[str, str]) -> Copy:
+    def start(
+        self, arguments: list[str], *, stdout: int = 1, stderr: int, environment: dict[str, str]
+    ) -> Copy:
         """Start a copy that does what an interpreter with these arguments would: ``-m module`` or ``-c text``
         with the arguments of the program.
         """
@@ -99,7 +102,7 @@ class Original:
             "directory": str(Path.cwd()),
             "mask": mask,
         }
-        return Copy(self, self._ask(order, 0, 1, stderr))
+        return Copy(self, self._ask(order, 0, stdout, stderr))
 
     def status_of(self, pid: int) -> int:
         """Return the exit status of a copy that has ended, and forget it."""
@@ -121,6 +124,30 @@ def original() -> Original:
     made = Original()
     atexit.register(made.close)
     return made
+
+
+def run_command(
+    *arguments: str, environment: dict[str, str] | None = None, timeout_s: float = 60
+) -> CompletedProcess[str]:
+    """Run ``shadeproxy`` with these arguments in a copy. ``environment``: variables beside those of the test.
+    Raises TimeoutExpired; the copy is ended then.
+    """
+    with TemporaryFile() as out, TemporaryFile() as error:
+        copy = original().start(
+            ["-m", "shadeproxy", *arguments],
+            stdout=out.fileno(),
+            stderr=error.fileno(),
+            environment=os.environ | (environment or {}),
+        )
+        try:
+            status = copy.wait(timeout_s)
+        finally:
+            copy.kill()
+        texts = []
+        for file in (out, error):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return CompletedProcess(arguments, status, *texts)
 
 
 def _read_at_start(environment: Any) -> dict[str, str]:
