@@ -1,5 +1,6 @@
 """Run the command line: ``python -m shadeproxy``, and the console script."""
 
+import gc
 import sys
 
 
@@ -10,8 +11,11 @@ def run() -> None:
             f"error: the proxy runs on Linux only, and this is {sys.platform}; run it on a Linux host or in a"
             " container. The SDK, shadeproxy-sdk, works here"
         )
+    # The collector would walk through the new modules again and again, and find nothing.
+    gc.disable()
     from shadeproxy.cli.main import run as run_commands  # noqa: PLC0415  other systems lack what it imports
 
+    gc.enable()
     run_commands()
 
 

@@ -1,7 +1,8 @@
 """Fixtures of every test. A blocking call of product code on the event loop fails the test that made it. So
 does an engine that the test left open, or that was not quiescent when it was closed.
 
-``serve``, for tests of the whole product, starts a real ``shadeproxy serve`` in its own process.
+``serve``, for tests of the whole product, starts a real ``shadeproxy serve`` in its own process. With the
+mark ``new_interpreter`` that process is started as its users do, and is no copy (copied.py).
 """
 
 import faulthandler
@@ -21,7 +22,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from shadeproxy.engine.engine import Engine
-from tests.support.served import SERVE, MakeServed, Served
+from tests.support.served import COPIED_SERVE, SERVE, MakeServed, Served
 
 # An example that takes longer than 200 ms shows how busy the machine is, not whether the code is right.
 settings.register_profile(
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "open_engine(reason): the test leaves an engine open on purpose")
+    config.addinivalue_line("markers", "new_interpreter: proxies of the test are started as their users do")
     config.stash[_STDERR] = os.dup(2)  # pytest puts a file in its place while a test runs
 
 
@@ -70,10 +72,13 @@ the mark.
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests that need more than `make test` installs and starts."""
-    marks = [mark for mark in _ASKED_FOR if mark not in config.option.markexpr]
-    unwanted = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
+    marks = {mark for mark in _ASKED_FOR if mark not in config.option.markexpr}
+    wanted, unwanted = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        found = unwanted if any(mark.name in marks for mark in item.iter_markers()) else wanted
+        found.append(item)
     if unwanted:
-        items[:] = [item for item in items if item not in unwanted]
+        items[:] = wanted
         config.hook.pytest_deselected(items=unwanted)
     if hasattr(config, "workerinput"):  # a process of xdist
         items.sort(key=_is_quick)
@@ -171,15 +176,17 @@ def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[MakeServed]:
+def serve(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeServed]:
     """Start a proxy. By keyword, ``cache__ram__capacity="1 MiB"`` sets cache.ram.capacity, and so on."""
-    yield from _serving(tmp_path)
+    yield from _serving(tmp_path, request)
 
 
 @pytest.fixture(scope="module")
-def serve_for_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeServed]:
+def serve_for_module(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[MakeServed]:
     """Start proxies like ``serve``, but for all tests of a module."""
-    yield from _serving(tmp_path_factory.mktemp("serve"))
+    yield from _serving(tmp_path_factory.mktemp("serve"), request)
 
 
 _NEEDS_TOKEN = "anonymous = false"
@@ -188,13 +195,14 @@ none.
 """
 
 
-def _serving(tmp_path: Path) -> Iterator[MakeServed]:
+def _serving(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeServed]:
     running: list[Served] = []
+    usual = SERVE if request.node.get_closest_marker("new_interpreter") else COPIED_SERVE
 
     def start(
         config: Path | None = None,
         environment: dict[str, str] | None = None,
-        program: tuple[str, ...] = SERVE,
+        program: tuple[str, ...] = usual,
         **settings: str,
     ) -> Served:
         name = tmp_path / f"proxy{len(running)}"

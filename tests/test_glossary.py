@@ -54,6 +54,7 @@ def entries() -> list[re.Match[str]]:
     return [one for one in matches if one is not None]
 
 
+@cache
 def names() -> dict[str, set[str]]:
     """Return public and private class names and module names, each with the files that have it."""
     found: dict[str, set[str]] = defaultdict(set)
@@ -111,10 +112,8 @@ def forms(word: str) -> set[str]:
 
 
 ENTRIES = entries()
-NAMES = names()
 SAID = {word.lower() for one in ENTRIES for word in re.findall(r"\w+", one["word"])}
 FORMS = {form for word in SAID | PLAIN for form in forms(word)}
-USED = {word.lower() for name in NAMES for word in words_of(name)}
 
 
 def test_a_word_has_one_line_and_one_meaning():
@@ -132,7 +131,7 @@ def test_the_lines_of_a_section_are_in_order():
 def test_names_are_made_of_the_words():
     strange = {
         name: sorted(files)
-        for name, files in NAMES.items()
+        for name, files in names().items()
         if any(word.lower() not in FORMS for word in words_of(name))
     }
     assert strange == {}, "say it with a word of docs/glossary.md, or give it a line there"
@@ -141,14 +140,15 @@ def test_names_are_made_of_the_words():
 def test_the_plain_words_are_needed():
     assert sorted(PLAIN) == PLAIN_WORDS
     assert sorted(PLAIN & SAID) == []
-    assert [word for word in PLAIN_WORDS if not forms(word) & USED] == []
+    used = {word.lower() for name in names() for word in words_of(name)}
+    assert [word for word in PLAIN_WORDS if not forms(word) & used] == []
 
 
 def test_things_of_one_name_are_one_thing():
     said = {one["word"].lower().replace(" ", "") for one in ENTRIES}
     shared = {
         name: sorted(files)
-        for name, files in NAMES.items()
+        for name, files in names().items()
         if name[0].isupper() and len(files) > 1 and not {name.lower(), name.lower().removesuffix("s")} & said
     }
     assert shared == {}
@@ -160,7 +160,7 @@ def test_words_that_were_replaced_are_in_no_name():
     }
     found = {
         name: sorted(files)
-        for name, files in NAMES.items()
+        for name, files in names().items()
         if any(f" {phrase} " in f" {' '.join(words_of(name)).lower()} " for phrase in old if phrase)
     }
     assert found == {}

@@ -1,8 +1,16 @@
-"""A test that hangs is shown with its stack in processes of xdist, and a fixture after a failure is ended."""
+"""A test that hangs is shown with its stack in processes of xdist, and a fixture after a failure is ended. No
+server goes on after a failure.
+"""
 
+import http.server
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import pytest
+
+from tests.e2e.loopback import served
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,3 +72,11 @@ def test_a_test_that_keeps_the_lock_is_shown(tmp_path):
 
 def test_a_stack_is_shown_before_the_time_limit_ends_the_process(pytestconfig):
     assert 0 < float(pytestconfig.getini("faulthandler_timeout")) < float(pytestconfig.getini("timeout"))
+
+
+def test_a_server_ends_with_the_test_that_fails_beside_it():
+    """Otherwise its thread would take a core, and keep the process from ending."""
+    before = threading.enumerate()
+    with pytest.raises(ValueError, match="no number"), served(http.server.BaseHTTPRequestHandler):
+        int("no number")
+    assert threading.enumerate() == before

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from shadeproxy.app import clustering, serve
+from shadeproxy.app import clustering
+from shadeproxy.app.serve import serve
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.config import Settings
 

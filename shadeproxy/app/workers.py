@@ -48,11 +48,13 @@ from shadeproxy.tiers.store import SegmentStore
 
 _log = structlog.get_logger(__name__)
 CRADLE = """
-import ctypes, os, sys
+import ctypes, gc, os, sys
 ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM: prctl(2)
 if os.getppid() != int(sys.argv[2]):
     os._exit(1)
+gc.disable()  # it would walk through all modules again and again, and find nothing
 from shadeproxy.app.worker import main
+gc.enable()
 main()
 """
 """The program of a worker. While it imports its modules it does not read its channel yet. Only this signal

@@ -11,7 +11,6 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from shadeproxy.api.s3 import COMPILED
-from shadeproxy.app import build_origin
 from shadeproxy.app.fitting import (
     descriptor_limit,
     judge_descriptors,
@@ -20,6 +19,7 @@ from shadeproxy.app.fitting import (
     tier_settings,
 )
 from shadeproxy.app.media import ghost_share
+from shadeproxy.app.origins import build_origin
 from shadeproxy.app.otel import INSTALL, is_installed
 from shadeproxy.app.worker_fills import why_no_fills
 from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders

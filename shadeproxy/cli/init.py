@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from shadeproxy.app import build_origin
+from shadeproxy.app.origins import build_origin
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError, NoCredentials, OriginAnswer, ShadeProxyError
 from shadeproxy.core.memory_limit import memory_limit

@@ -5,6 +5,7 @@ for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any o
 keeps its traceback. Heavy modules are imported by the command that needs them.
 """
 
+import gc
 import importlib.util
 import json
 import sys
@@ -75,9 +76,12 @@ def serve(config: ConfigOption = None, override: OverrideOption = None) -> None:
     Requests under way are finished then. SIGHUP reads the configuration again.
     """
     settings = Settings.load(config, override or ())
-    from shadeproxy import app as composition  # noqa: PLC0415  the servers are not loaded for other commands
+    # The collector would walk through all these modules again and again, and find nothing.
+    gc.disable()
+    from shadeproxy.app.serve import serve as serve_clients  # noqa: PLC0415  not loaded for other commands
 
-    composition.serve(settings, lambda: Settings.load(config, override or ()))
+    gc.enable()
+    serve_clients(settings, lambda: Settings.load(config, override or ()))
 
 
 @app.command("config")

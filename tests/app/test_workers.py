@@ -49,6 +49,26 @@ def test_it_does_not_outlive_its_coordinator(tmp_path):
         time.sleep(0.01)
 
 
+def test_the_collector_rests_only_while_the_worker_imports_its_modules(tmp_path):
+    package = tmp_path / "shadeproxy" / "app"
+    package.mkdir(parents=True)
+    for directory in (package, package.parent):
+        (directory / "__init__.py").touch()
+    module = "import gc\nprint(gc.isenabled())\ndef main(): print(gc.isenabled())\n"
+    (package / "worker.py").write_text(module)
+    command = [sys.executable, "-c", CRADLE, "0", str(os.getpid())]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    assert subprocess.check_output(command, env=environment, cwd=tmp_path) == b"False\nTrue\n"
+
+
+def test_a_worker_loads_nothing_of_the_coordinator():
+    code = "import sys, shadeproxy.app.worker; print(*sys.modules)"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    assert "shadeproxy.api.s3.relay" in loaded
+    others = ("app.proxy", "app.workers", "api.control", "hints.registry", "cluster.membership")
+    assert not loaded & {f"shadeproxy.{name}" for name in others}
+
+
 def test_it_ends_when_its_coordinator_is_gone_already():
     assert subprocess.run([sys.executable, "-c", CRADLE, "0", "1"], check=False).returncode == 1
 

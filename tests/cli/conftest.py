@@ -1,4 +1,4 @@
-"""A command line without the composition root: tests replace ``shadeproxy.app`` by a stand-in."""
+"""A command line without the composition root: tests replace what commands call of it by stand-ins."""
 
 import json
 import os
@@ -6,13 +6,13 @@ import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-import shadeproxy
+from shadeproxy.app import origins
+from shadeproxy.app import serve as serving
 from shadeproxy.cli.main import app
 from tests.support.cli_origin import FakeOrigin
 
@@ -41,14 +41,20 @@ def shade():
 
 @pytest.fixture
 def composition(monkeypatch):
-    """The stand-in for ``shadeproxy.app``: set ``serve`` and ``build_origin`` on it."""
-    module = ModuleType("shadeproxy.app")
-    module.__path__ = [str(Path(shadeproxy.__file__).parent / "app")]
-    monkeypatch.setitem(sys.modules, "shadeproxy.app", module)
-    monkeypatch.setattr(shadeproxy, "app", module, raising=False)
+    """The stand-in for the composition root: set ``serve`` and ``build_origin`` on it."""
+    stand_in = SimpleNamespace()
+
+    def serve(settings, load):
+        stand_in.serve(settings, load)
+
+    def build_origin(settings):
+        return stand_in.build_origin(settings)
+
+    monkeypatch.setattr(serving, "serve", serve)
+    monkeypatch.setattr(origins, "build_origin", build_origin)
     for name in ("check", "doctor", "init"):
         monkeypatch.delitem(sys.modules, f"shadeproxy.cli.{name}", raising=False)
-    yield module
+    yield stand_in
     for name in ("check", "doctor", "init"):
         sys.modules.pop(f"shadeproxy.cli.{name}", None)
 

@@ -1,5 +1,6 @@
 """serve, config, demo, version: how they start, and the one line that they print if they cannot."""
 
+import gc
 import importlib.util
 import subprocess
 import sys
@@ -68,8 +69,9 @@ def test_serve_hands_over_the_settings_and_how_to_read_them_again(shade, composi
     file = tmp_path / "c.toml"
     file.write_text("")
     served = []
-    composition.serve = lambda settings, load: served.extend((settings, load))
+    composition.serve = lambda settings, load: served.extend((settings, load, gc.isenabled()))
     assert shade("serve", "--config", file, "--set", "policy.name=lru").exit_code == 0
+    assert served[2]
     assert isinstance(served[0], Settings)
     assert served[0].policy.name == "lru"
     file.write_text('[policy]\nname = "fifo"\n[telemetry]\naccess_log = true\n')
@@ -198,3 +200,23 @@ def test_the_console_script_ends_with_the_status():
     assert bad.stderr.startswith("error: --set policy.name: ")
     assert status("version").stdout == "shadeproxy 0.1.0\n"
     assert status("no-such-command").returncode == 2
+
+
+def test_the_collector_rests_only_while_the_command_line_is_imported():
+    code = """
+import gc, sys
+from importlib import abc, machinery
+
+class CommandLine(abc.MetaPathFinder, abc.Loader):
+    def find_spec(self, name, *_):
+        return machinery.ModuleSpec(name, self) if name == "shadeproxy.cli.main" else None
+
+    def exec_module(self, module):
+        print(gc.isenabled())
+        module.run = lambda: print(gc.isenabled())
+
+sys.meta_path.insert(0, CommandLine())
+from shadeproxy.__main__ import run
+run()
+"""
+    assert subprocess.check_output([sys.executable, "-c", code]) == b"False\nTrue\n"

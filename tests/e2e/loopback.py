@@ -38,7 +38,9 @@ def served(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
     with _Server(handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-        server.cut_off()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.cut_off()

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 
 import pytest
 
+from tests.support.copied import run_command
 from tests.support.served import log_of, wait_for
 
 CLIENT = '[[auth.clients]]\naccess_key = "trainer"\nsecret_file = "{0}/secret"\n'
@@ -45,10 +44,8 @@ def run(command, config, bucket_directory, tmp_path):
         "cache.ram.capacity=4 MiB",
         "cache.disk.capacity=0",
     ]
-    line = [sys.executable, "-m", "shadeproxy", command, "--config", str(config)]
-    for flag in flags:
-        line += ["--set", flag]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    settings = (word for flag in flags for word in ("--set", flag))
+    return run_command(command, "--config", str(config), *settings)
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "config"])

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.served import log_of, wait_for
 
+pytestmark = pytest.mark.new_interpreter
+
 LIMIT = 256
 
 

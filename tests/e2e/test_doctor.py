@@ -3,23 +3,19 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 
 import pytest
 
+from tests.support.copied import run_command
 from tests.support.served import names, readyz, wait_for
 
 
 def doctor(served, *arguments: str, url: str = "") -> tuple[int, dict]:
     """Return exit status and report. Without ``url`` the configuration says where to ask."""
-    command = [sys.executable, "-m", "shadeproxy", "doctor", "--json", *served.arguments, *arguments]
-    command += ["--url", url] if url else []
-    done = subprocess.run(
-        command, env=os.environ | served.environment, capture_output=True, timeout=60, check=False
-    )
+    command = ["doctor", "--json", *served.arguments, *arguments, *(["--url", url] if url else [])]
+    done = run_command(*command, environment=served.environment)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -175,10 +175,11 @@ def test_each_read_of_what_cannot_be_cached_is_one_get(passing, name):
 
 def test_what_cannot_be_cached_is_said_once(passing):
     proxy, _ = passing
-    assert proxy.get("/readyz").get("warnings", []) == []
+    warning = "the origin sends objects that lack a strong ETag, or a length: they are not cached"
+    # It may have been found already that the root of this origin is none of an S3 server.
+    assert warning not in proxy.get("/readyz").get("warnings", [])
     for number in range(3):
         Got(proxy, "GET", f"etag-weak-short-changing.{number}")
-    warning = "the origin sends objects that lack a strong ETag, or a length: they are not cached"
     assert warning in proxy.get("/readyz")["warnings"]
     (line,) = log_of(proxy, "objects cannot be cached")
     assert (line["bucket"], line["example"]) == ("data", "s3://data/etag-weak-short-changing.0")

@@ -3,8 +3,6 @@ origin.
 """
 
 import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -14,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.copied import run_command
 from tests.support.served import wait_for
 
 OBJECT = bytes(20_000)
@@ -97,8 +96,8 @@ def test_a_cache_is_dropped_by_purge_all_but_not_under_a_running_proxy(serve, ot
     second = serve(**other_origin, cache__on_other_origin="set-aside")
     assert read(second.client(), "00000")[1] == "origin"
     wait_for(lambda: read(second.client(), "00000")[1] == "ram")
-    purge = [sys.executable, "-m", "shadeproxy", "purge", "--all", *second.arguments]
-    refused = subprocess.run(purge, capture_output=True, text=True, check=False)
+    purge = ["purge", "--all", *second.arguments]
+    refused = run_command(*purge)
     assert refused.returncode == 2
     path, pid = other_origin["cache__ram__path"], second.process.pid
     assert refused.stderr == (
@@ -106,12 +105,15 @@ def test_a_cache_is_dropped_by_purge_all_but_not_under_a_running_proxy(serve, ot
         " first; or drop single buckets or prefixes while it runs: shadeproxy purge s3://BUCKET/PREFIX\n"
     )
     second.stop()
-    only_looked = subprocess.run([*purge, "--dry-run"], capture_output=True, text=True, check=True)
+    only_looked = run_command(*purge, "--dry-run")
+    assert only_looked.returncode == 0
     assert "would drop" in only_looked.stdout
     second.start_whole()
     assert read(second.client(), "00000")[1] == "ram"
     second.stop()
-    assert "dropped" in subprocess.run(purge, capture_output=True, text=True, check=True).stdout
+    done = run_command(*purge)
+    assert done.returncode == 0
+    assert "dropped" in done.stdout
     second.start_whole()
     assert read(second.client(), "00000")[1] == "origin"
 
@@ -122,9 +124,7 @@ def test_a_check_beside_a_running_proxy_of_the_same_configuration_is_well(
 ):
     proxy = serve(**other_origin | {"origin__path": str(bucket_directory)}, s3__workers=workers)
     places = [f"s3.listen={urlsplit(proxy.s3).netloc}", f"control.listen={urlsplit(proxy.control).netloc}"]
-    command = [sys.executable, "-m", "shadeproxy", "check", *proxy.arguments]
-    command += [item for place in places for item in ("--set", place)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_command("check", *proxy.arguments, *(item for place in places for item in ("--set", place)))
     assert done.returncode == 0, done.stdout
     assert f"running proxy: process {proxy.process.pid} holds cache.ram.path" in done.stdout
     assert "and listens at s3.listen and control.listen: this configuration is in use" in done.stdout
@@ -150,7 +150,6 @@ def test_purge_all_takes_no_place(tmp_path, place):
     """The command empties directories of this machine, so it accepts neither a proxy's URL nor a prefix."""
     settings = [f"cache.ram.path={tmp_path}/ram", "cache.disk.capacity=0"]
     arguments = [item for setting in settings for item in ("--set", setting)]
-    command = [sys.executable, "-m", "shadeproxy", "purge", "--all", *place, *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = run_command("purge", "--all", *place, *arguments)
     assert ended.returncode == 2
     assert f"while no proxy runs on them: leave out {place[-1]}, or --all" in ended.stderr

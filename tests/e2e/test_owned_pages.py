@@ -6,8 +6,6 @@ The origin is a proxy of its own, without a cache: an S3 server on which the tes
 import http.client
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.support.certificate import write_certificate
+from tests.support.copied import run_command
 from tests.support.served import opened, readyz, wait_for
 
 from .owned import COUNT, KEYS, LEASE_S, cluster, get, owner_of, put, sent_bodies, settled, shares
@@ -435,8 +434,7 @@ def test_announced_orders_bring_hits_in_the_caches_of_all(join, bucket_directory
 
 def shadeproxy(proxy, *arguments):
     """Run a command about a proxy; return its exit status, and all that it wrote."""
-    command = [sys.executable, "-m", "shadeproxy", *arguments, "--url", proxy.control]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = run_command(*arguments, "--url", proxy.control)
     return ended.returncode, ended.stdout + ended.stderr
 
 

@@ -10,6 +10,7 @@ import urllib.request
 
 import pytest
 
+from tests.support.copied import run_command
 from tests.support.served import log_of, wait_for
 
 SIZE = 16_000
@@ -118,8 +119,8 @@ def test_what_was_warmed_is_read_without_the_origin(start):
     assert (dry["state"], dry["total"], dry["resident"]) == ("done", 40, 0)
     assert dry["bytes"] == dry["total_bytes"] == sum(len(key) * (SIZE // len(key)) for key in OTHERS)
     assert origin_reads(served) == 0
-    command = [sys.executable, "-m", "shadeproxy", "warm", "s3://data/rest/", "--url", served.control]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = run_command("warm", "s3://data/rest/", "--url", served.control)
+    assert done.returncode == 0, done.stderr
     assert done.stdout == "s3://data/rest/: 40 of 40 objects, read 625.0 KiB\n"
     assert read(served, OTHERS) == ["ram"] * len(OTHERS)
     assert origin_reads(served) == 40
@@ -153,8 +154,8 @@ def test_inspect_shows_what_is_cached_below_a_prefix_and_of_one_key(start):
     read(served, [*KEPT[:3], OTHERS[0]])
 
     def inspected(uri, *options):
-        command = [sys.executable, "-m", "shadeproxy", "inspect", uri, *options, "--url", served.control]
-        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=True)
+        done = run_command("inspect", uri, *options, "--url", served.control, "--json")
+        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     listed = wait_for(lambda: found if len((found := inspected("s3://data/keep/"))["objects"]) == 3 else None)

@@ -9,6 +9,8 @@ from shadeproxy.telemetry.processor import used_cpu_s
 from tests.support.served import wait_for
 from tests.support.workers import wait_for_workers
 
+pytestmark = pytest.mark.new_interpreter
+
 READS = 600
 SIZE = 100_000
 

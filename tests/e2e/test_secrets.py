@@ -19,6 +19,8 @@ from botocore.exceptions import ClientError
 
 from tests.support.served import log_of, wait_for
 
+pytestmark = pytest.mark.new_interpreter
+
 SECRETS = {
     "client": "client-Secret/one+two=three",
     "environment": "environment-secret-of-a-client",

@@ -10,6 +10,8 @@ import pytest
 import urllib3
 from botocore.exceptions import ClientError
 
+pytestmark = pytest.mark.new_interpreter
+
 SIZE = 20_000
 
 

@@ -9,12 +9,14 @@ import time
 
 import pytest
 
+from tests.support.copied import run_command
 
-def serve(tmp_path, *settings: str, config: str = "", seconds: float = 20, **environment: str):
-    command = [sys.executable, "-m", "shadeproxy", "serve"]
+
+def arguments(tmp_path, *settings: str, config: str = "") -> list[str]:
+    found = ["serve"]
     if config:
         (tmp_path / "config.toml").write_text(config)
-        command += ["--config", str(tmp_path / "config.toml")]
+        found += ["--config", str(tmp_path / "config.toml")]
     defaults = [
         "s3.listen=127.0.0.1:0",
         "control.listen=127.0.0.1:0",
@@ -25,16 +27,20 @@ def serve(tmp_path, *settings: str, config: str = "", seconds: float = 20, **env
         "telemetry.log_format=json",
     ]
     for setting in (*defaults, *settings):
-        command += ["--set", setting]
+        found += ["--set", setting]
+    return found
+
+
+def serve(tmp_path, *settings: str, **environment: str):
+    command = [sys.executable, "-m", "shadeproxy", *arguments(tmp_path, *settings)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | environment)
 
 
-def fails(tmp_path, *settings: str, code: int = 2, **kwargs: str) -> str:
-    process = serve(tmp_path, *settings, **kwargs)
-    _, text = process.communicate(timeout=30)
-    assert process.returncode == code, text.decode()
-    assert b"Traceback" not in text
-    return text.decode()
+def fails(tmp_path, *settings: str, code: int = 2, config: str = "", **environment: str) -> str:
+    done = run_command(*arguments(tmp_path, *settings, config=config), environment=environment, timeout_s=30)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
 
 
 @pytest.fixture
@@ -87,7 +93,10 @@ def test_too_few_descriptors_are_told_before_anything_is_opened(tmp_path, origin
     limited = ["sh", "-c", 'ulimit -n 60 && exec "$@"', "sh"]
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: real(limited + command, **options))
-    assert fails(tmp_path, "origin.kind=file", origin) == (
+    process = serve(tmp_path, "origin.kind=file", origin)
+    _, text = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert text.decode() == (
         "error: descriptors: the proxy may open 60 files and connections, and needs more than 70 without any"
         " client; raise the hard limit (LimitNOFILE=65536, ulimit -Hn, docker --ulimit nofile=65536)\n"
     )

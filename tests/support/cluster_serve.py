@@ -2,8 +2,7 @@
 memory of the ledger, no relayed request, no task.
 """
 
-import sys
-
+from tests.support.copied import COPY
 from tests.support.served import Served
 
 LATE_WRITE = "SHADEPROXY_TEST_LATE_WRITE_S"
@@ -40,7 +39,7 @@ if seconds := os.environ.get("{LATE_WRITE}"):
     Timing.__init__.__kwdefaults__["late_write_s"] = float(seconds)
 runpy.run_module("shadeproxy", run_name="__main__", alter_sys=True)
 """
-PROGRAM = (sys.executable, "-c", _TEXT)
+PROGRAM = (COPY, "-c", _TEXT)
 
 
 def assert_ends_quiescent(proxy: Served) -> None:

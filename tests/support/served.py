@@ -19,7 +19,10 @@ import boto3
 from botocore import UNSIGNED
 from botocore.config import Config
 
+from tests.support.copied import COPY, Copy, original
+
 SERVE = (sys.executable, "-m", "shadeproxy")
+COPIED_SERVE = (COPY, "-m", "shadeproxy")
 
 
 @dataclass
@@ -29,7 +32,7 @@ class Served:
     arguments: list[str]
     environment: dict[str, str]
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Copy | None = None
     s3: str = ""
     control: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
@@ -39,10 +42,14 @@ class Served:
     clients: list[Any] = field(default_factory=list)
 
     def start(self) -> None:
-        command = [*self.program, "serve", *self.arguments]
+        first, *arguments = [*self.program, "serve", *self.arguments]
+        environment = os.environ | self.environment
         with self.log.open("ab") as log:
             start = log.tell()
-            self.process = subprocess.Popen(command, stderr=log, env=os.environ | self.environment)
+            if first == COPY:
+                self.process = original().start(arguments, stderr=log.fileno(), environment=environment)
+            else:
+                self.process = subprocess.Popen([first, *arguments], stderr=log, env=environment)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             lines = self.log.read_bytes()[start:].splitlines()

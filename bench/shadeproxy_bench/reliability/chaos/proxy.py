@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from shadeproxy.app import serve
+from shadeproxy.app.serve import serve
 from shadeproxy.config import Settings
 from shadeproxy_bench.reliability.chaos.injected import Injected
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled

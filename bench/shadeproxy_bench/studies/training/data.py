@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from torch import nn
 
 from shadeproxy.demo import images
@@ -70,6 +69,8 @@ def data_sets(*, photos: int) -> Iterator[DataSet]:
 
 
 def _digits(name: str, words: str, *, wrong: float = 0.0, rare: float = 1.0) -> DataSet:
+    from sklearn.datasets import load_digits  # noqa: PLC0415  takes half a second, and only the data need it
+
     digits, drawn = load_digits(), np.random.default_rng(0)
     cut = round(len(digits.target) * (1 - _TEST_SHARE))
     pixels = (digits.images * 15).astype(np.uint8)

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from shadeproxy.app import serve
+from shadeproxy.app.serve import serve
 from shadeproxy.config import Settings
 from shadeproxy.tiers import directory
 from shadeproxy.tiers.medium import SYSTEM

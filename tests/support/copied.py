@@ -1,0 +1,205 @@
+"""Programs in Python as copies of one process that has imported the proxy's modules.
+
+A new interpreter needs more than half a second of CPU to import them, which is most of what a proxy uses in a
+test; a copy needs a few milliseconds. A copy is a process of its own in all else: it has the environment, the
+working directory, the file mode mask and the standard streams of the test that starts it, and ends as an
+interpreter does. Limits of resources, and command lines in /proc, are those of the first process.
+"""
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import types
+from functools import cache
+from pathlib import Path
+from subprocess import CompletedProcess, TimeoutExpired
+from tempfile import TemporaryFile
+from typing import Any
+
+COPY = "a copy"
+"""In place of the path of an interpreter: a copy runs the program."""
+_ROOT = Path(__file__).parents[2]
+_LARGEST = 1 << 20
+_READ_AT_START = ("PYTHON", "MALLOC_", "LD_", "LANG", "LC_")
+"""Beginnings of the names of variables that an interpreter reads before any module does."""
+_STREAMS = 3
+
+
+class Copy:
+    """A process that was copied, with the calls of ``subprocess.Popen`` that tests need."""
+
+    def __init__(self, original: "Original", pid: int) -> None:
+        self._original = original
+        self._descriptor = os.pidfd_open(pid)
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status; None: it runs."""
+        return self.returncode if self._has_ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status at the end of the process. Raises TimeoutExpired."""
+        if not self._has_ended(None if timeout is None else timeout * 1000):
+            assert timeout is not None
+            raise TimeoutExpired(f"the copy {self.pid}", timeout)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _has_ended(self, limit_ms: float | None) -> bool:
+        if self.returncode is None:
+            ended = select.poll()
+            ended.register(self._descriptor, select.POLLIN)
+            if not ended.poll(limit_ms):
+                return False
+            # Until now it is a zombie, so that nobody else has its number.
+            self.returncode = self._original.status_of(self.pid)
+            os.close(self._descriptor)
+        return True
+
+
+class Original:
+    """The process that is copied. It ends when this object is closed, or this process ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._environment = _read_at_start(os.environ)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()])
+
+    def start(
+        self, arguments: list[str], *, stdout: int = 1, stderr: int, environment: dict[str, str]
+    ) -> Copy:
+        """Start a copy that does what an interpreter with these arguments would: ``-m module`` or ``-c text``
+        with the arguments of the program.
+        """
+        assert _read_at_start(environment) == self._environment, "only a new interpreter would use them"
+        mask = os.umask(0)
+        os.umask(mask)
+        order = {
+            "arguments": arguments,
+            "environment": environment,
+            "directory": str(Path.cwd()),
+            "mask": mask,
+        }
+        return Copy(self, self._ask(order, 0, stdout, stderr))
+
+    def status_of(self, pid: int) -> int:
+        """Return the exit status of a copy that has ended, and forget it."""
+        return os.waitstatus_to_exitcode(self._ask({"ended": pid}))
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+    def _ask(self, order: dict[str, Any], *descriptors: int) -> int:
+        with self._lock:
+            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+            return int(self._control.recv(_LARGEST))
+
+
+@cache
+def original() -> Original:
+    """Return the one original of this process, which is started by the first call."""
+    made = Original()
+    atexit.register(made.close)
+    return made
+
+
+def run_command(
+    *arguments: str, environment: dict[str, str] | None = None, timeout_s: float = 60
+) -> CompletedProcess[str]:
+    """Run ``shadeproxy`` with these arguments in a copy. ``environment``: variables beside those of the test.
+    Raises TimeoutExpired; the copy is ended then.
+    """
+    with TemporaryFile() as out, TemporaryFile() as error:
+        copy = original().start(
+            ["-m", "shadeproxy", *arguments],
+            stdout=out.fileno(),
+            stderr=error.fileno(),
+            environment=os.environ | (environment or {}),
+        )
+        try:
+            status = copy.wait(timeout_s)
+        finally:
+            copy.kill()
+        texts = []
+        for file in (out, error):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return CompletedProcess(arguments, status, *texts)
+
+
+def _read_at_start(environment: Any) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+
+
+def _make_copies(control: socket.socket) -> dict[str, Any]:
+    """Make copies until the other end is closed, and exit then. Returns in each copy, with its order."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _STREAMS)
+        if not message:
+            sys.exit()
+        order: dict[str, Any] = json.loads(message)
+        if "ended" in order:
+            _, answer = os.waitpid(order["ended"], 0)
+        elif (answer := os.fork()) == 0:
+            for stream, descriptor in enumerate(descriptors):
+                os.dup2(descriptor, stream)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if answer == 0 and "ended" not in order:
+            return order
+        control.send(str(answer).encode())
+
+
+def _run(order: dict[str, Any]) -> None:
+    """Run the program of an order in this process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(order["mask"])
+    os.chdir(order["directory"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    kind, program, *arguments = order["arguments"]
+    sys.argv = [program if kind == "-m" else kind, *arguments]
+    if kind == "-m":
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(program, "<string>", "exec"), main.__dict__)
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and thereby this process
+    import shadeproxy.app.serve
+    import shadeproxy.cli.main  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # else each copy would write to the pages of all these objects when it collects
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        order = _make_copies(control)
+    _run(order)
+
+
+if __name__ == "__main__":
+    _main()
