@@ -5,12 +5,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from typing import TypeVar
 
 from shadeproxy_bench.objects import Piece
 
 _Result = TypeVar("_Result")
 _Ask = Callable[[Sequence[Piece]], _Result]
+_PATIENCE_S = 60.0
+_started: list[Barrier] = []
+"""The barrier of this process, if it belongs to a pool."""
 
 
 def ask_from_processes(
@@ -21,14 +25,22 @@ def ask_from_processes(
     """
     for piece in pieces:
         piece.body()  # A process made by fork has what the parent has computed.
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+    forking = get_context("fork")
+    # Each process takes one share: it waits for the others before it begins.
+    started = partial(_start, forking.Barrier(processes))
+    with ProcessPoolExecutor(processes, mp_context=forking, initializer=started) as pool:
         shares = [pieces[first::processes] for first in range(processes)]
         timed = list(pool.map(partial(_timed, ask), shares))
     results = [result for _, _, result in timed]
     return max(ended for _, ended, _ in timed) - min(began for began, _, _ in timed), results
 
 
+def _start(barrier: Barrier) -> None:
+    _started.append(barrier)
+
+
 def _timed(ask: _Ask[_Result], pieces: Sequence[Piece]) -> tuple[float, float, _Result]:
+    _started[-1].wait(_PATIENCE_S)
     # This clock is the same in all processes.
     began_s = time.perf_counter()
     result = ask(pieces)

@@ -57,7 +57,7 @@ _NAMESPACE_NAMES_DECODER = msgspec.msgpack.Decoder(tuple[str, str, str, bytes, i
 # MD5 entity tags, of one part or of several ("<hex>-12"), are stored as 16 bytes.
 _HEX_ETAG = re.compile(r'"([0-9a-f]{32})(-\d+)?"')
 _META_LIMIT_BYTES = 0xFFFF
-_MOST_REMEMBERED = 1024
+_MOST_REMEMBERED = 256
 MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
 PEEK_BYTES = 512
 """Bytes of the first read of a header. Nearly every header fits with its meta. A longer header needs a second

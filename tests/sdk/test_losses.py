@@ -1,5 +1,6 @@
 import re
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -105,10 +106,20 @@ class Device:
 
     def __init__(self):
         self.made = 0
+        self.is_plain = False
         self.copies = []
         self.cuda = self
 
-    def empty(self, shape, *, dtype, pin_memory):
+    @contextmanager
+    def inference_mode(self, *, mode):
+        assert not mode
+        self.is_plain = True
+        yield
+        self.is_plain = False
+
+    def empty(self, shape, *, dtype, device, pin_memory):
+        assert self.is_plain, "a tensor of inference mode could not be written to outside of it"
+        assert device == "cpu", "whatever the default device is"
         assert pin_memory
         self.made += 1
         return HostTensor(self, shape, dtype)

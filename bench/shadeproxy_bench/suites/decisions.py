@@ -1,9 +1,10 @@
 """The cost of the decision on a miss: which page of a full tier is evicted for the new page, if any."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from shadeproxy.core.delegated_body import WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.off_loop import AtOnce
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
 from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
@@ -49,6 +51,22 @@ class _Unwritten(SegmentStore):
         return [None] * len(locations)
 
 
+class _Beside(AtOnce):
+    """Works at once, and measures how long that takes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(
+        self, work: Callable[[], Any], done: Callable[[Any], Any], failed: Callable[[], Any], /
+    ) -> None:
+        started = time.thread_time()
+        made: list[Any] = []
+        super().__call__(work, made.append, failed)
+        self.seconds += time.thread_time() - started
+        done(made[0])
+
+
 def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measured:
     """Return microseconds to note a miss and to decide on its page, ``together`` of them in one turn of the
     loop.
@@ -57,14 +75,7 @@ def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measur
     rates off the event loop, so their time is not counted. ``mixed``: lognormal sizes, otherwise all of one
     size.
     """
-    random, beside_s = np.random.default_rng(0), [0.0]
-
-    def off_loop(work, done, failed) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001, ARG001
-        started = time.thread_time()
-        made = work()
-        beside_s[0] += time.thread_time() - started
-        done(made)
-
+    random, beside = np.random.default_rng(0), _Beside()
     lengths = lognormal(random, _OBJECTS, _MEAN_BYTES, 1.0) if mixed else np.full(_OBJECTS, _MEAN_BYTES)
     refs = [ObjectRef("bench", f"images/{number:08d}.jpg") for number in range(_OBJECTS)]
     body, spent = memoryview(bytes(int(lengths.max()))), list[float]()
@@ -77,7 +88,7 @@ def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measur
             stats=Stats(),
             ledger=Ledger(_CAPACITY_BYTES),
             rng=random,
-            off_loop=off_loop,
+            learn_off_loop=beside,
         )
         cache.recover()
         left = -(-decisions // together)
@@ -95,12 +106,12 @@ def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measur
                 )
                 for number in missing[:together]
             ]
-            full, beside_s[0] = tier.used_bytes > _FULL * _CAPACITY_BYTES, 0.0
+            full, beside.seconds = tier.used_bytes > _FULL * _CAPACITY_BYTES, 0.0
             started = time.thread_time()
             for new in pages:
                 cache.miss(new.page.ref, 0, explained=False)
             cache.insert_many(pages)
-            taken = time.thread_time() - started - beside_s[0]
+            taken = time.thread_time() - started - beside.seconds
             if full and len(pages) == together:
                 spent.append(taken / together * 1e6)
                 left -= 1

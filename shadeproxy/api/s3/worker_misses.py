@@ -208,7 +208,8 @@ class WorkerMisses:
             self._timer = asyncio.get_running_loop().call_later(PROGRESS_S, self._report_progress)
 
     async def aclose(self) -> None:
-        """Close the connections to the origin."""
+        """Send the last messages, and close the connections to the origin."""
+        self.outbox.flush()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._connecting:

@@ -304,7 +304,7 @@ class PageHistories:
             )
 
     def _refresh(self, tick: float) -> None:
-        if self.learner.is_due(tick):
+        if self.learner.is_due(tick) and not self._off_loop.is_resting:
             refresh = self.learner.begin(tick, len(self._residents))
             self._off_loop(refresh.run, self.learner.finish, self.learner.fail)
 

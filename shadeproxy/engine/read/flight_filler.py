@@ -30,8 +30,8 @@ READAHEAD_SHARE = 0.5
 _TOGETHER = 16
 """The number of fetched pages that are stored together without a wait for more."""
 
-_TOGETHER_BYTES = 1 << 20
-"""Bytes that are copied into a tier at once: more would hold the event loop too long."""
+# Copying more bytes at once holds the loop too long. A body for a worker to write counts an eighth.
+_TOGETHER_BYTES, _DELEGATED = 1 << 20, 8
 
 _COLLECTED_S = 0.004
 """Longest time for which a page waits for others. If a turn stores one to three pages, each costs up to twice
@@ -250,7 +250,7 @@ class FlightFiller:
             return
         arrived, ledger = self._arrived, self._ledger
         arrived.append((flight, writer))
-        self._arrived_bytes += flight.filled if writer is None else 0
+        self._arrived_bytes += flight.filled if writer is None else flight.filled // _DELEGATED
         if self._storing:
             return
         if (

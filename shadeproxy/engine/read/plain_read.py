@@ -27,8 +27,8 @@ _TIMED = 32
 class SharedPlainReads(SharedReads, Protocol):
     """The objects that all plain reads of one worker share; worker_fills.py implements it."""
 
-    filled: list[tuple[str, int, float]]
-    """Fills that have ended in this turn: their slot, bytes and time of the start."""
+    filled: list[tuple[int, float]]
+    """Fills that have ended in this turn: their bytes and the time of their start."""
     fetched: list[FetchedRead]
     """Reads whose client has left in this turn."""
 
@@ -46,17 +46,8 @@ class PlainRead:
     """Implements flight.py ``Filling`` and ``Follower``."""
 
     __slots__ = (
-        "_flight",
-        "_has_client",
-        "_hashed",
-        "_ident",
-        "_is_filling",
-        "_job",
-        "_reads",
-        "_slot",
-        "_start",
-        "_started_s",
-        "deadline",
+        "_flight", "_has_client", "_hashed", "_ident", "_is_filling", "_job", "_reads", "_replaced",
+        "_slot", "_start", "_started_s", "deadline",
     )  # fmt: skip
 
     def __init__(self, reads: SharedPlainReads, ident: int, slot: str, deadline: Deadline) -> None:
@@ -69,6 +60,7 @@ class PlainRead:
         self._started_s = reads.counts.now_s()
         self._start = -1  # of the body in the fill memory; -1: no head has come
         self._is_filling = self._has_client = True
+        self._replaced: WorkerRead | None = None
 
     def begin(self, ref: ObjectRef, hashed: int, job: JobContext | None) -> bool:
         """Begin to read the object with the hash ``hashed``. Return False, with nothing done, if the read is
@@ -92,8 +84,9 @@ class PlainRead:
         """See ``Follower.look``. The worker sends the bytes to its client."""
 
     def too_late(self) -> None:
-        """See ``Follower.too_late``."""
-        self._general().too_late()
+        """See ``Follower.too_late``. The flight may call this some turns after it saw the deadline pass."""
+        if self._has_client or self._replaced is not None:
+            self._general().too_late()
 
     def abort(self) -> None:
         """See ``Filling.abort``."""
@@ -122,6 +115,9 @@ class PlainRead:
 
     def _open(self, message: FillHead) -> None:
         reads, length = self._reads, message.length
+        if self._start >= 0 or length != min(message.size, reads.plain.page_size):
+            self._general().hear(message)
+            return
         memory = reads.memory.view(message.start, length, reads.free)
         self._start = message.start
         if not self._ident % _TIMED:
@@ -142,12 +138,15 @@ class PlainRead:
         length = flight.length
         self._arrived(length)
         self._is_filling = False
-        reads.filled.append((self._slot, length, self._started_s))
+        reads.slots.give(self._slot)
+        reads.filled.append((length, self._started_s))
         reads.plain.complete(flight, self._hashed, reads.writer_of(self._start, length))
         if not self._has_client:
             reads.forget(self._ident)
 
     def _left(self, message: ClientLeft) -> None:
+        if not self._has_client:
+            return
         reads, flight = self._reads, self._flight
         self._has_client = False
         if message.start >= 0 and flight.meta is not None:
@@ -158,7 +157,9 @@ class PlainRead:
         reads.plain.leave(flight, self, served=message.served)
 
     def _general(self) -> WorkerRead:
-        """Replace this object by those that know every course of a read."""
+        """Replace this object by those that know every course of a read; return the new read. Idempotent."""
+        if self._replaced is not None:
+            return self._replaced
         reads, flight = self._reads, self._flight
         reading = reads.plain.reading_of(flight, self._job, self.deadline) if self._has_client else None
         sink = reads.plain.fill_of(flight) if self._is_filling else None
@@ -169,4 +170,5 @@ class PlainRead:
         if self._has_client:
             flight.followers[flight.followers.index(self)] = read
         reads.replace(self._ident, read)
+        self._replaced = read
         return read

@@ -42,6 +42,7 @@ class PlainReads:
         self._versions = versions
         self._counting = counting
         self._new_reading = new_reading
+        self.page_size = self._filler.page_size
         self.readings = 0
         """Number of reads of the engine, plain or not, that are open."""
 

@@ -104,7 +104,7 @@ class WorkerFills:
         self.engine = engine
         self.plain = engine.plain_reads
         """See ``SharedPlainReads.plain``."""
-        self.filled: list[tuple[str, int, float]] = []
+        self.filled: list[tuple[int, float]] = []
         self.fetched: list[FetchedRead] = []
         self._is_counting = False
         self.memory = memory
@@ -152,18 +152,20 @@ class WorkerFills:
 
     def hear(self, frame: bytes) -> None:
         """Process a frame of the worker."""
-        for message in from_worker(frame):
-            if isinstance(message, BeginFill):
-                self._begin(message)
-            elif isinstance(message, BodyWritten):
-                self._bodies.pop(message.start).end(message)
-            elif (read := self._reads.get(message.ident)) is not None:
-                read.hear(message)
-            elif isinstance(message, FillHead):
-                self.outbox.send_with_next(FreeExtent(message.start))
-        if (self.filled or self.fetched) and not self._is_counting:
-            self._is_counting = True
-            self._loop.call_soon(self._count_plain)
+        try:
+            for message in from_worker(frame):
+                if isinstance(message, BeginFill):
+                    self._begin(message)
+                elif isinstance(message, BodyWritten):
+                    self._bodies.pop(message.start).end(message)
+                elif (read := self._reads.get(message.ident)) is not None:
+                    read.hear(message)
+                elif isinstance(message, FillHead):
+                    self.outbox.send_with_next(FreeExtent(message.start))
+        finally:
+            if (self.filled or self.fetched) and not self._is_counting:
+                self._is_counting = True
+                self._loop.call_soon(self._count_plain)
 
     def close(self) -> None:
         """Let other readers of its pages go on, because the worker is gone or about to end. Idempotent."""
@@ -209,12 +211,11 @@ class WorkerFills:
         self._reads[ident] = read
 
     def _count_plain(self) -> None:
-        """Count the plain reads that ended in this turn of the loop, and give their slots back."""
+        """Count the plain reads that ended in this turn of the loop."""
         self._is_counting = False
         if self.filled:
             filled, self.filled = self.filled, []
-            self.slots.give(*[slot for slot, _, _ in filled])
-            self.counts.note_whole([(size_bytes, started_s) for _, size_bytes, started_s in filled])
+            self.counts.note_whole(filled)
         if self.fetched:
             fetched, self.fetched = self.fetched, []
             self.plain.count(fetched)

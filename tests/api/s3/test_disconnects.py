@@ -100,7 +100,7 @@ class Scene:
         # A thread may be in the middle of publishing: a direct client that goes away then sees the same.
         writing = self.threads is not None and not self.threads.are_idle()
         return not (serving or writing) and not any(
-            engine._readings or len(engine._filling.flights) or engine._ledger.taken_bytes
+            engine.readings or len(engine._filling.flights) or engine._ledger.taken_bytes
             for engine in engines
         )
 

@@ -3,9 +3,18 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.read.fill_messages import (
+    BodyWritten,
+    ClientLeft,
+    FillComplete,
+    FillFailure,
+    FillHead,
+    RefuseFill,
+)
 from shadeproxy.engine.read.plain_read import PlainRead
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import fetching
@@ -148,3 +157,92 @@ async def test_plain_reads_are_counted_as_others_are(tmp_path, monkeypatch):
             reads = {epoch: (row["requests"], row["bytes"], row["origin"]) for epoch, row in jobs.items()}
             shown.append((setup.counted(), reads, setup.engine.cache.tick()))
     assert shown[0] == shown[1]
+
+
+class Late:
+    """A deadline that has passed."""
+
+    left_s = arriving_left_s = -1.0
+
+
+@asynccontextmanager
+async def late(setup, worker):
+    """Yield the ident of a read whose deadline has passed. The loop has had no time to tell the read, because
+    many others are late as well.
+    """
+    setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(BODY)]]
+    await waiting(setup, await worker.client(), "/b/k")
+    ((ident, read),) = worker.fills._reads.items()
+    flight, read.deadline = read._flight, Late()
+    while flight._pace.take():
+        pass
+    flight.refuse_late()
+    yield ident
+    await asyncio.sleep(0.02)
+
+
+def hear(worker, *messages):
+    worker.fills.hear(msgspec.msgpack.encode(messages))
+
+
+async def test_a_deadline_that_passed_before_its_client_left_changes_nothing(tmp_path):
+    async with served(tmp_path) as (setup, worker):
+        async with late(setup, worker) as ident:
+            hear(worker, ClientLeft(ident))
+        assert worker.fills._reads == {}
+        assert setup.reads.limited.open_now == setup.engine.readings == 0
+        worker.lose()
+        go_on(setup)
+
+
+async def test_a_deadline_that_passed_before_a_failure_reaches_the_client(tmp_path, monkeypatch):
+    failures, sent = [], []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+    async with served(tmp_path) as (setup, worker):
+        send = worker.fills.outbox.send
+        monkeypatch.setattr(
+            worker.fills.outbox, "send", lambda message: (sent.append(message), send(message))
+        )
+        async with late(setup, worker) as ident:
+            hear(worker, FillFailure(ident, "OriginUnavailable", "no answer"))
+        assert failures == []
+        assert RefuseFill(ident, late=True) in sent
+        go_on(setup)
+
+
+async def test_a_slot_that_a_frame_frees_serves_the_next_read_of_the_frame(tmp_path):
+    async with served(tmp_path) as (setup, worker):
+        setup.reads.limited.resize(1)
+        client = await worker.client()
+        for number in range(10):
+            setup.server.scripts[f"/b/{number}"] = [[ok(BODY)]]
+            assert (await client.get(f"/b/{number}")).body == BODY
+        assert len(worker.begun) == 10
+
+
+async def test_a_message_that_cannot_be_processed_leaves_no_slot_taken(tmp_path):
+    async with served(tmp_path) as (setup, worker):
+        setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(BODY)]]
+        await waiting(setup, await worker.client(), "/b/k")
+        (ident,) = worker.fills._reads
+        head = FillHead(ident, 0, 4096, '"e"', 4096, (), doubtful=False)
+        with pytest.raises(KeyError):
+            hear(worker, head, FillComplete(ident), BodyWritten(999_424, None))
+        await asyncio.sleep(0)
+        assert setup.reads.limited.open_now == 0
+        assert setup.counted()["gets"] == (2, 4096 + 4)
+        worker.lose()
+        go_on(setup)
+
+
+async def test_a_head_with_another_length_than_its_page_is_not_stored(tmp_path):
+    async with served(tmp_path) as (setup, worker):
+        setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(BODY)]]
+        await waiting(setup, await worker.client(), "/b/k")
+        (ident,) = worker.fills._reads
+        hear(worker, FillHead(ident, 0, 4096, '"e"', 9999, (), doubtful=False), FillComplete(ident))
+        await asyncio.sleep(0.05)
+        cached = await setup.cached("/b/k")
+        assert cached == {} or cached["pages"] == {0: BODY}
+        worker.lose()
+        go_on(setup)
