@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.response import break_off
 
 
 async def test_a_reset_connection_ends_at_once_and_is_no_end_of_the_answer():
@@ -24,7 +24,7 @@ async def test_a_reset_connection_ends_at_once_and_is_no_end_of_the_answer():
         transport = await made
         assert type(transport).__module__.startswith("uvloop")
         transport.write(bytes(64 << 20))
-        reset_on_close(transport)
+        break_off(transport)
         await asyncio.wait_for(lost.wait(), 5)
         client.settimeout(5)
         with pytest.raises(ConnectionResetError):
