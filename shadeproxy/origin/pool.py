@@ -8,6 +8,7 @@ instead of one timer for every read.
 
 import asyncio
 import errno
+import socket
 import ssl
 from collections import deque
 from contextvars import Context
@@ -34,6 +35,9 @@ class Timeouts(NamedTuple):
     ``pool_s``: until a connection of the pool is free, or may be opened. ``idle_s``: how long a connection is
     kept without a request. Firewalls forget silent connections after minutes. Servers close them after 20 s
     or more: that is noticed, and a request that was on its way is sent again.
+
+    ``dead_link_s``: how long a server's machine may acknowledge nothing; 0.0: any time. A server that works
+    for long acknowledges, because its kernel does.
     """
 
     connect_s: float = 5.0
@@ -41,6 +45,15 @@ class Timeouts(NamedTuple):
     pool_s: float = 10.0
     idle_s: float = 60.0
     bounds: ReadBounds = DEFAULT_BOUNDS
+    dead_link_s: float = 0.0
+
+
+def watch_link(connection: socket.socket, dead_link_s: float) -> None:
+    """Let the kernel end a connection as ``Timeouts.dead_link_s`` says, also one that waits for an answer."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(dead_link_s / 2)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead_link_s * 1000))
 
 
 class NotConnected(Exception):
@@ -217,7 +230,9 @@ class ConnectionPool:
                 )
                 # Use an empty context, because the connection will also serve other requests than the one
                 # that opens it.
-                _, connection = await loop.create_task(opening, context=Context())
+                transport, connection = await loop.create_task(opening, context=Context())
+                if self._timeouts.dead_link_s:
+                    watch_link(transport.get_extra_info("socket"), self._timeouts.dead_link_s)
         except TimeoutError:
             raise NotConnected from None
         except OSError as error:

@@ -7,10 +7,12 @@ unchanged.
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +34,7 @@ from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
-from shadeproxy.origin.pool import Timeouts
+from shadeproxy.origin.pool import Timeouts, watch_link
 from shadeproxy.origin.tls_failure import why_tls_failed
 
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
@@ -92,6 +94,7 @@ class S3Transport:
         )
         self._read_s = timeouts.read_s
         self._connect_s = timeouts.pool_s + timeouts.connect_s
+        self._dead_link_s = timeouts.dead_link_s
         self._max_connections = max_connections
         self._tls = tls
         self._clock = clock
@@ -190,7 +193,11 @@ class S3Transport:
         # The session is not made in __init__, because it belongs to the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=_Connector(limit=self._max_connections, ssl=self._tls or True),
+                connector=_Connector(
+                    limit=self._max_connections,
+                    ssl=self._tls or True,
+                    socket_factory=partial(_watched_socket, self._dead_link_s) if self._dead_link_s else None,
+                ),
                 timeout=self._timeout,
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -217,6 +224,13 @@ class _Connector(aiohttp.TCPConnector):
                 return connection
             connection.close()
         return None
+
+
+def _watched_socket(dead_link_s: float, address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    connection = socket.socket(family, kind, protocol)
+    watch_link(connection, dead_link_s)
+    return connection
 
 
 def _noting_what_is_sent() -> aiohttp.TraceConfig:

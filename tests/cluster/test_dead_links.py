@@ -1,0 +1,76 @@
+"""A request to a node that the network no longer reaches ends after ``dead_link_s``; one to a node that works
+for long does not. Both nodes live, so no FIN and no reset comes. The packets are lost between real network
+namespaces.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from shadeproxy_bench.reliability.cluster import namespaces
+
+_PROGRAM = """
+import asyncio, contextlib, json, uvloop
+from shadeproxy.cluster.peers import PEER_TIMEOUTS, Peers
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.origin.base import ForwardRequest, once
+from shadeproxy_bench.reliability.cluster import namespaces
+from shadeproxy_bench.reliability.cluster.namespaces import Namespaces, _ip, enter, entered
+
+if not entered():
+    enter()
+network = Namespaces(["near", "owner"], dict)
+
+async def serve(reader, writer):
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        head = await reader.readuntil(b"\\r\\n\\r\\n")
+        if head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\\r\\nETag: \\"e\\"\\r\\nContent-Length: 10\\r\\n\\r\\nhalf")
+        await asyncio.Event().wait()
+
+async def ask(origin, method):
+    body = {} if method == "GET" else {"body": once(b"new"), "content_length": 3}
+    request = ForwardRequest(method, ObjectRef("b", "k"), "/b/k", **body)
+    try:
+        async with origin.forward(request) as answer:
+            async for _ in answer.chunks:
+                pass
+    except Exception as error:
+        return type(error).__name__
+
+def cut(host):
+    lost = (host, "lladdr", namespaces._NOWHERE, "dev", "shade0", "nud", "permanent")
+    _ip("neigh", "replace", *lost)
+
+async def main():
+    await network.open()
+    listener = network._socket_at("owner")
+    listener.bind(("0.0.0.0", 9002))
+    server = await asyncio.start_server(serve, sock=listener)
+    peers = Peers("near", "c", ("secret",), clock=SystemClock(),
+                  timeouts=PEER_TIMEOUTS._replace(dead_link_s=2.0))
+    facts = NodeFacts(node="owner", weight=1.0, peer=f"{network._host('owner')}:9002")
+    origin = peers.find(facts).origin
+    asked = {method: asyncio.create_task(ask(origin, method)) for method in ("GET", "PUT")}
+    _, waiting = await asyncio.wait(asked.values(), timeout=5)
+    found = {"slow": len(waiting)}
+    cut(network._host("owner"))
+    await asyncio.wait(waiting, timeout=15)
+    found |= {method: task.result() if task.done() else "" for method, task in asked.items()}
+    print(json.dumps(found), flush=True)
+
+uvloop.run(main())
+"""
+
+
+def test_a_dead_link_ends_reads_and_writes_and_a_slow_node_none():
+    if why := namespaces.refusal():
+        pytest.skip(f"network namespaces are not permitted: {why}")
+    command = [sys.executable, "-c", _PROGRAM]
+    told = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert told.stdout, told.stderr.decode()
+    assert json.loads(told.stdout) == {"slow": 2, "GET": "BodyCutShort", "PUT": "OutcomeUnknown"}
