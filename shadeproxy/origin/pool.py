@@ -8,7 +8,6 @@ instead of one timer for every read.
 
 import asyncio
 import errno
-import socket
 import ssl
 from collections import deque
 from contextvars import Context
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.fair_queue import granted
 from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.link_watch import ask_when_idle
 
 
 class Peer(NamedTuple):
@@ -36,8 +36,7 @@ class Timeouts(NamedTuple):
     kept without a request. Firewalls forget silent connections after minutes. Servers close them after 20 s
     or more: that is noticed, and a request that was on its way is sent again.
 
-    ``dead_link_s``: how long a server's machine may acknowledge nothing; 0.0: any time. A server that works
-    for long acknowledges, because its kernel does.
+    ``dead_link_s``: how long a server's machine may acknowledge nothing (link_watch.py); 0.0: any time.
     """
 
     connect_s: float = 5.0
@@ -46,14 +45,6 @@ class Timeouts(NamedTuple):
     idle_s: float = 60.0
     bounds: ReadBounds = DEFAULT_BOUNDS
     dead_link_s: float = 0.0
-
-
-def watch_link(connection: socket.socket, dead_link_s: float) -> None:
-    """Let the kernel end a connection as ``Timeouts.dead_link_s`` says, also one that waits for an answer."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(dead_link_s / 2)))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead_link_s * 1000))
 
 
 class NotConnected(Exception):
@@ -232,7 +223,8 @@ class ConnectionPool:
                 # that opens it.
                 transport, connection = await loop.create_task(opening, context=Context())
                 if self._timeouts.dead_link_s:
-                    watch_link(transport.get_extra_info("socket"), self._timeouts.dead_link_s)
+                    # A request is short. If it is lost, the caller waits no longer for the head of an answer.
+                    ask_when_idle(transport.get_extra_info("socket"), self._timeouts.dead_link_s)
         except TimeoutError:
             raise NotConnected from None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""One signed HTTP exchange with an S3 server. Only this file and s3.py know aiohttp's client.
+"""One signed HTTP exchange with an S3 server. Only this file, link_watch.py and s3.py know aiohttp's client.
 
 The request is sent byte for byte as it was signed: no normalised URLs, no added headers, no redirects,
 cookies, proxies or decompression. A request that may have changed something is sent once. Every foreign
@@ -7,12 +7,10 @@ unchanged.
 """
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +32,8 @@ from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
-from shadeproxy.origin.pool import Timeouts, watch_link
+from shadeproxy.origin.link_watch import LinkWatch
+from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.tls_failure import why_tls_failed
 
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
@@ -94,7 +93,7 @@ class S3Transport:
         )
         self._read_s = timeouts.read_s
         self._connect_s = timeouts.pool_s + timeouts.connect_s
-        self._dead_link_s = timeouts.dead_link_s
+        self._links = LinkWatch(timeouts.dead_link_s) if timeouts.dead_link_s else None
         self._max_connections = max_connections
         self._tls = tls
         self._clock = clock
@@ -125,6 +124,8 @@ class S3Transport:
             await sending.stop()
 
     async def aclose(self) -> None:
+        if self._links is not None:
+            self._links.close()
         if self._session is not None:
             await self._session.close()
 
@@ -196,7 +197,7 @@ class S3Transport:
                 connector=_Connector(
                     limit=self._max_connections,
                     ssl=self._tls or True,
-                    socket_factory=partial(_watched_socket, self._dead_link_s) if self._dead_link_s else None,
+                    socket_factory=None if self._links is None else self._links.make_socket,
                 ),
                 timeout=self._timeout,
                 auto_decompress=False,
@@ -224,13 +225,6 @@ class _Connector(aiohttp.TCPConnector):
                 return connection
             connection.close()
         return None
-
-
-def _watched_socket(dead_link_s: float, address: aiohttp.AddrInfoType) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    connection = socket.socket(family, kind, protocol)
-    watch_link(connection, dead_link_s)
-    return connection
 
 
 def _noting_what_is_sent() -> aiohttp.TraceConfig:

@@ -30,11 +30,15 @@ async def serve(reader, writer):
         head = await reader.readuntil(b"\\r\\n\\r\\n")
         if head.startswith(b"GET"):
             writer.write(b"HTTP/1.1 200 OK\\r\\nETag: \\"e\\"\\r\\nContent-Length: 10\\r\\n\\r\\nhalf")
+        if b"/b/first" in head:
+            writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+            await reader.readuntil(b"\\r\\n\\r\\n")
+        writer.transport.pause_reading()
         await asyncio.Event().wait()
 
-async def ask(origin, method):
-    body = {} if method == "GET" else {"body": once(b"new"), "content_length": 3}
-    request = ForwardRequest(method, ObjectRef("b", "k"), "/b/k", **body)
+async def ask(origin, method, key="k", size=3):
+    body = {} if method == "GET" else {"body": once(bytes(size)), "content_length": size}
+    request = ForwardRequest(method, ObjectRef("b", key), f"/b/{key}", **body)
     try:
         async with origin.forward(request) as answer:
             async for _ in answer.chunks:
@@ -55,12 +59,19 @@ async def main():
                   timeouts=PEER_TIMEOUTS._replace(dead_link_s=2.0))
     facts = NodeFacts(node="owner", weight=1.0, peer=f"{network._host('owner')}:9002")
     origin = peers.find(facts).origin
-    asked = {method: asyncio.create_task(ask(origin, method)) for method in ("GET", "PUT")}
+    # One connection is left for a write after the cut.
+    assert await asyncio.gather(*(ask(origin, "PUT", "first") for _ in range(3))) == [None] * 3
+    asked = {
+        "read": asyncio.create_task(ask(origin, "GET")),
+        "sent": asyncio.create_task(ask(origin, "PUT", "new", 3)),
+        "being sent": asyncio.create_task(ask(origin, "PUT", "long", 32 << 20)),
+    }
     _, waiting = await asyncio.wait(asked.values(), timeout=5)
     found = {"slow": len(waiting)}
     cut(network._host("owner"))
-    await asyncio.wait(waiting, timeout=15)
-    found |= {method: task.result() if task.done() else "" for method, task in asked.items()}
+    asked["later"] = asyncio.create_task(ask(origin, "PUT"))
+    await asyncio.wait(asked.values(), timeout=15)
+    found |= {name: task.result() if task.done() else "" for name, task in asked.items()}
     print(json.dumps(found), flush=True)
 
 uvloop.run(main())
@@ -73,4 +84,10 @@ def test_a_dead_link_ends_reads_and_writes_and_a_slow_node_none():
     command = [sys.executable, "-c", _PROGRAM]
     told = subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert told.stdout, told.stderr.decode()
-    assert json.loads(told.stdout) == {"slow": 2, "GET": "BodyCutShort", "PUT": "OutcomeUnknown"}
+    assert json.loads(told.stdout) == {
+        "slow": 3,
+        "read": "BodyCutShort",
+        "sent": "OutcomeUnknown",
+        "being sent": "OutcomeUnknown",
+        "later": "OutcomeUnknown",
+    }
