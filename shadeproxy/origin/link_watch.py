@@ -9,6 +9,7 @@ nothing was acknowledged. TCP_USER_TIMEOUT would also end a connection whose ser
 import asyncio
 import socket
 import struct
+from contextlib import suppress
 from weakref import WeakSet
 
 import aiohttp
@@ -16,8 +17,9 @@ import aiohttp
 _ASK_EVERY_S = 1
 _LOOKS = 4
 _INFO_BYTES = 104
-# ``tcpi_probes``, ``tcpi_unacked`` and ``tcpi_last_ack_recv`` (milliseconds) of <linux/tcp.h>.
-_INFO = struct.Struct("@3xB20xI28xI")
+# ``tcpi_state``, ``tcpi_probes``, ``tcpi_unacked``, ``tcpi_last_ack_recv`` (milliseconds) of <linux/tcp.h>.
+_INFO = struct.Struct("@B2xB20xI28xI")
+_ESTABLISHED = 1
 _UNANSWERED = 2
 """Questions about a closed window without an answer. One may just be on its way."""
 
@@ -56,7 +58,8 @@ class LinkWatch:
             if connection.fileno() < 0:
                 self._sockets.discard(connection)
             elif _waits_for_s(connection) >= self._dead_link_s:
-                connection.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # if the kernel has just ended it
+                    connection.shutdown(socket.SHUT_RDWR)
         if self._sockets:
             self._set_timer()
 
@@ -74,7 +77,10 @@ def ask_when_idle(connection: socket.socket, dead_link_s: float) -> None:
 
 
 def _waits_for_s(connection: socket.socket) -> float:
-    """Return for how long the other machine has not acknowledged what was sent; 0.0 if it need not."""
+    """Return for how long the other machine has not acknowledged what was sent; 0.0 if it need not. A
+    connection that is being opened has a time limit of its own.
+    """
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    probes, unacked, last_ack_ms = _INFO.unpack_from(told)
-    return last_ack_ms / 1000 if unacked or probes >= _UNANSWERED else 0.0
+    state, probes, unacked, last_ack_ms = _INFO.unpack_from(told)
+    is_waiting = state == _ESTABLISHED and (unacked or probes >= _UNANSWERED)
+    return last_ack_ms / 1000 if is_waiting else 0.0
