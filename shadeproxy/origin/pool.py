@@ -222,14 +222,15 @@ class ConnectionPool:
                 # Use an empty context, because the connection will also serve other requests than the one
                 # that opens it.
                 transport, connection = await loop.create_task(opening, context=Context())
-                if self._timeouts.dead_link_s:
+                link = transport.get_extra_info("socket")  # None if the connection is lost already.
+                if self._timeouts.dead_link_s and link is not None:
                     # A request is short. If it is lost, the caller waits no longer for the head of an answer.
-                    ask_when_idle(transport.get_extra_info("socket"), self._timeouts.dead_link_s)
+                    ask_when_idle(link, self._timeouts.dead_link_s)
         except TimeoutError:
             raise NotConnected from None
         except OSError as error:
             raise NotConnected from error
-        if not connection.reusable:
+        if link is None or not connection.reusable:
             raise NotConnected from ConnectionResetError(errno.ECONNRESET, "closed at once")
         return connection
 

@@ -6,7 +6,10 @@ import asyncio
 import socket
 from contextlib import ExitStack
 
+import pytest
+
 from shadeproxy.origin.link_watch import LinkWatch
+from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer, Timeouts
 
 ADDRESS = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))
 SYN_SENT = 2
@@ -47,3 +50,24 @@ async def test_closed_connections_are_watched_no_longer():
     watch.make_socket(ADDRESS).close()
     assert watch._timer is not None
     watch.close()
+
+
+class Lost(asyncio.Transport):
+    """A connection that was lost before its opener continued."""
+
+    def get_extra_info(self, _name, default=None):
+        return default
+
+
+async def test_a_connection_that_is_lost_at_once_is_none(monkeypatch):
+    async def opened(_loop, make, *_, **__):
+        connection, transport = make(), Lost()
+        connection.connection_made(transport)
+        return transport, connection
+
+    monkeypatch.setattr(type(asyncio.get_running_loop()), "create_connection", opened)
+    pool = ConnectionPool(max_connections=1, timeouts=Timeouts(dead_link_s=1.0), tls=None)
+    with pytest.raises(NotConnected):
+        await pool.take(Peer("127.0.0.1", 9, is_tls=False))
+    assert pool.open_now == 0
+    await pool.aclose()
