@@ -11,7 +11,7 @@ bucket and key, whose meaning never changes.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from shadeproxy_sdk import copying, frames, locate
@@ -69,13 +69,14 @@ class BulkReads:
             known_as = request.known_as
             named = BreakerDecision.REFUSE if known_as is None else transport.by_id.ask(known_as)
             request.by_id = named is not BreakerDecision.REFUSE
-            with OwnerReads(self.connections, self.control, self.timeout_s).reading(request):
+            others = OwnerReads(self.connections, self.control, self.timeout_s)
+            with others.reading(request) as receive_others:
                 if offers.locate:
                     self._locate(request, allocate, timeout_s)
                 if not request.batch.laid:
                     request.batch.lay(request.known(), allocate)
                 if offers.batch:
-                    self._batch(request, timeout_s)
+                    self._batch(request, timeout_s, receive_others)
             if offers.batch:
                 # Ask the called proxy for the samples that other proxies did not bring.
                 self._batch(request, timeout_s)
@@ -188,20 +189,35 @@ class BulkReads:
 
     # ------------------------------------------------------------------ batch
 
-    def _batch(self, request: Request, timeout_s: float) -> None:
-        """Read the missing samples, except those that the proxy refuses. Raises Unreachable, ControlError."""
+    def _batch(
+        self, request: Request, timeout_s: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Read the missing samples, except those that the proxy refuses. ``meanwhile`` is called while the
+        proxy prepares its answer. Raises Unreachable, ControlError.
+        """
         positions = request.missing()
         try:
-            self._receive(request, positions, timeout_s)
+            self._receive(request, positions, timeout_s, meanwhile)
         except Broken:
             # The answer was cut short, for example by a restart of the proxy. Keep the complete samples, and
             # ask once more for the rest.
             self._receive(request, request.missing(), timeout_s)
 
-    def _receive(self, request: Request, positions: list[int], timeout_s: float) -> None:
+    def _receive(
+        self,
+        request: Request,
+        positions: list[int],
+        timeout_s: float,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         if not positions:
             return
         call = self.calls.send("/v1/batch", frames.CONTENT_TYPE, request, positions, timeout_s, order="ready")
+        try:
+            meanwhile()
+        except BaseException:
+            call.channel.close()
+            raise
         with self.calls.answer(call) as answer:
             frames.receive(answer, positions, request.lengths, request.batch)
 

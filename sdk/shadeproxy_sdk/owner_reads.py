@@ -8,7 +8,7 @@ than the caller's own.
 
 import ipaddress
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -49,16 +49,18 @@ class OwnerReads:
     timeout_s: float
 
     @contextmanager
-    def reading(self, request: Request) -> Iterator[None]:
-        """Ask other proxies for the samples that they cache, and receive these samples when the block ends.
-        Meanwhile the block reads the samples of the called proxy. The block must give the samples their
-        slots.
+    def reading(self, request: Request) -> Iterator[Callable[[], None]]:
+        """Ask other proxies for the samples that they cache. Meanwhile the block reads the samples of the
+        called proxy. The block must give the samples their slots.
+
+        Yield a function that receives the samples of the others. It is called when the block ends, unless the
+        block has called it.
         """
         shares: list[_Share] = []
         try:
             self._begin(request, shares)
             try:
-                yield
+                yield lambda: self._receive(request, shares)
             except Exception:
                 if request.batch.laid:
                     self._receive(request, shares)

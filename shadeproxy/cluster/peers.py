@@ -32,8 +32,10 @@ MOST_MEMORY_BYTES = (1 << 20) + (16 << 10)
 """Memory for an answer that is received as a whole. It follows the answers of late, up to this size."""
 _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
-PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0)
-"""A node may wait for its origin, whose time limit is half of this, before it answers a write."""
+PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0, dead_link_s=10.0)
+"""A node may wait for its origin, whose time limit is half of ``read_s``, before it answers a write. If the
+network to it fails, a request ends after ``dead_link_s``, although the node may live.
+"""
 _LATE_ANSWER_S = 1.0
 """A node that is gone may have answered while it still had its lease: that answer arrives in this time."""
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.fair_queue import granted
 from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.link_watch import ask_when_idle
 
 
 class Peer(NamedTuple):
@@ -34,6 +35,8 @@ class Timeouts(NamedTuple):
     ``pool_s``: until a connection of the pool is free, or may be opened. ``idle_s``: how long a connection is
     kept without a request. Firewalls forget silent connections after minutes. Servers close them after 20 s
     or more: that is noticed, and a request that was on its way is sent again.
+
+    ``dead_link_s``: how long a server's machine may acknowledge nothing (link_watch.py); 0.0: any time.
     """
 
     connect_s: float = 5.0
@@ -41,6 +44,7 @@ class Timeouts(NamedTuple):
     pool_s: float = 10.0
     idle_s: float = 60.0
     bounds: ReadBounds = DEFAULT_BOUNDS
+    dead_link_s: float = 0.0
 
 
 class NotConnected(Exception):
@@ -217,12 +221,16 @@ class ConnectionPool:
                 )
                 # Use an empty context, because the connection will also serve other requests than the one
                 # that opens it.
-                _, connection = await loop.create_task(opening, context=Context())
+                transport, connection = await loop.create_task(opening, context=Context())
+                link = transport.get_extra_info("socket")  # None if the connection is lost already.
+                if self._timeouts.dead_link_s and link is not None:
+                    # A request is short. If it is lost, the caller waits no longer for the head of an answer.
+                    ask_when_idle(link, self._timeouts.dead_link_s)
         except TimeoutError:
             raise NotConnected from None
         except OSError as error:
             raise NotConnected from error
-        if not connection.reusable:
+        if link is None or not connection.reusable:
             raise NotConnected from ConnectionResetError(errno.ECONNRESET, "closed at once")
         return connection
 

@@ -1,4 +1,4 @@
-"""One signed HTTP exchange with an S3 server. Only this file and s3.py know aiohttp's client.
+"""One signed HTTP exchange with an S3 server. Only this file, link_watch.py and s3.py know aiohttp's client.
 
 The request is sent byte for byte as it was signed: no normalised URLs, no added headers, no redirects,
 cookies, proxies or decompression. A request that may have changed something is sent once. Every foreign
@@ -32,6 +32,7 @@ from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
+from shadeproxy.origin.link_watch import LinkWatch
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.tls_failure import why_tls_failed
 
@@ -92,6 +93,7 @@ class S3Transport:
         )
         self._read_s = timeouts.read_s
         self._connect_s = timeouts.pool_s + timeouts.connect_s
+        self._links = LinkWatch(timeouts.dead_link_s) if timeouts.dead_link_s else None
         self._max_connections = max_connections
         self._tls = tls
         self._clock = clock
@@ -122,6 +124,8 @@ class S3Transport:
             await sending.stop()
 
     async def aclose(self) -> None:
+        if self._links is not None:
+            self._links.close()
         if self._session is not None:
             await self._session.close()
 
@@ -190,7 +194,11 @@ class S3Transport:
         # The session is not made in __init__, because it belongs to the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=_Connector(limit=self._max_connections, ssl=self._tls or True),
+                connector=_Connector(
+                    limit=self._max_connections,
+                    ssl=self._tls or True,
+                    socket_factory=None if self._links is None else self._links.make_socket,
+                ),
                 timeout=self._timeout,
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),

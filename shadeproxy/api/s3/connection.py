@@ -21,7 +21,7 @@ from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS,
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.pending_read import PendingRead
 from shadeproxy.api.s3.port import lacks_body, peer_of
-from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.response import break_off
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.pace import set_done
@@ -60,7 +60,8 @@ class S3Protocol(RefusingHandler):
     __slots__ = (
         "_active", "_admitted", "_answer", "_begun", "_drained", "_ending", "_half_closed", "_head_bytes",
         "_held", "_lane", "_left_bytes", "_limiter", "_look", "_pending", "_reading", "_refused", "_resumed",
-        "_s3", "_sender", "_stopped", "_taken", "_turned_from", "_waits", "peer",
+        "_s3", "_sender", "_stopped", "_taken", "_turned_from", "_waits",
+        "breaks_off_with_fin", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -78,8 +79,8 @@ class S3Protocol(RefusingHandler):
         self._answer = fast.answer if fast.hits is None else fast.hits.answer
         self._look = fast.look
         self._limiter = limiter
-        self.peer = ""
-        """See ``HasPeer.peer``."""
+        self.peer, self.breaks_off_with_fin = "", s3.breaks_off_with_fin
+        """See ``HasPeer.peer``, and ``S3Handler``."""
         self._admitted = True
         self._lane, self._held = _OURS, b""
         self._sender: Sender | None = None
@@ -92,8 +93,7 @@ class S3Protocol(RefusingHandler):
         # Counters for ``_progress``: how often the client caught up, and how many requests were begun.
         self._resumed = self._begun = 0
         self._taken: tuple[int, int, int, int] | None = None  # ``_progress`` of the last keep-alive timer.
-        self._ending = False
-        self._half_closed = False
+        self._ending = self._half_closed = False
         self._turned_from: asyncio.Transport | None = None
         self._refused = False  # True if further bytes are dropped until the connection is closed.
         self._head_bytes = 0  # Bytes of an incomplete head that aiohttp has received.
@@ -212,7 +212,7 @@ class S3Protocol(RefusingHandler):
             if self._reading is not None:
                 self._reading.cancel()
             if self.transport is not None:
-                reset_on_close(self.transport)
+                break_off(self.transport)
         super().close()  # A connection without a request ends now.
         await super().shutdown(timeout)
         if self._sender is not None:
@@ -225,7 +225,7 @@ class S3Protocol(RefusingHandler):
             # A client that takes nothing keeps a page pinned, or memory that other reads wait for.
             self._s3.report_cut(f"the client took nothing for {self.keepalive_timeout:g} s")
             if self.transport is not None:
-                reset_on_close(self.transport)
+                break_off(self.transport)
             return
         working = self._waiter is None or self._waiter.done()
         if self._active or self._busy or working or self._taken is not None:

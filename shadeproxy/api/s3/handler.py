@@ -35,6 +35,11 @@ class S3Handler(ForwardHandler):
     """Seconds after which a read without a byte gets an interim answer, and then another; 0.0: it gets none.
     Some clients do not expect any, but other nodes of a cluster wait only for a node that gives signs.
     """
+    breaks_off_with_fin = False
+    """True if an answer that cannot be completed ends like any other, by a FIN. TCP repeats a FIN that the
+    network has lost, but never a reset. The receiver must notice that the body is too short, as another node
+    does; some clients would take it for a whole one.
+    """
 
     def __init__(
         self,

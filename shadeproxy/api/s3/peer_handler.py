@@ -3,7 +3,7 @@ that this node owns.
 
 Laws: a request is answered here or refused, never sent to a third node. A refusal has the field
 ``x-shade-refused``, so that the node that sent the request does not take the refusal for the origin's answer,
-and does not pass it on to its client.
+and does not pass it on to its client. An answer that breaks off ends the connection by a FIN.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,6 +32,8 @@ class PeerHandler(S3Handler):
     """The handler of one node, over the engine that also serves clients. ``ownership``: the node's own
     view.
     """
+
+    breaks_off_with_fin = True
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.port import DirectPort, Outlet
 from shadeproxy.api.s3.relay_read import RelayRead
-from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.response import break_off
 from shadeproxy.origin.interim import MOST_INTERIM, PROCESSING
 
 
@@ -100,7 +100,7 @@ class PendingRead:
     def cut(self) -> None:
         """See ``LaneOutlet.cut``."""
         if self._connection.transport is not None:
-            reset_on_close(self._connection.transport)
+            break_off(self._connection.transport)
 
     def read_ended(self, *, keep: bool) -> None:
         """See ``LaneOutlet.read_ended``."""

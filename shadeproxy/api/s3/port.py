@@ -15,9 +15,9 @@ from shadeproxy.api.s3.response import (
     NO_BODY_STATUSES,
     WRITE_BYTES,
     WireResponse,
+    break_off,
     connection_fields,
     render_head,
-    reset_on_close,
 )
 
 TURN_BYTES = 2 * WRITE_BYTES
@@ -223,7 +223,7 @@ class DirectResponse:
         self._aborted = True
         self.keep_alive = False
         if self._outlet.transport is not None:
-            reset_on_close(self._outlet.transport)
+            break_off(self._outlet.transport)
 
     def _open(self) -> asyncio.Transport:
         transport = self._outlet.transport

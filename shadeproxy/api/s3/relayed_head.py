@@ -2,7 +2,8 @@
 would send.
 
 Answers of one node have the same fields in the same order. So the decisions on these names are made once, and
-kept. The head of a hit needs no other change than one more field, so its bytes are not parsed into fields.
+kept. The head of a hit needs no other change than one more field, so its bytes are not parsed into fields. If
+heads with the same names come one after another, one pattern with these names checks the next ones.
 """
 
 import re
@@ -22,6 +23,9 @@ _PLAIN = re.compile(
     rb"HTTP/1\.1 (200 OK|206 Partial Content)\r\n"
     rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [!-~](?:[ -~]*[!-~])?\r\n)+\r\n"
 )
+_VALUE = rb"[!-~][ -~]*(?<! )"
+_MARKED = {b"content-length": rb"(?P<length>[0-9]{1,18})", b"content-range": b"(?P<range>%b)" % _VALUE}
+_PART_DIGIT = ord("6")
 _NAMES = re.compile(rb"\r\n([^:\r]+):")
 _LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]{1,18})\r\n", re.IGNORECASE)
 _RANGE = re.compile(rb"\r\ncontent-range: ([ -~]+)\r\n", re.IGNORECASE)
@@ -41,15 +45,49 @@ def plain_head(memory: memoryview, filled: int) -> PlainHead | None:
     """Return the head at the beginning of ``memory``, of which the first ``filled`` bytes came. Return None
     if the client would get other bytes, or if its end is yet to come.
     """
+    known = _KNOWN[filled > 11 and memory[11] == _PART_DIGIT]
+    if known.pattern is not None and (found := known.pattern.match(memory, 0, filled)) is not None:
+        return PlainHead(found.end(), int(found["length"]), found["range"].decode() if known.is_part else "")
     found = _PLAIN.match(memory, 0, filled)
     if found is None:
         return None
-    stop, is_part = found.end(), found[1] != b"200 OK"
-    length = _LENGTH.search(memory, 0, stop)
-    if length is None or not _is_unchanged(is_part, *_NAMES.findall(memory, 0, stop)):
+    stop = found.end()
+    length, names = _LENGTH.search(memory, 0, stop), tuple(_NAMES.findall(memory, 0, stop))
+    if length is None or not _is_unchanged(known.is_part, *names):
         return None
-    span = _RANGE.search(memory, 0, stop) if is_part else None
+    known.note(names)
+    span = _RANGE.search(memory, 0, stop) if known.is_part else None
     return PlainHead(stop, int(length[1]), "" if span is None else span[1].decode())
+
+
+class _KnownHead:
+    """The names of the last plain head of a status that ``pattern`` did not match. ``pattern``: recognises a
+    head with certain names as ``plain_head`` does; None until two heads in a row have had the same names.
+    """
+
+    __slots__ = ("_names", "is_part", "pattern")
+
+    def __init__(self, *, is_part: bool) -> None:
+        self.is_part = is_part
+        self.pattern: re.Pattern[bytes] | None = None
+        self._names: tuple[bytes, ...] = ()
+
+    def note(self, names: tuple[bytes, ...]) -> None:
+        """Note the names of a plain head."""
+        if names == self._names:
+            self.pattern = _pattern_of(self.is_part, names)
+        self._names = names
+
+
+_KNOWN = (_KnownHead(is_part=False), _KnownHead(is_part=True))
+
+
+@lru_cache(maxsize=64)
+def _pattern_of(is_part: bool, names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Return a pattern of plain heads with these names, which ``_is_unchanged`` accepts."""
+    fields = [b"%b: %b\r\n" % (re.escape(name), _MARKED.get(name.lower(), _VALUE)) for name in names]
+    status = rb"206 Partial Content" if is_part else rb"200 OK"
+    return re.compile(b"".join((rb"HTTP/1\.1 ", status, rb"\r\n", *fields, rb"\r\n")))
 
 
 def unchanged_head(memory: memoryview, head: PlainHead, node: str) -> bytes:

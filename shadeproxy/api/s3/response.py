@@ -73,13 +73,21 @@ def connection_fields(
     return fields + own, chunked, keep
 
 
-def reset_on_close(transport: asyncio.BaseTransport) -> None:
-    """Reset a connection, so that the client sees a failure instead of an end."""
-    sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+def break_off(transport: asyncio.BaseTransport) -> None:
+    """End a connection within an answer, so that the receiver sees a failure.
+
+    It is reset, unless its protocol has ``breaks_off_with_fin`` (handler.py).
+    """
     # A cast, not an assertion: uvloop's transports are no instances of asyncio's classes.
-    cast(asyncio.WriteTransport, transport).abort()
+    open_transport = cast(asyncio.WriteTransport, transport)
+    sock = open_transport.get_extra_info("socket")
+    if (
+        sock is not None
+        and sock.family in {socket.AF_INET, socket.AF_INET6}
+        and not getattr(cast(asyncio.Transport, transport).get_protocol(), "breaks_off_with_fin", False)
+    ):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    open_transport.abort()
 
 
 class WireResponse(web.StreamResponse):
@@ -194,4 +202,4 @@ class WireResponse(web.StreamResponse):
         """Reset the connection, so that the client sees a failure instead of an end."""
         self._aborted = True
         if self._http.transport is not None:
-            reset_on_close(self._http.transport)
+            break_off(self._http.transport)

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable
 
-from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.response import break_off
 from shadeproxy.engine.base import SendfileSlice
 
 LEAST_BYTES = 16 * 1024
@@ -228,7 +228,7 @@ class Sender:
         """
         if not isinstance(error, ConnectionError):
             self._on_cut(str(error))
-        reset_on_close(self.transport)
+        break_off(self.transport)
 
     def _end(self) -> None:
         self.waiting, self._rest, self._keep = None, (), []

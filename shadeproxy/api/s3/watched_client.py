@@ -7,7 +7,7 @@ connection.py.
 import asyncio
 from typing import cast
 
-from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.response import break_off
 
 
 class WatchedClient(asyncio.Protocol):
@@ -45,7 +45,7 @@ class WatchedClient(asyncio.Protocol):
     def cut(self) -> None:
         """Close now, so that the client sees a failure."""
         if self._client is not None:
-            reset_on_close(self._client)
+            break_off(self._client)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's own transport class, which is no subclass of asyncio's.

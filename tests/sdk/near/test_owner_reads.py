@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk import owner_reads, owners
+from shadeproxy_sdk import frames, owner_reads, owners
+from shadeproxy_sdk.bulk_calls import BulkCalls
 
 IDS = list(range(40))
 ANY = 0xFFFF
@@ -92,6 +93,27 @@ def test_each_sample_is_asked_from_its_owner(client, manifest, cluster, near):
     assert client.connections.owners.failures == 0
     calls = [path for _, path, _ in cluster.proxies[1].calls]
     assert calls.count("cluster") == 1, "the name of a proxy is checked once"
+
+
+def test_all_proxies_prepare_their_answers_while_the_first_one_is_read(
+    client, manifest, cluster, near, monkeypatch
+):
+    client.read_many(manifest, IDS)
+    events, send, receive = [], BulkCalls.send, frames.receive
+
+    def note_send(calls, path, kind, request, positions, *rest, **options):
+        if path == "/v1/batch":  # A call to locate samples may come first.
+            events.append(("asks", positions[0] % 3))
+        return send(calls, path, kind, request, positions, *rest, **options)
+
+    def note_receive(answer, positions, *rest):
+        events.append(("reads", positions[0] % 3))
+        receive(answer, positions, *rest)
+
+    monkeypatch.setattr(BulkCalls, "send", note_send)
+    monkeypatch.setattr(frames, "receive", note_receive)
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert events == [("asks", 1), ("asks", 2), ("asks", 0), ("reads", 1), ("reads", 2), ("reads", 0)]
 
 
 def test_the_called_proxy_locates_what_it_caches_itself(client, manifest, cluster, near):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.response import break_off
 from shadeproxy_bench.reliability.chaos.wire import MORE_BYTES, WireFault
 from shadeproxy_bench.reliability.kit.origin import Parts, error_of
 
@@ -32,7 +32,7 @@ class Spoiler:
             case WireFault.STALL_HEAD:
                 return True
             case WireFault.RESET:
-                reset_on_close(self._transport)
+                break_off(self._transport)
                 return True
             case WireFault.NOT_HTTP:
                 self._transport.write(b"\x00\xffwhat is this\r\n\r\n")
@@ -55,7 +55,7 @@ class Spoiler:
                 if self._fault is WireFault.CUT:
                     self._transport.close()
                 elif self._fault is WireFault.CUT_RESET:
-                    reset_on_close(self._transport)
+                    break_off(self._transport)
             case WireFault.LENGTH_MORE:
                 self._transport.write(_with_length(head, len(body) + MORE_BYTES) + body)
                 self._transport.close()

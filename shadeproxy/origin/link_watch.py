@@ -1,0 +1,86 @@
+"""Ends connections that the network no longer carries, although no FIN and no reset says so.
+
+Laws: a server that works for long, or that takes no more bytes for now, keeps its connection: its kernel
+acknowledges. While nothing is to be sent, the kernel here asks that one (TCP keepalive). While there is, it
+sends the bytes again, or asks whether the receive window has opened; ``LinkWatch`` then looks for how long
+nothing was acknowledged. TCP_USER_TIMEOUT would also end a connection whose server keeps its window closed.
+"""
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+from weakref import WeakSet
+
+import aiohttp
+
+_ASK_EVERY_S = 1
+_LOOKS = 4
+_INFO_BYTES = 104
+# ``tcpi_state``, ``tcpi_probes``, ``tcpi_unacked``, ``tcpi_last_ack_recv`` (milliseconds) of <linux/tcp.h>.
+_INFO = struct.Struct("@B2xB20xI28xI")
+_ESTABLISHED = 1
+_UNANSWERED = 2
+"""Questions about a closed window without an answer. One may just be on its way."""
+
+
+class LinkWatch:
+    """Ends a watched connection if the other machine acknowledges nothing for ``dead_link_s``."""
+
+    def __init__(self, dead_link_s: float) -> None:
+        self._dead_link_s = dead_link_s
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def make_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        """Return a new socket for ``address``, which is watched until it is closed."""
+        family, kind, protocol, _, _ = address
+        connection = socket.socket(family, kind, protocol)
+        ask_when_idle(connection, self._dead_link_s)
+        self._sockets.add(connection)
+        if self._timer is None:
+            self._set_timer()
+        return connection
+
+    def close(self) -> None:
+        """Watch no longer; idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        seconds = self._dead_link_s / _LOOKS
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for connection in list(self._sockets):
+            if connection.fileno() < 0:
+                self._sockets.discard(connection)
+            elif _waits_for_s(connection) >= self._dead_link_s:
+                with suppress(OSError):  # if the kernel has just ended it
+                    connection.shutdown(socket.SHUT_RDWR)
+        if self._sockets:
+            self._set_timer()
+
+
+def ask_when_idle(connection: socket.socket, dead_link_s: float) -> None:
+    """Let the kernel end the connection if the other machine acknowledges nothing for ``dead_link_s`` while
+    nothing is on its way there.
+    """
+    first_s = max(1, int(dead_link_s / 2))
+    asked = max(1, int((dead_link_s - first_s) / _ASK_EVERY_S))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, first_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _ASK_EVERY_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, asked)
+
+
+def _waits_for_s(connection: socket.socket) -> float:
+    """Return for how long the other machine has not acknowledged what was sent; 0.0 if it need not. A
+    connection that is being opened has a time limit of its own.
+    """
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    state, probes, unacked, last_ack_ms = _INFO.unpack_from(told)
+    is_waiting = state == _ESTABLISHED and (unacked or probes >= _UNANSWERED)
+    return last_ack_ms / 1000 if is_waiting else 0.0
