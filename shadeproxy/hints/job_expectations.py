@@ -16,9 +16,9 @@ from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.order.sequence import NEVER, Places
 from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.hints.scoreboard import ScoreColumn
-from shadeproxy.hints.shared_columns import PageUnits
+from shadeproxy.hints.shared_columns import JobAnswers, PageUnits
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.expected import JobColumns, JobScale, JobTable
+from shadeproxy.policy.expected import JobColumns, JobScale
 
 _LEAST_WEIGHT = 1e-9
 _MOST_JOB_WEIGHT = 32.0
@@ -44,6 +44,10 @@ class JobExpectations:
         scores = self._scoreboard.get(job)
         return scores if scores is not None and scores.known else None
 
+    def says_anything(self, job: str) -> bool:
+        """Return whether a job has announced an order or posted scores."""
+        return self._orders.tracker(job) is not None or self.scores(job) is not None
+
     def of_pages(self, job: Job, space: Space, pages: PageUnits, tick: float) -> JobColumns[Column]:
         """Return when, or how often, a job is expected to read the pages."""
         tracker = self._orders.tracker(job.name)
@@ -56,23 +60,31 @@ class JobExpectations:
         draws[pages.outside] = 0.0
         return self._scale(job, tick).columns(left, draws)
 
-    def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobTable:
+    def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobAnswers:
         """Return when, or how often, each of ``jobs`` is expected to read the pages. For shared columns,
         which ask about a page only now and then and must allow for cursors that jump in between.
         """
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
-        places, cursors = np.full(shape, NEVER, np.int32), np.zeros((len(jobs), 1))
-        draws = np.empty(shape)
+        places, starts = np.full(shape, NEVER, np.int64), np.zeros((len(jobs), 1))
+        draws, believed = np.empty(shape), np.empty((len(jobs), 1))
         for row, (job, tracker) in enumerate(zip(jobs, trackers, strict=True)):
             if tracker is not None and tracker.left:
                 # The cursor is the median of the latest reads: places behind it may still be read.
-                places[row], cursors[row] = _places(tracker, pages), tracker.cursor + tracker.unsettled
-            draws[row] = self._draws(job.name, tracker, space, pages)
-        draws[:, pages.outside] = 0.0
-        left = np.maximum(places - (cursors - 1.0), 1.0)
-        left[places == NEVER] = np.inf
-        return JobTable.of([self._scale(job, tick) for job in jobs], left, draws)
+                starts[row] = tracker.origin + tracker.cursor + tracker.unsettled
+                places[row] = _places(tracker, pages)
+            draws[row] = self._weights(job.name, space, pages)
+            believed[row] = self._believed(job.name, space)
+            if tracker is not None and tracker.columns.mine is not None:
+                draws[row, _foreign(tracker.columns.mine, space, pages)] = 0.0
+        if len(pages.outside):
+            draws[:, pages.outside] = 0.0
+        np.minimum(draws, space.count, out=draws)
+        draws *= believed
+        origins = np.array([[0 if tracker is None else tracker.origin] for tracker in trackers])
+        np.add(places, origins, out=places, where=places != NEVER)
+        series = [0 if tracker is None else tracker.series for tracker in trackers]
+        return JobAnswers([self._scale(job, tick) for job in jobs], series, starts, places, draws)
 
     def add_samples(
         self, parts: list[list[JobColumns[float]]], job: Job, space: Dataset, samples: list[int], tick: float
@@ -108,29 +120,39 @@ class JobExpectations:
 
     def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:
         """Return how many times each page is drawn, on average, in one read of the job."""
-        scores, mean_draws = self.scores(job), 1 / (space.count * self._orders.part)
-        draws: Column
-        if scores is not None:
-            units, samples = pages.units, pages.samples
-            draws = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
-            np.maximum(draws, _LEAST_WEIGHT, out=draws)
-            np.minimum(draws, space.count, out=draws)
-            draws *= max(self._activities[job].score_trust, LEAST_TRUST) * mean_draws
-        elif isinstance(space, Dataset) and space.pages is not None:
-            draws = space.pages.counts(pages.units).astype(np.float64) * mean_draws
-        else:
-            draws = np.full(len(pages.units), mean_draws)
+        draws = np.empty(len(pages.units))
+        draws[:] = self._weights(job, space, pages)
+        np.minimum(draws, space.count, out=draws)
+        draws *= self._believed(job, space)
         if tracker is not None and tracker.columns.mine is not None:
             draws[_foreign(tracker.columns.mine, space, pages)] = 0.0
         return draws
+
+    def _weights(self, job: str, space: Space, pages: PageUnits) -> Column | float:
+        """Return how many times more often than one sample each page is drawn, before trust in scores."""
+        scores = self.scores(job)
+        if scores is not None:
+            units, samples = pages.units, pages.samples
+            weights = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
+            return np.maximum(weights, _LEAST_WEIGHT, out=weights)
+        if isinstance(space, Dataset) and space.pages is not None:
+            return space.pages.counts(pages.units).astype(np.float64)
+        return 1.0
+
+    def _believed(self, job: str, space: Space) -> float:
+        """Return how many times a page of weight 1 is drawn in one read of the job."""
+        mean_draws = 1 / (space.count * self._orders.part)
+        trust = 1.0 if self.scores(job) is None else max(self._activities[job].score_trust, LEAST_TRUST)
+        return trust * mean_draws
 
 
 def _places(tracker: OrderTracker, pages: PageUnits) -> Places:
     """Return the place of each page's next announced read, or NEVER."""
     if pages.samples is None:
-        return tracker.next_places(pages.object_hashes, pages.numbers)
+        return tracker.page_places.find(pages.object_hashes, pages.numbers)
     places = tracker.columns.next_at.take(pages.samples)
-    places[pages.outside] = NEVER
+    if len(pages.outside):
+        places[pages.outside] = NEVER
     return places
 
 

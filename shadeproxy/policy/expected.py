@@ -90,15 +90,12 @@ def expect(jobs: Sequence[JobColumns[Column]], count: int) -> tuple[Column, Colu
     return soonest, rate
 
 
-def expect_table(jobs: JobTable) -> tuple[Column, Column, Column]:
-    """Return what ``expect`` returns, for one job or more, and a third column: the ticks until the earliest
-    announced use by any job except the job that uses the page first.
-    """
-    soonest, others = jobs.distance.min(axis=0), jobs.distance.copy()
-    np.put_along_axis(others, others.argmin(axis=0)[None], np.inf, axis=0)
+def expect_table(jobs: JobTable) -> tuple[Column, Column]:
+    """Return what ``expect`` returns, for one job or more."""
+    soonest = jobs.distance.min(axis=0)
     drawn = np.where(jobs.horizon < soonest, jobs.draws / (1 + jobs.horizon * jobs.draws), 0.0)
     rate = np.where(np.isinf(jobs.distance), drawn, jobs.doubt * jobs.draws).sum(axis=0)
-    return soonest, rate, others.min(axis=0)
+    return soonest, rate
 
 
 def expect_one(jobs: Sequence[JobColumns[float]]) -> tuple[float, float]:
