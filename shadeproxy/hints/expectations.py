@@ -7,13 +7,16 @@ with it, and no further.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.core.types import JobContext
 from shadeproxy.core.units import format_count
+from shadeproxy.hints.dataset_index import DatasetIndex
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.job_expectations import JobExpectations
@@ -66,6 +69,7 @@ class Expectations:
         space: Callable[[str], Space],
         *,
         page_size: int,
+        off_loop: OffLoop,
     ) -> None:
         self._jobs = jobs
         self._orders = orders
@@ -88,11 +92,18 @@ class Expectations:
         self._spaces: list[tuple[Space, list[Job]]] = []
         self._spaces_until = 0.0
         self._shared: list[SharedColumns] = []
+        self._off_loop, self._indexing = off_loop, False
+        self._index = DatasetIndex([])
+        # The jobs on indexed datasets by owner, at most one of each dataset in a list; and all others.
+        self._owners: list[list[tuple[Job, Dataset] | None]] = []
+        self._beside: list[tuple[Space, list[Job]]] = []
+        self._is_whole = True  # Whether all samples are whole objects.
 
     def forget(self, job: str) -> None:
         """Forget how a deleted job has read."""
         self._activities.pop(job, None)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
+        self._look_up()
         self._spaces_until = 0.0
 
     def raise_weights(self, raised: Mapping[str, float]) -> None:
@@ -108,11 +119,15 @@ class Expectations:
         self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float
     ) -> tuple[Column, Column]:
         self._tick = max(tick, self._tick)
-        count, spaces = len(object_hashes), self._spaces_at(tick)
-        if 0 < count < _WORTH_COLUMNS and all(has_whole_objects(space) for space, _ in spaces):
-            return self._expect_few(spaces, object_hashes, tick)
+        self._renew_spaces(tick)
+        count = len(object_hashes)
+        if 0 < count < _WORTH_COLUMNS and self._is_whole:
+            return self._expect_few(object_hashes, tick)
         columns: list[JobColumns[Column]] = []
-        for space, jobs in spaces:
+        if self._owners:
+            owners, samples = self._index.find(object_hashes)
+            columns = [self._each.of_owners(jobs, owners, samples, tick) for jobs in self._owners]
+        for space, jobs in self._beside:
             pages = PageUnits.of(space, object_hashes, numbers)
             if len(pages.outside) < count:
                 shared = self._shared_by(space)
@@ -122,8 +137,8 @@ class Expectations:
                     columns.append(shared.columns(pages, tick))
         return expect(columns, count)
 
-    def _spaces_at(self, tick: float) -> list[tuple[Space, list[Job]]]:
-        """Return the jobs that count, by their samples. With many jobs, the list may be ``_SPACES_TICKS``
+    def _renew_spaces(self, tick: float) -> None:
+        """List the jobs that count, by their samples. With many jobs, the list may be ``_SPACES_TICKS``
         old.
         """
         if tick >= self._spaces_until or len(self._jobs) < LEAST_JOBS:
@@ -141,7 +156,43 @@ class Expectations:
                     by_space.setdefault(id(space), (space, []))[1].append(job)
             self._spaces, self._spaces_until = list(by_space.values()), tick + _SPACES_TICKS
             self._share(tick)
-        return self._spaces
+            self._look_up()
+
+    def _look_up(self) -> None:
+        """Look up pages in an index of datasets, if there are many. Until it is made, and if a dataset cannot
+        be in it, each is searched.
+        """
+        if len(self._spaces) < LEAST_JOBS and not self._index.datasets:
+            self._beside, self._owners = self._spaces, []
+            self._is_whole = all(has_whole_objects(space) for space, _ in self._spaces)
+            return
+        wanted = [space for space, _ in self._spaces if has_whole_objects(space)]
+        wanted = wanted if len(wanted) >= LEAST_JOBS else []
+        known = {id(space) for space in self._index.datasets}
+        missing = any(id(space) not in known for space in wanted)
+        if not self._indexing and (missing or len(known) > 2 * len(wanted)):
+            self._indexing = True
+            self._off_loop(partial(DatasetIndex, wanted), self._indexed, self._not_indexed)
+        owner_of = {id(space): owner for owner, space in enumerate(self._index.indexed)}
+        apart = {id(shared.space) for shared in self._shared}
+        self._beside, self._owners, self._is_whole = [], [], True
+        for space, jobs in self._spaces:
+            owner = owner_of.get(id(space))
+            if owner is None or id(space) in apart or not has_whole_objects(space):
+                self._beside.append((space, jobs))
+                self._is_whole &= has_whole_objects(space)
+                continue
+            for at, job in enumerate(jobs):
+                if at == len(self._owners):
+                    self._owners.append([None] * len(owner_of))
+                self._owners[at][owner] = job, space
+
+    def _indexed(self, index: DatasetIndex) -> None:
+        self._index, self._indexing = index, False
+        self._spaces_until = 0.0
+
+    def _not_indexed(self) -> None:
+        self._indexing = False
 
     def _share(self, tick: float) -> None:
         """Keep shared columns of the datasets that have many jobs, and of no others."""
@@ -177,24 +228,26 @@ class Expectations:
             jobs = next((jobs for space, jobs in self._spaces if space is shared.space), [])
             shared.ask(jobs, self._each.of_jobs, tick)
 
-    def _expect_few(
-        self, spaces: list[tuple[Space, list[Job]]], object_hashes: Hashes, tick: float
-    ) -> tuple[Column, Column]:
+    def _expect_few(self, object_hashes: Hashes, tick: float) -> tuple[Column, Column]:
         """Return what ``expect`` returns, computed page by page. All samples must be whole objects."""
         hashes = object_hashes.tolist()
         parts: list[list[JobColumns[float]]] = [[] for _ in hashes]
-        for space, jobs in spaces:
+        for part, hashed in zip(parts, hashes, strict=True) if self._owners else ():
+            owner, sample = self._index.find_one(hashed)
+            for owned in self._owners if owner >= 0 else ():
+                if (one := owned[owner]) is not None:
+                    self._each.add_samples([part], *one, [sample], tick)
+        for space, jobs in self._beside:
             assert isinstance(space, Dataset), "growing sets are left to columns"
             samples = [space.groups.find_one(hashed) for hashed in hashes]
             if max(samples) < 0:
                 continue
-            if (shared := self._shared_by(space)) is None:
-                for job in jobs:
-                    self._each.add_samples(parts, job, space, samples, tick)
-            else:
-                for part, sample in zip(parts, samples, strict=True):
-                    if sample >= 0:
-                        part.append(shared.column(sample, tick))
+            shared = self._shared_by(space)
+            for job in jobs if shared is None else ():
+                self._each.add_samples(parts, job, space, samples, tick)
+            for part, sample in zip(parts, samples, strict=True):
+                if shared is not None and sample >= 0:
+                    part.append(shared.column(sample, tick))
         soonest, rates = np.array([expect_one(part) for part in parts]).T
         return soonest, rates
 

@@ -5,6 +5,7 @@ times as much.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,12 +67,13 @@ class JobExpectations:
         """
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
-        places, starts = np.full(shape, NEVER, np.int64), np.zeros((len(jobs), 1))
+        places, (starts, floors) = np.full(shape, NEVER, np.int64), np.zeros((2, len(jobs), 1))
         draws, believed = np.empty(shape), np.empty((len(jobs), 1))
         for row, (job, tracker) in enumerate(zip(jobs, trackers, strict=True)):
             if tracker is not None and tracker.left:
                 # The cursor is the median of the latest reads: places behind it may still be read.
                 starts[row] = tracker.origin + tracker.cursor + tracker.unsettled
+                floors[row] = tracker.origin + tracker.floor
                 places[row] = _places(tracker, pages)
             draws[row] = self._weights(job.name, space, pages)
             believed[row] = self._believed(job.name, space)
@@ -84,7 +86,46 @@ class JobExpectations:
         origins = np.array([[0 if tracker is None else tracker.origin] for tracker in trackers])
         np.add(places, origins, out=places, where=places != NEVER)
         series = [0 if tracker is None else tracker.series for tracker in trackers]
-        return JobAnswers([self._scale(job, tick) for job in jobs], series, starts, places, draws)
+        return JobAnswers([self._scale(job, tick) for job in jobs], series, starts, floors, places, draws)
+
+    def of_owners(
+        self, jobs: Sequence[tuple[Job, Dataset] | None], owners: Ids, samples: Ids, tick: float
+    ) -> JobColumns[Column]:
+        """Return when, or how often, each sample is expected to be read by the job of its owner: at the cost
+        of one job, what ``of_pages`` returns for many. Samples are whole objects. ``jobs``: by owner, None
+        where there is none; owner -1 has none.
+        """
+        hints = [_NO_HINTS if one is None else self._hints(*one, tick) for one in (*jobs, None)]
+        rows = np.array([(*one.scale, one.start, one.most, one.believed, one.factor) for one in hints])
+        gap, silent, divisor, rate, horizon, doubt, start, most, believed, factor = rows.take(
+            owners, axis=0
+        ).T
+        pages = list(zip(owners.tolist(), samples.tolist(), strict=True))
+
+        def values(columns: list[memoryview | None], none: float) -> Column:
+            if not any(column is not None for column in columns):
+                return np.full(len(pages), none)
+            return np.array([none if (column := columns[of]) is None else column[at] for of, at in pages])
+
+        places = values([one.next_at for one in hints], NEVER)
+        left = np.where(places == NEVER, np.inf, np.maximum(places - start, 1.0))
+        scores = values([one.scores for one in hints], np.nan)
+        weights = np.where(np.isnan(scores), 1.0, np.maximum(scores * factor, _LEAST_WEIGHT))
+        weights *= values([one.mine for one in hints], 1.0)
+        draws = np.minimum(weights, most) * believed
+        return JobColumns((left * gap + silent) / divisor, draws * rate, horizon, doubt)
+
+    def _hints(self, job: Job, space: Dataset, tick: float) -> "_JobHints":
+        tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
+        start, next_at, mine, factor, values = 0.0, None, None, 0.0, None
+        if tracker is not None:
+            if tracker.left:
+                start, next_at = tracker.cursor - 1.0, tracker.columns.next_at.data
+            mine = None if tracker.columns.mine is None else tracker.columns.mine.data
+        if scores is not None and (factor := scores.factor):
+            values = scores.values.data
+        believed = self._believed(job.name, space)
+        return _JobHints(self._scale(job, tick), start, space.count, believed, factor, next_at, values, mine)
 
     def add_samples(
         self, parts: list[list[JobColumns[float]]], job: Job, space: Dataset, samples: list[int], tick: float
@@ -144,6 +185,24 @@ class JobExpectations:
         mean_draws = 1 / (space.count * self._orders.part)
         trust = 1.0 if self.scores(job) is None else max(self._activities[job].score_trust, LEAST_TRUST)
         return trust * mean_draws
+
+
+class _JobHints(NamedTuple):
+    """The hints of one job on whole objects. start: its place, less 1. most: the greatest weight. believed:
+    see ``_believed``. factor: from scores to weights. next_at, mine: see ``OrderColumns``.
+    """
+
+    scale: JobScale
+    start: float
+    most: float
+    believed: float
+    factor: float
+    next_at: memoryview | None
+    scores: memoryview | None
+    mine: memoryview | None
+
+
+_NO_HINTS = _JobHints(JobScale(1.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0, None, None, None)
 
 
 def _places(tracker: OrderTracker, pages: PageUnits) -> Places:

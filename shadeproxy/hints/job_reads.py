@@ -67,10 +67,7 @@ class JobReads:
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
     ) -> bool:
         """Note one read; see ``ReadObserver.note_read``."""
-        if job is not None and job.job not in self._jobs:
-            return False
-        if job is not None and not self._each.says_anything(job.job):
-            self._activity(job.job).read(1, tick)
+        if job is not None and self._says_nothing(job, 1, tick):
             return False
         if job is None or not has_whole_objects(space := self._space(job.job)):
             return self._note_one(object_hash, offset, job, now_s, tick)
@@ -88,11 +85,9 @@ class JobReads:
         explained = np.zeros(len(jobs), dtype=np.bool_)
         few: dict[int, tuple[Dataset, list[tuple[JobContext, list[int]]]]] = {}
         for job, reads in _by_job(jobs):
-            if job is not None and job.job not in self._jobs:
+            if job is not None and self._says_nothing(job, len(reads), tick):
                 continue
-            if job is not None and not self._each.says_anything(job.job):
-                self._activity(job.job).read(len(reads), tick)
-            elif len(reads) >= (_WORTH_BATCH if job is None else _MANY):
+            if len(reads) >= (_WORTH_BATCH if job is None else _MANY):
                 some = np.array(reads)
                 explained[some] = self._note_together(object_hashes[some], offsets[some], job, now_s, tick)
             elif job is not None and has_whole_objects(space := self._space(job.job)):
@@ -104,6 +99,16 @@ class JobReads:
             for at in self._note_readers(space, readers, object_hashes, now_s, tick):
                 explained[at] = True
         return explained
+
+    def _says_nothing(self, job: JobContext, reads: int, tick: float) -> bool:
+        """Return whether a job has no hints, or is not registered; count its reads if that is so."""
+        name = job.job
+        if name not in self._jobs.by_name:
+            return True
+        if name in self._orders.trackers or self._each.scores(name) is not None:
+            return False
+        self._activity(name).read(reads, tick)
+        return True
 
     def _note_readers(
         self,
@@ -132,8 +137,9 @@ class JobReads:
         """Note a few reads of a registered job on whole objects; -1 stands for other objects. Return which of
         them an order or scores explain.
         """
-        reader, activity = self._jobs.get(job.job), self._activity(job.job)
-        tracker, scores = self._orders.trackers.get(job.job), self._each.scores(job.job)
+        name = job.job
+        reader, activity = self._jobs.by_name[name], self._activity(name)
+        tracker, scores = self._orders.trackers.get(name), self._each.scores(name)
         explained, again = [False] * len(samples), 0
         if tracker is not None:
             explains = reader.in_use and activity.order_explains

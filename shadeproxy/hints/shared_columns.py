@@ -9,6 +9,7 @@ reaches it. Memory is 57 bytes a page. Event loop only.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple, Self, TypeGuard
 
 import numpy as np
@@ -76,15 +77,17 @@ class PageUnits(NamedTuple):
 
 
 class JobAnswers(NamedTuple):
-    """The answers of j jobs about n pages. scales: of each job. series: the number of each job's order; places of
-    one order mean the same as long as it has that number. starts: the place that each job reads next: f64[j,
-    1]. places: the place of each page's next announced read, or NEVER: i64[j, n]. draws: how many times each
-    page is drawn, on average, in one read of the job: f64[j, n].
+    """The answers of j jobs about n pages. scales: of each job. series: the number of each job's order;
+    places of one order mean the same as long as it has that number. starts: the place that each job reads
+    next; floors: the place below which all places are over: f64[j, 1]. places: the place of each page's next
+    announced read, or NEVER: i64[j, n]. draws: how many times each page is drawn, on average, in one read of
+    the job: f64[j, n].
     """
 
     scales: list[JobScale]
     series: list[int]
     starts: Column
+    floors: Column
     places: Ids
     draws: Column
 
@@ -114,8 +117,14 @@ class SharedColumns:
         ] = {}  # The jobs and their numbers, by id and series.
         self._numbers: dict[int, int] = {}  # The number of each job, by id.
         self._next_number = _NO_JOB + 1
-        # By number: the place that the job reads next, the ticks from one place to the next, and other ticks.
-        self._start, self._step, self._wait = np.zeros(1), np.zeros(1), np.full(1, np.inf)
+        # By number: the place that the job reads next, how far places that are over are behind it, the ticks
+        # from one place to the next, and other ticks.
+        self._start, self._over, self._step, self._wait = (
+            np.zeros(1),
+            np.zeros(1),
+            np.zeros(1),
+            np.full(1, np.inf),
+        )
         self._short: list[int] = []
         self._at, self._fast = 0, self._count
         self._tick = self._due_tick = tick
@@ -125,9 +134,11 @@ class SharedColumns:
         rows = pages.rows
         users = self._users.take(rows, axis=0, mode="wrap")
         left = self._places.take(rows, axis=0, mode="wrap") - self._start.take(users)
+        over = left < self._over.take(users)
         np.maximum(left, 1.0, out=left)
         left *= self._step.take(users)
         left += self._wait.take(users)
+        left[over] = np.inf
         distance = np.maximum(left.min(axis=1) - (tick - self._tick), _NEXT)
         rate = self._rate.take(rows, mode="wrap")
         if len(pages.outside):
@@ -136,9 +147,11 @@ class SharedColumns:
 
     def column(self, row: int, tick: float) -> JobColumns[float]:
         """Return the result of ``columns`` for one page, as numbers."""
-        start, step, wait = self._start.data, self._step.data, self._wait.data
-        uses = zip(self._places[row].tolist(), self._users[row].tolist(), strict=True)
-        soonest = min(max(place - start[user], 1.0) * step[user] + wait[user] for place, user in uses)
+        start, over, step, wait = self._start.data, self._over.data, self._step.data, self._wait.data
+        soonest = inf
+        for place, user in zip(self._places[row].tolist(), self._users[row].tolist(), strict=True):
+            if (left := place - start[user]) >= over[user]:
+                soonest = min(soonest, max(left, 1.0) * step[user] + wait[user])
         return JobColumns(max(soonest - (tick - self._tick), _NEXT), self._rate.item(row), 0.0, 1.0)
 
     def read(self, job: Job, rows: list[int], places: list[int]) -> None:
@@ -235,9 +248,10 @@ class SharedColumns:
         numbers = np.array([number for _, number in self._jobs.values()], np.uint16)
         self._numbers = {id(job): number for job, number in self._jobs.values()}
         scales = np.array([(one.gap, one.silent, one.divisor) for one in answers.scales])
-        self._start, self._step = np.zeros((2, self._next_number))
+        self._start, self._over, self._step = np.zeros((3, self._next_number))
         self._wait = np.full(self._next_number, np.inf)
         self._start[numbers] = answers.starts[:, 0] - 1.0
+        self._over[numbers] = answers.floors[:, 0] - self._start[numbers]
         self._step[numbers], self._wait[numbers] = scales[:, :2].T / scales[:, 2]
         self._tick = tick
         return numbers

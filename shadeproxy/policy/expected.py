@@ -21,13 +21,13 @@ class JobColumns(NamedTuple, Generic[Pages]):
     distance: ticks until the announced read of the page, inf where none is announced. draws: reads per tick
     of a page of the job's dataset, once the announced reads are over; 0 for other pages. horizon: ticks until
     the announced reads are over, as far as the order is believed. doubt: the share of the job's reads, 0 to
-    1, that are not expected to follow its order.
+    1, that are not expected to follow its order. The last two are columns if pages are of different jobs.
     """
 
     distance: Pages
     draws: Pages
-    horizon: float
-    doubt: float = 0.0
+    horizon: Pages | float
+    doubt: Pages | float = 0.0
 
 
 class JobScale(NamedTuple):

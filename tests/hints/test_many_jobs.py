@@ -80,7 +80,7 @@ def answers(random, jobs, count):
     told = []
     for scale, mine, draw in zip(scales, places, draws, strict=True):
         told.append(scale.columns(np.where(mine == NEVER, np.inf, mine - 49.0), draw))
-    return JobAnswers(scales, [0] * jobs, starts, places, draws), told
+    return JobAnswers(scales, [0] * jobs, starts, np.full((jobs, 1), 40.0), places, draws), told
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -124,7 +124,8 @@ def in_line(jobs, count, first=100, step=10.0):
     """Return answers of jobs that read every page one after the other."""
     scales = [JobScale(step, 0.0, 1.0, 0.0, 0.0, 0.0) for _ in range(jobs)]
     places = np.repeat(first + np.arange(jobs), count).reshape(jobs, count)
-    return JobAnswers(scales, [0] * jobs, np.full((jobs, 1), 50.0), places, np.zeros((jobs, count)))
+    starts, floors = np.full((jobs, 1), 50.0), np.full((jobs, 1), 40.0)
+    return JobAnswers(scales, [0] * jobs, starts, floors, places, np.zeros((jobs, count)))
 
 
 def all_told(jobs, **kwargs):
@@ -164,6 +165,20 @@ def test_places_in_an_order_that_was_replaced_do_not_count():
     assert shared.column(row, 100.0).distance == 420.0
     shared.tell(none, jobs[3:], in_line(6, 0), 100.0)
     assert shared.column(row, 100.0).distance == 540.0, "nor do those of jobs that are gone"
+
+
+def test_places_that_a_job_passed_without_reading_do_not_count():
+    jobs = [Job(f"job{n}") for n in range(9)]
+    shared, row = all_told(jobs, answers=in_line(9, 10_000), tick=0.0)
+    page = shared._pages(np.array([row]))
+    for start, floor, left in ((105.0, 100.0, 10.0), (105.0, 103.0, 10.0), (104.5, 106.0, 25.0)):
+        later = in_line(9, 0)._replace(starts=np.full((9, 1), start), floors=np.full((9, 1), floor))
+        shared.tell(shared._pages(np.empty(0, np.int64)), jobs, later, 0.0)
+        assert shared.column(row, 0.0).distance == left
+        assert shared.columns(page, 0.0).distance.tolist() == [left]
+    later = in_line(9, 0)._replace(starts=np.full((9, 1), 200.0), floors=np.full((9, 1), 190.0))
+    shared.tell(shared._pages(np.empty(0, np.int64)), jobs, later, 0.0)
+    assert shared.column(row, 0.0).distance == np.inf
 
 
 def test_what_many_jobs_share_is_what_each_of_them_says(monkeypatch):

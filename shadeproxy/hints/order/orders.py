@@ -248,10 +248,11 @@ class Orders:
         self._hear(now_s)
         matches = []
         for tracker, certain in self._readers(job, now_s):
-            sample = tracker.lookup.find_one(object_hash, offset)
-            if sample >= 0:
+            if (sample := tracker.lookup.find_one(object_hash, offset)) >= 0:
                 epoch = None if job is None else job.epoch
                 heard = self.note_few(tracker, [sample], epoch, now_s, certain=certain)
+                if True in heard.found:
+                    tracker.hear(now_s)
                 matches.append(JobMatch(tracker.job.name, certain, heard))
         return matches
 

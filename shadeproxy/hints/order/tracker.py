@@ -5,6 +5,8 @@ passes it unread, the next place of the same id is stored. A read matches only a
 unannounced read moves nothing, and reads contradict a false order soon. Event loop only.
 """
 
+from itertools import compress
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,6 +68,7 @@ class OrderTracker:
         self._skipped_to = 0
         self._sure = 0  # The cursor at the last time that most reads were announced near it.
         self._left_until = 0  # Places before it are over, because the job has left their epoch.
+        self._epoch_now: int | None = None  # The epoch that the latest read named, if the job has begun it.
         self.tail = Tail()
         self._near_now = LEAST_NEAR
         self._chance = 0.0  # Share of an epoch's reads that would be found near the cursor in any order.
@@ -162,6 +165,7 @@ class OrderTracker:
         self._links, self._done = columns.sequence.next.data, done.data
         self.page_places = PagePlaces(self.lookup, columns)
         self._near_now = near_of(self.sequence.epoch_at(self.cursor))
+        self._epoch_now = None
         if built.is_of_other_share:
             self._skipped_to += self._near_now
         self._chance = self.columns.share_near(self.floor, self.cursor, self._near_now)
@@ -174,7 +178,7 @@ class OrderTracker:
     def read_few(
         self, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
     ) -> tuple[Match, bool]:
-        """Note a few reads, cheaper than ``read_many``. Sample -1 is skipped. Return their match, and whether
+        """Note a few reads, but not as signs of life. Sample -1 is skipped. Return their match, and whether
         the cursor moved.
         """
         if not self._is_of_order(epoch):
@@ -182,7 +186,7 @@ class OrderTracker:
             return Match([False] * len(samples), 0, 0), False
         near, left, chance = self._near_now, self.left, self._chance
         found = [self._take(sample) for sample in samples]
-        others, again, is_any = 0, 0, True in found
+        others, again = 0, 0
         if False in found:
             far = [one for one, is_near in zip(samples, found, strict=True) if one >= 0 and not is_near]
             unannounced = [one for one in far if self._is_unannounced(one)]
@@ -193,15 +197,13 @@ class OrderTracker:
                 others = len(unannounced) if left else 0
         if self._log is not None:
             self._log.append(np.array([sample for sample in samples if sample >= 0], np.int64))
-        if is_any:
-            self.page_places.touch(np.array(samples)[found])
+        if self.lookup.pages and True in found:
+            self.page_places.touch(np.array(list(compress(samples, found))))
         waiting = len(self._read) + self._surprises
         due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
         if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
             due = due or waiting >= _SETTLED_LEAST
             self._keep_pace(now_s)
-        if is_any:
-            self._hear(now_s)
         if due:
             self.settle(now_s)
         return Match(found, others, again, chance), due
@@ -238,7 +240,7 @@ class OrderTracker:
             by_chance += self._chance * len(mine)
             found[start:stop] = seen = self._consume(mine)
             if self._read:
-                self._hear(now_s)
+                self.hear(now_s)
             far = mine[~seen]
             unannounced = far[self.columns.last_read[far] < self.cursor - self._near_now]
             if self._mine is not None:
@@ -252,7 +254,7 @@ class OrderTracker:
             start = stop
         return Match(found, others, again, by_chance / max(len(samples), 1))
 
-    def _hear(self, now_s: float) -> None:
+    def hear(self, now_s: float) -> None:
         """Count an announced read as a sign of life, if the order is believed. A read that names no job may
         come from another reader of the same data, and match the order by chance.
         """
@@ -261,12 +263,12 @@ class OrderTracker:
 
     def _is_of_order(self, epoch: int | None) -> bool:
         """Return whether ``epoch`` is announced, or None (not named). A later epoch moves the cursor."""
-        if epoch is None:
+        if epoch is None or epoch == self._epoch_now:
             return True
-        announced = self.sequence.find(epoch)
-        if announced is None:
+        if (announced := self.sequence.find(epoch)) is None:
             return False
         self.begin_epoch(announced)
+        self._epoch_now = epoch
         return True
 
     def begin_epoch(self, epoch: Epoch) -> None:
@@ -394,5 +396,5 @@ class OrderTracker:
 
     def places_of(self, samples: list[int]) -> list[int]:
         """Return the place of each sample's next announced read, counted from ``origin``, or NEVER."""
-        places, origin = [self._next[sample] for sample in samples], self.origin
-        return [place if place == NEVER else place + origin for place in places]
+        places = (self._next[sample] for sample in samples)
+        return [place if place == NEVER else place + self.origin for place in places]

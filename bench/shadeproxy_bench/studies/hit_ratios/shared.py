@@ -125,7 +125,9 @@ class SharingCrowd(Crowd):
     def _ask(self, jobs: Sequence[Job], _space: Space, pages: PageUnits, _tick: float) -> JobAnswers:
         starts, ids = self._done.astype(np.float64), pages.rows
         places = self._next[:, ids].astype(np.int64)
-        return JobAnswers(self._scales, [0] * len(jobs), starts, places, self._draws(ids))
+        return JobAnswers(
+            self._scales, [0] * len(jobs), starts, np.zeros_like(starts), places, self._draws(ids)
+        )
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
         self.advance(at + 1)
