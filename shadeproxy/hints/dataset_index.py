@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shadeproxy.hints.datasets import Dataset, Groups, Hashes, Ids
+from shadeproxy.hints.datasets import Bits, Dataset, Groups, Hashes, Ids
 
 _OWNER_BITS = np.uint64(32)
 _SAMPLE = (1 << 32) - 1
@@ -40,6 +40,12 @@ class DatasetIndex:
         found = self._groups.find(object_hashes)
         owned = self._groups.first(found)
         return np.where(found < 0, -1, owned >> 32), owned & _SAMPLE
+
+    def has(self, object_hashes: Hashes) -> Bits:
+        """Return which objects are in an indexed dataset."""
+        if len(object_hashes) == 1:
+            return np.array([self._groups.find_one(object_hashes.item()) >= 0])
+        return self._groups.find(object_hashes) >= 0
 
     def find_one(self, object_hash: int) -> tuple[int, int]:
         """Return the result of ``find`` for one object, as numbers."""

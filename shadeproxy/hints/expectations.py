@@ -84,6 +84,7 @@ class Expectations:
             self._each,
             self._activities,
             space,
+            index=lambda: self._index,
             used=self._used,
             used_samples=self._used_samples,
             page_size=page_size,

@@ -40,6 +40,11 @@ class JobExpectations:
         self._orders = orders
         self._scoreboard = scoreboard
 
+    @property
+    def scored(self) -> int:
+        """Number of jobs that have posted scores."""
+        return len(self._scoreboard)
+
     def scores(self, job: str) -> ScoreColumn | None:
         """Return the scores of a job, if it has any."""
         scores = self._scoreboard.get(job)

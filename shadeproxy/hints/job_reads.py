@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.types import JobContext
+from shadeproxy.hints.dataset_index import DatasetIndex
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.job_expectations import JobExpectations
@@ -28,8 +29,12 @@ _WORTH_BATCH = 6
 _FEWER = 16
 """If fewer reads than one in so many are of a dataset, they are looked up one by one."""
 
-_MANY = 16
-"""Least number of reads of a job that are noted as columns, and as many as its place waits for at most."""
+_MANY = 64
+"""Least number of reads of one job that are noted as columns. Fewer reads cost less one by one."""
+
+_SPACES_TICKS = 64.0  # After so many ticks, the datasets of all jobs are listed again.
+_FEW = 16
+"""Number of reads that are noted one by one before the job's place moves, even in the shortest order."""
 
 
 UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
@@ -38,7 +43,8 @@ UsedSamples = Callable[[OrderTracker, list[int]], None]
 
 class JobReads:
     """Notes reads in ``activities``, which gets an entry for each job that reads, and in ``orders``.
-    ``space``: the samples of a job by name; ``page_size``: in bytes. ``used`` and ``used_samples`` are called
+    ``space``: the samples of a job by name; ``page_size``: in bytes. ``index`` returns an index of some of
+    the jobs' datasets. ``used`` and ``used_samples`` are called
     after announced reads, with their pages or whole objects.
     """
 
@@ -50,10 +56,15 @@ class JobReads:
         activities: dict[str, JobActivity],
         space: Callable[[str], Space],
         *,
+        index: Callable[[], DatasetIndex],
         used: UsedPages,
         used_samples: UsedSamples,
         page_size: int,
     ) -> None:
+        self._index = index
+        self._known: tuple[int, int, int, DatasetIndex] | None = None
+        self._spaces: list[Space] = []
+        self._spaces_until = 0.0
         self._used = used
         self._used_samples = used_samples
         self._jobs = jobs
@@ -68,6 +79,8 @@ class JobReads:
     ) -> bool:
         """Note one read; see ``ReadObserver.note_read``."""
         if job is not None and self._says_nothing(job, 1, tick):
+            return False
+        if job is None and not self._are_of_jobs(np.array([object_hash], np.uint64), tick)[0]:
             return False
         if job is None or not has_whole_objects(space := self._space(job.job)):
             return self._note_one(object_hash, offset, job, now_s, tick)
@@ -84,9 +97,11 @@ class JobReads:
         """Note many reads; see ``ReadObserver.note_reads``."""
         explained = np.zeros(len(jobs), dtype=np.bool_)
         few: dict[int, tuple[Dataset, list[tuple[JobContext, list[int]]]]] = {}
-        for job, reads in _by_job(jobs):
-            if job is not None and self._says_nothing(job, len(reads), tick):
+        for job, of_job in _by_job(jobs):
+            if job is not None and self._says_nothing(job, len(of_job), tick):
                 continue
+            known = None if job is not None else self._are_of_jobs(object_hashes[of_job], tick)
+            reads = of_job if known is None else list(compress(of_job, known))
             if len(reads) >= (_WORTH_BATCH if job is None else _MANY):
                 some = np.array(reads)
                 explained[some] = self._note_together(object_hashes[some], offsets[some], job, now_s, tick)
@@ -99,6 +114,32 @@ class JobReads:
             for at in self._note_readers(space, readers, object_hashes, now_s, tick):
                 explained[at] = True
         return explained
+
+    def _are_of_jobs(self, object_hashes: Hashes, tick: float) -> list[bool]:
+        """Return which objects jobs with hints may read, for reads that name no job: beside many jobs, to ask
+        each of them about the reads of others would cost a hundred times as much.
+        """
+        known = len(self._jobs), len(self._orders.trackers), self._each.scored, self._index()
+        if known != self._known or tick >= self._spaces_until:
+            self._known, self._spaces_until = known, tick + _SPACES_TICKS
+            spaces = {
+                id(space): space
+                for job in self._jobs
+                if self._each.says_anything(job.name)
+                for space in (self._space(job.name),)
+            }
+            indexed = set(map(id, known[-1].indexed))
+            self._spaces = [space for key, space in spaces.items() if key not in indexed]
+        found = known[-1].has(object_hashes)
+        for space in self._spaces:
+            if not isinstance(space, Dataset):
+                return [True] * len(object_hashes)
+            if len(object_hashes) == 1:
+                found[0] |= space.groups.find_one(object_hashes.item()) >= 0
+            else:
+                found |= space.groups.find(object_hashes) >= 0
+        answer: list[bool] = found.tolist()
+        return answer
 
     def _says_nothing(self, job: JobContext, reads: int, tick: float) -> bool:
         """Return whether a job has no hints, or is not registered; count its reads if that is so."""
@@ -127,9 +168,11 @@ class JobReads:
         else:
             find, hashed = space.groups.find_one, object_hashes.item
             samples = lambda at: find(hashed(at))  # noqa: E731
-        for job, reads in readers:
-            explained = self._note_few(job, space, list(map(samples, reads)), now_s, tick)
-            yield from compress(reads, explained)
+        for job, all_reads in readers:
+            for start in range(0, len(all_reads), _FEW):
+                reads = all_reads[start : start + _FEW]
+                explained = self._note_few(job, space, list(map(samples, reads)), now_s, tick)
+                yield from compress(reads, explained)
 
     def _note_few(
         self, job: JobContext, space: Dataset, samples: list[int], now_s: float, tick: float

@@ -126,7 +126,7 @@ class SharedColumns:
             np.full(1, np.inf),
         )
         self._short: list[int] = []
-        self._at, self._fast = 0, self._count
+        self._at, self._fast = 0, 0  # How many pages have their turn soon.
         self._tick = self._due_tick = tick
 
     def columns(self, pages: PageUnits, tick: float) -> JobColumns[Column]:
@@ -241,7 +241,7 @@ class SharedColumns:
             key = id(job), series
             if key not in before:
                 self._next_number += 1
-                self._fast = self._count
+                self._fast = 2 * self._count  # The second time because trust in a new job changes fast.
             self._jobs[key] = before.get(key, (job, self._next_number - 1))
         if len(before) > len(self._jobs):
             self._fast = self._count

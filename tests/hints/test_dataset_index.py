@@ -106,3 +106,29 @@ def test_each_dataset_is_searched_until_the_index_is_made_and_if_it_cannot_be():
     assert len(book._owners) == 2
     hints.delete_job("job0")
     assert "job0" not in {one[0].name for owned in book._owners for one in owned if one is not None}
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_reads_without_a_job_count_for_the_jobs_of_their_datasets_alone(indexed, monkeypatch):
+    hints, pages, numbers = crowd(jobs=9, off_loop=None if indexed else lambda *_: None)
+    hints.put_job(Job("job0", dataset="d0"), NOW_S)
+    announce(hints, range(40), job="job0")
+    hints.expectations.note_read(int(hashes_of(0)[0]), 0, JobContext("job0"), NOW_S, tick_of(hints) + 1)
+    hints.expectations.expect(pages, numbers, tick_of(hints) + 500)
+    assert len(hints.expectations._index.indexed) == (9 if indexed else 0)
+    reads = {name: one.reads for name, one in hints.expectations._activities.items()}
+    mine, others = hashes_of(4 * COUNT), hashes_of(20 * COUNT)
+    hints.expectations.note_read(int(mine[0]), 0, None, NOW_S, tick_of(hints) + 1)
+    together = np.concatenate([others, mine[:20]])
+    hints.expectations.note_reads(
+        together, np.zeros(len(together), np.int64), [None] * len(together), NOW_S, tick_of(hints) + 90
+    )
+    after = {name: one.reads for name, one in hints.expectations._activities.items()}
+    assert {name for name in reads if reads[name] != after[name]} == {"job4"}
+    assert after["job4"] >= reads["job4"] + 12, "of 21; some were just read"
+    monkeypatch.setattr(hints.orders, "note_read", None)
+    monkeypatch.setattr(hints.orders, "note_reads", None)
+    offsets = np.zeros(len(others), np.int64)
+    assert not hints.expectations.note_read(int(others[0]), 0, None, NOW_S, tick_of(hints) + 1)
+    nothing = hints.expectations.note_reads(others, offsets, [None] * COUNT, NOW_S, tick_of(hints) + COUNT)
+    assert not nothing.any(), "and no job is asked about reads of other objects"
