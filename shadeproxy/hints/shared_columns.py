@@ -171,10 +171,8 @@ class SharedColumns:
             elif _NO_JOB in uses:
                 at = first + uses.index(_NO_JOB)
             else:
-                at, left = (
-                    -1,
-                    min(left, 0),
-                )  # The job read the page before others that were said to be sooner.
+                # The job has read the page before others that were said to be sooner.
+                at, left = -1, min(left, 0)
             if at >= 0 and place == NEVER:
                 users[at] = _NO_JOB
             elif at >= 0:

@@ -13,6 +13,7 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
 from tests.support.announcing import NOW_S, announce, tick_of
+from tests.support.owning import share_of
 
 COUNT = 60
 
@@ -75,9 +76,13 @@ def crowd(off_loop=None, jobs=18, datasets=9):
     return hints, pages, np.zeros(len(pages), np.uint32)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("jobs", [10, 12, 30])
-def test_many_datasets_together_say_what_each_says(jobs, monkeypatch):
+def test_many_datasets_together_say_what_each_says(jobs, shared, monkeypatch):
     hints, pages, numbers = crowd(jobs=jobs)
+    if shared:
+        hints.set_share(share_of(0, 2))
+        hints.orders.settle()
     tick = tick_of(hints) + 500
     indexed = np.array(hints.expectations.expect(pages, numbers, tick))
     few = [hints.expectations.expect(pages[at : at + 2], numbers[:2], tick) for at in range(0, len(pages), 2)]

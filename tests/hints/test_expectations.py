@@ -137,6 +137,16 @@ def test_a_job_of_weight_eight_counts_eight_times():
     assert job.ticks(soon)[0] > 3000, "now it waits for the other job"
 
 
+@pytest.mark.parametrize("before", range(304, 312))
+def test_a_long_pause_hardly_changes_the_pace_of_a_job(before):
+    job = Long()
+    job.announce()
+    job.read(job.order[:before], gap=2)
+    job.read(job.order[before : before + 1], gap=10_000)
+    job.read(job.order[before + 1 : before + 17], gap=2)
+    assert job.hints.expectations.belief("one").gap_reads == pytest.approx(2, abs=0.4)
+
+
 # ------------------------------------------------------------------ silence
 
 

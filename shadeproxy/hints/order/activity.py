@@ -37,6 +37,7 @@ class JobActivity:
         self._last: float | None = None
         self._averaged = 0.0  # The tick up to which reads are in the mean gap.
         self._waiting = self._measured = 0
+        self._was_pause = False
         self._found = self._ordered = 0
         self._by_chance = 0.0
 
@@ -48,11 +49,12 @@ class JobActivity:
             self._gap = 1.0
             return
         if tick > self._last:
-            # The ranks of a job read in the same ticks: their reads are counted together. A pause is counted
-            # alone, because it is clipped.
-            if self._waiting >= _TOGETHER or tick - self._last > self._unusual:
+            # The ranks of a job read in the same ticks: their reads are counted together. A pause is clipped,
+            # and therefore counted alone.
+            is_pause = tick - self._last > self._unusual * reads
+            if is_pause or self._was_pause or self._waiting >= _TOGETHER:
                 self._average()
-            self._last = tick
+            self._last, self._was_pause = tick, is_pause
         self._waiting += reads
 
     def ordered(self, found: int, others: int, chance: float = 0.0) -> None:
