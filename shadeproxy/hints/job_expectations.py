@@ -73,15 +73,20 @@ class JobExpectations:
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
         places, (starts, floors) = np.full(shape, NEVER, np.int64), np.zeros((2, len(jobs), 1))
-        draws, believed = np.empty(shape), np.empty((len(jobs), 1))
+        draws, (believed, factors) = np.full(shape, np.nan), np.zeros((2, len(jobs), 1))
         for row, (job, tracker) in enumerate(zip(jobs, trackers, strict=True)):
             if tracker is not None and tracker.left:
                 # The cursor is the median of the latest reads: places behind it may still be read.
                 starts[row] = tracker.origin + tracker.cursor + tracker.unsettled
                 floors[row] = tracker.origin + tracker.floor
                 places[row] = _places(tracker, pages)
-            draws[row] = self._weights(job.name, space, pages)
-            believed[row] = self._believed(job.name, space)
+            believed[row], scores = self._believed(job.name, space), self.scores(job.name)
+            if pages.samples is None:
+                draws[row], factors[row] = self._weights(job.name, space, pages), 1.0
+            elif scores is not None and scores.factor:
+                draws[row], factors[row] = scores.values.take(pages.samples), scores.factor
+        draws = _weights(draws, factors)
+        for row, tracker in enumerate(trackers):
             if tracker is not None and tracker.columns.mine is not None:
                 draws[row, _foreign(tracker.columns.mine, space, pages)] = 0.0
         if len(pages.outside):
@@ -115,8 +120,7 @@ class JobExpectations:
         places = values([one.next_at for one in hints], NEVER)
         left = np.where(places == NEVER, np.inf, np.maximum(places - start, 1.0))
         scores = values([one.scores for one in hints], np.nan)
-        weights = np.where(np.isnan(scores), 1.0, np.maximum(scores * factor, _LEAST_WEIGHT))
-        weights *= values([one.mine for one in hints], 1.0)
+        weights = _weights(scores, factor) * values([one.mine for one in hints], 1.0)
         draws = np.minimum(weights, most) * believed
         return JobColumns((left * gap + silent) / divisor, draws * rate, horizon, doubt)
 
@@ -208,6 +212,11 @@ class _JobHints(NamedTuple):
 
 
 _NO_HINTS = _JobHints(JobScale(1.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0, None, None, None)
+
+
+def _weights(scores: Column, factors: Column) -> Column:
+    """Return the weights of scores: nan, for unknown ones, has weight 1."""
+    return np.where(np.isnan(scores), 1.0, np.maximum(scores * factors, _LEAST_WEIGHT))
 
 
 def _places(tracker: OrderTracker, pages: PageUnits) -> Places:

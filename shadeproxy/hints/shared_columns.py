@@ -28,7 +28,7 @@ LEAST_JOBS = 8
 LEAST_PAGES = 10_000
 """Pages of a dataset for which columns are shared: with few pages, answers are out of date soon (ADR 27)."""
 
-MOST_ASKED = 1 << 15
+MOST_ASKED = 1 << 14
 """Number of pages times jobs that are asked about in one turn of the loop, which takes 1 to 3 ms."""
 
 USES = 8
@@ -37,7 +37,7 @@ USES = 8
 _SURE_USES = 5  # After so many of them the jobs are asked again: later ones may come in another order.
 
 _JOB_TICKS, _LEAST_TICKS, _MOST_TICKS, _TICKS_SHARE = 16, 512, 2048, 16  # from one question to the next
-_FIRST_TICKS = 16  # the same until every page has an answer
+_FIRST_TICKS = 1  # the same until every page has an answer
 _TURN_SHARE = 8  # share of an epoch of all jobs, within which each page has its turn
 _FAST_TURN_SHARE = 32  # the same after a job or an order came or went
 _NEXT = 1.0  # ticks until the read of a page that should have been read by now
