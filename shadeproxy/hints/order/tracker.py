@@ -27,6 +27,7 @@ from shadeproxy.hints.order.sequence import (
 )
 
 _SETTLED_TOGETHER = 64
+_SETTLED_MANY = 16  # After so many reads at once the cursor moves, as after reads that are noted as columns.
 _SETTLED_LEAST = 8  # With so many reads of a slow job, their median is hardly ever an unannounced read.
 _SETTLED_AFTER_S = 0.5
 # 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and must stay near it.
@@ -184,9 +185,8 @@ class OrderTracker:
         if not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
             return Match([False] * len(samples), 0, 0), False
-        near, left, chance = self._near_now, self.left, self._chance
+        near, left, chance, others, again = self._near_now, self.left, self._chance, 0, 0
         found = [self._take(sample) for sample in samples]
-        others, again = 0, 0
         if False in found:
             far = [one for one, is_near in zip(samples, found, strict=True) if one >= 0 and not is_near]
             unannounced = [one for one in far if self._is_unannounced(one)]
@@ -200,7 +200,7 @@ class OrderTracker:
         if self.lookup.pages and True in found:
             self.page_places.touch(np.array(list(compress(samples, found))))
         waiting = len(self._read) + self._surprises
-        due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
+        due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE) or len(samples) >= _SETTLED_MANY
         if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
             due = due or waiting >= _SETTLED_LEAST
             self._keep_pace(now_s)
