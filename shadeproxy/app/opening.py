@@ -150,6 +150,7 @@ class PartOpener:
             on_run=begin_run,
             on_lost=order_builder.seek,
             on_orders_changed=self._orders_changed.set,
+            off_loop=InPool(pool),
         )
         await asyncio.to_thread(persistence.restore, hints)
         persistence.start(hints)

@@ -9,7 +9,7 @@ shard, if it is listed twice, or if two hashes collide.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +95,7 @@ class Groups:
     ``members[starts[i]:starts[i + 1]]``. starts: i64[g + 1]; None when every group has one member.
     """
 
-    def __init__(self, hashes: Hashes, members: NDArray[np.uint32], starts: Ids | None) -> None:
+    def __init__(self, hashes: Hashes, members: NDArray[Any], starts: Ids | None) -> None:
         # The sentinel ends every search of ``find``, because no hash is greater.
         self._ladder = np.append(hashes, np.uint64(_LARGEST))
         self.hashes = self._ladder[:-1]

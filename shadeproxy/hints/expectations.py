@@ -2,26 +2,30 @@
 reads agree with them.
 
 Implements NextUses and ReadObserver (order/upcoming.py). Time is ticks: demand reads of the proxy. Laws: a
-job counts only while it is in use and after it has read something. A read that names no job counts for a job
-that is the only one on its dataset. A hint is believed as far as reads agree with it, and no further.
+job counts only while it is in use and after it has read something. A hint is believed as far as reads agree
+with it, and no further.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.core.types import JobContext
 from shadeproxy.core.units import format_count
+from shadeproxy.hints.dataset_index import DatasetIndex
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.job_expectations import JobExpectations
+from shadeproxy.hints.job_reads import JobReads
 from shadeproxy.hints.jobs import Job, Jobs
-from shadeproxy.hints.order.accuracy import JobMatch
 from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.hints.order.orders import Orders
+from shadeproxy.hints.order.sequence import NEVER
+from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.hints.shared_columns import (
     LEAST_JOBS,
@@ -36,17 +40,9 @@ from shadeproxy.policy.expected import JobColumns, expect, expect_one
 _NEW_READS = 128
 _DOUBT = 0.5
 # With many jobs, the list of active jobs is made again after so many ticks, not for each decision.
-_SPACES_TICKS = 64.0
+_SPACES_TICKS = 256.0
 _WORTH_COLUMNS = 4
 """Least number of pages for which columns are made. Fewer pages cost less one by one."""
-
-_WORTH_BATCH = 6
-"""Least number of reads of one job that are noted as columns. Fewer reads cost less one by one."""
-
-_UNREGISTERED = JobContext("")
-"""Stands for every job that a reader names but that is not registered, so that invented names cost
-nothing.
-"""
 
 
 class Belief(NamedTuple):
@@ -73,6 +69,7 @@ class Expectations:
         space: Callable[[str], Space],
         *,
         page_size: int,
+        off_loop: OffLoop,
     ) -> None:
         self._jobs = jobs
         self._orders = orders
@@ -81,15 +78,33 @@ class Expectations:
         self._page_size = page_size
         self._activities: dict[str, JobActivity] = {}
         self._each = JobExpectations(self._activities, orders, scoreboard)
+        self._reads = JobReads(
+            jobs,
+            orders,
+            self._each,
+            self._activities,
+            space,
+            index=lambda: self._index,
+            used=self._used,
+            used_samples=self._used_samples,
+            page_size=page_size,
+        )
         self._tick = 0.0
         self._spaces: list[tuple[Space, list[Job]]] = []
         self._spaces_until = 0.0
         self._shared: list[SharedColumns] = []
+        self._off_loop, self._indexing = off_loop, False
+        self._index = DatasetIndex([])
+        # The jobs on indexed datasets by owner, at most one of each dataset in a list; and all others.
+        self._owners: list[list[tuple[Job, Dataset] | None]] = []
+        self._beside: list[tuple[Space, list[Job]]] = []
+        self._is_whole = True  # Whether all samples are whole objects.
 
     def forget(self, job: str) -> None:
         """Forget how a deleted job has read."""
         self._activities.pop(job, None)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
+        self._look_up()
         self._spaces_until = 0.0
 
     def raise_weights(self, raised: Mapping[str, float]) -> None:
@@ -99,21 +114,21 @@ class Expectations:
         for name, activity in self._activities.items():
             activity.raised = raised.get(name, 1.0)
 
-    def _activity(self, job: str) -> JobActivity:
-        """Return the activity of a registered job. Its first read makes one."""
-        return self._activities.setdefault(job, JobActivity())
-
     # ------------------------------------------------------------------ see upcoming.NextUses
 
     def expect(
         self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float
     ) -> tuple[Column, Column]:
         self._tick = max(tick, self._tick)
-        count, spaces = len(object_hashes), self._spaces_at(tick)
-        if 0 < count < _WORTH_COLUMNS and all(has_whole_objects(space) for space, _ in spaces):
-            return self._expect_few(spaces, object_hashes, tick)
+        self._renew_spaces(tick)
+        count = len(object_hashes)
+        if 0 < count < _WORTH_COLUMNS and self._is_whole:
+            return self._expect_few(object_hashes, tick)
         columns: list[JobColumns[Column]] = []
-        for space, jobs in spaces:
+        if self._owners:
+            owners, samples = self._index.find(object_hashes)
+            columns = [self._each.of_owners(jobs, owners, samples, tick) for jobs in self._owners]
+        for space, jobs in self._beside:
             pages = PageUnits.of(space, object_hashes, numbers)
             if len(pages.outside) < count:
                 shared = self._shared_by(space)
@@ -123,8 +138,8 @@ class Expectations:
                     columns.append(shared.columns(pages, tick))
         return expect(columns, count)
 
-    def _spaces_at(self, tick: float) -> list[tuple[Space, list[Job]]]:
-        """Return the jobs that count, by their samples. With many jobs, the list may be ``_SPACES_TICKS``
+    def _renew_spaces(self, tick: float) -> None:
+        """List the jobs that count, by their samples. With many jobs, the list may be ``_SPACES_TICKS``
         old.
         """
         if tick >= self._spaces_until or len(self._jobs) < LEAST_JOBS:
@@ -132,12 +147,53 @@ class Expectations:
             for job in self._jobs:
                 # Most of many jobs have not read through this proxy: skip them, so that they cost nothing.
                 activity = self._activities.get(job.name)
-                if activity is not None and activity.reads and job.in_use and self._says_anything(job):
+                if (
+                    activity is not None
+                    and activity.reads
+                    and job.in_use
+                    and self._each.says_anything(job.name)
+                ):
                     space = self._space(job.name)
                     by_space.setdefault(id(space), (space, []))[1].append(job)
             self._spaces, self._spaces_until = list(by_space.values()), tick + _SPACES_TICKS
             self._share(tick)
-        return self._spaces
+            self._look_up()
+
+    def _look_up(self) -> None:
+        """Look up pages in an index of datasets, if there are many. Until it is made, and if a dataset cannot
+        be in it, each is searched.
+        """
+        if len(self._spaces) < LEAST_JOBS and not self._index.datasets:
+            self._beside, self._owners = self._spaces, []
+            self._is_whole = all(has_whole_objects(space) for space, _ in self._spaces)
+            return
+        wanted = [space for space, _ in self._spaces if has_whole_objects(space)]
+        wanted = wanted if len(wanted) >= LEAST_JOBS else []
+        known = {id(space) for space in self._index.datasets}
+        missing = any(id(space) not in known for space in wanted)
+        if not self._indexing and (missing or len(known) > 2 * len(wanted)):
+            self._indexing = True
+            self._off_loop(partial(DatasetIndex, wanted), self._indexed, self._not_indexed)
+        owner_of = {id(space): owner for owner, space in enumerate(self._index.indexed)}
+        apart = {id(shared.space) for shared in self._shared}
+        self._beside, self._owners, self._is_whole = [], [], True
+        for space, jobs in self._spaces:
+            owner = owner_of.get(id(space))
+            if owner is None or id(space) in apart or not has_whole_objects(space):
+                self._beside.append((space, jobs))
+                self._is_whole &= has_whole_objects(space)
+                continue
+            for at, job in enumerate(jobs):
+                if at == len(self._owners):
+                    self._owners.append([None] * len(owner_of))
+                self._owners[at][owner] = job, space
+
+    def _indexed(self, index: DatasetIndex) -> None:
+        self._index, self._indexing = index, False
+        self._spaces_until = 0.0
+
+    def _not_indexed(self) -> None:
+        self._indexing = False
 
     def _share(self, tick: float) -> None:
         """Keep shared columns of the datasets that have many jobs, and of no others."""
@@ -151,32 +207,48 @@ class Expectations:
         """Return the columns that the jobs of a dataset share, once these have an answer for every page."""
         return next((one for one in self._shared if one.ready and one.space is space), None)
 
-    def _read_on(self, object_hashes: Hashes, offsets: Ids, tick: float, explained: Bits) -> None:
-        """Note reads in shared columns, and ask the jobs about the pages that are due there."""
-        numbers = (offsets // self._page_size).astype(np.uint32)
+    def _used(self, tracker: OrderTracker, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> None:
+        """Note in shared columns that the job of ``tracker`` has read announced pages."""
         for shared in self._shared:
-            shared.read(object_hashes, numbers, tick, explained)
+            if shared.space is tracker.lookup.dataset:
+                pages = PageUnits.of(shared.space, object_hashes, numbers)
+                places = tracker.page_places.find(object_hashes, numbers).astype(np.int64)
+                places[places != NEVER] += tracker.origin
+                known = pages.units >= 0
+                shared.read(tracker.job, pages.rows[known].tolist(), places[known].tolist())
+
+    def _used_samples(self, tracker: OrderTracker, samples: list[int]) -> None:
+        """Note the same as ``_used`` of samples that are whole objects."""
+        for shared in self._shared:
+            if shared.space is tracker.lookup.dataset:
+                shared.read(tracker.job, samples, tracker.places_of(samples))
+
+    def _ask(self, tick: float) -> None:
+        """Ask the jobs about the pages that are due in shared columns."""
+        for shared in self._shared:
             jobs = next((jobs for space, jobs in self._spaces if space is shared.space), [])
             shared.ask(jobs, self._each.of_jobs, tick)
 
-    def _expect_few(
-        self, spaces: list[tuple[Space, list[Job]]], object_hashes: Hashes, tick: float
-    ) -> tuple[Column, Column]:
+    def _expect_few(self, object_hashes: Hashes, tick: float) -> tuple[Column, Column]:
         """Return what ``expect`` returns, computed page by page. All samples must be whole objects."""
         hashes = object_hashes.tolist()
         parts: list[list[JobColumns[float]]] = [[] for _ in hashes]
-        for space, jobs in spaces:
+        for part, hashed in zip(parts, hashes, strict=True) if self._owners else ():
+            owner, sample = self._index.find_one(hashed)
+            for owned in self._owners if owner >= 0 else ():
+                if (one := owned[owner]) is not None:
+                    self._each.add_samples([part], *one, [sample], tick)
+        for space, jobs in self._beside:
             assert isinstance(space, Dataset), "growing sets are left to columns"
             samples = [space.groups.find_one(hashed) for hashed in hashes]
             if max(samples) < 0:
                 continue
-            if (shared := self._shared_by(space)) is None:
-                for job in jobs:
-                    self._each.add_samples(parts, job, space, samples, tick)
-            else:
-                for part, sample in zip(parts, samples, strict=True):
-                    if sample >= 0:
-                        part.append(shared.column(sample, tick))
+            shared = self._shared_by(space)
+            for job in jobs if shared is None else ():
+                self._each.add_samples(parts, job, space, samples, tick)
+            for part, sample in zip(parts, samples, strict=True):
+                if shared is not None and sample >= 0:
+                    part.append(shared.column(sample, tick))
         soonest, rates = np.array([expect_one(part) for part in parts]).T
         return soonest, rates
 
@@ -218,7 +290,12 @@ class Expectations:
         """
         for job in self._jobs:
             activity = self._activities.get(job.name)
-            if activity is None or not activity.reads or not job.in_use or not self._says_anything(job):
+            if (
+                activity is None
+                or not activity.reads
+                or not job.in_use
+                or not self._each.says_anything(job.name)
+            ):
                 continue
             belief, trusts = self.belief(job.name), []
             if self._orders.tracker(job.name) is not None:
@@ -238,12 +315,8 @@ class Expectations:
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
     ) -> bool:
         self._tick = max(tick, self._tick)
-        counts: Counter[str] = Counter()
-        explained = self._note_one(object_hash, offset, job, now_s, counts)
-        for name in counts:
-            self._activity(name).read(1, tick)
-        if self._shared:
-            self._read_on(np.array([object_hash], np.uint64), np.array([offset]), tick, np.array([explained]))
+        explained = self._reads.note_read(object_hash, offset, job, now_s, tick)
+        self._ask(tick)
         return explained
 
     def note_reads(
@@ -255,124 +328,6 @@ class Expectations:
         tick: float,
     ) -> Bits:
         self._tick = max(tick, self._tick)
-        codes: dict[JobContext | None, int] = {}
-        of = np.fromiter(
-            (
-                codes.setdefault(job if job is None or job.job in self._jobs else _UNREGISTERED, len(codes))
-                for job in jobs
-            ),
-            np.int64,
-            len(jobs),
-        )
-        counts: Counter[str] = Counter()
-        explained = np.zeros(len(jobs), dtype=np.bool_)
-        for job, code in codes.items():
-            mine = np.flatnonzero(of == code)
-            if len(mine) < _WORTH_BATCH:
-                for at in mine.tolist():
-                    one, offset = object_hashes.item(at), offsets.item(at)
-                    explained[at] = self._note_one(one, offset, job, now_s, counts)
-            else:
-                explained[mine] = self._note_together(object_hashes[mine], offsets[mine], job, now_s, counts)
-        # Count all reads of a job together: its ranks and epochs read in the same ticks.
-        for name, reads in counts.items():
-            self._activity(name).read(reads, tick)
-        if self._shared:
-            self._read_on(object_hashes, offsets, tick, explained)
+        explained = self._reads.note_reads(object_hashes, offsets, jobs, now_s, tick)
+        self._ask(tick)
         return explained
-
-    def _note_one(
-        self, object_hash: int, offset: int, job: JobContext | None, now_s: float, counts: Counter[str]
-    ) -> bool:
-        """Note a read, and count it for its jobs, unless it repeats a read that they just made. Return
-        whether an order or scores explain it.
-        """
-        explained, again = False, set()
-        for match in self._orders.note_read(object_hash, offset, job, now_s):
-            found = bool(match.heard.found)
-            explained |= self._judge(match, int(found)) and found
-            if match.heard.again:
-                again.add(match.job)
-        for reader in self._readers(job):
-            is_of_job, weight = self._weight_of(reader.name, object_hash, offset)
-            if weight is not None:
-                explained |= self._judge_scores(reader, [weight])
-            if (is_of_job or job is not None) and reader.name not in again:
-                counts[reader.name] += 1
-        return explained
-
-    def _note_together(
-        self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float, counts: Counter[str]
-    ) -> Bits:
-        explained = np.zeros(len(object_hashes), dtype=np.bool_)
-        again: Counter[str] = Counter()
-        for match in self._orders.note_reads(object_hashes, offsets, job, now_s):
-            again[match.job] = match.heard.again
-            if self._judge(match, int(np.count_nonzero(match.heard.found))):
-                explained |= match.heard.found
-        numbers = (offsets // self._page_size).astype(np.uint32)
-        for reader in self._readers(job):
-            reads, scores = len(explained), self._each.scores(reader.name)
-            if job is None or scores is not None:
-                units = self._space(reader.name).units_of(object_hashes, numbers)
-                inside = units >= 0
-                reads = len(inside) if job is not None else int(np.count_nonzero(inside))
-                if scores is not None and inside.any():
-                    weights: list[float] = scores.draw_weights(units[inside]).tolist()
-                    if self._judge_scores(reader, weights):
-                        explained |= inside
-            if reads := reads - again[reader.name]:
-                counts[reader.name] += reads
-        return explained
-
-    def _readers(self, job: JobContext | None) -> Iterator[Job]:
-        """Yield the jobs to which a read surely belongs, if it reads one of their samples: the job that the
-        read names, or else each job that has its dataset to itself.
-        """
-        if job is not None:
-            if job.job in self._jobs:
-                yield self._jobs.get(job.job)
-            return
-        users = Counter(one.dataset for one in self._jobs if one.in_use)
-        for one in self._jobs:
-            if one.in_use and (one.dataset is None or users[one.dataset] == 1) and self._says_anything(one):
-                yield one
-
-    def _judge(self, match: JobMatch, found: int) -> bool:
-        """Adjust the trust in an order by reads. Return whether the order explains the reads that were found
-        in it.
-        """
-        activity = self._activity(match.job)
-        explains = self._jobs.get(match.job).in_use and activity.order_explains
-        if match.certain:
-            activity.ordered(found, match.heard.others, match.heard.chance)
-        return explains
-
-    def _judge_scores(self, job: Job, weights: list[float]) -> bool:
-        """Adjust the trust in scores by the weights of the samples that were read. Return whether the scores
-        explain the reads.
-        """
-        activity = self._activity(job.name)
-        explains = job.in_use and activity.scores_explain
-        expected = self._scoreboard[job.name].drawn_weight(self._space(job.name).count)
-        activity.drawn(weights, expected)
-        return explains
-
-    def _weight_of(self, job: str, object_hash: int, offset: int) -> tuple[bool, float | None]:
-        """Return whether a read is of a job's samples, and the weight of the sample or page; None without
-        scores.
-        """
-        scores, space = self._each.scores(job), self._space(job)
-        if isinstance(space, Dataset) and space.groups.find_one(object_hash) < 0:
-            return False, None  # With a hundred jobs most return here, before arrays, which would cost 1 ms.
-        if isinstance(space, Dataset) and space.pages is None:
-            sample = space.groups.find_one(object_hash)
-            return sample >= 0, None if sample < 0 or scores is None else scores.draw_weight(sample)
-        number = np.array([offset // self._page_size], dtype=np.uint32)
-        units = space.units_of(np.array([object_hash], dtype=np.uint64), number)
-        if units[0] < 0:
-            return False, None
-        return True, None if scores is None else float(scores.draw_weights(units)[0])
-
-    def _says_anything(self, job: Job) -> bool:
-        return self._orders.tracker(job.name) is not None or self._each.scores(job.name) is not None

@@ -5,6 +5,7 @@ times as much.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +17,9 @@ from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.order.sequence import NEVER, Places
 from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.hints.scoreboard import ScoreColumn
-from shadeproxy.hints.shared_columns import PageUnits
+from shadeproxy.hints.shared_columns import JobAnswers, PageUnits
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.expected import JobColumns, JobScale, JobTable
+from shadeproxy.policy.expected import JobColumns, JobScale
 
 _LEAST_WEIGHT = 1e-9
 _MOST_JOB_WEIGHT = 32.0
@@ -39,10 +40,19 @@ class JobExpectations:
         self._orders = orders
         self._scoreboard = scoreboard
 
+    @property
+    def scored(self) -> int:
+        """Number of jobs that have posted scores."""
+        return len(self._scoreboard)
+
     def scores(self, job: str) -> ScoreColumn | None:
         """Return the scores of a job, if it has any."""
         scores = self._scoreboard.get(job)
         return scores if scores is not None and scores.known else None
+
+    def says_anything(self, job: str) -> bool:
+        """Return whether a job has announced an order or posted scores."""
+        return self._orders.tracker(job) is not None or self.scores(job) is not None
 
     def of_pages(self, job: Job, space: Space, pages: PageUnits, tick: float) -> JobColumns[Column]:
         """Return when, or how often, a job is expected to read the pages."""
@@ -56,23 +66,75 @@ class JobExpectations:
         draws[pages.outside] = 0.0
         return self._scale(job, tick).columns(left, draws)
 
-    def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobTable:
+    def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobAnswers:
         """Return when, or how often, each of ``jobs`` is expected to read the pages. For shared columns,
         which ask about a page only now and then and must allow for cursors that jump in between.
         """
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
-        places, cursors = np.full(shape, NEVER, np.int32), np.zeros((len(jobs), 1))
-        draws = np.empty(shape)
+        places, (starts, floors) = np.full(shape, NEVER, np.int64), np.zeros((2, len(jobs), 1))
+        draws, (believed, factors) = np.full(shape, np.nan), np.zeros((2, len(jobs), 1))
         for row, (job, tracker) in enumerate(zip(jobs, trackers, strict=True)):
             if tracker is not None and tracker.left:
                 # The cursor is the median of the latest reads: places behind it may still be read.
-                places[row], cursors[row] = _places(tracker, pages), tracker.cursor + tracker.unsettled
-            draws[row] = self._draws(job.name, tracker, space, pages)
-        draws[:, pages.outside] = 0.0
-        left = np.maximum(places - (cursors - 1.0), 1.0)
-        left[places == NEVER] = np.inf
-        return JobTable.of([self._scale(job, tick) for job in jobs], left, draws)
+                starts[row] = tracker.origin + tracker.cursor + tracker.unsettled
+                floors[row] = tracker.origin + tracker.floor
+                places[row] = _places(tracker, pages)
+            believed[row], scores = self._believed(job.name, space), self.scores(job.name)
+            if pages.samples is None:
+                draws[row], factors[row] = self._weights(job.name, space, pages), 1.0
+            elif scores is not None and scores.factor:
+                draws[row], factors[row] = scores.values.take(pages.samples), scores.factor
+        draws = _weights(draws, factors)
+        for row, tracker in enumerate(trackers):
+            if tracker is not None and tracker.columns.mine is not None:
+                draws[row, _foreign(tracker.columns.mine, space, pages)] = 0.0
+        if len(pages.outside):
+            draws[:, pages.outside] = 0.0
+        np.minimum(draws, space.count, out=draws)
+        draws *= believed
+        origins = np.array([[0 if tracker is None else tracker.origin] for tracker in trackers])
+        np.add(places, origins, out=places, where=places != NEVER)
+        series = [0 if tracker is None else tracker.series for tracker in trackers]
+        return JobAnswers([self._scale(job, tick) for job in jobs], series, starts, floors, places, draws)
+
+    def of_owners(
+        self, jobs: Sequence[tuple[Job, Dataset] | None], owners: Ids, samples: Ids, tick: float
+    ) -> JobColumns[Column]:
+        """Return when, or how often, each sample is expected to be read by the job of its owner: at the cost
+        of one job, what ``of_pages`` returns for many. Samples are whole objects. ``jobs``: by owner, None
+        where there is none; owner -1 has none.
+        """
+        hints = [_NO_HINTS if one is None else self._hints(*one, tick) for one in (*jobs, None)]
+        rows = np.array([(*one.scale, one.start, one.most, one.believed, one.factor) for one in hints])
+        gap, silent, divisor, rate, horizon, doubt, start, most, believed, factor = rows.take(
+            owners, axis=0
+        ).T
+        pages = list(zip(owners.tolist(), samples.tolist(), strict=True))
+
+        def values(columns: list[memoryview | None], none: float) -> Column:
+            if not any(column is not None for column in columns):
+                return np.full(len(pages), none)
+            return np.array([none if (column := columns[of]) is None else column[at] for of, at in pages])
+
+        places = values([one.next_at for one in hints], NEVER)
+        left = np.where(places == NEVER, np.inf, np.maximum(places - start, 1.0))
+        scores = values([one.scores for one in hints], np.nan)
+        weights = _weights(scores, factor) * values([one.mine for one in hints], 1.0)
+        draws = np.minimum(weights, most) * believed
+        return JobColumns((left * gap + silent) / divisor, draws * rate, horizon, doubt)
+
+    def _hints(self, job: Job, space: Dataset, tick: float) -> "_JobHints":
+        tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
+        start, next_at, mine, factor, values = 0.0, None, None, 0.0, None
+        if tracker is not None:
+            if tracker.left:
+                start, next_at = tracker.cursor - 1.0, tracker.columns.next_at.data
+            mine = None if tracker.columns.mine is None else tracker.columns.mine.data
+        if scores is not None and (factor := scores.factor):
+            values = scores.values.data
+        believed = self._believed(job.name, space)
+        return _JobHints(self._scale(job, tick), start, space.count, believed, factor, next_at, values, mine)
 
     def add_samples(
         self, parts: list[list[JobColumns[float]]], job: Job, space: Dataset, samples: list[int], tick: float
@@ -108,29 +170,62 @@ class JobExpectations:
 
     def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:
         """Return how many times each page is drawn, on average, in one read of the job."""
-        scores, mean_draws = self.scores(job), 1 / (space.count * self._orders.part)
-        draws: Column
-        if scores is not None:
-            units, samples = pages.units, pages.samples
-            draws = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
-            np.maximum(draws, _LEAST_WEIGHT, out=draws)
-            np.minimum(draws, space.count, out=draws)
-            draws *= max(self._activities[job].score_trust, LEAST_TRUST) * mean_draws
-        elif isinstance(space, Dataset) and space.pages is not None:
-            draws = space.pages.counts(pages.units).astype(np.float64) * mean_draws
-        else:
-            draws = np.full(len(pages.units), mean_draws)
+        draws = np.empty(len(pages.units))
+        draws[:] = self._weights(job, space, pages)
+        np.minimum(draws, space.count, out=draws)
+        draws *= self._believed(job, space)
         if tracker is not None and tracker.columns.mine is not None:
             draws[_foreign(tracker.columns.mine, space, pages)] = 0.0
         return draws
+
+    def _weights(self, job: str, space: Space, pages: PageUnits) -> Column | float:
+        """Return how many times more often than one sample each page is drawn, before trust in scores."""
+        scores = self.scores(job)
+        if scores is not None:
+            units, samples = pages.units, pages.samples
+            weights = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
+            return np.maximum(weights, _LEAST_WEIGHT, out=weights)
+        if isinstance(space, Dataset) and space.pages is not None:
+            return space.pages.counts(pages.units).astype(np.float64)
+        return 1.0
+
+    def _believed(self, job: str, space: Space) -> float:
+        """Return how many times a page of weight 1 is drawn in one read of the job."""
+        mean_draws = 1 / (space.count * self._orders.part)
+        trust = 1.0 if self.scores(job) is None else max(self._activities[job].score_trust, LEAST_TRUST)
+        return trust * mean_draws
+
+
+class _JobHints(NamedTuple):
+    """The hints of one job on whole objects. start: its place, less 1. most: the greatest weight. believed:
+    see ``_believed``. factor: from scores to weights. next_at, mine: see ``OrderColumns``.
+    """
+
+    scale: JobScale
+    start: float
+    most: float
+    believed: float
+    factor: float
+    next_at: memoryview | None
+    scores: memoryview | None
+    mine: memoryview | None
+
+
+_NO_HINTS = _JobHints(JobScale(1.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0, None, None, None)
+
+
+def _weights(scores: Column, factors: Column) -> Column:
+    """Return the weights of scores: nan, for unknown ones, has weight 1."""
+    return np.where(np.isnan(scores), 1.0, np.maximum(scores * factors, _LEAST_WEIGHT))
 
 
 def _places(tracker: OrderTracker, pages: PageUnits) -> Places:
     """Return the place of each page's next announced read, or NEVER."""
     if pages.samples is None:
-        return tracker.next_places(pages.object_hashes, pages.numbers)
+        return tracker.page_places.find(pages.object_hashes, pages.numbers)
     places = tracker.columns.next_at.take(pages.samples)
-    places[pages.outside] = NEVER
+    if len(pages.outside):
+        places[pages.outside] = NEVER
     return places
 
 

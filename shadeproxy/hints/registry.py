@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
+from shadeproxy.core.off_loop import OffLoop, at_once
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.expectations import Expectations
 from shadeproxy.hints.frozen import FrozenScores
@@ -29,7 +30,8 @@ MAX_DATASETS = 256
 
 class HintRegistry(StoredHints):
     """Registry of access hints. ``page_size``: bytes of a page of the cache. ``on_run`` is called with the
-    name of a job whose run begins: its first, or another one.
+    name of a job whose run begins: its first, or another one. ``off_loop`` runs what would hold the event
+    loop.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class HintRegistry(StoredHints):
         on_run: Callable[[str], None] = ignore,
         on_lost: Callable[[Orders, str], None] = ignore,
         on_orders_changed: Callable[[], None] = ignore,
+        off_loop: OffLoop = at_once,
     ) -> None:
         self.page_size = page_size
         self.datasets: dict[str, Dataset] = {}
@@ -59,7 +62,7 @@ class HintRegistry(StoredHints):
             on_change=on_orders_changed,
         )
         known = (self.jobs, self.orders, self.scoreboard, self.space)
-        self.expectations = Expectations(*known, page_size=page_size)
+        self.expectations = Expectations(*known, page_size=page_size, off_loop=off_loop)
 
     # ------------------------------------------------------------------ datasets
 

@@ -54,6 +54,11 @@ class ScoreColumn:
         """Mean of the known scores; nan when there are none."""
         return self._total / self.known if self.known else float("nan")
 
+    @property
+    def factor(self) -> float:
+        """The number by which a score is multiplied to give a weight; 0 if all are 0, and say nothing."""
+        return 1 / self.mean if self._total > 0 else 0.0
+
     def copy(self, count: int, *, of_run: bool) -> Scores:
         """Return a copy of the first ``count`` scores. ``of_run``: only scores of the present run."""
         scores = self.values[:count].copy()

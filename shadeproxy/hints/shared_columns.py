@@ -1,24 +1,26 @@
 """Shared columns: next uses of the pages of one dataset over all of its jobs, where jobs are many.
 
-Asking each of a hundred jobs about each page costs fifty times as much as asking one job. The answers of all
-jobs are therefore kept by page, with the tick at which the page is read next: as jobs read on, that tick
-stays about the same. Laws: the stored answers about a page come from all jobs, as of one tick. A page is
-asked about again after it was read, together with other pages that are due; a page that is not read is asked
-about when the rotation over all pages reaches it. Memory is 24 bytes a page. Event loop only.
+Asking each of a hundred jobs about each page costs fifty times as much as asking one job. Each page
+therefore keeps the jobs that use it next, and its place in the order of each of these jobs. A place stays
+true while the job reads on: when it comes follows from the job's own place and pace, which are renewed for
+all pages at once. Laws: a page that a job has read waits for the job's next use of it at once. All jobs are
+asked about a page again before the last use that they told is over, and when the rotation over all pages
+reaches it. Memory is 57 bytes a page. Event loop only.
 """
 
 from collections.abc import Callable, Sequence
-from operator import is_
+from math import inf
 from typing import NamedTuple, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
+from shadeproxy.hints.datasets import Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.order.sequence import NEVER, Places
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.expected import JobColumns, JobTable, expect_table
+from shadeproxy.policy.expected import JobColumns, JobScale, JobTable, expect_table
 
 LEAST_JOBS = 8
 """Jobs on a dataset for which columns are shared: fewer are asked each time, and exactly."""
@@ -29,18 +31,19 @@ LEAST_PAGES = 10_000
 MOST_ASKED = 1 << 14
 """Number of pages times jobs that are asked about in one turn of the loop, which takes 1 to 3 ms."""
 
-MOST_TOLD = 1 << 16
-"""Number of pages times jobs whose answers are stored together, in 1 ms. While many reads wait, up to twice
-as many.
-"""
+USES = 8
+"""Number of next uses that a page keeps, each by another job."""
 
-_LEAST_TOGETHER, _MOST_TOGETHER, _TOGETHER_SHARE = 64, 256, 16
-_MOST_DUE = 1 << 15  # pages times jobs
-_FIRST_TICKS = 16  # ticks from one question to the next, until every page has an answer
-_MOST_WAITING = 1024  # pages that were read; further ones wait until it is their turn
-_TURN_SHARE = 32  # share of an epoch of all jobs, within which each page has its turn
-_NEAR_READS = 128  # number of reads by which a job may be ahead of its place in its order
+_SURE_USES = 5  # After so many of them the jobs are asked again: later ones may come in another order.
+
+_JOB_TICKS, _LEAST_TICKS, _MOST_TICKS, _TICKS_SHARE = 16, 512, 2048, 16  # from one question to the next
+_FIRST_TICKS = 1  # the same until every page has an answer
+_TURN_SHARE = 8  # share of an epoch of all jobs, within which each page has its turn
+_FAST_TURN_SHARE = 32  # the same after a job or an order came or went
 _NEXT = 1.0  # ticks until the read of a page that should have been read by now
+_NO_JOB = 0  # the number of no job
+_MOST_NUMBERS = 1 << 16
+_ALL_KNOWN = 255
 
 
 class PageUnits(NamedTuple):
@@ -73,35 +76,24 @@ class PageUnits(NamedTuple):
         return self.units if self.samples is None else self.samples
 
 
-Ask = Callable[[Sequence[Job], Space, PageUnits, float], JobTable]
-"""Type of a function that returns the reads of a space's pages that are expected from jobs, at a tick."""
+class JobAnswers(NamedTuple):
+    """The answers of j jobs about n pages. scales: of each job. series: the number of each job's order;
+    places of one order mean the same as long as it has that number. starts: the place that each job reads
+    next; floors: the place below which all places are over: f64[j, 1]. places: the place of each page's next
+    announced read, or NEVER: i64[j, n]. draws: how many times each page is drawn, on average, in one read of
+    the job: f64[j, n].
+    """
+
+    scales: list[JobScale]
+    series: list[int]
+    starts: Column
+    floors: Column
+    places: Ids
+    draws: Column
 
 
-class _AskedPages:
-    """Pages that all ``left`` jobs are asked about, a few jobs in each turn of the loop, from ``tick`` on."""
-
-    def __init__(self, pages: PageUnits, left: list[Job], tick: float) -> None:
-        self.pages = pages
-        self.tick = tick
-        self._jobs = left
-        self._told: list[JobTable] = []
-        self._asked = 0
-
-    def is_of(self, jobs: Sequence[Job]) -> bool:
-        """Return whether these jobs are asked, and no others."""
-        return len(jobs) == len(self._jobs) and all(map(is_, jobs, self._jobs))
-
-    def ask_on(self, space: Space, ask: Ask, tick: float) -> bool:
-        """Ask the next jobs. Return whether all were asked."""
-        stop = self._asked + max(MOST_ASKED // max(len(self.pages.rows), 1), 1)
-        table = ask(self._jobs[self._asked : stop], space, self.pages, tick)
-        self._told.append(table._replace(distance=table.distance + (tick - self.tick)))
-        self._asked = stop
-        return stop >= len(self._jobs)
-
-    def answer(self) -> JobTable:
-        """Return the answers of all jobs, as of the first turn."""
-        return JobTable(*(np.concatenate(parts) for parts in zip(*self._told, strict=True)))
+Ask = Callable[[Sequence[Job], Space, PageUnits, float], JobAnswers]
+"""Type of a function that asks jobs about the pages of a space, at a tick."""
 
 
 class SharedColumns:
@@ -111,21 +103,43 @@ class SharedColumns:
 
     def __init__(self, space: Dataset, tick: float) -> None:
         self.space = space
-        self.ready = self._at_end = False
+        self.ready = False
         self._count = space.count if space.pages is None else len(space.pages)
-        self._soonest: Column = np.full(self._count, np.inf)
+        # The uses of each page, by the number of a job, and its place.
+        self._users = np.zeros((self._count, USES), np.uint16)
+        self._places: Places = np.zeros((self._count, USES), np.int32)
+        self._known = np.zeros(self._count, np.uint8)  # uses that may pass until the jobs are asked again
         self._rate: Column = np.zeros(self._count)
-        self._second: Column = np.full(self._count, np.inf)  # the soonest use by any other job
-        self._read: list[int] = []
-        self._at = 0
-        self._near_ticks = 0.0
-        self._due_tick = tick
-        self._question: _AskedPages | None = None
+        self._flat_users, self._flat_places = self._users.reshape(-1).data, self._places.reshape(-1).data
+        self._flat_known = self._known.data
+        self._jobs: dict[
+            tuple[int, int], tuple[Job, int]
+        ] = {}  # The jobs and their numbers, by id and series.
+        self._numbers: dict[int, int] = {}  # The number of each job, by id.
+        self._next_number = _NO_JOB + 1
+        # By number: the place that the job reads next, how far places that are over are behind it, the ticks
+        # from one place to the next, and other ticks.
+        self._start, self._over, self._step, self._wait = (
+            np.zeros(1),
+            np.zeros(1),
+            np.zeros(1),
+            np.full(1, np.inf),
+        )
+        self._short: list[int] = []
+        self._at, self._fast = 0, 0  # How many pages have their turn soon.
+        self._tick = self._due_tick = tick
 
     def columns(self, pages: PageUnits, tick: float) -> JobColumns[Column]:
         """Return the next uses of pages over all jobs, as if one job had answered."""
         rows = pages.rows
-        distance = np.maximum(self._soonest.take(rows, mode="wrap") - tick, _NEXT)
+        users = self._users.take(rows, axis=0, mode="wrap")
+        left = self._places.take(rows, axis=0, mode="wrap") - self._start.take(users)
+        over = left < self._over.take(users)
+        np.maximum(left, 1.0, out=left)
+        left *= self._step.take(users)
+        left += self._wait.take(users)
+        left[over] = np.inf
+        distance = np.maximum(left.min(axis=1) - (tick - self._tick), _NEXT)
         rate = self._rate.take(rows, mode="wrap")
         if len(pages.outside):
             distance[pages.outside], rate[pages.outside] = np.inf, 0.0
@@ -133,66 +147,112 @@ class SharedColumns:
 
     def column(self, row: int, tick: float) -> JobColumns[float]:
         """Return the result of ``columns`` for one page, as numbers."""
-        return JobColumns(max(self._soonest.item(row) - tick, _NEXT), self._rate.item(row), 0.0, 1.0)
+        start, over, step, wait = self._start.data, self._over.data, self._step.data, self._wait.data
+        soonest = inf
+        for place, user in zip(self._places[row].tolist(), self._users[row].tolist(), strict=True):
+            if (left := place - start[user]) >= over[user]:
+                soonest = min(soonest, max(left, 1.0) * step[user] + wait[user])
+        return JobColumns(max(soonest - (tick - self._tick), _NEXT), self._rate.item(row), 0.0, 1.0)
 
-    def read(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float, explained: Bits) -> None:
-        """Note that pages were read. ``explained``: which reads were announced. The announced use of such a
-        page is over. Until the jobs are asked about the page again, its next use is that of another job.
+    def read(self, job: Job, rows: list[int], places: list[int]) -> None:
+        """Note that ``job`` has read pages, and that it reads them next at ``places`` of the same order, or
+        NEVER.
         """
-        if has_whole_objects(self.space) and len(object_hashes) == 1:
-            row = self.space.groups.find_one(object_hashes.item())
-            if row >= 0:
-                self._read.append(row)
-                if explained[0] and self._soonest[row] < tick + self._near_ticks:
-                    self._soonest[row] = self._second[row]
+        number = self._numbers.get(id(job), _NO_JOB)
+        if number == _NO_JOB:
             return
-        read = PageUnits.of(self.space, object_hashes, numbers)
-        rows = np.delete(read.rows, read.outside)
-        self._read += rows.tolist()
-        rows = rows[np.delete(explained, read.outside)]
-        rows = rows[self._soonest[rows] < tick + self._near_ticks]
-        self._soonest[rows] = self._second[rows]
+        users, known = self._flat_users, self._flat_known
+        for row, place in zip(rows, places, strict=True):
+            first = row * USES
+            uses = users[first : first + USES].tolist()
+            left = known[row] - 1
+            if number in uses:
+                at = first + uses.index(number)
+            elif _NO_JOB in uses:
+                at = first + uses.index(_NO_JOB)
+            else:
+                # The job has read the page before others that were said to be sooner.
+                at, left = -1, min(left, 0)
+            if at >= 0 and place == NEVER:
+                users[at] = _NO_JOB
+            elif at >= 0:
+                users[at], self._flat_places[at] = number, place
+            if 0 <= left < _ALL_KNOWN - 1:
+                known[row] = left
+                if not left:
+                    self._short.append(row)
 
     def ask(self, jobs: Sequence[Job], ask: Ask, tick: float) -> None:
-        """Ask ``jobs`` about pages that are due: as many jobs as one turn of the loop has time for. ``jobs``:
-        all jobs that count now.
-        """
-        if not jobs:
-            return
-        question = self._question
-        if question is not None and not question.is_of(jobs):
-            question = self._question = _AskedPages(question.pages, list(jobs), tick)
-        if question is None and tick >= self._due_tick:
-            question = self._question = _AskedPages(self.due(len(jobs), tick), list(jobs), tick)
-        if question is not None and question.ask_on(self.space, ask, tick):
-            self._question = None
-            self.tell(question.pages, question.answer(), question.tick)
+        """Ask ``jobs`` about the pages that are due. ``jobs``: all jobs that count now."""
+        if jobs and (tick >= self._due_tick or len(self._short) * len(jobs) > MOST_ASKED // 2):
+            pages = self.due(len(jobs), tick)
+            self.tell(pages, jobs, ask(jobs, self.space, pages, tick), tick)
 
     def due(self, jobs: int, tick: float) -> PageUnits:
-        """Return the pages about which to ask the jobs next: those that were read, and those whose turn it
-        is. ``jobs``: the number of jobs. Pass the answers to ``tell``.
+        """Return the pages about which to ask the jobs next: those of which too few uses are known, and those
+        whose turn it is. ``jobs``: the number of jobs. Pass the answers to ``tell``.
         """
-        together = min(self._count // _TOGETHER_SHARE, _MOST_TOGETHER, _MOST_DUE // jobs)
-        together = max(together, _LEAST_TOGETHER)
-        # Pages that were read can wait here until every page has an answer: until then each decision asks all
-        # jobs.
-        read, in_turn = 0, MOST_TOLD // jobs
-        if self._at_end:
-            read, in_turn = 2 * together, -(-together * _TURN_SHARE // jobs)
-        self._due_tick = tick + (together if self._at_end else _FIRST_TICKS)
-        self._near_ticks = float(_NEAR_READS * jobs)
-        stop = min(self._at + max(in_turn, 1), self._count)
-        rows = np.append(np.array(self._read[:read], np.int64), np.arange(self._at, stop))
-        self._read, self._at = self._read[read:][:_MOST_WAITING], stop
-        if stop == self._count:
-            self._at, self._at_end = 0, True
+        most = in_turn = max(MOST_ASKED // jobs, 1)
+        if self.ready:
+            share = _FAST_TURN_SHARE if self._fast > 0 else _TURN_SHARE
+            in_turn = min(
+                int((tick - self._tick) * share / jobs) + 1, max(most - len(self._short), most // 2)
+            )
+        ticks = min(max(_JOB_TICKS * jobs, _LEAST_TICKS), _MOST_TICKS, self._count // _TICKS_SHARE)
+        self._due_tick = tick + (ticks if self.ready else _FIRST_TICKS)
+        short, self._short = self._short[: most - in_turn], self._short[most - in_turn :]
+        stop = min(self._at + in_turn, self._count)
+        rows = np.append(np.array(short, np.int64), np.arange(self._at, stop))
+        self._fast -= stop - self._at
+        self._at = stop
         return self._pages(np.unique(rows))
 
-    def tell(self, pages: PageUnits, jobs: JobTable, tick: float) -> None:
+    def tell(self, pages: PageUnits, jobs: Sequence[Job], answers: JobAnswers, tick: float) -> None:
         """Store the answers of the jobs about pages that were due."""
-        soonest, self._rate[pages.rows], second = expect_table(jobs)
-        self._soonest[pages.rows], self._second[pages.rows] = soonest + tick, second + tick
-        self.ready = self._at_end
+        numbers = self._number(jobs, answers, tick)
+        places, rows = answers.places, pages.rows
+        left = np.maximum(places - (answers.starts - 1.0), 1.0)
+        left[places == NEVER] = np.inf
+        table = JobTable.of(answers.scales, left, answers.draws)
+        _, self._rate[rows] = expect_table(table)
+        users = np.where(np.isinf(table.distance), np.uint16(_NO_JOB), numbers[:, None])
+        if len(jobs) > USES:
+            soonest = np.argpartition(table.distance, USES - 1, axis=0)[:USES]
+            users, places = np.take_along_axis(users, soonest, 0), np.take_along_axis(places, soonest, 0)
+            self._known[rows] = np.where(users.all(axis=0), _SURE_USES, _ALL_KNOWN)
+        else:
+            self._known[rows] = _ALL_KNOWN
+        self._users[rows, : len(users)], self._users[rows, len(users) :] = users.T, _NO_JOB
+        self._places[rows, : len(users)] = places.T
+        if self._at == self._count:
+            self._at, self.ready = 0, True
+
+    def _number(self, jobs: Sequence[Job], answers: JobAnswers, tick: float) -> NDArray[np.uint16]:
+        """Return the numbers of jobs, and renew their places and paces. A job whose order is another one now
+        gets a new number, so that the places in its former order no longer count.
+        """
+        if self._next_number + len(jobs) > _MOST_NUMBERS:
+            self._users[:], self._jobs, self._next_number = _NO_JOB, {}, _NO_JOB + 1
+            self.ready = False
+        before, self._jobs = self._jobs, {}
+        for job, series in zip(jobs, answers.series, strict=True):
+            key = id(job), series
+            if key not in before:
+                self._next_number += 1
+                self._fast = 2 * self._count  # The second time because trust in a new job changes fast.
+            self._jobs[key] = before.get(key, (job, self._next_number - 1))
+        if len(before) > len(self._jobs):
+            self._fast = self._count
+        numbers = np.array([number for _, number in self._jobs.values()], np.uint16)
+        self._numbers = {id(job): number for job, number in self._jobs.values()}
+        scales = np.array([(one.gap, one.silent, one.divisor) for one in answers.scales])
+        self._start, self._over, self._step = np.zeros((3, self._next_number))
+        self._wait = np.full(self._next_number, np.inf)
+        self._start[numbers] = answers.starts[:, 0] - 1.0
+        self._over[numbers] = answers.floors[:, 0] - self._start[numbers]
+        self._step[numbers], self._wait[numbers] = scales[:, :2].T / scales[:, 2]
+        self._tick = tick
+        return numbers
 
     def _pages(self, rows: Ids) -> PageUnits:
         none = np.empty(0, dtype=np.int64)

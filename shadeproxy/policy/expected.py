@@ -21,13 +21,13 @@ class JobColumns(NamedTuple, Generic[Pages]):
     distance: ticks until the announced read of the page, inf where none is announced. draws: reads per tick
     of a page of the job's dataset, once the announced reads are over; 0 for other pages. horizon: ticks until
     the announced reads are over, as far as the order is believed. doubt: the share of the job's reads, 0 to
-    1, that are not expected to follow its order.
+    1, that are not expected to follow its order. The last two are columns if pages are of different jobs.
     """
 
     distance: Pages
     draws: Pages
-    horizon: float
-    doubt: float = 0.0
+    horizon: Pages | float
+    doubt: Pages | float = 0.0
 
 
 class JobScale(NamedTuple):
@@ -90,15 +90,12 @@ def expect(jobs: Sequence[JobColumns[Column]], count: int) -> tuple[Column, Colu
     return soonest, rate
 
 
-def expect_table(jobs: JobTable) -> tuple[Column, Column, Column]:
-    """Return what ``expect`` returns, for one job or more, and a third column: the ticks until the earliest
-    announced use by any job except the job that uses the page first.
-    """
-    soonest, others = jobs.distance.min(axis=0), jobs.distance.copy()
-    np.put_along_axis(others, others.argmin(axis=0)[None], np.inf, axis=0)
+def expect_table(jobs: JobTable) -> tuple[Column, Column]:
+    """Return what ``expect`` returns, for one job or more."""
+    soonest = jobs.distance.min(axis=0)
     drawn = np.where(jobs.horizon < soonest, jobs.draws / (1 + jobs.horizon * jobs.draws), 0.0)
     rate = np.where(np.isinf(jobs.distance), drawn, jobs.doubt * jobs.draws).sum(axis=0)
-    return soonest, rate, others.min(axis=0)
+    return soonest, rate
 
 
 def expect_one(jobs: Sequence[JobColumns[float]]) -> tuple[float, float]:

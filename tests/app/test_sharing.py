@@ -113,7 +113,7 @@ def test_the_knob_of_the_cache_is_the_weight_in_next_use():
     world.register("a", JobNeed(samples_per_s=50.0))
     world.register("b")
     for name in "ab":
-        world.hints.expectations._activity(name)
+        world.hints.expectations._reads._activity(name)
     world.steps(8, a=10, b=50)
     assert world.sharing.summary()["reason"] == "1 need shares the link with 1 job without one"
     raised = {name: one.raised for name, one in world.hints.expectations._activities.items()}

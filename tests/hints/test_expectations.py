@@ -137,6 +137,16 @@ def test_a_job_of_weight_eight_counts_eight_times():
     assert job.ticks(soon)[0] > 3000, "now it waits for the other job"
 
 
+@pytest.mark.parametrize("before", range(304, 312))
+def test_a_long_pause_hardly_changes_the_pace_of_a_job(before):
+    job = Long()
+    job.announce()
+    job.read(job.order[:before], gap=2)
+    job.read(job.order[before : before + 1], gap=10_000)
+    job.read(job.order[before + 1 : before + 17], gap=2)
+    assert job.hints.expectations.belief("one").gap_reads == pytest.approx(2, abs=0.4)
+
+
 # ------------------------------------------------------------------ silence
 
 
@@ -443,15 +453,50 @@ def test_the_pace_of_a_job_is_that_of_all_its_ranks():
     assert gaps[-1] == pytest.approx(2.0, rel=0.05)
 
 
-def test_names_that_nobody_registered_are_one_name(monkeypatch):
-    job, passes = Long(), []
+def test_names_that_nobody_registered_leave_nothing_behind():
+    job = Long()
     job.announce()
-    together = type(job.hints.expectations)._note_together
-    monkeypatch.setattr(
-        type(job.hints.expectations), "_note_together", lambda *a: (passes.append(1), together(*a))[1]
-    )
     hashes = np.arange(1, 501, dtype=np.uint64)
     whose = [JobContext(f"stranger-{n}") for n in range(500)]
     explained = job.hints.expectations.note_reads(hashes, np.zeros(500, np.int64), whose, NOW_S, 500.0)
     assert not explained.any()
-    assert len(passes) == 1
+    assert job.hints.expectations._activities == {}
+
+
+@pytest.mark.parametrize("each", [1, 3, 5, 40])
+def test_reads_of_many_jobs_are_noted_together_as_they_are_one_by_one(each):
+    names = [f"job{n}" for n in range(12)]
+    together, alone = Long(1024, jobs=names), Long(1024, jobs=names)
+    for job in (together, alone):
+        for number, name in enumerate(names):
+            if number % 3:
+                job.announce(np.random.default_rng(number).permutation(1024), job=name)
+            if number % 2:
+                scores = np.random.default_rng(number).random(1024, dtype=np.float32)
+                job.hints.apply(name, job.hints.check_by_ids(name, np.arange(1024), scores), NOW_S)
+    random = np.random.default_rng(each)
+    for start in range(0, 240, each):
+        reads = []
+        for number, name in enumerate(names):
+            order = np.random.default_rng(number).permutation(1024)
+            hashes = together.hashes[order[start : start + each]].copy()
+            hashes[random.random(each) < 0.1] = 7  # of no dataset
+            reads += [(int(hashed), JobContext(name, 0)) for hashed in hashes]
+        hashes, whose = zip(*reads, strict=True)
+        tick = tick_of(together.hints) + len(reads)
+        offsets = np.zeros(len(reads), np.int64)
+        found = together.hints.expectations.note_reads(
+            np.array(hashes, np.uint64), offsets, whose, NOW_S, tick
+        )
+        one_by_one = [
+            alone.hints.expectations.note_read(hashed, 0, job, NOW_S, tick - len(reads) + at + 1)
+            for at, (hashed, job) in enumerate(reads)
+        ]
+        assert np.mean(found == one_by_one) > 0.95
+    for name in names:
+        ours, theirs = (job.hints.expectations.belief(name) for job in (together, alone))
+        assert ours.order_trust == pytest.approx(theirs.order_trust, abs=0.05)
+        assert ours.score_trust == pytest.approx(theirs.score_trust, abs=0.01)
+        assert ours.gap_reads == pytest.approx(12, rel=0.1)
+        first, second = (job.orders.trackers.get(name) for job in (together, alone))
+        assert (first and first.left) == (second and second.left)

@@ -184,6 +184,7 @@ def knowledge(scale: Scale) -> Iterator[Planned]:
         (Shape(shared=True, announced=True, scored=False), "one dataset, orders"),
         (Shape(shared=True, announced=False, scored=False), "one dataset, nothing said"),
         (Shape(shared=False, announced=True, scored=False), "a dataset each, orders"),
+        (Shape(shared=False, announced=True, scored=True), "a dataset each, orders and scores"),
     ):
         yield Planned(
             f"hints of a read beside 100 jobs, {words}",

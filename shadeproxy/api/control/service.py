@@ -56,7 +56,7 @@ async def stats(context: ControlContext, request: web.Request) -> web.Response:
 
 def _snapshot(context: ControlContext) -> dict[str, Any]:
     snapshot = context.counted_stats().snapshot()
-    orders = {name: order_summary(context, name) for name in context.hints.orders.states()}
+    orders = {name: order_summary(context, name) for name in context.hints.orders.trackers}
     return {**snapshot, "orders": orders, "sharing": context.sharing.summary()}
 
 

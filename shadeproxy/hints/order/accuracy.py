@@ -30,7 +30,7 @@ class Match(NamedTuple):
     reads that would be found in any order.
     """
 
-    found: Bits | bool
+    found: Bits | list[bool]
     others: int
     again: int
     chance: float = 0.0

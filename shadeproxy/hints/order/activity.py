@@ -15,47 +15,58 @@ _SCORE_READS = 512.0
 _LEAST_EXPECTED = 1.01
 _MOST_DRAWN = 4.0  # In multiples of the mean score: one heavy sample proves little.
 _FIRST_TRUST = 0.5
+_TOGETHER = 8  # Reads of a job that are taken into its averages together.
 _TRUSTED_SCORES = 0.5
 _TRUSTED_ORDER = 0.25
 LEAST_TRUST = 1e-3
 
 
 class JobActivity:
-    """Pace, silence and trust of one job. reads: number of its reads. gap: mean ticks between two of its
-    reads, 0 before the first.
+    """Pace, silence and trust of one job. reads: number of its reads.
+
+    Reads are counted at once, and taken into the averages together: once they are many, or someone asks.
     """
 
     def __init__(self) -> None:
         self.raised = 1.0
         """The factor by which the job's need raises its weight (policy/sharing.py)."""
         self.reads = 0
-        self.gap = 0.0
         # Averages, less the share that chance explains. So they may fall below 0, or rise above 1.
         self._order = self._scores = _FIRST_TRUST
+        self._gap = 0.0
         self._last: float | None = None
-        self._measured = 0
+        self._averaged = 0.0  # The tick up to which reads are in the mean gap.
+        self._waiting = self._measured = 0
+        self._was_pause = False
+        self._found = self._ordered = 0
+        self._by_chance = 0.0
 
     def read(self, reads: int, tick: float) -> None:
         """Note reads of the job, the latest at ``tick``."""
         self.reads += reads
         if self._last is None:
-            self._last, self.gap = tick, 1.0
+            self._last = self._averaged = tick
+            self._gap = 1.0
             return
-        gap = max(tick - self._last, 0.0) / reads
-        self._last = max(tick, self._last)
-        if self._measured:
-            gap = min(gap, self.usual_silence)
-        self._measured += reads
-        # The first reads count in full: otherwise a slow job would look fast for hundreds of reads.
-        self.gap += (gap - self.gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
+        if tick > self._last:
+            # The ranks of a job read in the same ticks: their reads are counted together. A pause is clipped,
+            # and therefore counted alone.
+            is_pause = tick - self._last > self._unusual * reads
+            if is_pause or self._was_pause or self._waiting >= _TOGETHER:
+                self._average()
+            self._last, self._was_pause = tick, is_pause
+        self._waiting += reads
 
     def ordered(self, found: int, others: int, chance: float = 0.0) -> None:
         """Note how many reads the order announced near the job's place (``found``), and how many not
         (``others``). ``chance``: the share that would be near it in an order drawn at random, below 1.
         """
-        if reads := found + others:
-            share = (found / reads - chance) / (1 - chance)
-            self._order += (share - self._order) * _moved(reads, _TRUST_READS)
+        reads = found + others
+        self._found += found
+        self._ordered += reads
+        self._by_chance += chance * reads
+        if self._ordered >= _TOGETHER:
+            self._trust()
 
     def drawn(self, weights: list[float], expected: float) -> None:
         """Note the weights of samples that were read. ``expected``: the mean weight of samples that are drawn
@@ -68,10 +79,17 @@ class JobActivity:
             self._scores += (drawn - self._scores) / _SCORE_READS
 
     @property
+    def gap(self) -> float:
+        """Mean ticks between two of the job's reads, 0 before the first."""
+        self._average()
+        return self._gap
+
+    @property
     def order_trust(self) -> float:
         """Share of the job's reads that its order announced, less the share that any order would announce: 1
         if the job keeps to its order, 0 if the order is false.
         """
+        self._trust()
         return min(max(self._order, 0.0), 1.0)
 
     @property
@@ -109,7 +127,34 @@ class JobActivity:
     @property
     def usual_silence(self) -> float:
         """Ticks without a read of the job that are usual at its pace."""
-        return _CLIPPED * self.gap + _CLIPPED
+        self._average()
+        return self._unusual
+
+    @property
+    def _unusual(self) -> float:
+        return _CLIPPED * self._gap + _CLIPPED
+
+    def _average(self) -> None:
+        """Take the waiting reads into the mean gap."""
+        reads, self._waiting = self._waiting, 0
+        if not reads or self._last is None or self._last == self._averaged:
+            return  # Reads in the tick of the first read say nothing about the pace.
+        gap = (self._last - self._averaged) / reads
+        self._averaged = self._last
+        if self._measured:
+            gap = min(gap, self._unusual)
+        self._measured += reads
+        # The first reads count in full: otherwise a slow job would look fast for hundreds of reads.
+        self._gap += (gap - self._gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
+
+    def _trust(self) -> None:
+        """Take the reads that wait into the trust in the order."""
+        reads = self._ordered
+        if reads:
+            chance = self._by_chance / reads
+            share = (self._found / reads - chance) / (1 - chance)
+            self._order += (share - self._order) * _moved(reads, _TRUST_READS)
+            self._found, self._ordered, self._by_chance = 0, 0, 0.0
 
 
 def _moved(reads: int, memory: float) -> float:

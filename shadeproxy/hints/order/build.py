@@ -29,12 +29,14 @@ from shadeproxy.hints.order.sequence import (
     position_of,
     seek,
     sequence_of,
+    shift_of,
 )
 from shadeproxy.hints.order.share import OwnedShare
 
 _LEAST_READ = 64
 _MARGIN_SHARE = 8
 _LEAST_MARGIN = 64
+_MOST_BY_CHANCE = 0.5
 
 
 class Tail:
@@ -89,11 +91,20 @@ class OrderColumns(NamedTuple):
     page_next: Places
     mine: Bits | None = None
 
+    def share_near(self, floor: int, cursor: int, near: int) -> float:
+        """Return the share of an epoch's reads that would be found near the cursor in any order. All places
+        below ``floor`` are over.
+        """
+        epoch, near_done = self.sequence.epoch_at(cursor), self.done[floor : cursor + near + 1]
+        waiting = len(near_done) - int(np.count_nonzero(near_done))
+        return 0.0 if epoch is None else min(waiting / max(epoch.distinct, 1), _MOST_BY_CHANCE)
+
 
 class Built(NamedTuple):
     """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: True if
     the unannounced reads were found at another place. ``stops_at``: see ``Build``. ``is_of_other_share``:
-    True if other proxies may have answered reads near the cursor.
+    True if other proxies may have answered reads near the cursor. ``shift``: how much lower than before a
+    place is in the new order; None if the orders are different.
     """
 
     lookup: Lookup
@@ -102,6 +113,7 @@ class Built(NamedTuple):
     is_elsewhere: bool = False
     stops_at: int | None = None
     is_of_other_share: bool = False
+    shift: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +145,10 @@ class Build:
         is_other = mine is not None if self.before is None else mine is not self.before.mine
         built = self._run(lookup, mine, is_other=is_other)
         columns = built.columns._replace(mine=mine)
-        return built._replace(columns=columns, stops_at=self.stops_at, is_of_other_share=is_other)
+        shift = None if self.before is None else shift_of(self.before.sequence, columns.sequence)
+        return built._replace(
+            columns=columns, stops_at=self.stops_at, is_of_other_share=is_other, shift=shift
+        )
 
     def _run(self, lookup: Lookup, mine: Bits | None, *, is_other: bool) -> Built:
         sequence = sequence_of(cut(self.parts, self.stops_at), self.dataset.count, lookup.canonical, mine)

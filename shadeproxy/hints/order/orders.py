@@ -19,7 +19,7 @@ from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids, Sample
 from shadeproxy.hints.jobs import Job, Jobs, Progress
-from shadeproxy.hints.order.accuracy import JobMatch
+from shadeproxy.hints.order.accuracy import JobMatch, Match
 from shadeproxy.hints.order.announcements import Announcement, Announcements, order_name, unknown_order
 from shadeproxy.hints.order.build import Build, Built
 from shadeproxy.hints.order.sequence import NEVER
@@ -239,11 +239,6 @@ class Orders:
 
     # ------------------------------------------------------------------ reads
 
-    @property
-    def active(self) -> bool:
-        """True if ``note_read`` must be called for each read."""
-        return bool(self.trackers)
-
     def note_read(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float
     ) -> list[JobMatch]:
@@ -253,14 +248,23 @@ class Orders:
         self._hear(now_s)
         matches = []
         for tracker, certain in self._readers(job, now_s):
-            sample = tracker.lookup.find_one(object_hash, offset)
-            if sample >= 0:
+            if (sample := tracker.lookup.find_one(object_hash, offset)) >= 0:
                 epoch = None if job is None else job.epoch
-                heard, moved = tracker.read_one(sample, epoch, now_s, certain=certain)
-                if moved:
-                    self._read_on(tracker)
+                heard = self.note_few(tracker, [sample], epoch, now_s, certain=certain)
+                if True in heard.found:
+                    tracker.hear(now_s)
                 matches.append(JobMatch(tracker.job.name, certain, heard))
         return matches
+
+    def note_few(
+        self, tracker: OrderTracker, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
+    ) -> Match:
+        """Note demand reads of samples of one order, oldest first. Sample -1 is skipped."""
+        self._hear(now_s)
+        heard, moved = tracker.read_few(samples, epoch, now_s, certain=certain)
+        if moved:
+            self._read_on(tracker)
+        return heard
 
     def note_reads(
         self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float
@@ -320,7 +324,7 @@ class Orders:
         """Return which pages a believed order of a live job announces; see NextUses."""
         found = np.zeros(len(object_hashes), dtype=np.bool_)
         for tracker in self._believed():
-            found |= tracker.next_places(object_hashes, numbers) != NEVER
+            found |= tracker.page_places.find(object_hashes, numbers) != NEVER
         return found
 
     def _believed(self) -> Iterator[OrderTracker]:
@@ -347,10 +351,6 @@ class Orders:
         """Return the state of a job's order; None if it announced nothing."""
         tracker = self.trackers.get(job)
         return None if tracker is None else state_of(tracker, self.now_s)
-
-    def states(self) -> dict[str, OrderState]:
-        """Return the state of every job that announced something."""
-        return {name: state for name in self.trackers if (state := self.state(name)) is not None}
 
     # ------------------------------------------------------------------ durable state
 

@@ -23,6 +23,10 @@ Places = NDArray[np.int32]
 NEVER = (1 << 31) - 1
 """The place of an id that is not announced."""
 
+LEAST_NEAR = 64
+_MOST_NEAR = 16_384  # Most places around the cursor that count as near, for each rank.
+# 1 / n of an epoch counts as near: then a quarter of the reads of a false order match by chance.
+_NEAR_SHARE = 8
 _MOST = 0.6
 
 Parts = Mapping[int, Mapping[int, OrderIds]]
@@ -176,6 +180,27 @@ def goes_on(before: OrderSequence, after: OrderSequence) -> bool:
     """
     numbers = {epoch.number for epoch in before.epochs}
     return not numbers or any(epoch.number in numbers for epoch in after.epochs)
+
+
+def near_of(epoch: Epoch | None) -> int:
+    """Return how many places around a place of ``epoch`` count as near."""
+    if epoch is None:
+        return LEAST_NEAR
+    # Count distinct ids: if each id is named ten times, a small share of the places has nearly every id.
+    return max(LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
+
+
+def shift_of(before: OrderSequence, after: OrderSequence) -> int | None:
+    """Return by how much places of ``before`` are higher than the same places of ``after``, in all epochs
+    that both have. None if they have none, or do not have the same ids there.
+    """
+    shifts = set()
+    for epoch in after.epochs:
+        known = before.find(epoch.number)
+        if known is not None:
+            same = np.array_equal(_within(before.ids, known), _within(after.ids, epoch))
+            shifts.add(known.start - epoch.start if same else None)
+    return shifts.pop() if len(shifts) == 1 else None
 
 
 def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int) -> NDArray[np.int64]:

@@ -5,22 +5,29 @@ passes it unread, the next place of the same id is stored. A read matches only a
 unannounced read moves nothing, and reads contradict a false order soon. Event loop only.
 """
 
+from itertools import compress
+
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.hints.datasets import Bits, Hashes, Ids
+from shadeproxy.hints.datasets import Bits, Ids
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.accuracy import Match, OrderAccuracy, UnannouncedReads
 from shadeproxy.hints.order.build import Built, OrderColumns, Tail
 from shadeproxy.hints.order.liveness import Liveness
 from shadeproxy.hints.order.pace import JobPace
-from shadeproxy.hints.order.sequence import NEVER, Epoch, OrderSequence, Places, goes_on
+from shadeproxy.hints.order.page_places import PagePlaces
+from shadeproxy.hints.order.sequence import (
+    LEAST_NEAR,
+    NEVER,
+    Epoch,
+    OrderSequence,
+    goes_on,
+    near_of,
+)
 
-_MOST_NEAR = 16_384  # Most places around the cursor that count as near, for each rank.
-_LEAST_NEAR = 64
-# 1 / n of an epoch counts as near: then a quarter of the reads of a false order match by chance.
-_NEAR_SHARE = 8
 _SETTLED_TOGETHER = 64
+_SETTLED_MANY = 16  # After so many reads at once the cursor moves, as after reads that are noted as columns.
 _SETTLED_LEAST = 8  # With so many reads of a slow job, their median is hardly ever an unannounced read.
 _SETTLED_AFTER_S = 0.5
 # 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and must stay near it.
@@ -31,7 +38,7 @@ _LATE_MARGIN = 64
 _MOST_PASSED = 65_536  # Most places passed at a time: more would block the event loop.
 _MOST_REPEATS = 8
 _RESTARTED_S = 2.0  # Shortest pause of a restart: no process restarts faster.
-_MOST_BY_CHANCE = 0.5
+_FAR = 1 << 29  # Places begin at 0 again before they are too large for their columns.
 
 
 class OrderTracker:
@@ -47,6 +54,8 @@ class OrderTracker:
         self.accuracy = OrderAccuracy()
         self.left = 0
         """Number of places that are not over."""
+        self.origin = self.series = 0
+        """A place plus ``origin`` stays the same when the order is built again, while ``series`` does."""
         self.cursor = 0
         """Approximate place of the job: the median of its latest reads."""
         self.floor = 0
@@ -60,8 +69,9 @@ class OrderTracker:
         self._skipped_to = 0
         self._sure = 0  # The cursor at the last time that most reads were announced near it.
         self._left_until = 0  # Places before it are over, because the job has left their epoch.
+        self._epoch_now: int | None = None  # The epoch that the latest read named, if the job has begun it.
         self.tail = Tail()
-        self._near_now = _LEAST_NEAR
+        self._near_now = LEAST_NEAR
         self._chance = 0.0  # Share of an epoch's reads that would be found near the cursor in any order.
         self._set(built)
 
@@ -90,6 +100,10 @@ class OrderTracker:
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
         left, place = before.epoch_at(self._sure), self._sure
+        if built.shift is None or self.origin > _FAR:
+            self.origin, self.series = 0, self.series + 1
+        else:
+            self.origin += built.shift
         self._set(built)
         at = self.sequence.epoch_at(self.cursor)
         if built.is_elsewhere and left is not None and at is not None and at.number > left.number:
@@ -150,65 +164,66 @@ class OrderTracker:
         self.left = len(done) - int(np.count_nonzero(done))
         self._next, self._last = columns.next_at.data, columns.last_read.data
         self._links, self._done = columns.sequence.next.data, done.data
-        self._stale = np.zeros(len(columns.page_next), dtype=np.bool_)
-        self._near_now = self._near()
+        self.page_places = PagePlaces(self.lookup, columns)
+        self._near_now = near_of(self.sequence.epoch_at(self.cursor))
+        self._epoch_now = None
         if built.is_of_other_share:
             self._skipped_to += self._near_now
-        self._chance = self._share_near()
+        self._chance = self.columns.share_near(self.floor, self.cursor, self._near_now)
         self._late = self._late or self._near_now // 4
         at = self.sequence.epoch_at(self.cursor)
         self._left_until = 0 if at is None or self.tail.stops_at is None else at.start
 
-    def _near(self) -> int:
-        epoch = self.sequence.epoch_at(self.cursor)
-        if epoch is None:
-            return _LEAST_NEAR
-        # Count distinct ids: if each id is named ten times, a small share of the places has nearly every id.
-        return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
-
-    def _share_near(self) -> float:
-        """Return the share of an epoch's reads that would be found near the cursor in any order."""
-        epoch = self.sequence.epoch_at(self.cursor)
-        near = self.columns.done[self.floor : self.cursor + self._near_now + 1]
-        waiting = len(near) - int(np.count_nonzero(near))
-        return 0.0 if epoch is None else min(waiting / max(epoch.distinct, 1), _MOST_BY_CHANCE)
-
     # ------------------------------------------------------------------ reads
 
-    def read_one(self, sample: int, epoch: int | None, now_s: float, *, certain: bool) -> tuple[Match, bool]:
-        """Note one read, cheaper than ``read_many``. Return its match, and whether the cursor moved."""
+    def read_few(
+        self, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
+    ) -> tuple[Match, bool]:
+        """Note a few reads, but not as signs of life. Sample -1 is skipped. Return their match, and whether
+        the cursor moved.
+        """
         if not self._is_of_order(epoch):
-            self.pace.note(1, now_s)
-            return Match(False, 0, 0), False
-        place, near, left, others, chance = self._next[sample], self._near_now, self.left, 0, self._chance
-        found = place <= self.cursor + near
-        again = not found and (
-            self._last[sample] >= self.cursor - near or (self._mine is not None and not self._mine[sample])
-        )
+            self.pace.note(len(samples), now_s)
+            return Match([False] * len(samples), 0, 0), False
+        near, left, chance, others, again = self._near_now, self.left, self._chance, 0, 0
+        found = [self._take(sample) for sample in samples]
+        if False in found:
+            far = [one for one, is_near in zip(samples, found, strict=True) if one >= 0 and not is_near]
+            unannounced = [one for one in far if self._is_unannounced(one)]
+            again = len(far) - len(unannounced)
+            if certain:
+                self._surprises += len(unannounced)
+                self._unannounced.note(unannounced)
+                others = len(unannounced) if left else 0
         if self._log is not None:
-            self._log.append(np.array([sample]))
-        if found:
-            if not self._done[place]:
-                self._done[place] = True
-                self.left -= 1
-            self._next[sample] = self._links[place]
-            self._last[sample] = place
-            self._hear(now_s)
-            if len(self._stale):
-                self._stale[self.lookup.pages_of(np.array([sample]))] = True
-            self._read.append(place)
-        elif certain and not again:
-            self._surprises += 1
-            others = 1 if left else 0
-            self._unannounced.note((sample,))
+            self._log.append(np.array([sample for sample in samples if sample >= 0], np.int64))
+        if self.lookup.pages and True in found:
+            self.page_places.touch(np.array(list(compress(samples, found))))
         waiting = len(self._read) + self._surprises
-        due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
+        due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE) or len(samples) >= _SETTLED_MANY
         if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
             due = due or waiting >= _SETTLED_LEAST
             self._keep_pace(now_s)
         if due:
             self.settle(now_s)
-        return Match(found, others, int(again), chance), due
+        return Match(found, others, again, chance), due
+
+    def _take(self, sample: int) -> bool:
+        """Mark the next place of a sample as over, and return True, if it is near the cursor."""
+        if sample < 0 or (place := self._next[sample]) > self.cursor + self._near_now:
+            return False
+        if not self._done[place]:
+            self._done[place] = True
+            self.left -= 1
+        self._next[sample], self._last[sample] = self._links[place], place
+        self._read.append(place)
+        return True
+
+    def _is_unannounced(self, sample: int) -> bool:
+        """Return whether a sample that is not near is read here, and was not read near the cursor."""
+        return self._last[sample] < self.cursor - self._near_now and (
+            self._mine is None or self._mine[sample]
+        )
 
     def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> Match:
         """Note reads, oldest first. ``epoch``: the epoch that they name. ``certain``: surely of this job."""
@@ -225,7 +240,7 @@ class OrderTracker:
             by_chance += self._chance * len(mine)
             found[start:stop] = seen = self._consume(mine)
             if self._read:
-                self._hear(now_s)
+                self.hear(now_s)
             far = mine[~seen]
             unannounced = far[self.columns.last_read[far] < self.cursor - self._near_now]
             if self._mine is not None:
@@ -239,7 +254,7 @@ class OrderTracker:
             start = stop
         return Match(found, others, again, by_chance / max(len(samples), 1))
 
-    def _hear(self, now_s: float) -> None:
+    def hear(self, now_s: float) -> None:
         """Count an announced read as a sign of life, if the order is believed. A read that names no job may
         come from another reader of the same data, and match the order by chance.
         """
@@ -248,12 +263,12 @@ class OrderTracker:
 
     def _is_of_order(self, epoch: int | None) -> bool:
         """Return whether ``epoch`` is announced, or None (not named). A later epoch moves the cursor."""
-        if epoch is None:
+        if epoch is None or epoch == self._epoch_now:
             return True
-        announced = self.sequence.find(epoch)
-        if announced is None:
+        if (announced := self.sequence.find(epoch)) is None:
             return False
         self.begin_epoch(announced)
+        self._epoch_now = epoch
         return True
 
     def begin_epoch(self, epoch: Epoch) -> None:
@@ -282,15 +297,11 @@ class OrderTracker:
             columns.done[places] = True
             columns.next_at[ids] = columns.sequence.next[places]
             columns.last_read[ids] = places
-            self._touch(ids)
+            self.page_places.touch(ids)
             self._read += places.tolist()
             found[at[firsts]] = True
             at = np.delete(at, firsts)
         return found
-
-    def _touch(self, ids: NDArray[np.integer]) -> None:
-        if len(self._stale):
-            self._stale[self.lookup.pages_of(ids)] = True
 
     def settle(self, now_s: float) -> None:
         """Move the cursor to the latest reads, and mark places far behind it as over."""
@@ -340,11 +351,11 @@ class OrderTracker:
             self._late = max(int(self._late * kept), late)
             if (at := self.sequence.epoch_at(self.cursor)) is not None:
                 self.tail.read_to(at, self.cursor)
-        self._near_now = self._near()
+        self._near_now = near_of(self.sequence.epoch_at(self.cursor))
         # At most ``_near_now`` behind the cursor: a false order would match places that were left far behind.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
-        self._chance = self._share_near()
+        self._chance = self.columns.share_near(self.floor, self.cursor, self._near_now)
 
     def skip_to(self, place: int) -> None:
         """Move the cursor to ``place``, which the job reported. Places far behind do not count as missed."""
@@ -352,7 +363,7 @@ class OrderTracker:
             if place > self.cursor + self._near_now:
                 self._skipped_to = place
             self.cursor = place
-            self._near_now = self._near()
+            self._near_now = near_of(self.sequence.epoch_at(self.cursor))
 
     def _pass(self, stop: int) -> None:
         start, stop = self.floor, min(stop, self.floor + _MOST_PASSED)
@@ -364,7 +375,7 @@ class OrderTracker:
         late = np.flatnonzero(columns.next_at[ids] < stop)
         # If ids repeat, the last assignment stays: the furthest place.
         columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
-        self._touch(ids[late])
+        self.page_places.touch(ids[late])
         done[:] = True
         self.left -= missed
         self.floor = stop
@@ -383,18 +394,7 @@ class OrderTracker:
         found: NDArray[np.uint32] = self.sequence.ids[self.floor + left[skip:wanted]]
         return found
 
-    def next_places(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Places:
-        """Return the place of each page's next announced read, or NEVER: i32[k]."""
-        columns, places = self.columns, np.full(len(object_hashes), NEVER, dtype=np.int32)
-        objects = self.lookup.find_objects(object_hashes)
-        if objects is not None:
-            places = np.where(objects < 0, np.int32(NEVER), columns.next_at[objects])
-        if self.lookup.pages:
-            found = self.lookup.find_pages(object_hashes, numbers)
-            stale = found[self._stale[found] & (found >= 0)]
-            if len(stale):
-                self.lookup.renew(columns.page_next, np.unique(stale), columns.next_at)
-                self._stale[stale] = False
-            of_pages = np.where(found < 0, np.int32(NEVER), columns.page_next[found])
-            places = np.minimum(places, of_pages)
-        return places
+    def places_of(self, samples: list[int]) -> list[int]:
+        """Return the place of each sample's next announced read, counted from ``origin``, or NEVER."""
+        places = (self._next[sample] for sample in samples)
+        return [place if place == NEVER else place + self.origin for place in places]

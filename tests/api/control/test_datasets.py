@@ -205,7 +205,7 @@ async def test_a_job_that_ended_gives_its_dataset_free_and_begins_anew(client, j
     shown = await (await client.get(job)).json()
     assert (shown["digest"], shown["count"]) == (registered["digest"], 2)
     assert (shown["scores"]["known"], shown["order"]) == (0, None)
-    assert not context.hints.orders.active
+    assert not context.hints.orders.trackers
     await client.put(job, json={"dataset": "train", "world_size": 2})
     assert (await (await client.get(job)).json())["in_use"]
     await refused(await put(client, LINES_OF_JOB), 409, "conflict")
@@ -228,7 +228,7 @@ async def test_an_order_on_its_way_to_a_job_that_begins_anew_is_for_nobody(clien
         await client.delete(f"{job}/ranks/{rank}")
     await put(client, TWO)
     orders.finish(prepared, prepared.build.run())
-    assert not orders.active
+    assert not orders.trackers
 
 
 @pytest.mark.parametrize("name", ["a b", ".x", "a%2Fb", "x" * 129, "a;b"])

@@ -72,7 +72,7 @@ async def test_one_rank_or_all_of_an_epoch_are_withdrawn(client, job, context, r
     text = await refused(await client.delete(f"{job}/epochs/0/order"), 404, "unknown_name")
     assert "has announced no order of epoch 0" in text
     assert (await client.delete(job)).status == 204
-    assert context.hints.orders.states() == {}
+    assert context.hints.orders.trackers == {}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_a_job_is_deleted_while_its_order_is_built(client, job, context, m
     assert (await client.delete(job)).status == 204
     go_on.set()
     await announcing
-    assert context.hints.orders.states() == {}
+    assert context.hints.orders.trackers == {}
 
 
 async def test_an_order_that_cannot_be_built_leaves_the_one_before(client, job, context, monkeypatch):

@@ -42,7 +42,7 @@ def test_the_tail_lapses_when_the_next_epoch_begins(job, how):
     assert job.state.missed == 0, "an order that is longer than what is read is not false"
     only_in_the_tail = job.epochs[0][READ + 400 : READ + 410]
     tracker = job.orders.tracker("one")
-    assert (tracker.next_places(job.hashes[only_in_the_tail], None) > tracker.cursor).all()
+    assert (tracker.page_places.find(job.hashes[only_in_the_tail], None) > tracker.cursor).all()
 
 
 @pytest.mark.parametrize("how", ["read", "progress"])

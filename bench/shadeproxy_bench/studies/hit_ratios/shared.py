@@ -20,7 +20,7 @@ from shadeproxy.hints.growing import Space
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.order.activity import JobActivity
-from shadeproxy.hints.shared_columns import PageUnits, SharedColumns
+from shadeproxy.hints.shared_columns import JobAnswers, PageUnits, SharedColumns
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobTable, expect_table
 from shadeproxy.policy.registry import get_policy
@@ -85,8 +85,7 @@ class Crowd:
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
         """Return the same as ``TraceJobs.until``."""
         self.advance(at + 1)
-        soonest, rate, _ = expect_table(self.asked(ids, range(len(self._activities))))
-        return soonest, rate
+        return expect_table(self.asked(ids))
 
     def advance(self, stop: int) -> None:
         """Count the reads before ``stop``."""
@@ -96,15 +95,19 @@ class Crowd:
             self._next[job, self.ids[read]] = self._after[job, place]
         self._at = max(self._at, stop)
 
-    def asked(self, ids: Ids, jobs: Sequence[int]) -> JobTable:
-        """Return the hints of each of ``jobs`` on the pages ``ids``."""
-        places = self._next[np.array(jobs)[:, None], ids]
-        left = np.where(places == _NEVER, np.inf, np.maximum(places - self._done[list(jobs)] + 1.0, 1.0))
-        draws = np.zeros(left.shape)
+    def asked(self, ids: Ids) -> JobTable:
+        """Return the hints of all jobs on the pages ``ids``."""
+        places = self._next[:, ids]
+        left = np.where(places == _NEVER, np.inf, np.maximum(places - self._done + 1.0, 1.0))
+        return JobTable.of(self._scales, left, self._draws(ids))
+
+    def _draws(self, ids: Ids) -> Column:
+        """Return how many times each job draws each of the pages in one read."""
+        draws = np.zeros((len(self._activities), len(ids)))
         if self._weights is not None:
-            trusts = np.array([[activity.score_trust] for activity in self._activities])[list(jobs)]
+            trusts = np.array([[activity.score_trust] for activity in self._activities])
             draws = trusts * self._weights[ids] / self.samples
-        return JobTable.of([self._scales[job] for job in jobs], left, draws)
+        return draws
 
 
 class SharingCrowd(Crowd):
@@ -119,21 +122,23 @@ class SharingCrowd(Crowd):
         self._jobs = [Job(str(number), dataset="shared") for number in range(len(orders))]
         self._noted = 0
 
-    def _ask(self, jobs: Sequence[Job], _space: Space, pages: PageUnits, _tick: float) -> JobTable:
-        return self.asked(pages.rows, [int(job.name) for job in jobs])
+    def _ask(self, jobs: Sequence[Job], _space: Space, pages: PageUnits, _tick: float) -> JobAnswers:
+        starts, ids = self._done.astype(np.float64), pages.rows
+        places = self._next[:, ids].astype(np.int64)
+        return JobAnswers(
+            self._scales, [0] * len(jobs), starts, np.zeros_like(starts), places, self._draws(ids)
+        )
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
         self.advance(at + 1)
         tick = at + 1.0
-        if self._noted < self._at:
-            read = self.ids[self._noted : self._at]
-            ordered = np.full(len(read), self._weights is None)
-            self._shared.read(self._hashes[read], np.zeros(len(read), np.uint32), tick, ordered)
-            self._noted = self._at
+        for read in range(self._noted, self._at):
+            job, sample = self._readers[read], int(self.ids[read])
+            self._shared.read(self._jobs[job], [sample], [int(self._next[job, sample])])
+        self._noted = max(self._noted, self._at)
         self._shared.ask(self._jobs, self._ask, tick)
         if not self._shared.ready:
-            soonest, rate, _ = expect_table(self.asked(ids, range(len(self._activities))))
-            return soonest, rate
+            return expect_table(self.asked(ids))
         pages = PageUnits(self._hashes[ids], np.zeros(len(ids), np.uint32), ids, _NONE, ids)
         found = self._shared.columns(pages, tick)
         return found.distance, found.draws

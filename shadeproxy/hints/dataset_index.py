@@ -1,0 +1,69 @@
+"""Index of the objects of many datasets: which dataset has an object, and as which sample.
+
+Law: a DatasetIndex never changes, so any thread may make it and read it. Searching a hundred datasets for an
+object costs a hundred times as much as searching one. Memory is 20 to 24 bytes an object. A dataset that
+shares objects with an earlier one is left out; it is searched by itself.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shadeproxy.hints.datasets import Bits, Dataset, Groups, Hashes, Ids
+
+_OWNER_BITS = np.uint64(32)
+_SAMPLE = (1 << 32) - 1
+
+
+class DatasetIndex:
+    """Index of ``datasets``, whose samples are all objects of their own. ``indexed``: those that are in it;
+    an *owner* is a position in this list.
+    """
+
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
+        self.datasets = datasets
+        self.indexed = list(datasets)
+        hashes, owned = _sorted(self.indexed)
+        while len(again := np.flatnonzero(hashes[1:] == hashes[:-1])):
+            owners = (owned >> _OWNER_BITS).astype(np.intp)
+            pairs = np.unique(np.stack([owners[again], owners[again + 1]], axis=1), axis=0)
+            left_out: set[int] = set()
+            for one, other in pairs.tolist():
+                if one not in left_out:
+                    left_out.add(other)
+            self.indexed = [one for owner, one in enumerate(self.indexed) if owner not in left_out]
+            hashes, owned = _sorted(self.indexed)
+        self._groups = Groups(hashes, owned, None)
+
+    def find(self, object_hashes: Hashes) -> tuple[Ids, Ids]:
+        """Return the owner and the sample of each object; owner -1 if no indexed dataset has it."""
+        found = self._groups.find(object_hashes)
+        owned = self._groups.first(found)
+        return np.where(found < 0, -1, owned >> 32), owned & _SAMPLE
+
+    def has(self, object_hashes: Hashes) -> Bits:
+        """Return which objects are in an indexed dataset."""
+        if len(object_hashes) == 1:
+            return np.array([self._groups.find_one(object_hashes.item()) >= 0])
+        return self._groups.find(object_hashes) >= 0
+
+    def find_one(self, object_hash: int) -> tuple[int, int]:
+        """Return the result of ``find`` for one object, as numbers."""
+        owned = self._groups.find_one(object_hash)
+        return (-1, -1) if owned < 0 else (owned >> 32, owned & _SAMPLE)
+
+
+def _sorted(datasets: Sequence[Dataset]) -> tuple[Hashes, Hashes]:
+    """Return the hashes of all objects, ascending, and for each the owner and the sample as one number."""
+    none = np.empty(0, np.uint64)
+    hashes = np.concatenate([none, *(one.groups.hashes for one in datasets)])
+    owned = np.concatenate(
+        [none]
+        + [
+            one.groups.members.astype(np.uint64) | np.uint64(owner) << _OWNER_BITS
+            for owner, one in enumerate(datasets)
+        ]
+    )
+    # Hashes of one dataset are in order: a stable sort merges them.
+    order = np.argsort(hashes, kind="stable")
+    return hashes[order], owned[order]

@@ -1,0 +1,322 @@
+"""Reads of jobs: they move the jobs' places in their orders, and raise or lower the trust in their hints.
+
+Laws: a read that names no job counts for a job that is the only one on its dataset. Invented names cost
+nothing. Reads come in the order in which they were made; those of one job are taken together.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.types import JobContext
+from shadeproxy.hints.dataset_index import DatasetIndex
+from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
+from shadeproxy.hints.growing import Space
+from shadeproxy.hints.job_expectations import JobExpectations
+from shadeproxy.hints.jobs import Job, Jobs
+from shadeproxy.hints.order.accuracy import JobMatch
+from shadeproxy.hints.order.activity import JobActivity
+from shadeproxy.hints.order.orders import Orders
+from shadeproxy.hints.order.tracker import OrderTracker
+from shadeproxy.hints.shared_columns import has_whole_objects
+
+_WORTH_BATCH = 6
+"""Least number of reads without a job that are noted as columns. Fewer reads cost less one by one."""
+
+_FEWER = 16
+"""If fewer reads than one in so many are of a dataset, they are looked up one by one."""
+
+_MANY = 64
+"""Least number of reads of one job that are noted as columns. Fewer reads cost less one by one."""
+
+_SPACES_TICKS = 64.0  # After so many ticks, the datasets of all jobs are listed again.
+_FEW = 16
+"""Number of reads that are noted one by one before the job's place moves, even in the shortest order."""
+
+
+UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
+UsedSamples = Callable[[OrderTracker, list[int]], None]
+
+
+class JobReads:
+    """Notes reads in ``activities``, which gets an entry for each job that reads, and in ``orders``.
+    ``space``: the samples of a job by name; ``page_size``: in bytes. ``index`` returns an index of some of
+    the jobs' datasets. ``used`` and ``used_samples`` are called
+    after announced reads, with their pages or whole objects.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        orders: Orders,
+        each: JobExpectations,
+        activities: dict[str, JobActivity],
+        space: Callable[[str], Space],
+        *,
+        index: Callable[[], DatasetIndex],
+        used: UsedPages,
+        used_samples: UsedSamples,
+        page_size: int,
+    ) -> None:
+        self._index = index
+        self._known: tuple[int, int, int, DatasetIndex] | None = None
+        self._spaces: list[Space] = []
+        self._spaces_until = 0.0
+        self._used = used
+        self._used_samples = used_samples
+        self._jobs = jobs
+        self._orders = orders
+        self._each = each
+        self._activities = activities
+        self._space = space
+        self._page_size = page_size
+
+    def note_read(
+        self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
+    ) -> bool:
+        """Note one read; see ``ReadObserver.note_read``."""
+        if job is not None and self._says_nothing(job, 1, tick):
+            return False
+        if job is None and not self._are_of_jobs(np.array([object_hash], np.uint64), tick)[0]:
+            return False
+        if job is None or not has_whole_objects(space := self._space(job.job)):
+            return self._note_one(object_hash, offset, job, now_s, tick)
+        return self._note_few(job, space, [space.groups.find_one(object_hash)], now_s, tick)[0]
+
+    def note_reads(
+        self,
+        object_hashes: Hashes,
+        offsets: Ids,
+        jobs: Sequence[JobContext | None],
+        now_s: float,
+        tick: float,
+    ) -> Bits:
+        """Note many reads; see ``ReadObserver.note_reads``."""
+        explained = np.zeros(len(jobs), dtype=np.bool_)
+        few: dict[int, tuple[Dataset, list[tuple[JobContext, list[int]]]]] = {}
+        for job, of_job in _by_job(jobs):
+            if job is not None and self._says_nothing(job, len(of_job), tick):
+                continue
+            known = None if job is not None else self._are_of_jobs(object_hashes[of_job], tick)
+            reads = of_job if known is None else list(compress(of_job, known))
+            if len(reads) >= (_WORTH_BATCH if job is None else _MANY):
+                some = np.array(reads)
+                explained[some] = self._note_together(object_hashes[some], offsets[some], job, now_s, tick)
+            elif job is not None and has_whole_objects(space := self._space(job.job)):
+                few.setdefault(id(space), (space, []))[1].append((job, reads))
+            else:
+                for at in reads:
+                    explained[at] = self._note_one(object_hashes.item(at), offsets.item(at), job, now_s, tick)
+        for space, readers in few.values():
+            for at in self._note_readers(space, readers, object_hashes, now_s, tick):
+                explained[at] = True
+        return explained
+
+    def _are_of_jobs(self, object_hashes: Hashes, tick: float) -> list[bool]:
+        """Return which objects jobs with hints may read, for reads that name no job: beside many jobs, to ask
+        each of them about the reads of others would cost a hundred times as much.
+        """
+        known = len(self._jobs), len(self._orders.trackers), self._each.scored, self._index()
+        if known != self._known or tick >= self._spaces_until:
+            self._known, self._spaces_until = known, tick + _SPACES_TICKS
+            spaces = {
+                id(space): space
+                for job in self._jobs
+                if self._each.says_anything(job.name)
+                for space in (self._space(job.name),)
+            }
+            indexed = set(map(id, known[-1].indexed))
+            self._spaces = [space for key, space in spaces.items() if key not in indexed]
+        found = known[-1].has(object_hashes)
+        for space in self._spaces:
+            if not isinstance(space, Dataset):
+                return [True] * len(object_hashes)
+            if len(object_hashes) == 1:
+                found[0] |= space.groups.find_one(object_hashes.item()) >= 0
+            else:
+                found |= space.groups.find(object_hashes) >= 0
+        answer: list[bool] = found.tolist()
+        return answer
+
+    def _says_nothing(self, job: JobContext, reads: int, tick: float) -> bool:
+        """Return whether a job has no hints, or is not registered; count its reads if that is so."""
+        name = job.job
+        if name not in self._jobs.by_name:
+            return True
+        if name in self._orders.trackers or self._each.scores(name) is not None:
+            return False
+        self._activity(name).read(reads, tick)
+        return True
+
+    def _note_readers(
+        self,
+        space: Dataset,
+        readers: list[tuple[JobContext, list[int]]],
+        object_hashes: Hashes,
+        now_s: float,
+        tick: float,
+    ) -> Iterator[int]:
+        """Note a few reads of each of many jobs on one dataset of whole objects. ``readers``: the jobs and
+        the indices of their reads. Yield the indices of the reads that an order or scores explain.
+        """
+        samples: Callable[[int], int]
+        if sum(len(reads) for _, reads in readers) * _FEWER > len(object_hashes):
+            samples = space.samples_of(object_hashes).tolist().__getitem__
+        else:
+            find, hashed = space.groups.find_one, object_hashes.item
+            samples = lambda at: find(hashed(at))  # noqa: E731
+        for job, all_reads in readers:
+            for start in range(0, len(all_reads), _FEW):
+                reads = all_reads[start : start + _FEW]
+                explained = self._note_few(job, space, list(map(samples, reads)), now_s, tick)
+                yield from compress(reads, explained)
+
+    def _note_few(
+        self, job: JobContext, space: Dataset, samples: list[int], now_s: float, tick: float
+    ) -> list[bool]:
+        """Note a few reads of a registered job on whole objects; -1 stands for other objects. Return which of
+        them an order or scores explain.
+        """
+        name = job.job
+        reader, activity = self._jobs.by_name[name], self._activity(name)
+        tracker, scores = self._orders.trackers.get(name), self._each.scores(name)
+        explained, again = [False] * len(samples), 0
+        if tracker is not None:
+            explains = reader.in_use and activity.order_explains
+            tracker.liveness.hear(now_s)
+            heard = self._orders.note_few(tracker, samples, job.epoch, now_s, certain=True)
+            activity.ordered(sum(heard.found), heard.others, heard.chance)
+            again = heard.again
+            self._used_samples(tracker, list(compress(samples, heard.found)))
+            if explains:
+                explained = list(heard.found)
+        if scores is not None:
+            weights = [scores.draw_weight(sample) for sample in samples if sample >= 0]
+            if reader.in_use and activity.scores_explain:
+                explained = [one or sample >= 0 for one, sample in zip(explained, samples, strict=True)]
+            activity.drawn(weights, scores.drawn_weight(space.count))
+        if len(samples) > again:
+            activity.read(len(samples) - again, tick)
+        return explained
+
+    def _note_one(
+        self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
+    ) -> bool:
+        """Note a read, and count it for its jobs, unless it repeats a read that they just made. Return
+        whether an order or scores explain it.
+        """
+        explained, again = False, set()
+        for match in self._orders.note_read(object_hash, offset, job, now_s):
+            found = any(match.heard.found)
+            explained |= self._judge(match, int(found)) and found
+            if found:
+                page = np.array([object_hash], np.uint64), np.array([offset // self._page_size], np.uint32)
+                self._used(self._orders.trackers[match.job], *page)
+            if match.heard.again:
+                again.add(match.job)
+        for reader in self._readers(job):
+            is_of_job, weight = self._weight_of(reader.name, object_hash, offset)
+            if weight is not None:
+                explained |= self._judge_scores(reader, [weight])
+            if (is_of_job or job is not None) and reader.name not in again:
+                self._activity(reader.name).read(1, tick)
+        return explained
+
+    def _note_together(
+        self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float, tick: float
+    ) -> Bits:
+        explained = np.zeros(len(object_hashes), dtype=np.bool_)
+        again: Counter[str] = Counter()
+        numbers = (offsets // self._page_size).astype(np.uint32)
+        for match in self._orders.note_reads(object_hashes, offsets, job, now_s):
+            again[match.job] = match.heard.again
+            found = match.heard.found
+            self._used(self._orders.trackers[match.job], object_hashes[found], numbers[found])
+            if self._judge(match, int(np.count_nonzero(match.heard.found))):
+                explained |= found
+        for reader in self._readers(job):
+            reads, scores = len(explained), self._each.scores(reader.name)
+            if job is None or scores is not None:
+                units = self._space(reader.name).units_of(object_hashes, numbers)
+                inside = units >= 0
+                reads = len(inside) if job is not None else int(np.count_nonzero(inside))
+                if scores is not None and inside.any():
+                    weights: list[float] = scores.draw_weights(units[inside]).tolist()
+                    if self._judge_scores(reader, weights):
+                        explained |= inside
+            if reads := reads - again[reader.name]:
+                self._activity(reader.name).read(reads, tick)
+        return explained
+
+    def _readers(self, job: JobContext | None) -> Iterator[Job]:
+        """Yield the jobs to which a read surely belongs, if it reads one of their samples: the job that the
+        read names, or else each job that has its dataset to itself.
+        """
+        if job is not None:
+            if job.job in self._jobs:
+                yield self._jobs.get(job.job)
+            return
+        users = Counter(one.dataset for one in self._jobs if one.in_use)
+        for one in self._jobs:
+            alone = one.dataset is None or users[one.dataset] == 1
+            if one.in_use and alone and self._each.says_anything(one.name):
+                yield one
+
+    def _judge(self, match: JobMatch, found: int) -> bool:
+        """Adjust the trust in an order by reads. Return whether the order explains the reads that were found
+        in it.
+        """
+        activity = self._activity(match.job)
+        explains = self._jobs.get(match.job).in_use and activity.order_explains
+        if match.certain:
+            activity.ordered(found, match.heard.others, match.heard.chance)
+        return explains
+
+    def _judge_scores(self, job: Job, weights: list[float]) -> bool:
+        """Adjust the trust in scores by the weights of the samples that were read. Return whether the scores
+        explain the reads.
+        """
+        activity = self._activity(job.name)
+        explains = job.in_use and activity.scores_explain
+        scores = self._each.scores(job.name)
+        assert scores is not None, "as there are weights"
+        activity.drawn(weights, scores.drawn_weight(self._space(job.name).count))
+        return explains
+
+    def _weight_of(self, job: str, object_hash: int, offset: int) -> tuple[bool, float | None]:
+        """Return whether a read is of a job's samples, and the weight of the sample or page; None without
+        scores.
+        """
+        scores, space = self._each.scores(job), self._space(job)
+        if isinstance(space, Dataset):
+            sample = space.groups.find_one(object_hash)
+            if sample < 0:  # With a hundred jobs most return here, before arrays, which would cost 1 ms.
+                return False, None
+            if space.pages is None:
+                return True, None if scores is None else scores.draw_weight(sample)
+        number = np.array([offset // self._page_size], dtype=np.uint32)
+        units = space.units_of(np.array([object_hash], dtype=np.uint64), number)
+        if units[0] < 0:
+            return False, None
+        return True, None if scores is None else float(scores.draw_weights(units)[0])
+
+    def _activity(self, job: str) -> JobActivity:
+        """Return the activity of a registered job. Its first read makes one."""
+        return self._activities.get(job) or self._activities.setdefault(job, JobActivity())
+
+
+def _by_job(jobs: Sequence[JobContext | None]) -> Iterable[tuple[JobContext | None, list[int]]]:
+    """Return the indices of the reads of each job, in its epoch and rank. Reads by equal contexts may be
+    apart: looking these up by what they say would cost more than all else here.
+    """
+    by_job: dict[int, tuple[JobContext | None, list[int]]] = {}
+    for at, job in enumerate(jobs):
+        key = id(job)
+        if key in by_job:
+            by_job[key][1].append(at)
+        else:
+            by_job[key] = job, [at]
+    return by_job.values()

@@ -1,0 +1,139 @@
+"""The index of many datasets, and expectations by it: the same as by each dataset."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.types import JobContext, ObjectRef
+from shadeproxy.hints import expectations
+from shadeproxy.hints.dataset_index import DatasetIndex
+from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.registry import HintRegistry
+from tests.support.announcing import NOW_S, announce, tick_of
+from tests.support.owning import share_of
+
+COUNT = 60
+
+
+def hashes_of(first, count=COUNT):
+    refs = [ObjectRef("b", f"k{number:05d}") for number in range(first, first + count)]
+    return np.array([object_hash(ref) for ref in refs], np.uint64)
+
+
+def dataset(name, first, count=COUNT):
+    builder = ManifestBuilder(name)
+    for number in range(first, first + count):
+        builder.add(ObjectRef("b", f"k{number:05d}"), None, None)
+    return builder.finish()
+
+
+def test_each_object_is_found_in_its_dataset():
+    datasets = [dataset(f"d{n}", n * COUNT, COUNT - n) for n in range(9)]
+    index = DatasetIndex(datasets)
+    assert index.indexed == datasets
+    for owner, one in enumerate(datasets):
+        hashes = hashes_of(owner * COUNT, one.count)
+        owners, samples = index.find(hashes)
+        assert owners.tolist() == [owner] * one.count
+        assert samples.tolist() == one.samples_of(hashes).tolist() == list(range(one.count))
+        assert [index.find_one(hashed) for hashed in hashes.tolist()] == list(
+            zip(owners, samples, strict=True)
+        )
+    unknown = hashes_of(10 * COUNT)
+    assert (index.find(unknown)[0] == -1).all()
+    assert index.find_one(int(unknown[0]))[0] == -1
+
+
+@pytest.mark.parametrize("step", [0, COUNT // 3, COUNT - 1])
+def test_datasets_that_share_objects_are_not_indexed_together(step):
+    index = DatasetIndex([dataset(f"d{n}", n * step) for n in range(9)])
+    firsts = [int(one.name[1:]) * step for one in index.indexed]
+    assert all(second - first >= COUNT for first, second in pairwise(firsts))
+    assert len(firsts) >= max(9 * step // COUNT // 2, 1)
+
+
+def crowd(off_loop=None, jobs=18, datasets=9):
+    """Return jobs of all kinds on datasets of whole objects, and pages of all datasets and of none."""
+    hints = HintRegistry() if off_loop is None else HintRegistry(off_loop=off_loop)
+    for number in range(datasets):
+        hints.put_dataset(dataset(f"d{number}", number * COUNT))
+    random = np.random.default_rng(1)
+    for number in range(jobs):
+        name, which = f"job{number}", number % datasets
+        hints.put_job(Job(name, dataset=f"d{which}", weight=1 + number % 2), NOW_S)
+        order = random.permutation(COUNT)
+        if number % 3:
+            announce(hints, order[:40].tolist(), job=name)
+        if number % 4:
+            scores = random.random(COUNT, dtype=np.float32) * (number != 5)
+            hints.apply(name, hints.check_by_ids(name, np.arange(50), scores[:50]), NOW_S)
+        for at, hashed in enumerate(hashes_of(which * COUNT)[order[:9]].tolist()):
+            hints.expectations.note_read(hashed, 0, JobContext(name), NOW_S, tick_of(hints) + 1 + at % 3)
+    pages = np.random.default_rng(2).permutation(hashes_of(0, (datasets + 1) * COUNT))
+    return hints, pages, np.zeros(len(pages), np.uint32)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("jobs", [10, 12, 30])
+def test_many_datasets_together_say_what_each_says(jobs, shared, monkeypatch):
+    hints, pages, numbers = crowd(jobs=jobs)
+    if shared:
+        hints.set_share(share_of(0, 2))
+        hints.orders.settle()
+    tick = tick_of(hints) + 500
+    indexed = np.array(hints.expectations.expect(pages, numbers, tick))
+    few = [hints.expectations.expect(pages[at : at + 2], numbers[:2], tick) for at in range(0, len(pages), 2)]
+    assert len(hints.expectations._index.indexed) == 9
+    monkeypatch.setattr(expectations, "LEAST_JOBS", 1000)
+    hints.expectations._spaces_until = 0.0
+    each = np.array(hints.expectations.expect(pages, numbers, tick))
+    assert hints.expectations._owners == []
+    assert np.isfinite(each[0]).any()
+    assert (each[1] > 0).any()
+    assert indexed == pytest.approx(each, rel=1e-12)
+    assert np.concatenate(few, axis=1) == pytest.approx(each, rel=1e-12)
+
+
+def test_each_dataset_is_searched_until_the_index_is_made_and_if_it_cannot_be():
+    begun = []
+    hints, pages, numbers = crowd(off_loop=lambda *calls: begun.append(calls))
+    book, tick = hints.expectations, tick_of(hints) + 500
+    each = np.array(book.expect(pages, numbers, tick))
+    assert (len(begun), book._owners) == (1, []), "one at a time"
+    begun.pop()[2]()
+    book.expect(pages, numbers, tick + 300)
+    ((work, done, _),) = begun
+    done(work())
+    assert np.array(book.expect(pages, numbers, tick)) == pytest.approx(each, rel=1e-12)
+    assert len(book._owners) == 2
+    hints.delete_job("job0")
+    assert "job0" not in {one[0].name for owned in book._owners for one in owned if one is not None}
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_reads_without_a_job_count_for_the_jobs_of_their_datasets_alone(indexed, monkeypatch):
+    hints, pages, numbers = crowd(jobs=9, off_loop=None if indexed else lambda *_: None)
+    hints.put_job(Job("job0", dataset="d0"), NOW_S)
+    announce(hints, range(40), job="job0")
+    hints.expectations.note_read(int(hashes_of(0)[0]), 0, JobContext("job0"), NOW_S, tick_of(hints) + 1)
+    hints.expectations.expect(pages, numbers, tick_of(hints) + 500)
+    assert len(hints.expectations._index.indexed) == (9 if indexed else 0)
+    reads = {name: one.reads for name, one in hints.expectations._activities.items()}
+    mine, others = hashes_of(4 * COUNT), hashes_of(20 * COUNT)
+    hints.expectations.note_read(int(mine[0]), 0, None, NOW_S, tick_of(hints) + 1)
+    together = np.concatenate([others, mine[:20]])
+    hints.expectations.note_reads(
+        together, np.zeros(len(together), np.int64), [None] * len(together), NOW_S, tick_of(hints) + 90
+    )
+    after = {name: one.reads for name, one in hints.expectations._activities.items()}
+    assert {name for name in reads if reads[name] != after[name]} == {"job4"}
+    assert after["job4"] >= reads["job4"] + 12, "of 21; some were just read"
+    monkeypatch.setattr(hints.orders, "note_read", None)
+    monkeypatch.setattr(hints.orders, "note_reads", None)
+    offsets = np.zeros(len(others), np.int64)
+    assert not hints.expectations.note_read(int(others[0]), 0, None, NOW_S, tick_of(hints) + 1)
+    nothing = hints.expectations.note_reads(others, offsets, [None] * COUNT, NOW_S, tick_of(hints) + COUNT)
+    assert not nothing.any(), "and no job is asked about reads of other objects"
