@@ -19,6 +19,7 @@ _LOOKS = 4
 _INFO_BYTES = 104
 # ``tcpi_state``, ``tcpi_probes``, ``tcpi_unacked``, ``tcpi_last_ack_recv`` (milliseconds) of <linux/tcp.h>.
 _INFO = struct.Struct("@B2xB20xI28xI")
+_RESET = struct.pack("ii", 1, 0)  # To reset on close: ``l_onoff`` and ``l_linger`` of socket(7).
 _ESTABLISHED = 1
 _UNANSWERED = 2
 """Questions about a closed window without an answer. One may just be on its way."""
@@ -58,10 +59,18 @@ class LinkWatch:
             if connection.fileno() < 0:
                 self._sockets.discard(connection)
             elif _waits_for_s(connection) >= self._dead_link_s:
-                with suppress(OSError):  # if the kernel has just ended it
-                    connection.shutdown(socket.SHUT_RDWR)
+                _end(connection)
         if self._sockets:
             self._set_timer()
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection, and drop what was not acknowledged. Otherwise the kernel would go on sending it: a
+    write that was given up could reach its server long afterwards, behind a newer one.
+    """
+    with suppress(OSError):  # if the kernel has just ended it
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def ask_when_idle(connection: socket.socket, dead_link_s: float) -> None:
