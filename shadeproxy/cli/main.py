@@ -365,8 +365,7 @@ def bench(
     results = run_bench(names, quick=quick, out=kept, console=table_console(markup=True), only=only)
     if not results.rows:
         raise ConfigError(f"--only {only!r}: no row of these suites has it in its name")
-    failed = [row.name for row in results.rows if row.status == "failed"]
-    if failed:
+    if failed := [row.name for row in results.rows if row.status == "failed"]:
         raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")
 
 

@@ -309,7 +309,7 @@ async def test_a_client_that_joined_a_read_of_another_node_is_sent_on(tmp_path, 
     async with cluster(tmp_path, "a", "b", origin=origin) as (a, b):
         filling = b.engine._filling
         b.engine._callback_reads = filling._callback_reads = reads
-        filling._filler._origin = Down()
+        filling.filler._origin = Down()
         relayed, direct = await a.client(), await b.client()
         relayed.ask("/b/b-small")
         await asked.wait()

@@ -131,7 +131,7 @@ async def test_the_owner_caches_what_the_near_node_did_not_wait_for(tmp_path, mo
         if form == "callbacks":
             b.engine._callback_reads = filling._callback_reads = reads
         else:
-            monkeypatch.setattr(filling._filler, "_origin", type("Slow", (), {"open": staticmethod(slow)}))
+            monkeypatch.setattr(filling.filler, "_origin", type("Slow", (), {"open": staticmethod(slow)}))
         first = await a.ask("/b/b-x")
         assert (first.body, first.field(b"x-shade-cache")) == (b"body", b"origin")
         await asyncio.sleep(0.1)
