@@ -100,7 +100,7 @@ class OrderTracker:
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
         left, place = before.epoch_at(self._sure), self._sure
-        if built.shift is None or self.origin > _FAR:
+        if built.shift is None or abs(self.origin) > _FAR:
             self.origin, self.series = 0, self.series + 1
         else:
             self.origin += built.shift
