@@ -43,7 +43,6 @@ TABLE = {
     "engine.read.worker_fills": "api/s3/test_worker_misses.py",
     "engine.read.worker_read": "api/s3/test_worker_misses.py",
     "hints.order.state": "hints/order/test_tracker.py",
-    "hints.job_reads": "hints/test_expectations.py",
     "hints.order.page_places": "hints/order/test_tracker.py",
     "hints.job_expectations": "hints/test_many_jobs.py",
     "hints.shared_columns": "hints/test_many_jobs.py",

@@ -57,6 +57,9 @@ _log = structlog.get_logger(__name__)
 _LEARNING_RESTS = 32.0
 """Times as long as it took that learning rests. So it takes 3 % of a core at most, at any rate of reads."""
 
+_INDEX_RESTS = 32.0
+"""The same for indexes of datasets: jobs may come and go at any rate."""
+
 _LISTED_AT_ONCE = 1000
 # Most listed objects, as a multiple of the objects of the data set: its prefix may hold other objects too.
 _MOST_OTHERS = 2
@@ -150,7 +153,7 @@ class PartOpener:
             on_run=begin_run,
             on_lost=order_builder.seek,
             on_orders_changed=self._orders_changed.set,
-            off_loop=InPool(pool),
+            off_loop=InPool(pool, rests=_INDEX_RESTS),
         )
         await asyncio.to_thread(persistence.restore, hints)
         persistence.start(hints)

@@ -8,11 +8,14 @@ shares objects with an earlier one is left out; it is searched by itself.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.hints.datasets import Bits, Dataset, Groups, Hashes, Ids
 
 _OWNER_BITS = np.uint64(32)
 _SAMPLE = (1 << 32) - 1
+_TOGETHER = 100_000
+"""Number of objects that are gathered at once: numpy holds the interpreter while it gathers."""
 
 
 class DatasetIndex:
@@ -25,10 +28,13 @@ class DatasetIndex:
         self.indexed = list(datasets)
         hashes, owned = _sorted(self.indexed)
         while len(again := np.flatnonzero(hashes[1:] == hashes[:-1])):
-            owners = (owned >> _OWNER_BITS).astype(np.intp)
-            pairs = np.unique(np.stack([owners[again], owners[again + 1]], axis=1), axis=0)
+            pairs: set[int] = set()  # Each pair of owners as one number: numpy sorts these fast.
+            for start in range(0, len(again), _TOGETHER):
+                some, count = again[start : start + _TOGETHER], np.uint64(len(self.indexed))
+                owners, others = owned[some] >> _OWNER_BITS, owned[some + 1] >> _OWNER_BITS
+                pairs.update(np.unique(owners * count + others).tolist())
             left_out: set[int] = set()
-            for one, other in pairs.tolist():
+            for one, other in (divmod(pair, len(self.indexed)) for pair in sorted(pairs)):
                 if one not in left_out:
                     left_out.add(other)
             self.indexed = [one for owner, one in enumerate(self.indexed) if owner not in left_out]
@@ -66,4 +72,11 @@ def _sorted(datasets: Sequence[Dataset]) -> tuple[Hashes, Hashes]:
     )
     # Hashes of one dataset are in order: a stable sort merges them.
     order = np.argsort(hashes, kind="stable")
-    return hashes[order], owned[order]
+    return _gathered(hashes, order), _gathered(owned, order)
+
+
+def _gathered(column: Hashes, order: NDArray[np.intp]) -> Hashes:
+    gathered = np.empty_like(column)
+    for start in range(0, len(order), _TOGETHER):
+        gathered[start : start + _TOGETHER] = column[order[start : start + _TOGETHER]]
+    return gathered

@@ -41,6 +41,10 @@ _NEW_READS = 128
 _DOUBT = 0.5
 # With many jobs, the list of active jobs is made again after so many ticks, not for each decision.
 _SPACES_TICKS = 256.0
+_MOST_OWNERS = 2
+"""Most jobs on one dataset that are asked by the index. With more, asking each about its pages costs less."""
+_LEAST_INDEXED = LEAST_JOBS // 2  # With fewer datasets an index is dropped.
+_GONE_SHARE = 4  # If more than one in so many of its objects are wanted no more, an index is made again.
 _WORTH_COLUMNS = 4
 """Least number of pages for which columns are made. Fewer pages cost less one by one."""
 
@@ -168,18 +172,24 @@ class Expectations:
             self._is_whole = all(has_whole_objects(space) for space, _ in self._spaces)
             return
         wanted = [space for space, _ in self._spaces if has_whole_objects(space)]
-        wanted = wanted if len(wanted) >= LEAST_JOBS else []
-        known = {id(space) for space in self._index.datasets}
-        missing = any(id(space) not in known for space in wanted)
-        if not self._indexing and (missing or len(known) > 2 * len(wanted)):
+        wanted = wanted if len(wanted) >= (_LEAST_INDEXED if self._index.datasets else LEAST_JOBS) else []
+        if not self._indexing and not self._off_loop.is_resting and self._is_old(wanted):
             self._indexing = True
-            self._off_loop(partial(DatasetIndex, wanted), self._indexed, self._not_indexed)
+            try:
+                self._off_loop(partial(DatasetIndex, wanted), self._indexed, self._not_indexed)
+            except RuntimeError:  # The pool has shut down. Each dataset is searched.
+                self._indexing = False
         owner_of = {id(space): owner for owner, space in enumerate(self._index.indexed)}
         apart = {id(shared.space) for shared in self._shared}
         self._beside, self._owners, self._is_whole = [], [], True
         for space, jobs in self._spaces:
             owner = owner_of.get(id(space))
-            if owner is None or id(space) in apart or not has_whole_objects(space):
+            if (
+                owner is None
+                or len(jobs) > _MOST_OWNERS
+                or id(space) in apart
+                or not has_whole_objects(space)
+            ):
                 self._beside.append((space, jobs))
                 self._is_whole &= has_whole_objects(space)
                 continue
@@ -187,6 +197,12 @@ class Expectations:
                 if at == len(self._owners):
                     self._owners.append([None] * len(owner_of))
                 self._owners[at][owner] = job, space
+
+    def _is_old(self, wanted: Sequence[Dataset]) -> bool:
+        """Return whether the index lacks a wanted dataset, or many of its objects are wanted no more."""
+        known, ids = {id(space) for space in self._index.datasets}, {id(space) for space in wanted}
+        gone = sum(space.count for space in self._index.datasets if id(space) not in ids)
+        return not ids <= known or gone * _GONE_SHARE > sum(space.count for space in self._index.datasets)
 
     def _indexed(self, index: DatasetIndex) -> None:
         self._index, self._indexing = index, False

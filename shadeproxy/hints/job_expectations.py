@@ -75,7 +75,7 @@ class JobExpectations:
         places, (starts, floors) = np.full(shape, NEVER, np.int64), np.zeros((2, len(jobs), 1))
         draws, (believed, factors) = np.full(shape, np.nan), np.zeros((2, len(jobs), 1))
         for row, (job, tracker) in enumerate(zip(jobs, trackers, strict=True)):
-            if tracker is not None and tracker.left:
+            if tracker is not None:
                 # The cursor is the median of the latest reads: places behind it may still be read.
                 starts[row] = tracker.origin + tracker.cursor + tracker.unsettled
                 floors[row] = tracker.origin + tracker.floor

@@ -30,7 +30,7 @@ _FEWER = 16
 """If fewer reads than one in so many are of a dataset, they are looked up one by one."""
 
 _MANY = 64
-"""Least number of reads of one job that are noted as columns. Fewer reads cost less one by one."""
+"""Least number of reads of one job on whole objects that are noted as columns. Fewer cost less one by one."""
 
 _SPACES_TICKS = 64.0  # After so many ticks, the datasets of all jobs are listed again.
 _FEW = 16
@@ -102,16 +102,18 @@ class JobReads:
                 continue
             known = None if job is not None else self._are_of_jobs(object_hashes[of_job], tick)
             reads = of_job if known is None else list(compress(of_job, known))
-            if len(reads) >= (_WORTH_BATCH if job is None else _MANY):
+            space = None if job is None else self._space(job.job)
+            whole = space if space is not None and has_whole_objects(space) else None
+            if len(reads) >= (_WORTH_BATCH if whole is None else _MANY):
                 some = np.array(reads)
                 explained[some] = self._note_together(object_hashes[some], offsets[some], job, now_s, tick)
-            elif job is not None and has_whole_objects(space := self._space(job.job)):
-                few.setdefault(id(space), (space, []))[1].append((job, reads))
+            elif job is not None and whole is not None:
+                few.setdefault(id(whole), (whole, []))[1].append((job, reads))
             else:
                 for at in reads:
                     explained[at] = self._note_one(object_hashes.item(at), offsets.item(at), job, now_s, tick)
-        for space, readers in few.values():
-            for at in self._note_readers(space, readers, object_hashes, now_s, tick):
+        for known_space, readers in few.values():
+            for at in self._note_readers(known_space, readers, object_hashes, now_s, tick):
                 explained[at] = True
         return explained
 
@@ -177,24 +179,27 @@ class JobReads:
     def _note_few(
         self, job: JobContext, space: Dataset, samples: list[int], now_s: float, tick: float
     ) -> list[bool]:
-        """Note a few reads of a registered job on whole objects; -1 stands for other objects. Return which of
-        them an order or scores explain.
+        """Note a few reads of a registered job on whole objects. -1 stands for other objects: their reads
+        count for the job's activity alone. Return which reads an order or scores explain.
         """
         name = job.job
         reader, activity = self._jobs.by_name[name], self._activity(name)
         tracker, scores = self._orders.trackers.get(name), self._each.scores(name)
         explained, again = [False] * len(samples), 0
+        mine = [sample for sample in samples if sample >= 0]
         if tracker is not None:
-            explains = reader.in_use and activity.order_explains
             tracker.liveness.hear(now_s)
-            heard = self._orders.note_few(tracker, samples, job.epoch, now_s, certain=True)
+        if tracker is not None and mine:
+            explains = reader.in_use and activity.order_explains
+            heard = self._orders.note_few(tracker, mine, job.epoch, now_s, certain=True)
             activity.ordered(sum(heard.found), heard.others, heard.chance)
             again = heard.again
-            self._used_samples(tracker, list(compress(samples, heard.found)))
+            self._used_samples(tracker, list(compress(mine, heard.found)))
             if explains:
-                explained = list(heard.found)
-        if scores is not None:
-            weights = [scores.draw_weight(sample) for sample in samples if sample >= 0]
+                found = iter(heard.found)
+                explained = [sample >= 0 and bool(next(found)) for sample in samples]
+        if scores is not None and mine:
+            weights = [scores.draw_weight(sample) for sample in mine]
             if reader.in_use and activity.scores_explain:
                 explained = [one or sample >= 0 for one, sample in zip(explained, samples, strict=True)]
             activity.drawn(weights, scores.drawn_weight(space.count))

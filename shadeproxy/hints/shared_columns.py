@@ -5,7 +5,7 @@ therefore keeps the jobs that use it next, and its place in the order of each of
 true while the job reads on: when it comes follows from the job's own place and pace, which are renewed for
 all pages at once. Laws: a page that a job has read waits for the job's next use of it at once. All jobs are
 asked about a page again before the last use that they told is over, and when the rotation over all pages
-reaches it. Memory is 57 bytes a page. Event loop only.
+reaches it. Memory is 58 bytes a page. Event loop only.
 """
 
 from collections.abc import Callable, Sequence
@@ -125,8 +125,10 @@ class SharedColumns:
             np.zeros(1),
             np.full(1, np.inf),
         )
-        self._short: list[int] = []
+        self._short: list[int] = []  # Pages of which too few uses are known.
+        self._is_short = bytearray(self._count)  # Whether a page is in this list.
         self._at, self._fast = 0, 0  # How many pages have their turn soon.
+        self._is_hurried = False  # Whether ``_fast`` was set in this rotation.
         self._tick = self._due_tick = tick
 
     def columns(self, pages: PageUnits, tick: float) -> JobColumns[Column]:
@@ -179,8 +181,9 @@ class SharedColumns:
                 users[at], self._flat_places[at] = number, place
             if 0 <= left < _ALL_KNOWN - 1:
                 known[row] = left
-                if not left:
+                if not left and not self._is_short[row]:
                     self._short.append(row)
+                    self._is_short[row] = True
 
     def ask(self, jobs: Sequence[Job], ask: Ask, tick: float) -> None:
         """Ask ``jobs`` about the pages that are due. ``jobs``: all jobs that count now."""
@@ -194,13 +197,15 @@ class SharedColumns:
         """
         most = in_turn = max(MOST_ASKED // jobs, 1)
         if self.ready:
-            share = _FAST_TURN_SHARE if self._fast > 0 else _TURN_SHARE
-            in_turn = min(
-                int((tick - self._tick) * share / jobs) + 1, max(most - len(self._short), most // 2)
-            )
+            room, passed = most - len(self._short), (tick - self._tick) / jobs
+            in_turn = min(int(passed * _TURN_SHARE) + 1, max(room, most // 2))
+            if self._fast > 0:
+                in_turn = max(in_turn, min(int(passed * _FAST_TURN_SHARE) + 1, room))
         ticks = min(max(_JOB_TICKS * jobs, _LEAST_TICKS), _MOST_TICKS, self._count // _TICKS_SHARE)
         self._due_tick = tick + (ticks if self.ready else _FIRST_TICKS)
         short, self._short = self._short[: most - in_turn], self._short[most - in_turn :]
+        for row in short:
+            self._is_short[row] = False
         stop = min(self._at + in_turn, self._count)
         rows = np.append(np.array(short, np.int64), np.arange(self._at, stop))
         self._fast -= stop - self._at
@@ -225,7 +230,7 @@ class SharedColumns:
         self._users[rows, : len(users)], self._users[rows, len(users) :] = users.T, _NO_JOB
         self._places[rows, : len(users)] = places.T
         if self._at == self._count:
-            self._at, self.ready = 0, True
+            self._at, self.ready, self._is_hurried = 0, True, False
 
     def _number(self, jobs: Sequence[Job], answers: JobAnswers, tick: float) -> NDArray[np.uint16]:
         """Return the numbers of jobs, and renew their places and paces. A job whose order is another one now
@@ -233,16 +238,17 @@ class SharedColumns:
         """
         if self._next_number + len(jobs) > _MOST_NUMBERS:
             self._users[:], self._jobs, self._next_number = _NO_JOB, {}, _NO_JOB + 1
-            self.ready = False
+            # Begin a rotation at once: until it ends, most pages have no uses.
+            self._at, self.ready, self._is_hurried, self._due_tick = 0, False, False, tick + _FIRST_TICKS
         before, self._jobs = self._jobs, {}
         for job, series in zip(jobs, answers.series, strict=True):
             key = id(job), series
             if key not in before:
                 self._next_number += 1
-                self._fast = 2 * self._count  # The second time because trust in a new job changes fast.
             self._jobs[key] = before.get(key, (job, self._next_number - 1))
-        if len(before) > len(self._jobs):
-            self._fast = self._count
+        if self._jobs.keys() != before.keys() and not self._is_hurried:
+            # The second time because trust in a new job changes fast.
+            self._fast, self._is_hurried = 2 * self._count, True
         numbers = np.array([number for _, number in self._jobs.values()], np.uint16)
         self._numbers = {id(job): number for job, number in self._jobs.values()}
         scales = np.array([(one.gap, one.silent, one.divisor) for one in answers.scales])

@@ -299,3 +299,149 @@ def test_places_stay_the_same_while_a_job_announces_epoch_after_epoch():
     assert tracker.places_of([sample]) == [2024]
     job.announce(orders[3], epoch=1)
     assert tracker.series == 1, "the second epoch has another order now"
+
+
+def test_places_mean_something_else_once_a_job_was_started_again():
+    job = Long(1024)
+    job.announce()
+    job.read(job.order[:500])
+    job.announce(now_s=NOW_S + 100)
+    tracker = job.orders.trackers["one"]
+    assert (tracker.cursor, tracker.series) == (0, 1)
+
+
+def test_places_mean_something_else_once_a_job_was_found_behind_its_place():
+    job = Long()
+    job.announce()
+    job.read(job.order[:1900])
+    for start in range(0, 1500, 50):
+        job.read(job.order[start : start + 50])
+        job.orders.settle()
+    tracker = job.orders.trackers["one"]
+    assert tracker.cursor < 1600
+    assert tracker.series == 1
+
+
+def test_places_of_several_ranks_stay_the_same_while_epochs_are_announced():
+    job = Long(1026, world_size=3)
+
+    def announce_all(epoch):
+        for rank in range(3):
+            ids = job.order[rank::3].tolist()
+            job.orders.put(job.hints.check_order("one", ids, epoch=epoch, rank=rank, offset=0), NOW_S)
+        job.orders.settle()
+
+    announce_all(0)
+    tracker = job.orders.trackers["one"]
+    job.read(job.order[:300])
+    tracker.skip_to(400)  # The ranks are at positions 134, 133 and 133.
+    announce_all(1)
+    assert (len(tracker.sequence.epochs), tracker.series) == (2, 0)
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_places_of_a_withdrawn_epoch_are_not_those_of_the_one_announced_instead(gone):
+    job, random = Long(1024), np.random.default_rng(4)
+    for epoch in range(3):
+        job.announce(random.permutation(1024), epoch=epoch)
+    tracker = job.orders.trackers["one"]
+    before = tracker.series
+    job.orders.withdraw("one", gone, None, NOW_S)
+    job.orders.settle()
+    job.announce(random.permutation(1024), epoch=gone)
+    assert tracker.series > before
+
+
+def test_places_change_if_an_earlier_epoch_is_announced():
+    job, random = Long(1024), np.random.default_rng(4)
+    for epoch in (2, 1):
+        job.announce(random.permutation(1024), epoch=epoch)
+    assert job.orders.trackers["one"].series == 1
+
+
+@pytest.mark.parametrize("origin", [-1 << 30, 1 << 30])
+def test_places_begin_again_before_they_are_too_large_for_their_columns(origin):
+    job = Long(1024)
+    job.announce()
+    tracker = job.orders.trackers["one"]
+    tracker.origin = origin
+    job.announce(epoch=1)
+    assert (tracker.origin, tracker.series) == (0, 1)
+
+
+def test_the_pages_that_a_job_passed_stay_over_when_its_order_is_finished():
+    job = Long(1024)
+    job.announce()
+    job.read(np.delete(job.order, slice(100, 110)))
+    tracker, one = job.orders.trackers["one"], job.hints.jobs.get("one")
+    assert tracker.left == 0
+    space = job.hints.space("one")
+    pages = PageUnits.of(space, job.hashes, np.zeros(1024, np.uint32))
+    told = job.hints.expectations._each.of_jobs([one], space, pages, tick_of(job.hints))
+    assert told.starts[0, 0] == tracker.cursor + tracker.unsettled
+    assert told.floors[0, 0] == tracker.floor > 110
+
+
+def used_up(shared, jobs, rows):
+    """Have so many jobs read pages that the others must be asked about these."""
+    for reader in jobs[:5]:
+        shared.read(reader, rows, [NEVER] * len(rows))
+
+
+def test_a_page_of_which_too_few_uses_are_known_waits_once():
+    jobs = [Job(f"job{n}") for n in range(20)]
+    shared, row = all_told(jobs, answers=in_line(20, 10_000), tick=0.0)
+    for _ in range(3):
+        used_up(shared, jobs, [row])
+        assert shared._short == [row]
+        shared.tell(shared._pages(np.array([row])), jobs, in_line(20, 1), 0.0)
+    assert row in shared.due(20, 0.0).rows
+    assert shared._short == []
+    used_up(shared, jobs, [row])
+    assert shared._short == [row], "again, once it was asked about"
+
+
+def test_a_fast_rotation_takes_nothing_from_pages_of_which_too_few_uses_are_known():
+    jobs = [Job(f"job{n}") for n in range(20)]
+    shared, _ = all_told(jobs, answers=in_line(20, 10_000), tick=0.0)
+    before = shared._at
+    shared.due(20, 200.0)
+    assert shared._at - before == 321, "a 32nd of an epoch: a job is new"
+    used_up(shared, jobs, list(range(5000, 7000)))
+    before = shared._at
+    rows = shared.due(20, 200.0).rows
+    assert shared._at - before == 81
+    assert len(rows) == shared_columns.MOST_ASKED // 20
+
+
+def test_a_job_whose_order_changes_all_the_time_hastens_one_rotation_at_most():
+    jobs = [Job(f"job{n}") for n in range(20)]
+    shared, _ = all_told(jobs, answers=in_line(20, 10_000), tick=0.0)
+    left = shared._fast
+    for series in range(1, 5):
+        pages = shared.due(20, 0.0)
+        told = in_line(20, len(pages.rows))._replace(series=[series] + [0] * 19)
+        shared.tell(pages, jobs, told, 0.0)
+        assert shared._fast < left
+        left = shared._fast
+    shared.tell(shared._pages(np.empty(0, np.int64)), jobs[1:], in_line(19, 0), 0.0)
+    assert shared._fast == left
+
+
+@pytest.mark.parametrize("at", [5_000, 9_900])
+def test_when_the_numbers_of_jobs_run_out_all_pages_are_asked_about_first(at):
+    jobs = [Job(f"job{n}") for n in range(20)]
+    shared, _ = all_told(jobs, answers=in_line(20, 10_000), tick=0.0)
+    every, shared._at, shared._next_number = shared._pages(np.arange(10_000)), at, (1 << 16) - 5
+
+    def ask(those, _space, pages, _tick):
+        return in_line(len(those), len(pages.rows))
+
+    shared.ask(jobs, ask, 4000.0)
+    assert not shared.ready
+    for turn in range(1, 30):
+        shared.ask(jobs, ask, 4000.0 + turn)
+        if shared.ready:
+            break
+    assert shared.ready
+    assert np.isfinite(shared.columns(every, 4030.0).distance).all()

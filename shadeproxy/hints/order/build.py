@@ -104,7 +104,7 @@ class Built(NamedTuple):
     """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: True if
     the unannounced reads were found at another place. ``stops_at``: see ``Build``. ``is_of_other_share``:
     True if other proxies may have answered reads near the cursor. ``shift``: how much lower than before a
-    place is in the new order; None if the orders are different.
+    place is in the new order; None if the orders are different, or the job went back.
     """
 
     lookup: Lookup
@@ -145,7 +145,10 @@ class Build:
         is_other = mine is not None if self.before is None else mine is not self.before.mine
         built = self._run(lookup, mine, is_other=is_other)
         columns = built.columns._replace(mine=mine)
-        shift = None if self.before is None else shift_of(self.before.sequence, columns.sequence)
+        shift, before = None, None if self.before is None else self.before.sequence
+        # A job that goes back reads places again that were over.
+        if before is not None and built.cursor >= move(before, self.cursor, columns.sequence):
+            shift = shift_of(before, columns.sequence)
         return built._replace(
             columns=columns, stops_at=self.stops_at, is_of_other_share=is_other, shift=shift
         )

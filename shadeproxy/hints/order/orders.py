@@ -259,7 +259,7 @@ class Orders:
     def note_few(
         self, tracker: OrderTracker, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
     ) -> Match:
-        """Note demand reads of samples of one order, oldest first. Sample -1 is skipped."""
+        """Note demand reads of samples of one order, oldest first."""
         self._hear(now_s)
         heard, moved = tracker.read_few(samples, epoch, now_s, certain=certain)
         if moved:

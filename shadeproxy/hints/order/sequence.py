@@ -191,15 +191,19 @@ def near_of(epoch: Epoch | None) -> int:
 
 
 def shift_of(before: OrderSequence, after: OrderSequence) -> int | None:
-    """Return by how much places of ``before`` are higher than the same places of ``after``, in all epochs
-    that both have. None if they have none, or do not have the same ids there.
+    """Return by how much places of ``before`` are higher than the same places of ``after``. None if places
+    of the one may mean something else in the other: only the first epochs may be gone, and only epochs after
+    all others may be new.
     """
+    known, new = ([epoch.number for epoch in one.epochs] for one in (before, after))
+    both = known[known.index(new[0]) :] if new and new[0] in known else []
+    if not both or new[: len(both)] != both:
+        return None
     shifts = set()
-    for epoch in after.epochs:
-        known = before.find(epoch.number)
-        if known is not None:
-            same = np.array_equal(_within(before.ids, known), _within(after.ids, epoch))
-            shifts.add(known.start - epoch.start if same else None)
+    for epoch, number in zip(after.epochs, both, strict=False):
+        old = before.epochs[known.index(number)]
+        same = np.array_equal(_within(before.ids, old), _within(after.ids, epoch))
+        shifts.add(old.start - epoch.start if same else None)
     return shifts.pop() if len(shifts) == 1 else None
 
 

@@ -100,7 +100,7 @@ class OrderTracker:
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
         left, place = before.epoch_at(self._sure), self._sure
-        if built.shift is None or self.origin > _FAR:
+        if built.shift is None or abs(self.origin) > _FAR:
             self.origin, self.series = 0, self.series + 1
         else:
             self.origin += built.shift
@@ -179,16 +179,14 @@ class OrderTracker:
     def read_few(
         self, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
     ) -> tuple[Match, bool]:
-        """Note a few reads, but not as signs of life. Sample -1 is skipped. Return their match, and whether
-        the cursor moved.
-        """
+        """Note a few reads, but not as signs of life. Return their match, and whether the cursor moved."""
         if not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
             return Match([False] * len(samples), 0, 0), False
         near, left, chance, others, again = self._near_now, self.left, self._chance, 0, 0
         found = [self._take(sample) for sample in samples]
         if False in found:
-            far = [one for one, is_near in zip(samples, found, strict=True) if one >= 0 and not is_near]
+            far = [one for one, is_near in zip(samples, found, strict=True) if not is_near]
             unannounced = [one for one in far if self._is_unannounced(one)]
             again = len(far) - len(unannounced)
             if certain:
@@ -196,7 +194,7 @@ class OrderTracker:
                 self._unannounced.note(unannounced)
                 others = len(unannounced) if left else 0
         if self._log is not None:
-            self._log.append(np.array([sample for sample in samples if sample >= 0], np.int64))
+            self._log.append(np.array(samples, np.int64))
         if self.lookup.pages and True in found:
             self.page_places.touch(np.array(list(compress(samples, found))))
         waiting = len(self._read) + self._surprises
@@ -210,7 +208,7 @@ class OrderTracker:
 
     def _take(self, sample: int) -> bool:
         """Mark the next place of a sample as over, and return True, if it is near the cursor."""
-        if sample < 0 or (place := self._next[sample]) > self.cursor + self._near_now:
+        if (place := self._next[sample]) > self.cursor + self._near_now:
             return False
         if not self._done[place]:
             self._done[place] = True
