@@ -217,7 +217,7 @@ def owned(
 @contextmanager
 def alone(cluster: Owned, *, ram_bytes: int) -> Iterator[Served]:
     """Run a proxy without a cluster in front of the same origin, otherwise with the same settings."""
-    directory = cluster.work / "alone"
+    directory = cluster.work / f"alone{len(list(cluster.work.glob('alone*')))}"
     settings = settings_of(directory, cluster.source.url, ram=ram_bytes, rule=_RULE)
     one = Member("alone", directory, settings, late_write_s=None)
     try:
