@@ -239,7 +239,10 @@ class WorkerFills:
             if message.job is not None:
                 self._on_job(message.job)
             return
-        if slot is not None:
+        # A read that has begun owns its slot, and may be asked to release it once more.
+        if isinstance(begun := self._reads.get(message.ident), WorkerRead):
+            begun.give_slot()
+        elif slot is not None:
             self.slots.give(slot)
         self.outbox.send(RefuseFill(message.ident))
 

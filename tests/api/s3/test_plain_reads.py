@@ -16,6 +16,7 @@ from shadeproxy.engine.read.fill_messages import (
     RefuseFill,
 )
 from shadeproxy.engine.read.plain_read import PlainRead
+from shadeproxy.engine.read.worker_read import WorkerRead
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import fetching
 from tests.support.s3.scripted import CUT, WAIT, set_up
@@ -246,3 +247,23 @@ async def test_a_head_with_another_length_than_its_page_is_not_stored(tmp_path):
         assert cached == {} or cached["pages"] == {0: BODY}
         worker.lose()
         go_on(setup)
+
+
+async def test_a_slot_is_released_once_when_a_read_cannot_be_allowed(tmp_path, monkeypatch):
+    """The read that has begun by then releases its slot again when its flight ends."""
+    async with served(tmp_path) as (setup, worker):
+        setup.server.scripts["/b/k"] = [[ok(BODY)]]
+
+        def fail(read, *begun):
+            read._reading, read._flight = begun
+            begun[1].followers.append(read)
+            raise RuntimeError
+
+        monkeypatch.setattr(WorkerRead, "allow", fail)
+        client = await worker.client()
+        client.ask("/b/k", "Range: bytes=0-9")
+        while setup.engine.readings != 2:
+            await asyncio.sleep(0.001)
+        assert setup.reads.limited.open_now == 0
+        worker.lose()
+        assert (await client.answer()).status in {0, 206}
