@@ -14,12 +14,13 @@ from weakref import WeakSet
 
 import aiohttp
 
+from shadeproxy.core.sockets import reset_on_close
+
 _ASK_EVERY_S = 1
 _LOOKS = 4
 _INFO_BYTES = 104
 # ``tcpi_state``, ``tcpi_probes``, ``tcpi_unacked``, ``tcpi_last_ack_recv`` (milliseconds) of <linux/tcp.h>.
 _INFO = struct.Struct("@B2xB20xI28xI")
-_RESET = struct.pack("ii", 1, 0)  # To reset on close: ``l_onoff`` and ``l_linger`` of socket(7).
 _ESTABLISHED = 1
 _UNANSWERED = 2
 """Questions about a closed window without an answer. One may just be on its way."""
@@ -69,7 +70,7 @@ def _end(connection: socket.socket) -> None:
     write that was given up could reach its server long afterwards, behind a newer one.
     """
     with suppress(OSError):  # if the kernel has just ended it
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        reset_on_close(connection)
         connection.shutdown(socket.SHUT_RDWR)
 
 

@@ -7,7 +7,6 @@ short body for a whole one.
 
 import asyncio
 import socket
-import struct
 from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import cast
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
+from shadeproxy.core.sockets import reset_on_close
 from shadeproxy.core.types import names_of
 
 WRITE_BYTES = 256 * 1024
@@ -30,7 +30,6 @@ KEEPALIVE_S = 75.0
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
 NO_BODY_STATUSES = frozenset({204, 304})
-_RESET = struct.pack("ii", 1, 0)
 
 
 @lru_cache(maxsize=2)
@@ -86,7 +85,7 @@ def break_off(transport: asyncio.BaseTransport) -> None:
         and sock.family in {socket.AF_INET, socket.AF_INET6}
         and not getattr(cast(asyncio.Transport, transport).get_protocol(), "breaks_off_with_fin", False)
     ):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        reset_on_close(sock)
     open_transport.abort()
 
 

@@ -1,14 +1,13 @@
 """One connection of the fuzz: its bytes, the pieces in which they are sent, and checks of the answers."""
 
 import asyncio
-import socket
-import struct
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
+from shadeproxy.core.sockets import reset_on_close
 from shadeproxy_bench.reliability.fuzz.answers import Unreadable, read_answers
 from shadeproxy_bench.reliability.fuzz.damage import bend, spoil
 from shadeproxy_bench.reliability.fuzz.forms import Forms
@@ -146,7 +145,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     sock = writer.get_extra_info("socket")
     if sock is not None:
         with suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset_on_close(sock)
     writer.transport.abort()
 
 
