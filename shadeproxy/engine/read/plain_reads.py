@@ -6,14 +6,14 @@ only. For anything else (a failure, a deadline that has passed, a fill that is g
 general read replace it. Reads whose clients leave in one turn of the loop are counted together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.types import SHARED, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.versions import Versions
-from shadeproxy.engine.read.access_log import Counting, FetchedRead
+from shadeproxy.engine.read.access_log import Counting
 from shadeproxy.engine.read.callback_fill import CallbackFill
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Filling, Flight, Follower
@@ -41,6 +41,8 @@ class PlainReads:
         self._flights = fills.flights
         self._versions = versions
         self._counting = counting
+        self.count = counting.count_fetched
+        """Counts reads whose clients have left."""
         self._new_reading = new_reading
         self.page_size = self._filler.page_size
         self.readings = 0
@@ -88,10 +90,6 @@ class PlainReads:
         self.readings -= 1
         flight.followers.remove(read)
         self._flights.leave(flight, served=served)
-
-    def count(self, reads: Sequence[FetchedRead]) -> None:
-        """Count reads whose clients have left, oldest first."""
-        self._counting.count_fetched(reads)
 
     def reading_of(self, flight: Flight, job: JobContext | None, deadline: Deadline | None) -> EngineReading:
         """Return the reading of a client that waits for ``flight`` by a read that is not plain any more."""
