@@ -102,7 +102,7 @@ class Expectations:
         # The jobs on indexed datasets by owner, at most one of each dataset in a list; and all others.
         self._owners: list[list[tuple[Job, Dataset] | None]] = []
         self._beside: list[tuple[Space, list[Job]]] = []
-        self._is_whole = True  # Whether all samples are whole objects.
+        self._is_whole = True  # True if all samples are whole objects.
 
     def forget(self, job: str) -> None:
         """Forget how a deleted job has read."""

@@ -126,9 +126,9 @@ class SharedColumns:
             np.full(1, np.inf),
         )
         self._short: list[int] = []  # Pages of which too few uses are known.
-        self._is_short = bytearray(self._count)  # Whether a page is in this list.
+        self._is_short = bytearray(self._count)  # 1 for each page in this list.
         self._at, self._fast = 0, 0  # How many pages have their turn soon.
-        self._is_hurried = False  # Whether ``_fast`` was set in this rotation.
+        self._is_hurried = False  # True if ``_fast`` was set in this rotation.
         self._tick = self._due_tick = tick
 
     def columns(self, pages: PageUnits, tick: float) -> JobColumns[Column]:
