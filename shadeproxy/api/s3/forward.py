@@ -294,7 +294,8 @@ def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
         lengths = {value for name, value in answer.headers if name.lower() == "content-length"}
         if span is None or lengths - {str(span.length)}:
             raise OriginUnavailable(f"the origin answered another range than {fields['range']}")
-        return answer if lengths else replace(answer, chunks=_watched(answer, span.length))
+        has_body = call.request.method == "GET"
+        return replace(answer, chunks=_watched(answer, span.length)) if has_body and not lengths else answer
     expected = {200, 206} if "range" in fields or of_part else {200}
     if not _CONDITIONAL.isdisjoint(fields):
         expected.add(304)

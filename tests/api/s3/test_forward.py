@@ -73,6 +73,20 @@ async def test_a_head_is_sent_with_the_first_piece_of_its_body(make_proxy):
     writer.close()
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_range_without_a_length_is_passed_on(make_proxy, method):
+    proxy, engine = await watched(make_proxy)
+
+    async def chunks():
+        if method == "GET":
+            yield b"seed"
+
+    engine.answer = ForwardResponse(206, (("Content-Range", "bytes 0-3/9"),), chunks())
+    answer = await proxy.raw(put("/b/seed?versionId=1", b"", "Range: bytes=0-3", method=method))
+    assert answer.startswith(b"HTTP/1.1 206")
+    assert (b"seed" in answer) == (method == "GET")
+
+
 async def test_what_changes_no_object_enters_no_block(make_proxy):
     proxy, engine = await watched(make_proxy)
     assert (await proxy.raw(put("/b/k?uploads", method="POST"))).startswith(b"HTTP/1.1 200")
