@@ -1,23 +1,23 @@
 """Bodies of pages that a worker has fetched, written to the places that the coordinator decided on."""
 
 import os
-from pathlib import Path
+from collections.abc import Callable
 
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import BodyWritten, WriteBody
-from shadeproxy.tiers.files import segment_name
 from shadeproxy.tiers.record import body_hash
 
 
 class BodyFiles:
-    """The segment files of the tier in ``directory``, open for writing. Bodies are read from ``memory``.
+    """The segment files of a tier, open for writing. Bodies are read from ``memory``. ``open_segment``: see
+    ``TierFiles.open_segment``.
 
     Segment files stay while the coordinator runs, and this process ends with it.
     """
 
-    def __init__(self, memory: FillMemory, directory: Path) -> None:
+    def __init__(self, memory: FillMemory, open_segment: Callable[[int, int], int]) -> None:
         self._memory = memory
-        self._directory = directory
+        self._open_segment = open_segment
         self._descriptors: dict[int, int] = {}
 
     def write(self, order: WriteBody) -> BodyWritten:
@@ -33,6 +33,5 @@ class BodyFiles:
         return BodyWritten(order.start, body_hash(body))
 
     def _open(self, segment: int) -> int:
-        descriptor = os.open(self._directory / segment_name(segment), os.O_WRONLY | os.O_CLOEXEC)
-        self._descriptors[segment] = descriptor
+        self._descriptors[segment] = descriptor = self._open_segment(segment, os.O_WRONLY)
         return descriptor

@@ -3,11 +3,15 @@ for the page.
 """
 
 import asyncio
+import errno
+import os
+from pathlib import Path
 
 import pytest
 
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.read import worker_fills
+from shadeproxy.tiers.directory import HeldDirectory, claim
 from tests.support.s3.cases import ok
 from tests.support.s3.fetching import FetchingWorker, fetching
 from tests.support.s3.scripted import set_up
@@ -102,8 +106,38 @@ async def test_an_overwritten_page_of_a_stopped_worker_never_comes_back(scene):
 
 async def test_the_coordinator_writes_a_body_that_its_worker_cannot(scene):
     setup, worker = scene
-    worker.misses._bodies._directory = setup.settings.cache.ram.path / "none"
+
+    def fail(_number, _flags):
+        raise OSError(errno.EIO, "broken")
+
+    worker.misses._bodies._open_segment = fail
     client = await worker.client()
     assert (await client.get("/b/k")).body == BODY
     await worker.settle()
     assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+
+
+def take_over(path: Path) -> HeldDirectory:
+    """Move the directory of a tier away, and make one for another proxy, with segments of the same names."""
+    old = path.rename(path.with_name("moved"))
+    held = claim(path, setting="cache.ram.path")
+    for segment in old.glob("*.seg"):
+        (path / segment.name).write_bytes(b"")
+        os.truncate(path / segment.name, segment.stat().st_size)
+    return held
+
+
+def written_blocks(path: Path) -> int:
+    return sum(segment.stat().st_blocks for segment in path.glob("*.seg"))
+
+
+async def test_a_worker_does_not_write_to_another_proxy_that_took_the_directory(scene):
+    setup, worker = scene
+    path = setup.settings.cache.ram.path
+    other = await asyncio.to_thread(take_over, path)
+    client = await worker.client()
+    assert (await client.get("/b/k")).body == BODY
+    await worker.settle()
+    assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+    assert await asyncio.to_thread(written_blocks, path) == 0
+    await asyncio.to_thread(other.release)
