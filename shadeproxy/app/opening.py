@@ -11,6 +11,7 @@ import structlog
 
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.checkup import find_held_shares
+from shadeproxy.app.clock_watch import watch_clock
 from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origin_share import OriginShare
@@ -236,6 +237,7 @@ class PartOpener:
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
+        self._stack.callback(asyncio.create_task(watch_clock(engine, clock), name="clock").cancel)
         if prefetcher is not None:
             prefetcher.start(engine.prefetch_port)
             self._stack.push_async_callback(prefetcher.aclose)

@@ -18,8 +18,19 @@ Keep = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 validation. It may be called in any thread, and after ``mark_all`` has returned.
 """
 
+_LONG_AGO_S = 1.0  # Unix time; 0 would ask for a check before the page answers.
+
 AT_ONCE = 1 << 16
 """Most pages for which ``keep`` is called on the event loop: about 30 ms."""
+
+
+def age_later_checks(residents: Residents, now_s: float) -> int:
+    """Count checks after ``now_s`` (Unix time) as made long ago. Return the number of pages that had one.
+    Their page handles stay as they are.
+    """
+    later = residents.validated_s[: residents.slots] > now_s
+    residents.validated_s[: residents.slots][later] = _LONG_AGO_S
+    return int(np.count_nonzero(later))
 
 
 class Distrust:

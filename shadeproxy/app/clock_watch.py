@@ -1,0 +1,41 @@
+"""Watches whether the machine's clock is set back. By its time, the freshness rules judge the age of pages.
+
+Law: a check that lies ahead of the clock counts as made long ago. Otherwise its page would be taken for fresh
+until the clock has caught up, which may take years.
+"""
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.storage.distrust import age_later_checks
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_S = 10.0
+_STEP_S = 1.0
+"""Smaller steps are ignored: a page may stay fresh so much longer."""
+
+
+async def watch_clock(engine: Engine, clock: Clock) -> None:
+    """Look at the clock again and again: first when all pages of the last process are recovered, because the
+    clock may have been set back since then.
+    """
+    await engine.cache.recovery.over()
+    ahead_s = 0.0
+    while True:
+        now_s, former_s = clock.now_s(), ahead_s
+        ahead_s = now_s - clock.monotonic_s()
+        pages = age_later_checks(engine.cache.residents, now_s + _STEP_S)
+        if pages or ahead_s < former_s - _STEP_S:
+            _log.warning("the clock was set back", pages_to_check=pages)
+            # Drop page handles, metadata and verdicts, which have later times too.
+            engine.distrust(_all)
+        await clock.sleep(_LOOK_S)
+
+
+def _all(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return that all pages keep their time of validation."""
+    return np.ones(len(hashes), np.bool_)
