@@ -7,6 +7,7 @@ from shadeproxy.api.s3.connection import MOST_HEAD_BYTES
 _HEAD_END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})\r\n", re.IGNORECASE)
+_CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
 _NO_BODY = frozenset({204, 304})
 
 
@@ -21,6 +22,8 @@ class AnswerEnd:
         self._head: bytearray | None = bytearray()
         """The answer's head, as far as it came. None once its end was found, or is no longer searched for."""
         self._left_bytes: int | None = None
+        self.closes = False
+        """True if the answer says that no other one follows."""
 
     @property
     def complete(self) -> bool:
@@ -58,6 +61,7 @@ class AnswerEnd:
 
     def _body_bytes(self, head: bytes) -> int | None:
         status, length = _STATUS.match(head), _LENGTH.search(head)
+        self.closes = _CLOSES.search(head) is not None
         if status is None or status[1].startswith(b"1"):
             return None
         if not self._has_body or int(status[1]) in _NO_BODY:

@@ -380,7 +380,7 @@ class WorkerProtocol(WatchedClient):
             self.cut()
         elif self._answer.complete:
             self._lane = _OURS
-            self._loop.call_soon(self._resume)
+            self.end() if self._answer.closes else self._loop.call_soon(self._resume)
 
     def coordinator_lost(self) -> None:
         """Handle the end of the coordinator's connection."""

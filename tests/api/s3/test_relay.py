@@ -130,7 +130,7 @@ async def test_only_who_took_nothing_between_two_looks_is_cut_off():
 class Owned(asyncio.Transport):
     def __init__(self):
         super().__init__()
-        self.taken, self.reading = b"", True
+        self.taken, self.reading, self.closed = b"", True, False
 
     def write(self, data):
         self.taken += data
@@ -146,6 +146,9 @@ class Owned(asyncio.Transport):
 
     def abort(self):
         pass
+
+    def close(self):
+        self.closed = True
 
 
 class Sent(Owned):
@@ -289,6 +292,26 @@ async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once()
     for _ in range(3):
         await asyncio.sleep(0)
     assert client.reading
+    connection.connection_lost(None)
+
+
+async def test_no_request_is_answered_after_an_answer_that_closes():
+    """A head that the coordinator refuses may end elsewhere than it seems: the rest is no request."""
+    client, coordinator = Owned(), Owned()
+
+    async def connect(protocol, _peer):
+        protocol.connection_made(coordinator)
+
+    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(GET + HEAD)
+    while connection._coordinator is None:
+        await asyncio.sleep(0)
+    connection.coordinator_sent(head(400, b"Connection: close", b"Content-Length: 0"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert client.closed
+    assert coordinator.taken == GET
     connection.connection_lost(None)
 
 
