@@ -173,7 +173,7 @@ class WorkerProcess:
             late=self._late,
             clock=self._clock,
             page_size=settings.cache.page_size,
-            bodies=BodyFiles(memory, self._opening.tiers[0].open_segment),
+            bodies=BodyFiles(memory, self._opening.tiers[0].path),
         )
         return misses
 

@@ -142,14 +142,13 @@ class Workers:
         self._count = settings.s3.processes - 1
         # An abstract socket: it is in no file system and ends with the process.
         self._address = f"\0shadeproxy-{secrets.token_hex(16)}"
-        claims: list[int] = []
-        tiers: list[TierFiles] = []
+        claims, tiers = [], []
         for medium in media:
             assert isinstance(medium.tier, SegmentStore)
             assert medium.tier.claim is not None, "tiers are opened before workers"
             claim = medium.tier.claim
-            claims += claim.descriptor, claim.directory
-            tiers.append(TierFiles(claim.directory, claim.store_id, medium.source, medium.load is not None))
+            claims.append(claim.descriptor)
+            tiers.append(TierFiles(claim.path, claim.store_id, medium.source, medium.load is not None))
         self.reloadable = reloadable
         """The reloadable settings that workers use."""
         self.serving = asyncio.Event()

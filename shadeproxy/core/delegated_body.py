@@ -2,16 +2,26 @@
 them.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
+def file_id(descriptor: int) -> tuple[int, int]:
+    """Return the numbers of device and inode by which an open file differs from every other one."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
 class BodyPlace(NamedTuple):
-    """The place in a tier that a body is written to: byte ``offset`` in the file of ``segment``."""
+    """The place in a tier that a body is written to: byte ``offset`` in the file of ``segment``, whose
+    ``file_id`` is ``file``.
+    """
 
     segment: int
     offset: int
+    file: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ the worker if the medium fails.
 import os
 from collections.abc import Callable, Sequence
 from math import inf
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -33,19 +34,14 @@ _MOST_HANDLES = 65_536
 
 
 class TierFiles(NamedTuple):
-    """A tier as a worker needs it. ``directory``: descriptor of its directory, which the worker inherits. Its
-    path could lead to the directory of another proxy, if the tier's own was deleted or moved. ``can_wait``:
-    the coordinator answers reads of bytes that are not in the page cache.
+    """A tier as a worker needs it. ``can_wait``: the coordinator answers reads of bytes that are not in the
+    page cache.
     """
 
-    directory: int
+    path: Path
     store_id: int
     source: Source
     can_wait: bool
-
-    def open_segment(self, number: int, flags: int) -> int:
-        """Return a descriptor of a segment. Raises OSError."""
-        return os.open(segment_name(number), flags | os.O_CLOEXEC, dir_fd=self.directory)
 
 
 class SharedPageHandle(PageHandle):
@@ -283,7 +279,8 @@ class WorkerReads:
         descriptor = self._files.get((index, number), -1)
         if descriptor < 0:
             try:
-                descriptor = self._tiers[index].open_segment(number, os.O_RDONLY)
+                path = self._tiers[index].path / segment_name(number)
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 return -1
             self._files[index, number] = descriptor

@@ -35,15 +35,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class HeldDirectory:
-    """A directory locked by this process. ``store_id``: the 64-bit id that its records carry.
-
-    ``descriptor``: holds the lock. ``directory``: descriptor of the directory itself, wherever it is moved.
-    """
+    """A directory locked by this process. ``store_id``: the 64-bit id that its records carry."""
 
     path: Path
     store_id: int
     descriptor: int
-    directory: int
     session: Session
 
     @property
@@ -75,7 +71,6 @@ class HeldDirectory:
         except OSError as error:
             _logger.warning("%s stays marked as in use: %s", self.path, error.strerror)
         finally:
-            os.close(self.directory)
             os.close(self.descriptor)
 
 
@@ -210,11 +205,10 @@ def _claim(
         session = Session(path, boot=_BOOT_ID.read_text(), place=place, store_id=store_id)
         # A new store has no pages.
         session.begin(left_out=left_out is not None and known is not None and left_out(known))
-        directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except BaseException:
         os.close(descriptor)
         raise
-    return HeldDirectory(path, store_id, descriptor, directory, session)
+    return HeldDirectory(path, store_id, descriptor, session)
 
 
 def _prepare(path: Path, setting: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.delegated_body import WrittenBody
+from shadeproxy.core.delegated_body import WrittenBody, file_id
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.base import RecordHeader
@@ -102,6 +102,7 @@ class Segment:
                 share(self.descriptor, group_id, mode=PRIVATE_FILE)
                 os.ftruncate(self.descriptor, size_bytes)
             self.size_bytes = os.fstat(self.descriptor).st_size
+            self.file = file_id(self.descriptor)
             self.mapping = mmap.mmap(self.descriptor, self.size_bytes, access=mmap.ACCESS_READ)
         except OSError:
             os.close(self.descriptor)

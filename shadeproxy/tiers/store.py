@@ -326,7 +326,7 @@ class SegmentStore(RecordReads):
         start = HEADER_BYTES + len(self._encoder.encode(header.page, header.meta))
         if segment.owed or start + header.body_bytes > most_bytes:
             raise TierError(f"tier {self.name} has no place that another process may write to")
-        return BodyPlace(segment.number, offset + start)
+        return BodyPlace(segment.number, offset + start, segment.file)
 
     def write(self, location: Location, header: RecordHeader, body: Body | WrittenBody) -> None:
         meta = self._encoder.encode(header.page, header.meta)

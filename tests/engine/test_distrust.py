@@ -220,8 +220,7 @@ async def test_a_worker_answers_no_longer_than_the_lease(make_bench):
     bench.origin.put("b", "k", OLD)
     await bench.get("k")
     tiers = [
-        TierFiles(m.tier.claim.directory, m.tier.claim.store_id, m.source, can_wait=False)
-        for m in bench.cache.media
+        TierFiles(m.tier.path, m.tier.claim.store_id, m.source, can_wait=False) for m in bench.cache.media
     ]
     worker = WorkerReads(
         Share(os.dup(share.descriptor)),

@@ -35,7 +35,7 @@ def beside(make_bench):
                 await bench.get(ref.key)
         await bench.settle()
         tiers = [
-            TierFiles(m.tier.claim.directory, m.tier.claim.store_id, m.source, m.load is not None)
+            TierFiles(m.tier.path, m.tier.claim.store_id, m.source, m.load is not None)
             for m in bench.cache.media
         ]
         bench.flushed = []

@@ -1,30 +1,32 @@
 """Bodies of pages that a worker has fetched, written to the places that the coordinator decided on."""
 
 import os
-from collections.abc import Callable
+from pathlib import Path
 
+from shadeproxy.core.delegated_body import file_id
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import BodyWritten, WriteBody
+from shadeproxy.tiers.files import segment_name
 from shadeproxy.tiers.record import body_hash
 
 
 class BodyFiles:
-    """The segment files of a tier, open for writing. Bodies are read from ``memory``. ``open_segment``: see
-    ``TierFiles.open_segment``.
+    """The segment files of the tier in ``directory``, open for writing. Bodies are read from ``memory``.
 
-    Segment files stay while the coordinator runs, and this process ends with it.
+    Segment files stay while the coordinator runs, and this process ends with it. But if someone deletes or
+    moves them, another proxy may make files of the same names.
     """
 
-    def __init__(self, memory: FillMemory, open_segment: Callable[[int, int], int]) -> None:
+    def __init__(self, memory: FillMemory, directory: Path) -> None:
         self._memory = memory
-        self._open_segment = open_segment
+        self._directory = directory
         self._descriptors: dict[int, int] = {}
 
     def write(self, order: WriteBody) -> BodyWritten:
         """Carry out an order of the coordinator; return the answer to it."""
         body = self._memory.peek(order.start, order.length)
         try:
-            descriptor = self._descriptors.get(order.segment) or self._open(order.segment)
+            descriptor = self._descriptors.get(order.segment) or self._open(order)
             written = 0
             while written < order.length:
                 written += os.pwrite(descriptor, body[written:], order.offset + written)
@@ -32,6 +34,11 @@ class BodyFiles:
             return BodyWritten(order.start, None)  # The coordinator tries to write it, and reports the error.
         return BodyWritten(order.start, body_hash(body))
 
-    def _open(self, segment: int) -> int:
-        self._descriptors[segment] = descriptor = self._open_segment(segment, os.O_WRONLY)
+    def _open(self, order: WriteBody) -> int:
+        path = self._directory / segment_name(order.segment)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        if file_id(descriptor) != order.file:
+            os.close(descriptor)
+            raise FileNotFoundError(f"{path} is the file of another proxy")
+        self._descriptors[order.segment] = descriptor
         return descriptor

@@ -133,12 +133,15 @@ class OrderFill(msgspec.Struct, array_like=True, tag=12, frozen=True, gc=False):
 
 
 class WriteBody(msgspec.Struct, array_like=True, tag=13, frozen=True, gc=False):
-    """Write bytes from ``start`` of the fill memory to ``offset`` of a segment file of the first tier."""
+    """Write bytes from ``start`` of the fill memory to ``offset`` of a segment file of the first tier.
+    ``file``: see ``BodyPlace``.
+    """
 
     start: int
     length: int
     segment: int
     offset: int
+    file: tuple[int, int]
 
 
 class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False):

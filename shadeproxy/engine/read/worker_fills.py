@@ -188,7 +188,7 @@ class WorkerFills:
         if self._closed:
             return False
         self._bodies[body.start] = body
-        self.outbox.send_with_next(WriteBody(body.start, body.size_bytes, place.segment, place.offset))
+        self.outbox.send_with_next(WriteBody(body.start, body.size_bytes, *place))
         return True
 
     def free(self, start: int) -> None:

@@ -3,8 +3,9 @@ for the page.
 """
 
 import asyncio
-import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,24 +107,30 @@ async def test_an_overwritten_page_of_a_stopped_worker_never_comes_back(scene):
 
 async def test_the_coordinator_writes_a_body_that_its_worker_cannot(scene):
     setup, worker = scene
-
-    def fail(_number, _flags):
-        raise OSError(errno.EIO, "broken")
-
-    worker.misses._bodies._open_segment = fail
+    worker.misses._bodies._directory = setup.settings.cache.ram.path / "none"
     client = await worker.client()
     assert (await client.get("/b/k")).body == BODY
     await worker.settle()
     assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
 
 
-def take_over(path: Path) -> HeldDirectory:
-    """Move the directory of a tier away, and make one for another proxy, with segments of the same names."""
-    old = path.rename(path.with_name("moved"))
+def move_away(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def delete_files(path: Path) -> None:
+    for file in path.iterdir():
+        file.unlink()
+
+
+def take_over(path: Path, lose: Callable[[Path], None]) -> HeldDirectory:
+    """Lose the files of a tier, and make a directory for another proxy, with segments of the same names."""
+    segments = [(one.name, one.stat().st_size) for one in path.glob("*.seg")]
+    lose(path)
     held = claim(path, setting="cache.ram.path")
-    for segment in old.glob("*.seg"):
-        (path / segment.name).write_bytes(b"")
-        os.truncate(path / segment.name, segment.stat().st_size)
+    for name, size_bytes in segments:
+        (path / name).write_bytes(b"")
+        os.truncate(path / name, size_bytes)
     return held
 
 
@@ -131,10 +138,11 @@ def written_blocks(path: Path) -> int:
     return sum(segment.stat().st_blocks for segment in path.glob("*.seg"))
 
 
-async def test_a_worker_does_not_write_to_another_proxy_that_took_the_directory(scene):
+@pytest.mark.parametrize("lose", [move_away, shutil.rmtree, delete_files])
+async def test_a_worker_does_not_write_to_another_proxy_that_took_the_directory(scene, lose):
     setup, worker = scene
     path = setup.settings.cache.ram.path
-    other = await asyncio.to_thread(take_over, path)
+    other = await asyncio.to_thread(take_over, path, lose)
     client = await worker.client()
     assert (await client.get("/b/k")).body == BODY
     await worker.settle()

@@ -27,9 +27,7 @@ from shadeproxy.engine.read.body_files import BodyFiles
 from shadeproxy.engine.read.fill_memory import FillExtents, FillMemory
 from shadeproxy.engine.read.fill_messages import Outbox
 from shadeproxy.engine.read.worker_fills import WorkerFills
-from shadeproxy.engine.worker_reads import TierFiles
 from shadeproxy.telemetry.otel import OtelTracer
-from shadeproxy.tiers.store import SegmentStore
 from tests.support.s3.scripted import PAGE, Client, Setup
 
 FILL_BYTES = 16 * PAGE
@@ -202,7 +200,7 @@ class FetchingWorker:
             late=self.late,
             clock=clock,
             page_size=PAGE,
-            bodies=BodyFiles(theirs, _files_of(setup).open_segment),
+            bodies=BodyFiles(theirs, settings.cache.ram.path),
         )
         self.fast = FastLane(reads, authorizer, clock=clock, jobs=Silent())
         self.connections: set[WorkerProtocol] = set()
@@ -305,14 +303,6 @@ class FetchingWorker:
         await self.misses.aclose()
         self.memory.close()
         self.theirs.close()
-
-
-def _files_of(setup: Setup) -> TierFiles:
-    medium = setup.engine.cache.media[0]
-    assert isinstance(medium.tier, SegmentStore)
-    held = medium.tier.claim
-    assert held is not None, "the proxy runs"
-    return TierFiles(held.directory, held.store_id, medium.source, can_wait=False)
 
 
 @asynccontextmanager
