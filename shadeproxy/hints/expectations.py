@@ -88,10 +88,11 @@ class Expectations:
             orders,
             self._each,
             self._activities,
-            space,
+            scoreboard,
+            space=space,
             index=lambda: self._index,
             used=self._used,
-            used_samples=self._used_samples,
+            shared=self._columns_of,
             page_size=page_size,
         )
         self._tick = 0.0
@@ -109,6 +110,7 @@ class Expectations:
     def forget(self, job: str) -> None:
         """Forget how a deleted job has read."""
         self._activities.pop(job, None)
+        self._reads.forget(job)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
         self._look_up()
         self._spaces_until = 0.0
@@ -236,11 +238,9 @@ class Expectations:
                 known = pages.units >= 0
                 shared.read(tracker.job, pages.rows[known].tolist(), places[known].tolist())
 
-    def _used_samples(self, tracker: OrderTracker, samples: list[int]) -> None:
-        """Note the same as ``_used`` of samples that are whole objects."""
-        for shared in self._shared:
-            if shared.space is tracker.lookup.dataset:
-                shared.read(tracker.job, samples, tracker.places_of(samples))
+    def _columns_of(self, space: Dataset) -> SharedColumns | None:
+        """Return the columns that the jobs of a dataset share, if there are any."""
+        return next((one for one in self._shared if one.space is space), None)
 
     def _ask(self, tick: float) -> None:
         """Ask the jobs about the pages that are due in shared columns."""

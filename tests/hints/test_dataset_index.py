@@ -223,3 +223,18 @@ def test_an_index_is_made_again_only_if_it_is_of_use():
     assert made() == 0, "it rests"
     off_loop.is_resting = False
     assert made() == 8
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_jobs_reads_of_another_dataset_count_for_its_activity_alone(indexed):
+    hints, pages, numbers = crowd(jobs=9, datasets=9, off_loop=None if indexed else Waits())
+    announce(hints, range(COUNT), job="job1", epoch=7)
+    hints.expectations.expect(pages, numbers, tick_of(hints) + 500)
+    assert len(hints.expectations._index.indexed) == (8 if indexed else 0), "one job says nothing"
+    activity, tracker = hints.expectations._activities["job1"], hints.orders.tracker("job1")
+    reads, left = activity.reads, tracker.left
+    for others in (hashes_of(2 * COUNT)[:5], hashes_of(2 * COUNT)[:40], hashes_of(99 * COUNT)[:40]):
+        offsets, jobs = np.zeros(len(others), np.int64), [JobContext("job1")] * len(others)
+        tick = tick_of(hints) + len(others)
+        assert not hints.expectations.note_reads(others, offsets, jobs, NOW_S, tick).any()
+    assert (activity.reads, tracker.left) == (reads + 85, left)
