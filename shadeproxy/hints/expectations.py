@@ -154,7 +154,7 @@ class Expectations:
             return
         by_space: dict[int, tuple[Space, list[Job]]] = {}
         says, activities = self._each.says_anything, self._activities
-        for job in self._jobs:
+        for job in self._jobs if self.active else ():
             # Most of many jobs have not read through this proxy: skip them, so that they cost nothing.
             activity = activities.get(job.name)
             if activity is not None and activity.reads and job.in_use and says(job.name):
