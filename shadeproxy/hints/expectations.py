@@ -19,6 +19,7 @@ from shadeproxy.core.units import format_count
 from shadeproxy.hints.dataset_index import DatasetIndex
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
+from shadeproxy.hints.hint_rows import HintRows
 from shadeproxy.hints.job_expectations import JobExpectations
 from shadeproxy.hints.job_reads import JobReads
 from shadeproxy.hints.jobs import Job, Jobs
@@ -87,10 +88,11 @@ class Expectations:
             orders,
             self._each,
             self._activities,
-            space,
+            scoreboard,
+            space=space,
             index=lambda: self._index,
             used=self._used,
-            used_samples=self._used_samples,
+            shared=self._columns_of,
             page_size=page_size,
         )
         self._tick = 0.0
@@ -99,14 +101,16 @@ class Expectations:
         self._shared: list[SharedColumns] = []
         self._off_loop, self._indexing = off_loop, False
         self._index = DatasetIndex([])
-        # The jobs on indexed datasets by owner, at most one of each dataset in a list; and all others.
-        self._owners: list[list[tuple[Job, Dataset] | None]] = []
+        self._looked_up: DatasetIndex | None = None  # The index in which pages are looked up, if it is right.
+        # The jobs on indexed datasets, at most one of each dataset in one table; and all others.
+        self._owners: list[HintRows] = []
         self._beside: list[tuple[Space, list[Job]]] = []
         self._is_whole = True  # True if all samples are whole objects.
 
     def forget(self, job: str) -> None:
         """Forget how a deleted job has read."""
         self._activities.pop(job, None)
+        self._reads.forget(job)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
         self._look_up()
         self._spaces_until = 0.0
@@ -131,7 +135,7 @@ class Expectations:
         columns: list[JobColumns[Column]] = []
         if self._owners:
             owners, samples = self._index.find(object_hashes)
-            columns = [self._each.of_owners(jobs, owners, samples, tick) for jobs in self._owners]
+            columns = [hints.columns(owners, samples, tick) for hints in self._owners]
         for space, jobs in self._beside:
             pages = PageUnits.of(space, object_hashes, numbers)
             if len(pages.outside) < count:
@@ -146,21 +150,20 @@ class Expectations:
         """List the jobs that count, by their samples. With many jobs, the list may be ``_SPACES_TICKS``
         old.
         """
-        if tick >= self._spaces_until or len(self._jobs) < LEAST_JOBS:
-            by_space: dict[int, tuple[Space, list[Job]]] = {}
-            for job in self._jobs:
-                # Most of many jobs have not read through this proxy: skip them, so that they cost nothing.
-                activity = self._activities.get(job.name)
-                if (
-                    activity is not None
-                    and activity.reads
-                    and job.in_use
-                    and self._each.says_anything(job.name)
-                ):
-                    space = self._space(job.name)
-                    by_space.setdefault(id(space), (space, []))[1].append(job)
-            self._spaces, self._spaces_until = list(by_space.values()), tick + _SPACES_TICKS
-            self._share(tick)
+        if tick < self._spaces_until and len(self._jobs) >= LEAST_JOBS:
+            return
+        by_space: dict[int, tuple[Space, list[Job]]] = {}
+        says, activities = self._each.says_anything, self._activities
+        for job in self._jobs if self.active else ():
+            # Most of many jobs have not read through this proxy: skip them, so that they cost nothing.
+            activity = activities.get(job.name)
+            if activity is not None and activity.reads and job.in_use and says(job.name):
+                space = self._space(job.name)
+                by_space.setdefault(id(space), (space, []))[1].append(job)
+        before, self._spaces = self._spaces, list(by_space.values())
+        self._spaces_until = tick + _SPACES_TICKS
+        self._share(tick)
+        if before != self._spaces or self._index is not self._looked_up:
             self._look_up()
 
     def _look_up(self) -> None:
@@ -179,9 +182,9 @@ class Expectations:
                 self._off_loop(partial(DatasetIndex, wanted), self._indexed, self._not_indexed)
             except RuntimeError:  # The pool has shut down. Each dataset is searched.
                 self._indexing = False
-        owner_of = {id(space): owner for owner, space in enumerate(self._index.indexed)}
+        owner_of = self._index.owner_of
         apart = {id(shared.space) for shared in self._shared}
-        self._beside, self._owners, self._is_whole = [], [], True
+        self._beside, owners, self._is_whole = [], list[list[tuple[Job, Dataset] | None]](), True
         for space, jobs in self._spaces:
             owner = owner_of.get(id(space))
             if (
@@ -194,9 +197,11 @@ class Expectations:
                 self._is_whole &= has_whole_objects(space)
                 continue
             for at, job in enumerate(jobs):
-                if at == len(self._owners):
-                    self._owners.append([None] * len(owner_of))
-                self._owners[at][owner] = job, space
+                if at == len(owners):
+                    owners.append([None] * len(owner_of))
+                owners[at][owner] = job, space
+        self._owners = [HintRows(jobs, self._each.hints, self._orders.trackers) for jobs in owners]
+        self._looked_up = None if self._is_old(wanted) else self._index
 
     def _is_old(self, wanted: Sequence[Dataset]) -> bool:
         """Return whether the index lacks a wanted dataset, or many of its objects are wanted no more."""
@@ -233,11 +238,9 @@ class Expectations:
                 known = pages.units >= 0
                 shared.read(tracker.job, pages.rows[known].tolist(), places[known].tolist())
 
-    def _used_samples(self, tracker: OrderTracker, samples: list[int]) -> None:
-        """Note the same as ``_used`` of samples that are whole objects."""
-        for shared in self._shared:
-            if shared.space is tracker.lookup.dataset:
-                shared.read(tracker.job, samples, tracker.places_of(samples))
+    def _columns_of(self, space: Dataset) -> SharedColumns | None:
+        """Return the columns that the jobs of a dataset share, if there are any."""
+        return next((one for one in self._shared if one.space is space), None)
 
     def _ask(self, tick: float) -> None:
         """Ask the jobs about the pages that are due in shared columns."""
@@ -252,7 +255,7 @@ class Expectations:
         for part, hashed in zip(parts, hashes, strict=True) if self._owners else ():
             owner, sample = self._index.find_one(hashed)
             for owned in self._owners if owner >= 0 else ():
-                if (one := owned[owner]) is not None:
+                if (one := owned.jobs[owner]) is not None:
                     self._each.add_samples([part], *one, [sample], tick)
         for space, jobs in self._beside:
             assert isinstance(space, Dataset), "growing sets are left to columns"

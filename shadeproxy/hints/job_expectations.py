@@ -5,12 +5,12 @@ times as much.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.hints.growing import Space
+from shadeproxy.hints.hint_rows import LEAST_WEIGHT, JobHints, weights_of
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
 from shadeproxy.hints.order.orders import Orders
@@ -21,7 +21,6 @@ from shadeproxy.hints.shared_columns import JobAnswers, PageUnits
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale
 
-_LEAST_WEIGHT = 1e-9
 _MOST_JOB_WEIGHT = 32.0
 
 
@@ -85,7 +84,7 @@ class JobExpectations:
                 draws[row], factors[row] = self._weights(job.name, space, pages), 1.0
             elif scores is not None and scores.factor:
                 draws[row], factors[row] = scores.values.take(pages.samples), scores.factor
-        draws = _weights(draws, factors)
+        draws = weights_of(draws, factors)
         for row, tracker in enumerate(trackers):
             if tracker is not None and tracker.columns.mine is not None:
                 draws[row, _foreign(tracker.columns.mine, space, pages)] = 0.0
@@ -98,33 +97,8 @@ class JobExpectations:
         series = [0 if tracker is None else tracker.series for tracker in trackers]
         return JobAnswers([self._scale(job, tick) for job in jobs], series, starts, floors, places, draws)
 
-    def of_owners(
-        self, jobs: Sequence[tuple[Job, Dataset] | None], owners: Ids, samples: Ids, tick: float
-    ) -> JobColumns[Column]:
-        """Return when, or how often, each sample is expected to be read by the job of its owner: at the cost
-        of one job, what ``of_pages`` returns for many. Samples are whole objects. ``jobs``: by owner, None
-        where there is none; owner -1 has none.
-        """
-        hints = [_NO_HINTS if one is None else self._hints(*one, tick) for one in (*jobs, None)]
-        rows = np.array([(*one.scale, one.start, one.most, one.believed, one.factor) for one in hints])
-        gap, silent, divisor, rate, horizon, doubt, start, most, believed, factor = rows.take(
-            owners, axis=0
-        ).T
-        pages = list(zip(owners.tolist(), samples.tolist(), strict=True))
-
-        def values(columns: list[memoryview | None], none: float) -> Column:
-            if not any(column is not None for column in columns):
-                return np.full(len(pages), none)
-            return np.array([none if (column := columns[of]) is None else column[at] for of, at in pages])
-
-        places = values([one.next_at for one in hints], NEVER)
-        left = np.where(places == NEVER, np.inf, np.maximum(places - start, 1.0))
-        scores = values([one.scores for one in hints], np.nan)
-        weights = _weights(scores, factor) * values([one.mine for one in hints], 1.0)
-        draws = np.minimum(weights, most) * believed
-        return JobColumns((left * gap + silent) / divisor, draws * rate, horizon, doubt)
-
-    def _hints(self, job: Job, space: Dataset, tick: float) -> "_JobHints":
+    def hints(self, job: Job, space: Dataset, tick: float) -> JobHints:
+        """Return the hints of a job on whole objects."""
         tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
         start, next_at, mine, factor, values = 0.0, None, None, 0.0, None
         if tracker is not None:
@@ -134,7 +108,7 @@ class JobExpectations:
         if scores is not None and (factor := scores.factor):
             values = scores.values.data
         believed = self._believed(job.name, space)
-        return _JobHints(self._scale(job, tick), start, space.count, believed, factor, next_at, values, mine)
+        return JobHints(self._scale(job, tick), start, space.count, believed, factor, next_at, values, mine)
 
     def add_samples(
         self, parts: list[list[JobColumns[float]]], job: Job, space: Dataset, samples: list[int], tick: float
@@ -157,7 +131,7 @@ class JobExpectations:
             ):
                 left = max(place - (tracker.cursor - 1.0), 1.0)
             if scores is not None:
-                draws = min(max(scores.draw_weight(sample), _LEAST_WEIGHT), space.count) * trust
+                draws = min(max(scores.draw_weight(sample), LEAST_WEIGHT), space.count) * trust
             if mine is not None and not mine[sample]:
                 draws = 0.0
             part.append(scale.columns(left, draws))
@@ -184,7 +158,7 @@ class JobExpectations:
         if scores is not None:
             units, samples = pages.units, pages.samples
             weights = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
-            return np.maximum(weights, _LEAST_WEIGHT, out=weights)
+            return np.maximum(weights, LEAST_WEIGHT, out=weights)
         if isinstance(space, Dataset) and space.pages is not None:
             return space.pages.counts(pages.units).astype(np.float64)
         return 1.0
@@ -194,29 +168,6 @@ class JobExpectations:
         mean_draws = 1 / (space.count * self._orders.part)
         trust = 1.0 if self.scores(job) is None else max(self._activities[job].score_trust, LEAST_TRUST)
         return trust * mean_draws
-
-
-class _JobHints(NamedTuple):
-    """The hints of one job on whole objects. start: its place, less 1. most: the greatest weight. believed:
-    see ``_believed``. factor: from scores to weights. next_at, mine: see ``OrderColumns``.
-    """
-
-    scale: JobScale
-    start: float
-    most: float
-    believed: float
-    factor: float
-    next_at: memoryview | None
-    scores: memoryview | None
-    mine: memoryview | None
-
-
-_NO_HINTS = _JobHints(JobScale(1.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0, None, None, None)
-
-
-def _weights(scores: Column, factors: Column) -> Column:
-    """Return the weights of scores: nan, for unknown ones, has weight 1."""
-    return np.where(np.isnan(scores), 1.0, np.maximum(scores * factors, _LEAST_WEIGHT))
 
 
 def _places(tracker: OrderTracker, pages: PageUnits) -> Places:

@@ -5,7 +5,7 @@ nothing. Reads come in the order in which they were made; those of one job are t
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 
 import numpy as np
@@ -16,18 +16,20 @@ from shadeproxy.hints.dataset_index import DatasetIndex
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.job_expectations import JobExpectations
+from shadeproxy.hints.job_reader import JobReader
 from shadeproxy.hints.jobs import Job, Jobs
 from shadeproxy.hints.order.accuracy import JobMatch
 from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.order.tracker import OrderTracker
-from shadeproxy.hints.shared_columns import has_whole_objects
+from shadeproxy.hints.scoreboard import ScoreColumn
+from shadeproxy.hints.shared_columns import SharedColumns, has_whole_objects
 
 _WORTH_BATCH = 6
 """Least number of reads without a job that are noted as columns. Fewer reads cost less one by one."""
 
 _FEWER = 16
-"""If fewer reads than one in so many are of a dataset, they are looked up one by one."""
+"""If there are fewer reads for each dataset, their samples are looked up one by one."""
 
 _MANY = 64
 """Least number of reads of one job on whole objects that are noted as columns. Fewer cost less one by one."""
@@ -38,14 +40,13 @@ _FEW = 16
 
 
 UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
-UsedSamples = Callable[[OrderTracker, list[int]], None]
 
 
 class JobReads:
     """Notes reads in ``activities``, which gets an entry for each job that reads, and in ``orders``.
     ``space``: the samples of a job by name; ``page_size``: in bytes. ``index`` returns an index of some of
-    the jobs' datasets. ``used`` and ``used_samples`` are called
-    after announced reads, with their pages or whole objects.
+    the jobs' datasets. ``used`` is called after announced reads, with their pages. ``shared`` returns the
+    columns that the jobs of a dataset share, if there are any: a few reads of whole objects are noted there.
     """
 
     def __init__(
@@ -54,11 +55,12 @@ class JobReads:
         orders: Orders,
         each: JobExpectations,
         activities: dict[str, JobActivity],
-        space: Callable[[str], Space],
+        scoreboard: Mapping[str, ScoreColumn],
         *,
+        space: Callable[[str], Space],
         index: Callable[[], DatasetIndex],
         used: UsedPages,
-        used_samples: UsedSamples,
+        shared: Callable[[Dataset], SharedColumns | None],
         page_size: int,
     ) -> None:
         self._index = index
@@ -66,25 +68,38 @@ class JobReads:
         self._spaces: list[Space] = []
         self._spaces_until = 0.0
         self._used = used
-        self._used_samples = used_samples
+        self._shared = shared
         self._jobs = jobs
         self._orders = orders
         self._each = each
         self._activities = activities
+        self._scoreboard = scoreboard
         self._space = space
         self._page_size = page_size
+        self._readers_by_name: dict[str, JobReader] = {}
+
+    def forget(self, job: str) -> None:
+        """Forget a deleted job."""
+        self._readers_by_name.pop(job, None)
 
     def note_read(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
     ) -> bool:
         """Note one read; see ``ReadObserver.note_read``."""
-        if job is not None and self._says_nothing(job, 1, tick):
+        if job is None:
+            known = self._are_of_jobs(np.array([object_hash], np.uint64), tick)[0]
+            return known and self._note_one(object_hash, offset, None, now_s, tick)
+        reader = self._reader(job.job)
+        if reader is None:
             return False
-        if job is None and not self._are_of_jobs(np.array([object_hash], np.uint64), tick)[0]:
+        if not reader.says_anything:
+            reader.count(1, tick)
             return False
-        if job is None or not has_whole_objects(space := self._space(job.job)):
+        if (whole := reader.whole) is None:
             return self._note_one(object_hash, offset, job, now_s, tick)
-        return self._note_few(job, space, [space.groups.find_one(object_hash)], now_s, tick)[0]
+        samples = [whole.groups.find_one(object_hash)]
+        self._orders.hear(now_s)
+        return reader.note_few(samples, job.epoch, now_s, tick, self._shared(whole))[0]
 
     def note_reads(
         self,
@@ -96,25 +111,27 @@ class JobReads:
     ) -> Bits:
         """Note many reads; see ``ReadObserver.note_reads``."""
         explained = np.zeros(len(jobs), dtype=np.bool_)
-        few: dict[int, tuple[Dataset, list[tuple[JobContext, list[int]]]]] = {}
+        few: list[tuple[JobReader, Dataset, int | None, list[int]]] = []
         for job, of_job in _by_job(jobs):
-            if job is not None and self._says_nothing(job, len(of_job), tick):
+            reader, reads = None if job is None else self._reader(job.job), of_job
+            if job is None:
+                reads = list(compress(of_job, self._are_of_jobs(object_hashes[of_job], tick)))
+            elif reader is None:
                 continue
-            known = None if job is not None else self._are_of_jobs(object_hashes[of_job], tick)
-            reads = of_job if known is None else list(compress(of_job, known))
-            space = None if job is None else self._space(job.job)
-            whole = space if space is not None and has_whole_objects(space) else None
+            elif not reader.says_anything:
+                reader.count(len(of_job), tick)
+                continue
+            whole = None if reader is None else reader.whole
             if len(reads) >= (_WORTH_BATCH if whole is None else _MANY):
                 some = np.array(reads)
                 explained[some] = self._note_together(object_hashes[some], offsets[some], job, now_s, tick)
-            elif job is not None and whole is not None:
-                few.setdefault(id(whole), (whole, []))[1].append((job, reads))
+            elif job is not None and reader is not None and whole is not None:
+                few.append((reader, whole, job.epoch, reads))
             else:
                 for at in reads:
                     explained[at] = self._note_one(object_hashes.item(at), offsets.item(at), job, now_s, tick)
-        for known_space, readers in few.values():
-            for at in self._note_readers(known_space, readers, object_hashes, now_s, tick):
-                explained[at] = True
+        if few:
+            self._note_few(few, object_hashes, explained, now_s, tick)
         return explained
 
     def _are_of_jobs(self, object_hashes: Hashes, tick: float) -> list[bool]:
@@ -143,69 +160,47 @@ class JobReads:
         answer: list[bool] = found.tolist()
         return answer
 
-    def _says_nothing(self, job: JobContext, reads: int, tick: float) -> bool:
-        """Return whether a job has no hints, or is not registered; count its reads if that is so."""
-        name = job.job
-        if name not in self._jobs.by_name:
-            return True
-        if name in self._orders.trackers or self._each.scores(name) is not None:
-            return False
-        self._activity(name).read(reads, tick)
-        return True
-
-    def _note_readers(
-        self,
-        space: Dataset,
-        readers: list[tuple[JobContext, list[int]]],
-        object_hashes: Hashes,
-        now_s: float,
-        tick: float,
-    ) -> Iterator[int]:
-        """Note a few reads of each of many jobs on one dataset of whole objects. ``readers``: the jobs and
-        the indices of their reads. Yield the indices of the reads that an order or scores explain.
-        """
-        samples: Callable[[int], int]
-        if sum(len(reads) for _, reads in readers) * _FEWER > len(object_hashes):
-            samples = space.samples_of(object_hashes).tolist().__getitem__
-        else:
-            find, hashed = space.groups.find_one, object_hashes.item
-            samples = lambda at: find(hashed(at))  # noqa: E731
-        for job, all_reads in readers:
-            for start in range(0, len(all_reads), _FEW):
-                reads = all_reads[start : start + _FEW]
-                explained = self._note_few(job, space, list(map(samples, reads)), now_s, tick)
-                yield from compress(reads, explained)
+    def _reader(self, name: str) -> JobReader | None:
+        """Return the reader of a job, None if the job is not registered. Its first read makes one."""
+        job, reader = self._jobs.by_name.get(name), self._readers_by_name.get(name)
+        if job is None:
+            return None
+        tracker, scores = self._orders.trackers.get(name), self._scoreboard.get(name)
+        if (
+            reader is None
+            or reader.job is not job
+            or reader.tracker is not tracker
+            or reader.scores is not scores
+        ):
+            space = self._space(name)
+            whole = space if has_whole_objects(space) else None
+            reader = JobReader(job, self._activity(name), tracker, scores, whole=whole, orders=self._orders)
+            self._readers_by_name[name] = reader
+        return reader
 
     def _note_few(
-        self, job: JobContext, space: Dataset, samples: list[int], now_s: float, tick: float
-    ) -> list[bool]:
-        """Note a few reads of a registered job on whole objects. -1 stands for other objects: their reads
-        count for the job's activity alone. Return which reads an order or scores explain.
+        self,
+        few: list[tuple[JobReader, Dataset, int | None, list[int]]],
+        object_hashes: Hashes,
+        explained: Bits,
+        now_s: float,
+        tick: float,
+    ) -> None:
+        """Note a few reads of each of many jobs on whole objects: ``few`` has their readers, datasets and
+        epochs, and the indices of their reads. Set ``explained`` for the reads that an order or scores
+        explain.
         """
-        name = job.job
-        reader, activity = self._jobs.by_name[name], self._activity(name)
-        tracker, scores = self._orders.trackers.get(name), self._each.scores(name)
-        explained, again = [False] * len(samples), 0
-        mine = [sample for sample in samples if sample >= 0]
-        if tracker is not None:
-            tracker.liveness.hear(now_s)
-        if tracker is not None and mine:
-            explains = reader.in_use and activity.order_explains
-            heard = self._orders.note_few(tracker, mine, job.epoch, now_s, certain=True)
-            activity.ordered(sum(heard.found), heard.others, heard.chance)
-            again = heard.again
-            self._used_samples(tracker, list(compress(mine, heard.found)))
-            if explains:
-                found = iter(heard.found)
-                explained = [sample >= 0 and bool(next(found)) for sample in samples]
-        if scores is not None and mine:
-            weights = [scores.draw_weight(sample) for sample in mine]
-            if reader.in_use and activity.scores_explain:
-                explained = [one or sample >= 0 for one, sample in zip(explained, samples, strict=True)]
-            activity.drawn(weights, scores.drawn_weight(space.count))
-        if len(samples) > again:
-            activity.read(len(samples) - again, tick)
-        return explained
+        self._orders.hear(now_s)
+        spaces, told = {id(whole): whole for _, whole, _, _ in few}, list[int]()
+        shared = {key: self._shared(whole) for key, whole in spaces.items()}
+        lookup = _SampleLookup(
+            object_hashes, self._index(), together=len(object_hashes) >= _FEWER * len(spaces)
+        )
+        for reader, whole, epoch, reads in few:
+            for some in (reads,) if len(reads) <= _FEW else _parts(reads, _FEW):
+                samples = lookup.samples(whole, some)
+                told += compress(some, reader.note_few(samples, epoch, now_s, tick, shared[id(whole)]))
+        explained[told] = True
 
     def _note_one(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
@@ -311,6 +306,39 @@ class JobReads:
     def _activity(self, job: str) -> JobActivity:
         """Return the activity of a registered job. Its first read makes one."""
         return self._activities.get(job) or self._activities.setdefault(job, JobActivity())
+
+
+class _SampleLookup:
+    """Finds the samples of some of many reads. ``index``: an index of some datasets. ``together``: whether
+    to search other datasets for all reads together.
+    """
+
+    def __init__(self, object_hashes: Hashes, index: DatasetIndex, *, together: bool) -> None:
+        self._hashes, self._index, self._together = object_hashes, index, together
+        self._known: dict[int, list[int]] = {}  # The samples of all reads, by dataset.
+        self._indexed: tuple[list[int], list[int]] | None = None
+
+    def samples(self, space: Dataset, reads: list[int]) -> list[int]:
+        """Return the sample of each read, -1 if ``space`` does not have its object."""
+        key, known = id(space), self._known
+        if (owner := self._index.owner_of.get(key)) is not None:
+            owners, samples = self._indexed or self._find()
+            return [samples[at] if owners[at] == owner else -1 for at in reads]
+        if not self._together:
+            return [space.groups.find_one(self._hashes.item(at)) for at in reads]
+        if key not in known:
+            known[key] = space.samples_of(self._hashes).tolist()
+        of_space = known[key]
+        return [of_space[at] for at in reads]
+
+    def _find(self) -> tuple[list[int], list[int]]:
+        owners, samples = self._index.find(self._hashes)
+        self._indexed = owners.tolist(), samples.tolist()
+        return self._indexed
+
+
+def _parts(reads: list[int], most: int) -> Iterator[list[int]]:
+    return (reads[start : start + most] for start in range(0, len(reads), most))
 
 
 def _by_job(jobs: Sequence[JobContext | None]) -> Iterable[tuple[JobContext | None, list[int]]]:

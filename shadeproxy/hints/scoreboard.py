@@ -6,6 +6,7 @@ the job's known scores. Source: SHADE (FAST'23), section 4.
 """
 
 from dataclasses import dataclass
+from math import isnan, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,6 +158,12 @@ class ScoreColumn:
         # Computed like ``sample_weights``, to the last bit: one page alone must rank as it does among many.
         unknown = score != score or not self._total > 0  # noqa: PLR0124 (nan)
         return 1.0 if unknown else score * (1 / self.mean)
+
+    def few_weights(self, samples: list[int]) -> list[float]:
+        """Return the results of ``draw_weight`` for a few samples."""
+        factor, values = self.factor, self.values.data
+        scores = [values[sample] for sample in samples] if factor else [nan] * len(samples)
+        return [1.0 if isnan(score) else score * factor for score in scores]
 
     def drawn_weight(self, count: int) -> float:
         """Return the mean weight of the samples (or units, if samples are parts of objects) that are drawn by

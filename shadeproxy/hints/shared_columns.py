@@ -165,20 +165,17 @@ class SharedColumns:
             return
         users, known = self._flat_users, self._flat_known
         for row, place in zip(rows, places, strict=True):
-            first = row * USES
+            first, left = row * USES, known[row] - 1
             uses = users[first : first + USES].tolist()
-            left = known[row] - 1
-            if number in uses:
-                at = first + uses.index(number)
-            elif _NO_JOB in uses:
-                at = first + uses.index(_NO_JOB)
+            if number in uses or _NO_JOB in uses:
+                at = first + uses.index(number if number in uses else _NO_JOB)
+                if place == NEVER:
+                    users[at] = _NO_JOB
+                else:
+                    users[at], self._flat_places[at] = number, place
             else:
                 # The job has read the page before others that were said to be sooner.
-                at, left = -1, min(left, 0)
-            if at >= 0 and place == NEVER:
-                users[at] = _NO_JOB
-            elif at >= 0:
-                users[at], self._flat_places[at] = number, place
+                left = min(left, 0)
             if 0 <= left < _ALL_KNOWN - 1:
                 known[row] = left
                 if not left and not self._is_short[row]:

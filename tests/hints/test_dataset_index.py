@@ -116,7 +116,7 @@ def test_many_datasets_together_say_what_each_says(jobs, shared, monkeypatch):
     few = [hints.expectations.expect(pages[at : at + 2], numbers[:2], tick) for at in range(0, len(pages), 2)]
     assert len(hints.expectations._index.indexed) == 9
     monkeypatch.setattr(expectations, "_LEAST_INDEXED", 1000)
-    hints.expectations._spaces_until = 0.0
+    hints.expectations._spaces_until, hints.expectations._looked_up = 0.0, None
     each = np.array(hints.expectations.expect(pages, numbers, tick))
     assert hints.expectations._owners == []
     assert np.isfinite(each[0]).any()
@@ -138,7 +138,7 @@ def test_each_dataset_is_searched_until_the_index_is_made_and_if_it_cannot_be():
     assert np.array(book.expect(pages, numbers, tick)) == pytest.approx(each, rel=1e-12)
     assert len(book._owners) == 2
     hints.delete_job("job0")
-    assert "job0" not in {one[0].name for owned in book._owners for one in owned if one is not None}
+    assert "job0" not in {one[0].name for owned in book._owners for one in owned.jobs if one is not None}
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -175,7 +175,7 @@ def test_three_jobs_on_one_dataset_are_asked_without_the_index():
         hints.expectations.note_read(int(hashes_of(0)[0]), 0, JobContext(name), NOW_S, tick_of(hints) + 1)
     hints.expectations.expect(pages, numbers, tick_of(hints) + 500)
     owned, beside = hints.expectations._owners, hints.expectations._beside
-    assert [[one is not None for one in row].count(True) for row in owned] == [8, 1]
+    assert [[one is not None for one in rows.jobs].count(True) for rows in owned] == [8, 1]
     assert [[job.name for job in jobs] for _, jobs in beside] == [["job9", "job18", "job27"]]
 
 
@@ -223,3 +223,18 @@ def test_an_index_is_made_again_only_if_it_is_of_use():
     assert made() == 0, "it rests"
     off_loop.is_resting = False
     assert made() == 8
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_jobs_reads_of_another_dataset_count_for_its_activity_alone(indexed):
+    hints, pages, numbers = crowd(jobs=9, datasets=9, off_loop=None if indexed else Waits())
+    announce(hints, range(COUNT), job="job1", epoch=7)
+    hints.expectations.expect(pages, numbers, tick_of(hints) + 500)
+    assert len(hints.expectations._index.indexed) == (8 if indexed else 0), "one job says nothing"
+    activity, tracker = hints.expectations._activities["job1"], hints.orders.tracker("job1")
+    reads, left = activity.reads, tracker.left
+    for others in (hashes_of(2 * COUNT)[:5], hashes_of(2 * COUNT)[:40], hashes_of(99 * COUNT)[:40]):
+        offsets, jobs = np.zeros(len(others), np.int64), [JobContext("job1")] * len(others)
+        tick = tick_of(hints) + len(others)
+        assert not hints.expectations.note_reads(others, offsets, jobs, NOW_S, tick).any()
+    assert (activity.reads, tracker.left) == (reads + 85, left)

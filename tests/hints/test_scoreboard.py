@@ -137,5 +137,6 @@ def test_the_weight_of_reads_drawn_by_weight_is_kept_up_to_date(pages, batches):
         return
     if not pages:
         assert [column.draw_weight(one) for one in range(12)] == pytest.approx(weights.tolist())
+        assert column.few_weights([3, 11, 0]) == [column.draw_weight(one) for one in (3, 11, 0)]
     expected = float(weights @ weights / weights.sum())
     assert column.drawn_weight(12) == pytest.approx(expected, rel=1e-3)

@@ -5,6 +5,7 @@ trust follows the job's reads within about a hundred of them. Silence is measure
 so that a slow job is not silent, and trust does not fade while nothing is read.
 """
 
+from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.policy.expected import JobScale
 
 _PACE_READS = 256.0
@@ -27,6 +28,12 @@ class JobActivity:
     Reads are counted at once, and taken into the averages together: once they are many, or someone asks.
     """
 
+    # Many jobs read in turn: what one read touches of its job lies together.
+    __slots__ = (
+        "_averaged", "_by_chance", "_drawn", "_found", "_gap", "_last", "_measured", "_order", "_ordered",
+        "_scores", "_scores_of", "_waiting", "_was_pause", "raised", "reads",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.raised = 1.0
         """The factor by which the job's need raises its weight (policy/sharing.py)."""
@@ -40,6 +47,8 @@ class JobActivity:
         self._was_pause = False
         self._found = self._ordered = 0
         self._by_chance = 0.0
+        self._drawn: list[int] = []  # Samples that were read, and the scores by which they may be drawn.
+        self._scores_of: tuple[ScoreColumn, int] | None = None
 
     def read(self, reads: int, tick: float) -> None:
         """Note reads of the job, the latest at ``tick``."""
@@ -68,14 +77,22 @@ class JobActivity:
         if self._ordered >= _TOGETHER:
             self._trust()
 
+    def drawn_by(self, scores: ScoreColumn, count: int, samples: list[int]) -> None:
+        """Note samples that were read, which are whole objects, of ``count`` samples with ``scores``."""
+        self._scores_of = scores, count
+        self._drawn += samples
+        if len(self._drawn) >= _TOGETHER:
+            self._weigh()
+
     def drawn(self, weights: list[float], expected: float) -> None:
         """Note the weights of samples that were read. ``expected``: the mean weight of samples that are drawn
         by weight; samples read for other reasons have a mean of 1.
         """
         if expected < _LEAST_EXPECTED:
             return
+        most, excess = _MOST_DRAWN * expected, expected - 1
         for weight in weights:
-            drawn = (min(weight, _MOST_DRAWN * expected) - 1) / (expected - 1)
+            drawn = (min(weight, most) - 1) / excess
             self._scores += (drawn - self._scores) / _SCORE_READS
 
     @property
@@ -97,6 +114,8 @@ class JobActivity:
         """Excess weight of the samples that the job read, over the mean sample: 1 if they are drawn by its
         scores, 0 if not.
         """
+        if self._drawn:
+            self._weigh()
         return min(max(self._scores, 0.0), 1.0)
 
     @property
@@ -146,6 +165,13 @@ class JobActivity:
         self._measured += reads
         # The first reads count in full: otherwise a slow job would look fast for hundreds of reads.
         self._gap += (gap - self._gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
+
+    def _weigh(self) -> None:
+        """Take the samples that wait into the trust in scores."""
+        samples, self._drawn = self._drawn, []
+        assert self._scores_of is not None, "it came with the samples"
+        scores, count = self._scores_of
+        self.drawn(scores.few_weights(samples), scores.drawn_weight(count))
 
     def _trust(self) -> None:
         """Take the reads that wait into the trust in the order."""

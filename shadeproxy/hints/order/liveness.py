@@ -47,6 +47,8 @@ class Liveness:
 
     def hear(self, now_s: float) -> None:
         """Note a read by the job."""
+        if now_s <= self.last_s and self._began and not (self._announced or self._waits):
+            return  # Nothing changes: most reads come in the same moment as others.
         gap_s = now_s - self.last_s
         if gap_s >= _SHORT_GAP_S and self._began and not self._waits:
             gap_s = min(gap_s, _LONGEST_S / _GAPS)

@@ -84,7 +84,7 @@ class Orders:
         restarted within an epoch.
         """
         job = self.check(new)
-        self._hear(now_s)
+        self.hear(now_s)
         self.announced.put(new)
         self._dirty("orders", order_name(new.job, new.epoch, new.rank))
         if self.announced.is_elsewhere(new.job, new.rank):
@@ -130,7 +130,7 @@ class Orders:
     def withdraw(self, job: str, epoch: int, rank: int | None, now_s: float) -> None:
         """Forget the announcements of an epoch. Raises UnknownName."""
         self.check_withdrawal(job, epoch, rank)
-        self._hear(now_s)
+        self.hear(now_s)
         self._gone(job, self.announced.drop(job, epoch, rank))
         self._unsettle(job, None)
 
@@ -164,7 +164,7 @@ class Orders:
         """Move a job's place in its order to the position that a rank reports, unless it is beyond
         already. A rank that reads elsewhere moves nothing here.
         """
-        self._hear(now_s)
+        self.hear(now_s)
         if self.announced.is_elsewhere(job, rank):
             self._gone(job, self.announced.drop_before(job, progress.epoch, rank))
             return
@@ -178,7 +178,7 @@ class Orders:
             tracker.begin_epoch(epoch)
             tracker.skip_to(epoch.place(progress.position))
             tracker.settle(now_s)
-            self._read_on(tracker)
+            self.read_on(tracker)
 
     # ------------------------------------------------------------------ building order trackers
 
@@ -245,7 +245,7 @@ class Orders:
         """Note a demand read that begins at byte ``offset`` of an object. Return how the read matches the
         order of each job that may have made it.
         """
-        self._hear(now_s)
+        self.hear(now_s)
         matches = []
         for tracker, certain in self._readers(job, now_s):
             if (sample := tracker.lookup.find_one(object_hash, offset)) >= 0:
@@ -260,17 +260,17 @@ class Orders:
         self, tracker: OrderTracker, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
     ) -> Match:
         """Note demand reads of samples of one order, oldest first."""
-        self._hear(now_s)
+        self.hear(now_s)
         heard, moved = tracker.read_few(samples, epoch, now_s, certain=certain)
         if moved:
-            self._read_on(tracker)
+            self.read_on(tracker)
         return heard
 
     def note_reads(
         self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float
     ) -> list[JobMatch]:
         """Note many demand reads of one job, oldest first; columns of shape (k,)."""
-        self._hear(now_s)
+        self.hear(now_s)
         matches = []
         for tracker, certain in self._readers(job, now_s):
             samples = tracker.lookup.find(object_hashes, offsets)
@@ -278,7 +278,7 @@ class Orders:
             if len(at):
                 epoch = None if job is None else job.epoch
                 heard = tracker.read_many(samples[at], epoch, now_s, certain=certain)
-                self._read_on(tracker)
+                self.read_on(tracker)
                 found = np.zeros(len(samples), dtype=np.bool_)
                 found[at] = heard.found
                 matches.append(JobMatch(tracker.job.name, certain, heard._replace(found=found)))
@@ -297,7 +297,7 @@ class Orders:
             for tracker in self.trackers.values():
                 yield tracker, users[tracker.job.dataset] == 1
 
-    def _read_on(self, tracker: OrderTracker) -> None:
+    def read_on(self, tracker: OrderTracker) -> None:
         name = tracker.job.name
         self._dirty("positions", name)
         over = [epoch for epoch in tracker.sequence.epochs if epoch.stop <= tracker.floor]
@@ -375,7 +375,7 @@ class Orders:
 
     def tick(self, now_s: float) -> None:
         """Advance the time by which silence is judged, and renew the sign of life of jobs that only read."""
-        self._hear(now_s)
+        self.hear(now_s)
         for tracker in self.trackers.values():
             if self.share is not None:
                 tracker.liveness.hear_of(tracker.job.seen_s)
@@ -388,7 +388,7 @@ class Orders:
             self._lapsed = lapsed
             self._changed()
 
-    def _hear(self, now_s: float) -> None:
+    def hear(self, now_s: float) -> None:
         self.now_s = max(now_s, self.now_s)
 
     def _unsettle(self, job: str, back_to: int | None) -> None:

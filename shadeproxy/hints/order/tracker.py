@@ -46,6 +46,13 @@ class OrderTracker:
     restart.
     """
 
+    __slots__ = (
+        "_chance", "_done", "_epoch_now", "_last", "_late", "_left_until", "_links", "_log", "_mine",
+        "_near_now", "_next", "_paced", "_read", "_skipped_to", "_stops_at", "_sure", "_surprises",
+        "_unannounced", "accuracy", "columns", "cursor", "floor", "job", "left", "liveness", "lookup",
+        "origin", "pace", "page_places", "series", "tail",
+    )  # fmt: skip
+
     def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
         self.job = job
         self.lookup = built.lookup
@@ -62,11 +69,9 @@ class OrderTracker:
         """Every place below the floor is over."""
         self._log: list[Ids] | None = None
         self._read: list[int] = []  # Places that were read since the cursor moved, in order.
-        self._surprises = 0
-        self._unannounced = UnannouncedReads()
+        self._surprises, self._unannounced = 0, UnannouncedReads()
         self._paced = 0  # How many of ``_read`` and ``_surprises`` were already added to the pace.
-        self._late = 0
-        self._skipped_to = 0
+        self._late = self._skipped_to = 0
         self._sure = 0  # The cursor at the last time that most reads were announced near it.
         self._left_until = 0  # Places before it are over, because the job has left their epoch.
         self._epoch_now: int | None = None  # The epoch that the latest read named, if the job has begun it.
@@ -180,14 +185,15 @@ class OrderTracker:
         self, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
     ) -> tuple[Match, bool]:
         """Note a few reads, but not as signs of life. Return their match, and whether the cursor moved."""
-        if not self._is_of_order(epoch):
+        if epoch != self._epoch_now and not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
             return Match([False] * len(samples), 0, 0), False
         near, left, chance, others, again = self._near_now, self.left, self._chance, 0, 0
-        found = [self._take(sample) for sample in samples]
+        found = self._take(samples)
         if False in found:
             far = [one for one, is_near in zip(samples, found, strict=True) if not is_near]
-            unannounced = [one for one in far if self._is_unannounced(one)]
+            before, mine = self.cursor - near, self._mine
+            unannounced = [one for one in far if self._last[one] < before and (mine is None or mine[one])]
             again = len(far) - len(unannounced)
             if certain:
                 self._surprises += len(unannounced)
@@ -206,22 +212,18 @@ class OrderTracker:
             self.settle(now_s)
         return Match(found, others, again, chance), due
 
-    def _take(self, sample: int) -> bool:
-        """Mark the next place of a sample as over, and return True, if it is near the cursor."""
-        if (place := self._next[sample]) > self.cursor + self._near_now:
-            return False
-        if not self._done[place]:
-            self._done[place] = True
-            self.left -= 1
-        self._next[sample], self._last[sample] = self._links[place], place
-        self._read.append(place)
-        return True
-
-    def _is_unannounced(self, sample: int) -> bool:
-        """Return whether a sample that is not near is read here, and was not read near the cursor."""
-        return self._last[sample] < self.cursor - self._near_now and (
-            self._mine is None or self._mine[sample]
-        )
+    def _take(self, samples: list[int]) -> list[bool]:
+        """Mark the next place of each sample as over if it is near the cursor. Return which places are."""
+        next_at, last, links, done, read = self._next, self._last, self._links, self._done, self._read
+        limit, found = self.cursor + self._near_now, []
+        for sample in samples:
+            if is_near := (place := next_at[sample]) <= limit:
+                self.left -= not done[place]
+                done[place] = True
+                next_at[sample], last[sample] = links[place], place
+                read.append(place)
+            found.append(is_near)
+        return found
 
     def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> Match:
         """Note reads, oldest first. ``epoch``: the epoch that they name. ``certain``: surely of this job."""
@@ -394,5 +396,5 @@ class OrderTracker:
 
     def places_of(self, samples: list[int]) -> list[int]:
         """Return the place of each sample's next announced read, counted from ``origin``, or NEVER."""
-        places = (self._next[sample] for sample in samples)
-        return [place if place == NEVER else place + self.origin for place in places]
+        places = map(self._next.__getitem__, samples)
+        return [NEVER if place == NEVER else place + self.origin for place in places]

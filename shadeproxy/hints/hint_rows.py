@@ -1,0 +1,110 @@
+"""Hint rows: what the jobs of indexed datasets say of whole objects, one job of each, in one table.
+
+A job's row is computed again once the job may have read a few times more, or has another order. With a
+hundred jobs, computing all rows for each ranking would cost more than the ranking. Event loop only.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shadeproxy.hints.datasets import Dataset, Ids
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.order.sequence import NEVER
+from shadeproxy.hints.order.tracker import OrderTracker
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.expected import JobColumns, JobScale
+
+LEAST_WEIGHT = 1e-9
+_RENEWED_READS = 8.0  # In gaps of the job: its averages take in as many reads together.
+_SILENCE_SHARE = 64  # A silence may be known with an error of 1 / n.
+
+
+class JobHints(NamedTuple):
+    """The hints of one job on whole objects. start: its place, less 1. most: the greatest weight. believed:
+    how many times a page of weight 1 is drawn in one read. factor: from scores to weights. next_at, mine: see
+    ``OrderColumns``.
+    """
+
+    scale: JobScale
+    start: float
+    most: float
+    believed: float
+    factor: float
+    next_at: memoryview | None
+    scores: memoryview | None
+    mine: memoryview | None
+
+
+_NO_HINTS = JobHints(JobScale(1.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0, None, None, None)
+Values = list[memoryview | None]
+
+
+class HintRows:
+    """The hints of ``jobs``, which has by owner a job and its dataset, or None; owner -1 has none. ``hints``
+    returns those of a job at a tick. ``trackers``: the trackers by job.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[tuple[Job, Dataset] | None],
+        hints: Callable[[Job, Dataset, float], JobHints],
+        trackers: Mapping[str, OrderTracker],
+    ) -> None:
+        self.jobs = jobs
+        self._hints = hints
+        self._trackers = trackers
+        self._owners = [(owner, *one) for owner, one in enumerate(jobs) if one is not None]
+        count = len(jobs) + 1
+        self._rows = np.zeros((count, 10))
+        self._rows[:] = _row(_NO_HINTS)
+        self._next_at: Values = [None] * count
+        self._scores: Values = [None] * count
+        self._mine: Values = [None] * count
+        self._due = [-np.inf] * count
+        self._orders: list[object] = [None] * count  # The column of places by which each row was computed.
+
+    def columns(self, owners: Ids, samples: Ids, tick: float) -> JobColumns[Column]:
+        """Return when, or how often, each sample is expected to be read by the job of its owner: at the cost
+        of one job, the answers of many. Samples are whole objects.
+        """
+        self._renew(tick)
+        rows = self._rows.take(owners, axis=0, mode="wrap").T
+        gap, silent, divisor, rate, horizon, doubt, start, most, believed, factor = rows
+        pages = list(zip(owners.tolist(), samples.tolist(), strict=True))
+        places = _gathered(self._next_at, pages, NEVER)
+        left = np.where(places == NEVER, np.inf, np.maximum(places - start, 1.0))
+        weights = weights_of(_gathered(self._scores, pages, np.nan), factor)
+        draws = np.minimum(weights * _gathered(self._mine, pages, 1.0), most) * believed
+        return JobColumns((left * gap + silent) / divisor, draws * rate, horizon, doubt)
+
+    def _renew(self, tick: float) -> None:
+        """Compute the rows that are due."""
+        due, orders, trackers = self._due, self._orders, self._trackers
+        for owner, job, space in self._owners:
+            tracker = trackers.get(job.name)
+            order = None if tracker is None else tracker.columns.next_at
+            if tick < due[owner] and order is orders[owner]:
+                continue
+            hints, orders[owner] = self._hints(job, space, tick), order
+            self._rows[owner] = _row(hints)
+            self._next_at[owner], self._scores[owner], self._mine[owner] = hints[-3:]
+            silent = hints.scale.silent
+            due[owner] = tick + (silent / _SILENCE_SHARE if silent else _RENEWED_READS * hints.scale.gap)
+
+
+def weights_of(scores: Column, factors: Column) -> Column:
+    """Return the weights of scores: nan, for unknown ones, has weight 1."""
+    return np.where(np.isnan(scores), 1.0, np.maximum(scores * factors, LEAST_WEIGHT))
+
+
+def _row(hints: JobHints) -> tuple[float, ...]:
+    return (*hints.scale, hints.start, hints.most, hints.believed, hints.factor)
+
+
+def _gathered(columns: Values, pages: list[tuple[int, int]], none: float) -> Column:
+    """Return the value of each page, an owner and a sample; ``none`` where its owner has no column."""
+    if not any(column is not None for column in columns):
+        return np.full(len(pages), none)
+    return np.array([none if (column := columns[of]) is None else column[at] for of, at in pages])

@@ -1,0 +1,88 @@
+"""Reader of whole objects: one job, its hints and its activity, found together for each of its reads.
+
+Law: a reader is of one registration, one order and one column of scores. When one of these is replaced, the
+reader is made again.
+"""
+
+from itertools import compress
+
+from shadeproxy.hints.datasets import Bits, Dataset
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.order.activity import JobActivity
+from shadeproxy.hints.order.orders import Orders
+from shadeproxy.hints.order.tracker import OrderTracker
+from shadeproxy.hints.scoreboard import ScoreColumn
+from shadeproxy.hints.shared_columns import SharedColumns
+
+
+class JobReader:
+    """The reads of one job. ``whole``: its dataset if the samples are whole objects, otherwise None."""
+
+    __slots__ = ("_activity", "_orders", "job", "scores", "tracker", "whole")
+
+    def __init__(
+        self,
+        job: Job,
+        activity: JobActivity,
+        tracker: OrderTracker | None,
+        scores: ScoreColumn | None,
+        *,
+        whole: Dataset | None,
+        orders: Orders,
+    ) -> None:
+        self.job = job
+        self.tracker = tracker
+        self.whole = whole
+        self._activity = activity
+        self.scores = scores
+        self._orders = orders
+
+    @property
+    def says_anything(self) -> bool:
+        """True if the job has announced an order or posted scores."""
+        return self.tracker is not None or (self.scores is not None and self.scores.known > 0)
+
+    def count(self, reads: int, tick: float) -> None:
+        """Count reads for the job's activity alone."""
+        self._activity.read(reads, tick)
+
+    def note_few(
+        self,
+        samples: list[int],
+        epoch: int | None,
+        now_s: float,
+        tick: float,
+        shared: SharedColumns | None,
+    ) -> list[bool]:
+        """Note a few reads of whole objects. -1 stands for other objects: their reads count for the job's
+        activity alone. ``shared``: the columns of the dataset's jobs. Return which reads an order or scores
+        explain.
+        """
+        job, activity, tracker, scores = self.job, self._activity, self.tracker, self.scores
+        count, again, explains = len(samples), 0, False
+        mine = samples if min(samples) >= 0 else [sample for sample in samples if sample >= 0]
+        found: Bits | list[bool] = []
+        if tracker is not None:
+            tracker.liveness.hear(now_s)
+            if mine:
+                explains = activity.order_explains and job.in_use
+                heard, moved = tracker.read_few(mine, epoch, now_s, certain=True)
+                if moved:
+                    self._orders.read_on(tracker)
+                found, others, again, chance = heard
+                ordered = sum(found)
+                activity.ordered(ordered, others, chance)
+                if shared is not None and ordered:
+                    used = mine if ordered == len(mine) else list(compress(mine, found))
+                    shared.read(job, used, tracker.places_of(used))
+        if count > again:
+            activity.read(count - again, tick)
+        if scores is not None and scores.known and mine and self.whole is not None:
+            drawn = activity.scores_explain and job.in_use
+            activity.drawn_by(scores, self.whole.count, mine)
+            if drawn:
+                return [sample >= 0 for sample in samples]
+        if not explains:
+            return [False] * count
+        each = iter(found)
+        return list(found) if mine is samples else [sample >= 0 and bool(next(each)) for sample in samples]
