@@ -262,14 +262,16 @@ class Job:
         # Ask even if the proxy has just failed: a rank that draws alone would train a different epoch.
         self._proxy.hurry()
         self._sender.flush(_SHARE_TIMEOUT_S)
-        answer = self._proxy.fetch(f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss})
+        answer = self._proxy.fetch(
+            f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss}, within_s=_SHARE_TIMEOUT_S
+        )
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
         return ScoreSnapshot.told(answer.body, answer.headers.get(_MEAN_LOSS))
 
     def residency(self) -> NDArray[np.bool_] | None:
         """Return which samples the proxy has cached, bool (samples,); None if the proxy does not answer."""
-        answer = self._proxy.fetch("/residency")
+        answer = self._proxy.fetch("/residency", within_s=_SHARE_TIMEOUT_S)
         if answer is None or len(answer.body) * 8 < len(self.manifest):
             return None
         packed = np.frombuffer(answer.body, np.uint8)

@@ -203,7 +203,8 @@ def test_a_thread_that_finds_its_dataset_taken_after_another_one_did_goes_on(mak
         handler.reply(409, b'{"error": {"code": "conflict", "message": "in use", "hint": ""}}')
 
     proxy.more[f"datasets/{taken}"] = late
-    assert job.residency() is None
+    job.report([1], [1.0])
+    job.flush()
     assert job.name == other(job)
     assert len(warnings()) == 1
 
