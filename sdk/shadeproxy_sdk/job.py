@@ -24,7 +24,7 @@ from shadeproxy_sdk.delivery import Delivery
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.progress import Progress
+from shadeproxy_sdk.progress import Progress, count_ids
 from shadeproxy_sdk.registration import Registration
 from shadeproxy_sdk.scoreboard import Scoreboard
 from shadeproxy_sdk.snapshot import EpochSnapshot, ScoreSnapshot
@@ -160,8 +160,7 @@ class Job:
         try:
             for batch in meter.watch(batches):
                 yield batch
-                ids = batch[-1] if isinstance(batch, tuple | list) and batch else ()
-                progress.timed(len(ids) if hasattr(ids, "__len__") else 0, meter.lap(), meter.computed())
+                progress.timed(count_ids(batch), meter.lap(), meter.computed())
                 self._sender.start()
         finally:
             progress.timed(0, meter.lap(), meter.computed())
@@ -335,7 +334,7 @@ class Job:
                     ids, losses = per_sample(report)
                     self._not_finite += self._board.apply(report[0], ids, losses)
                     self._snapshot.count(report[0], ids.size, self._board)
-                except (ValueError, TypeError, RuntimeError) as error:  # A failed device raises RuntimeError.
+                except Exception as error:  # noqa: BLE001 (as in report: a sampler calls this in the loop)
                     self._reject(error)
 
     def _deliver(self) -> bool:
