@@ -67,7 +67,7 @@ class ShadeSampler(Sampler[int]):
             raise ConfigError(f"announce_epochs {announce_epochs}: give 0 or how many to announce early")
         self.job = job
         self.mode = mode
-        self.seed = seed
+        self.seed = int(seed)
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.epoch = 0

@@ -226,6 +226,21 @@ def test_another_server_in_the_proxys_place_raises_nothing(make_job, proxy, warn
     assert sorted(proxy.scores["run"]) == [1, 2]
 
 
+def test_a_list_that_packs_too_well_is_sent_unpacked(client, proxy, monkeypatch):
+    register, packed = proxy.register, []
+
+    def refuse_bombs(name, body):
+        packed.append(body[:2] == b"\x1f\x8b")
+        return 413 if packed[-1] else register(name, body)
+
+    monkeypatch.setattr(proxy, "register", refuse_bombs)
+    manifest = shade.Manifest.from_entries("twice", [shade.Entry("train", "0/000")] * 1000)
+    client.job("run", dataset=manifest, interval_s=3600.0).close(20)
+    assert packed == [True, False]
+    assert len(proxy.datasets["twice"]) == 1000
+    assert manifest.registered == manifest.digest
+
+
 def test_needs_go_with_the_registration(make_job, proxy):
     job = make_job(needs={"slowdown": 1.1})
     assert proxy.jobs["run"] == {
