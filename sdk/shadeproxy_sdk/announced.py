@@ -110,7 +110,8 @@ class Announced(Sampler[Any]):
         """
         # The loop may have set the epoch on the wrapped sampler instead of on this one: use the later of the
         # two.
-        epoch = max(self._epoch, getattr(_drawing(self.sampler), "epoch", 0))
+        told = getattr(_drawing(self.sampler), "epoch", 0)
+        epoch = max(self._epoch, told) if isinstance(told, int) else self._epoch
         self._epoch = epoch + 1
         items = iter(self.sampler)
         # Ask for one item more than there are, because some samplers draw from their generator once more at

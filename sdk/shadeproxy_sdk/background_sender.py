@@ -29,6 +29,7 @@ class BackgroundSender:
         self._name = name
         self._pid = -1
         self._closed = self.running = False
+        self._starting = threading.RLock()
         self._reset()
         _SENDERS.add(self)
 
@@ -39,6 +40,10 @@ class BackgroundSender:
         self._done = 0
         self._clean = True
         self._closing = False
+
+    def renew(self) -> None:
+        """Renew the lock of ``start`` in a forked child, where no thread is left to release it."""
+        self._starting = threading.RLock()
 
     @property
     def closed(self) -> bool:
@@ -51,10 +56,16 @@ class BackgroundSender:
         """
         if self._closed or self.running:
             return
+        with self._starting:  # Several threads may report at once.
+            self._start_first()
+
+    def _start_first(self) -> None:
+        if self.running:  # Another thread was first.
+            return
         self._reset()  # A lock that the parent held at the fork would stay locked here for ever.
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        # Set ``running`` before the thread starts: meanwhile other threads run, and may call ``start`` too.
+        # Set ``running`` before the thread starts: it may call ``start`` itself.
         self.running = True
         self._thread.start()
         atexit.register(self.close, _EXIT_FLUSH_S)
@@ -124,6 +135,7 @@ _SENDERS: "weakref.WeakSet[BackgroundSender]" = weakref.WeakSet()
 def _after_fork() -> None:
     for sender in _SENDERS:
         sender.running = False
+        sender.renew()
 
 
 # Without this hook, every call of ``start`` would have to ask for the process id, a system call per training

@@ -285,6 +285,9 @@ class Client(ControlSession):
             raise self._unanswered(f"s3://{bucket}/{prefix}", reason, origin, str(error)) from None
 
     def _register_prefix(self, name: str, bucket: str, prefix: str) -> Manifest:
+        # Listing may take minutes. First see that the proxy answers at all: one that hangs then costs
+        # ``timeout_s``, and not the minutes.
+        self.call("GET", "/v1/info")
         name, answer = self._put_prefix(name, {"bucket": bucket, "prefix": prefix})
         path, told = f"/v1/datasets/{quote(name)}", read_json(answer, self._control.url)
         lines = self.call("GET", f"{path}?format=jsonl", timeout_s=REGISTER_TIMEOUT_S)

@@ -18,6 +18,7 @@ from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
 from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.shared import Once
 
+_TOO_LARGE = 413
 _PROBE_TIMEOUT_S = 2.0
 """Timeout of the one request that tests whether a proxy has come back."""
 # Timeout of a registration. To list a million keys, the proxy sends a thousand requests to its origin.
@@ -138,14 +139,24 @@ class ControlSession:
         """Register ``manifest`` at the proxy, so that its samples can be named by id. Raises Unreachable,
         ControlError.
         """
-        answer = self.call(
+        lines = manifest.to_jsonl()
+        try:
+            answer = self._put_lines(manifest.name, gzip.compress(lines, compresslevel=1))
+        except ControlError as error:
+            if error.status != _TOO_LARGE:
+                raise
+            # A list that repeats itself packs so well that the proxy takes it for a bomb.
+            answer = self._put_lines(manifest.name, lines)
+        manifest.registered = read_json(answer, self._control.url).get("digest")
+
+    def _put_lines(self, dataset: str, lines: bytes) -> Answer:
+        return self.call(
             "PUT",
-            f"/v1/datasets/{quote(manifest.name)}",
-            gzip.compress(manifest.to_jsonl(), compresslevel=1),
+            f"/v1/datasets/{quote(dataset)}",
+            lines,
             content_type="application/x-ndjson",
             timeout_s=REGISTER_TIMEOUT_S,
         )
-        manifest.registered = read_json(answer, self._control.url).get("digest")
 
     @property
     def connections(self) -> Connections:

@@ -24,7 +24,7 @@ from shadeproxy_sdk.delivery import Delivery
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.progress import Progress
+from shadeproxy_sdk.progress import Progress, count_ids
 from shadeproxy_sdk.registration import Registration
 from shadeproxy_sdk.scoreboard import Scoreboard
 from shadeproxy_sdk.snapshot import EpochSnapshot, ScoreSnapshot
@@ -160,8 +160,7 @@ class Job:
         try:
             for batch in meter.watch(batches):
                 yield batch
-                ids = batch[-1] if isinstance(batch, tuple | list) and batch else ()
-                progress.timed(len(ids) if hasattr(ids, "__len__") else 0, meter.lap(), meter.computed())
+                progress.timed(count_ids(batch), meter.lap(), meter.computed())
                 self._sender.start()
         finally:
             progress.timed(0, meter.lap(), meter.computed())
@@ -262,14 +261,16 @@ class Job:
         # Ask even if the proxy has just failed: a rank that draws alone would train a different epoch.
         self._proxy.hurry()
         self._sender.flush(_SHARE_TIMEOUT_S)
-        answer = self._proxy.fetch(f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss})
+        answer = self._proxy.fetch(
+            f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss}, within_s=_SHARE_TIMEOUT_S
+        )
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
         return ScoreSnapshot.told(answer.body, answer.headers.get(_MEAN_LOSS))
 
     def residency(self) -> NDArray[np.bool_] | None:
         """Return which samples the proxy has cached, bool (samples,); None if the proxy does not answer."""
-        answer = self._proxy.fetch("/residency")
+        answer = self._proxy.fetch("/residency", within_s=_SHARE_TIMEOUT_S)
         if answer is None or len(answer.body) * 8 < len(self.manifest):
             return None
         packed = np.frombuffer(answer.body, np.uint8)
@@ -333,7 +334,7 @@ class Job:
                     ids, losses = per_sample(report)
                     self._not_finite += self._board.apply(report[0], ids, losses)
                     self._snapshot.count(report[0], ids.size, self._board)
-                except (ValueError, TypeError, RuntimeError) as error:  # A failed device raises RuntimeError.
+                except Exception as error:  # noqa: BLE001 (as in report: a sampler calls this in the loop)
                     self._reject(error)
 
     def _deliver(self) -> bool:

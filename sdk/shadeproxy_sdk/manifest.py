@@ -62,11 +62,12 @@ class Manifest:
     @classmethod
     def from_entries(cls, name: str, entries: Iterable[Entry]) -> "Manifest":
         """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError if there are
-        none.
+        none, and for an entry that names no object or no part of one.
         """
         names: list[bytes] = []
         parts: list[tuple[int, int]] = []
         for entry in entries:
+            _check_entry(entry)
             names.append(f"{entry.bucket}/{entry.key}".encode())
             parts.append((entry.offset, -1 if entry.length is None else entry.length))
         if not names:
@@ -169,6 +170,17 @@ class Manifest:
 
     def __repr__(self) -> str:
         return f"Manifest({self.name!r}, {len(self)} samples)"
+
+
+def _check_entry(entry: Entry) -> None:
+    if not entry.bucket or "/" in entry.bucket or not entry.key:
+        raise ConfigError(f"bucket {entry.bucket!r}, key {entry.key!r}: give the two names without s3://")
+    is_part = entry.length is not None and entry.offset >= 0 and entry.length >= 0
+    if not is_part and (entry.length is not None or entry.offset):
+        raise ConfigError(
+            f"{entry} with offset {entry.offset} and length {entry.length}: give both, from 0 on, for a part "
+            "of the object, or neither for all of it"
+        )
 
 
 def _json_string(raw: bytes) -> bytes:

@@ -31,7 +31,8 @@ class Owner(NamedTuple):
 
 class OwnerColumn(NamedTuple):
     """The owner of each sample of a data set: a place in ``owners``, or another number if any proxy may be
-    asked. ``here``: the proxy that gave the column. ``tag``: its ETag.
+    asked. Both are empty while that proxy knows no others, as when its cluster's log does not answer.
+    ``here``: the proxy that gave the column. ``tag``: its ETag.
     """
 
     tag: str
@@ -43,6 +44,8 @@ class OwnerColumn(NamedTuple):
         """Yield each other proxy, with the ``positions`` of the samples that it caches. ``ids``: the ids of
         the samples at ``positions``.
         """
+        if not self.owners:
+            return
         found, places = self.column[ids], np.array(positions)
         for number, owner in enumerate(self.owners):
             if owner.node != self.here and owner.control:

@@ -8,6 +8,7 @@ only the samples dealt to its rank (cached.py says why).
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -24,6 +25,8 @@ Mode = Literal["uniform", "importance", "shade", "reorder", "substitute"]
 STEPS = 4
 _LATEST = 3
 _MAX_REPEAT = 4
+_LARGEST_SEED = (1 << 63) - 1 - (1 << 31)
+"""A seed plus an epoch is a seed of torch, which takes 63 bits."""
 _UNSEEN = 1.0
 """The weight of a sample that was never drawn, as in SHADE's public code. A drawn sample has at least ln 10
 = 2.3.
@@ -59,6 +62,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
             raise ConfigError(f"mode {self.mode!r} does not exist: choose one of {', '.join(get_args(Mode))}")
+        if not _is_seed(self.seed):
+            raise ConfigError(f"seed {self.seed!r}: give an integer from 0 to {_LARGEST_SEED}")
         if self.batch_size < 1 or self.coverage_epochs < 1 or not 1 <= self.repeat <= _MAX_REPEAT:
             raise ConfigError(
                 f"batch_size {self.batch_size}, coverage_epochs {self.coverage_epochs} and repeat "
@@ -262,7 +267,7 @@ class Planner:
         padded with its own first ids, or cut.
         """
         generator = torch.Generator()
-        generator.manual_seed(self._settings.seed + epoch)
+        generator.manual_seed(int(self._settings.seed) + epoch)
         shuffled = torch.randperm(self._samples, generator=generator).numpy()
         return np.resize(shuffled, self._total).astype(np.uint32)
 
@@ -309,6 +314,10 @@ class Planner:
         if packed["shared"]:
             return self._share(ids, correction, packed["distinct"])
         return EpochPlan(ids, None, correction, packed["distinct"])
+
+
+def _is_seed(value: Any) -> bool:
+    return isinstance(value, Integral) and 0 <= int(value) <= _LARGEST_SEED
 
 
 def _larger_is_better(accuracy: float | None, loss: float | None) -> float:

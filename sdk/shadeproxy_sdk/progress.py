@@ -4,6 +4,7 @@ The position counts the samples that training has *finished*, not those that the
 DataLoader workers take samples ahead of training.
 """
 
+import math
 import threading
 from typing import Any, NamedTuple
 
@@ -44,6 +45,14 @@ def _reads_at_once(dataset: Any) -> int | None:
             return reads
         dataset = getattr(dataset, "dataset", None)  # A Subset wraps the whole dataset.
     return None
+
+
+def count_ids(batch: Any) -> int:
+    """Return the number of sample ids of a batch, its last element; 0 if that is no list of ids."""
+    try:
+        return len(batch[-1]) if isinstance(batch, tuple | list) and batch else 0
+    except TypeError:  # A number has no length, and neither has a tensor of one number.
+        return 0
 
 
 class Progress:
@@ -112,8 +121,14 @@ class Progress:
 
     def told(self, position: int, stall_s: float) -> None:
         """Set the ``position`` that the user reports, and add ``stall_s`` seconds of waiting. These measured
-        seconds replace seconds that were estimated in this epoch.
+        seconds replace seconds that were estimated in this epoch. Raises ValueError for a number that is
+        negative or not finite; then nothing changes.
         """
+        if position < 0 or not 0.0 <= stall_s < math.inf:
+            raise ValueError(
+                f"position {position} and stall_s {stall_s}: give how many samples of the epoch are "
+                "finished, and how many seconds the loop waited since the last call"
+            )
         with self._lock:
             self._told = position - self._start
             known_s = min(stall_s, self._estimated_s)

@@ -32,6 +32,7 @@ _BAD_REQUEST = 400
 NEEDS = frozenset({"slowdown", "samples_per_s", "deadline_s", "epochs", "best_effort"})
 """Fields of a job's need; see docs/protocol.md."""
 _NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
+_MAY_BE_GONE = frozenset({"unknown_name", "conflict"})  # An older proxy answers "not_found" to a new call.
 _MARK_LENGTH = 8
 
 
@@ -169,10 +170,16 @@ class Registration:
         """Let the next call try the proxy even if an earlier call has just failed."""
         self._session.connections.control_breaker.hurry(0.0)
 
-    def fetch(self, path: str, body: dict[str, Any] | None = None) -> Answer | None:
-        """GET the job's ``path``, or POST ``body`` to it. Return None if there is no answer. Never raises."""
+    def fetch(
+        self, path: str, body: dict[str, Any] | None = None, *, within_s: float | None = None
+    ) -> Answer | None:
+        """GET the job's ``path``, or POST ``body`` to it. Return None if there is no answer. Never raises.
+
+        ``within_s``: training waits for the answer, so wait at most this long for it. The job is then not
+        registered for this call, because that may take minutes: the next delivery registers it.
+        """
         try:
-            return self._call("GET" if body is None else "POST", path, body)
+            return self._call("GET" if body is None else "POST", path, body, within_s=within_s)
         except Unreachable as error:
             self.failures += 1
             _LOG.debug("%s%s: %s", self._path, path, error)
@@ -187,10 +194,13 @@ class Registration:
         path: str,
         body: bytes | dict[str, Any] | None = None,
         content_type: str = "application/json",
+        within_s: float | None = None,
     ) -> Answer:
         """Make a call about the job. Register the job before its first call, and again if the proxy has
-        forgotten it or has another run under its name.
+        forgotten it or has another run under its name. With ``within_s`` see ``fetch``.
         """
+        if within_s is not None:
+            return self._call_soon(method, path, body, within_s)
 
         def call(timeout_s: float) -> Answer:
             fresh = not self._registered
@@ -207,6 +217,24 @@ class Registration:
             return self._ask(method, self._path + path, body, content_type, timeout_s)
 
         return self._guard(call)
+
+    def _call_soon(
+        self, method: str, path: str, body: bytes | dict[str, Any] | None, within_s: float
+    ) -> Answer:
+        """Make a call that takes at most ``within_s``, without registering the job."""
+        if not self._registered:
+            raise Unreachable("the job is not registered yet")
+        try:
+            return self._guard(
+                lambda timeout_s: self._ask(
+                    method, self._path + path, body, timeout_s=min(timeout_s, within_s)
+                )
+            )
+        except ControlError as error:
+            if error.code not in _MAY_BE_GONE:
+                raise
+            self._registered = False  # The next delivery looks whether the job is gone, and registers it.
+            raise Unreachable(str(error)) from None
 
     def _is_gone(self, error: ControlError, name: str) -> bool:
         """Return whether ``error`` means that the job is gone: the proxy has no job ``name``, or it has a

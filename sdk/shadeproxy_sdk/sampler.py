@@ -1,8 +1,9 @@
 """The samples that an epoch reads on this rank, and their order: a torch Sampler over a Job.
 
 Law: an epoch is planned once (planner.py), announced as soon as its order is known, and read as announced.
-Coming epochs are planned on the job's own thread, under a lock. The training loop takes this lock only when
-it needs a plan.
+Coming epochs are planned on the job's own thread, under a lock, and meanwhile that thread may wait for the
+proxy. The training loop takes this lock only when it needs a plan that does not exist yet, or begins an
+epoch.
 """
 
 import math
@@ -66,7 +67,7 @@ class ShadeSampler(Sampler[int]):
             raise ConfigError(f"announce_epochs {announce_epochs}: give 0 or how many to announce early")
         self.job = job
         self.mode = mode
-        self.seed = seed
+        self.seed = int(seed)
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.epoch = 0
@@ -165,6 +166,8 @@ class ShadeSampler(Sampler[int]):
             return self._planner.control.validated(accuracy=accuracy, loss=loss)
 
     def _planned(self, epoch: int) -> EpochPlan:
+        if (known := self._plans.get(epoch)) is not None:
+            return known
         with self._planning:
             plan = self._plans.get(epoch)
             if plan is None and epoch < self.epoch:

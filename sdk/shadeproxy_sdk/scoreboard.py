@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 _RANK_OFFSET = 10
 _KEPT_EPOCHS = 3
+_HUGE = float(np.finfo(np.float32).max)
 
 
 class Scoreboard:
@@ -49,7 +50,8 @@ class Scoreboard:
             self.weights[ranked] = np.log(np.arange(_RANK_OFFSET, _RANK_OFFSET + ranked.size))
             self._unsent[ranked] = True
             total, count = self._losses.get(epoch, (0.0, 0))
-            self._losses[epoch] = (total + float(values.sum()), count + values.size)
+            # Sums of larger losses could become infinite; means of them, and draws from these, would be nan.
+            self._losses[epoch] = (total + float(values.clip(-_HUGE, _HUGE).sum()), count + values.size)
             for old in sorted(self._losses)[:-_KEPT_EPOCHS]:
                 del self._losses[old]
         return int(finite.size - finite.sum())

@@ -113,11 +113,18 @@ class ManifestBuilder:
         try:
             key = ref.key.encode()
         except UnicodeEncodeError:
-            raise InvalidRequest(f"key {ref.key!r} is not valid Unicode") from None
+            hint = "keys are UTF-8; a surrogate alone is no character"
+            raise InvalidRequest(f"key {ref.key!r} is not valid Unicode", hint=hint) from None
         if not 0 < len(key) <= MAX_KEY_BYTES or b"\0" in key:
-            raise InvalidRequest(f"key {ref.key[:80]!r} is not 1 to {MAX_KEY_BYTES} bytes without NUL")
+            raise InvalidRequest(
+                f"key {ref.key[:80]!r} is not 1 to {MAX_KEY_BYTES} bytes without NUL",
+                hint="leave it out: the store can have no object of that name",
+            )
         if not _BUCKET.fullmatch(ref.bucket):
-            raise InvalidRequest(f"{ref.bucket[:80]!r} is not the name of a bucket")
+            raise InvalidRequest(
+                f"{ref.bucket[:80]!r} is not the name of a bucket",
+                hint="bucket and key are two fields; a bucket is 1 to 255 of A-Z a-z 0-9 . _ : -",
+            )
         if len(self._blob) + len(key) > MAX_BLOB_BYTES:
             raise BodyTooLarge(f"the keys of a dataset may have at most {MAX_BLOB_BYTES} bytes together")
         if ref.bucket not in self._buckets and len(self._buckets) >= MAX_BUCKETS:

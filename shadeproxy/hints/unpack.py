@@ -83,7 +83,8 @@ class ManifestReader:
                 chunk = self._gzip.unconsumed_tail or self._gzip.unused_data
                 raise_if_cancelled()
         except zlib.error as error:
-            raise MalformedBody(f"the gzip body is damaged: {error}") from None
+            hint = "pack it again; nothing may follow the last gzip member"
+            raise MalformedBody(f"the gzip body is damaged: {error}", hint=hint) from None
 
     def _bound_unpacked(self) -> None:
         if self._seen_bytes > FREE_BYTES + MAX_RATIO * self._packed_bytes:

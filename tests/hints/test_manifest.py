@@ -133,6 +133,7 @@ def test_a_bad_line_is_named(bad, text):
     with pytest.raises((InvalidRequest, MalformedBody)) as caught:
         read(TWO + lines(bad))
     assert text in str(caught.value)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -300,8 +301,9 @@ def test_gzip_members_may_follow_each_other():
     ],
 )
 def test_damaged_gzip_is_told(body, text):
-    with pytest.raises(MalformedBody, match=text):
+    with pytest.raises(MalformedBody, match=text) as caught:
         read(body)
+    assert caught.value.hint
 
 
 def test_zlib_is_not_gzip():

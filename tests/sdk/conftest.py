@@ -216,12 +216,10 @@ class FakeProxy(FakeStore):
         query = {name: float(value) for name, (value,) in parse_qs(parts.query).items() if name in QUERY}
         query |= {"format": 1.0} if "format=jsonl" in parts.query else {}
         answer = self.control(method, path.split("/"), query, body)
-        if answer == 409:
-            handler.reply(409, b'{"error": {"code": "conflict", "message": "in use", "hint": ""}}')
-        elif answer == 400:
-            handler.reply(400, b'{"error": {"code": "invalid_request", "message": "past", "hint": ""}}')
-        elif answer == 422:
-            handler.reply(422, b'{"error": {"code": "not_feasible", "message": "0.25 of it", "hint": ""}}')
+        if isinstance(answer, int):
+            code, message = REFUSALS[answer]
+            error = {"code": code, "message": message, "hint": ""}
+            handler.reply(answer, json.dumps({"error": error}).encode())
         elif answer is None:
             handler.reply(404, b'{"error": {"code": "unknown_name", "message": "unknown", "hint": ""}}')
         else:
@@ -326,8 +324,10 @@ class FakeProxy(FakeStore):
         return {}
 
     def register(self, name, body):
-        if body[:2] == b"\x1f\x8b":
-            lines = [json.loads(line) for line in gzip.decompress(body).splitlines()]
+        packed = body[:2] == b"\x1f\x8b"
+        if packed or b"\n" in body:
+            unpacked = gzip.decompress(body) if packed else body
+            lines = [json.loads(line) for line in unpacked.splitlines()]
             entries = [(r["bucket"], r["key"], r.get("offset", 0), r.get("length")) for r in lines]
         else:
             spec = json.loads(body)
@@ -344,6 +344,12 @@ class FakeProxy(FakeStore):
 
 
 QUERY = {"rank", "offset", "epoch"}
+REFUSALS = {
+    400: ("invalid_request", "past"),
+    409: ("conflict", "in use"),
+    413: ("body_too_large", "a bomb"),
+    422: ("not_feasible", "0.25 of it"),
+}
 SAMPLES = {f"{i % 3}/{i:03d}": bytes([i]) * (i + 1) for i in range(40)}
 
 

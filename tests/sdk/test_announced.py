@@ -198,6 +198,16 @@ def test_epochs_are_counted_where_nobody_sets_them(make_job, proxy):
     assert job.epoch == 2
 
 
+@pytest.mark.parametrize("told", [None, "first", lambda: 3])
+def test_an_epoch_of_the_sampler_that_is_no_number_is_not_used(make_job, proxy, told):
+    sampler = SequentialSampler(Numbers())
+    sampler.epoch = told
+    job = make_job()
+    announced = shade.announce(sampler, job, announce_epochs=0)
+    assert [list(announced) for _ in range(2)] == [list(range(40))] * 2
+    assert job.epoch == 1
+
+
 def test_position_is_reported_less_what_the_loader_holds(make_job, proxy):
     job = make_job()
     iterator = iter(shade.announce(BatchSampler(range(40), 4, drop_last=False), job, ahead=8))

@@ -1,5 +1,6 @@
 """The thread that delivers: one for each process, also after a fork."""
 
+import contextlib
 import os
 import threading
 
@@ -48,4 +49,25 @@ def test_who_asks_while_it_starts_makes_no_second_thread(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", slow)
     sender.start()
     assert len(started) == 1
+    assert sender.close(20)
+
+
+def test_two_threads_that_start_it_at_once_start_one(monkeypatch):
+    sender = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
+    delivering, init, both = [], threading.Thread.__init__, threading.Barrier(2)
+
+    def slow(thread, *arguments, **options):
+        if options.get("name") == "test":
+            delivering.append(thread)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+        init(thread, *arguments, **options)
+
+    reporters = [threading.Thread(target=sender.start) for _ in range(2)]
+    monkeypatch.setattr(threading.Thread, "__init__", slow)
+    for reporter in reporters:
+        reporter.start()
+    for reporter in reporters:
+        reporter.join()
+    assert len(delivering) == 1
     assert sender.close(20)

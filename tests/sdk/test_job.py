@@ -232,6 +232,42 @@ def test_wrong_progress_never_raises(make_job):
     assert job.stats().rejected == 1
 
 
+def test_a_wait_that_is_no_time_does_not_spoil_later_ones(make_job, proxy):
+    job = make_job()
+    for position, stall_s in ((5, math.nan), (5, math.inf), (5, -1.0), (-5, 0.0)):
+        job.progress(position, stall_s)
+    assert job.stats().rejected == 4
+    job.progress(7, 0.25)
+    assert job.flush()
+    assert proxy.progress == [{"epoch": 0, "position": 7, "stall_s": 0.25, "rank": 0}]
+
+
+def test_batches_that_end_in_something_without_a_length_are_timed(make_job):
+    batches = [(torch.rand(2), torch.tensor(3)), (1, 2.5), (torch.rand(2), None)]
+    assert list(make_job().timed(batches)) == batches
+
+
+def test_no_report_stops_a_sampler(make_job, caplog):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance", batch_size=4)
+    job.report([1], [10**400])
+    sampler.set_epoch(1)
+    assert len(list(sampler)) == 40
+    assert job.stats().rejected == 1
+    assert "a report was not used" in caplog.text
+
+
+def test_huge_losses_do_not_spoil_later_draws(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance", batch_size=4, coverage_epochs=40)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        read = list(sampler)
+        job.report(read, np.full(40, 1e308))
+    assert math.isfinite(job.mean_loss)
+    assert len(set(read)) > 20
+
+
 def test_timed_passes_any_batch_through(make_job):
     batches = [{"x": 1}, 3, [], (1, 2)]
     assert list(make_job().timed(batches)) == batches

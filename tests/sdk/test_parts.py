@@ -174,6 +174,22 @@ def test_empty_manifest_says_what_to_check():
         shade.Manifest.from_entries("m", [])
 
 
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (shade.Entry("train", "a", 100), "give both"),
+        (shade.Entry("train", "a", 0, -7), "give both"),
+        (shade.Entry("train", "a", -3, 7), "give both"),
+        (shade.Entry("train/a", "b"), "without s3://"),
+        (shade.Entry("", "b"), "without s3://"),
+        (shade.Entry("train", ""), "without s3://"),
+    ],
+)
+def test_an_entry_that_names_no_sample_is_refused(entry, text):
+    with pytest.raises(shade.ConfigError, match=text):
+        shade.Manifest.from_entries("parts", [shade.Entry("train", "good"), entry])
+
+
 def test_a_breaker_without_an_alternative_probes_earlier():
     now = [0.0]
     breaker = CircuitBreaker(1.0, max_pause_s=60.0, clock=lambda: now[0])

@@ -203,7 +203,8 @@ def test_a_thread_that_finds_its_dataset_taken_after_another_one_did_goes_on(mak
         handler.reply(409, b'{"error": {"code": "conflict", "message": "in use", "hint": ""}}')
 
     proxy.more[f"datasets/{taken}"] = late
-    assert job.residency() is None
+    job.report([1], [1.0])
+    job.flush()
     assert job.name == other(job)
     assert len(warnings()) == 1
 
@@ -223,6 +224,21 @@ def test_another_server_in_the_proxys_place_raises_nothing(make_job, proxy, warn
     job.report([2], [1.0])
     assert job.flush()
     assert sorted(proxy.scores["run"]) == [1, 2]
+
+
+def test_a_list_that_packs_too_well_is_sent_unpacked(client, proxy, monkeypatch):
+    register, packed = proxy.register, []
+
+    def refuse_bombs(name, body):
+        packed.append(body[:2] == b"\x1f\x8b")
+        return 413 if packed[-1] else register(name, body)
+
+    monkeypatch.setattr(proxy, "register", refuse_bombs)
+    manifest = shade.Manifest.from_entries("twice", [shade.Entry("train", "0/000")] * 1000)
+    client.job("run", dataset=manifest, interval_s=3600.0).close(20)
+    assert packed == [True, False]
+    assert len(proxy.datasets["twice"]) == 1000
+    assert manifest.registered == manifest.digest
 
 
 def test_needs_go_with_the_registration(make_job, proxy):

@@ -312,3 +312,15 @@ def test_a_job_that_the_proxy_forgot_registers_again_without_beginning_a_run(mak
     report_everything(job)
     assert job.flush()
     assert begun(proxy) == ["begins=0", ""]
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 63, 1.5, None, "a"])
+def test_a_seed_that_could_fail_in_a_later_epoch_is_refused_at_once(make_job, seed):
+    with pytest.raises(shade.ConfigError, match=r"^seed .*: give an integer from 0 to "):
+        shade.ShadeSampler(make_job(), "importance", seed=seed)
+
+
+def test_a_seed_may_be_an_integer_of_numpy(make_job):
+    job = make_job()
+    ours = shade.ShadeSampler(job, seed=np.int64(3)).order(1)
+    assert ours.tolist() == shade.ShadeSampler(job, seed=3).order(1).tolist()

@@ -5,7 +5,7 @@ Slices keep the calls short. Law: both ways accept the same bodies, and refuse o
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -103,4 +103,11 @@ def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]
 
 def _shape(kind: object) -> str:
     fields = getattr(kind, "__struct_fields__", ())
-    return f"fields: {', '.join(fields)}" if fields else "see /openapi.json"
+    if not fields:
+        return "see /openapi.json"
+    choices = [
+        f"; {name} is one of {', '.join(map(str, get_args(one)))}"
+        for name, one in get_type_hints(kind).items()
+        if get_origin(one) is Literal
+    ]
+    return f"fields: {', '.join(fields)}{''.join(choices)}"

@@ -117,7 +117,8 @@ class Operations:
         if operation is None:
             raise UnknownName(
                 f"no operation has the id {operation_id[:80]!r}",
-                hint="GET /v1/operations lists them; one that ended is forgotten after an hour",
+                hint="GET /v1/operations lists them; one that ended is forgotten after an hour,"
+                " all of them at a restart",
             )
         return operation
 

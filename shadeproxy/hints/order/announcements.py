@@ -113,7 +113,7 @@ class Announcements:
         before = 0 if known is None else len(known)
         if new.offset > before:
             raise InvalidRequest(
-                f"offset {new.offset}, but of epoch {new.epoch} and rank {new.rank} {before} ids are known",
+                f"offset {new.offset}, but rank {new.rank} has announced {before} ids of epoch {new.epoch}",
                 hint=f"send pieces in order: the next one begins at offset={before}",
             )
         more = new.offset + len(new.ids) - before

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadeproxy.api.control import decoding
-from shadeproxy.api.control.bodies import OrderBody, ScoresBody
+from shadeproxy.api.control.bodies import LogLevelWanted, OrderBody, ScoresBody
 from shadeproxy.api.control.decoding import Column, SampleId, decode, decode_columns
 from shadeproxy.core.errors import InvalidRequest, MalformedBody
 
@@ -96,3 +96,9 @@ def test_no_slice_is_longer_than_it_may_be(monkeypatch):
     _, arrays = decode_columns(json.dumps({"ids": ids}).encode(), OrderBody, ORDER)
     assert arrays["ids"].tolist() == ids
     assert max(decoded) < 64 * 1024 + 16
+
+
+def test_a_wrong_choice_is_told_which_ones_there_are():
+    with pytest.raises(InvalidRequest) as caught:
+        decode(b'{"level": "loud"}', LogLevelWanted)
+    assert caught.value.hint == "fields: level; level is one of debug, info, warning, error"

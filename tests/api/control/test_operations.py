@@ -145,7 +145,7 @@ async def test_an_operation_that_is_not_known(client, refused, method):
     answer = await getattr(client, method)("/v1/operations/nope")
     assert await refused(answer, 404, "unknown_name") == (
         "no operation has the id 'nope' | GET /v1/operations lists them;"
-        " one that ended is forgotten after an hour"
+        " one that ended is forgotten after an hour, all of them at a restart"
     )
 
 

@@ -235,6 +235,13 @@ def test_owners_that_cannot_be_read_are_not_used(client, manifest, cluster, near
     assert cluster.batches() == [IDS, [], []]
 
 
+def test_a_proxy_that_knows_no_others_reads_all_by_itself(client, manifest, cluster, near):
+    """A proxy whose log does not answer knows no view: it offers owners, and names none."""
+    cluster.names, cluster.controls, cluster.owner = [], [], []
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert cluster.batches() == [IDS, [], []]
+
+
 def test_owners_bring_their_samples_while_the_called_proxy_refuses(client, manifest, cluster, near):
     assert client.read_many(manifest, IDS) == near.bodies
     near.refusals["batch"] = 500, "internal"
