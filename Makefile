@@ -8,6 +8,7 @@ REQUESTS ?= 200000
 SEED ?= 1
 EXAMPLES ?= 2000
 WORKERS ?= 4
+CACHE ?= .pytest_cache
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
@@ -44,7 +45,7 @@ demo: $(VENV)/.demo ## Train a model through the proxy, compare, write demo-repo
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev ## All tests that need no other server
 	@# Files of tests side by side, more of them than cores: half of the time they wait.
-	@$(BIN)/python -m pytest -q -m "not rgw" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -o cache_dir=$(CACHE) -m "not rgw" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev ## Format, lint, types, layers
 	@$(BIN)/ruff format --check --quiet $(CODE)
@@ -65,7 +66,7 @@ bench: $(VENV)/.bench ## Measure beside nginx, Ceph RGW and stock clients, write
 	@$(BIN)/shadeproxy bench $(if $(SUITE),--suite $(SUITE)) $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)")
 
 test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)
-	@$(BIN)/python -m pytest -q -m rgw tests/rgw tests/origin
+	@$(BIN)/python -m pytest -q -o cache_dir=$(CACHE) -m rgw tests/rgw tests/origin
 
 test-harness: $(VENV)/.dev ## Short runs of `chaos`, `chaos-cluster` and `crash`, and that planted faults make them fail
 	@$(BIN)/python -m pytest -q -m harness

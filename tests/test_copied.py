@@ -3,12 +3,16 @@
 import os
 import signal
 import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.support import copied_programs
 from tests.support.copied import Copy, original, run_command
-from tests.support.served import COPIED_SERVE
+from tests.support.served import COPIED_SERVE, wait_for
+from tests.support.workers import wait_for_workers
 
 SLEEP = "import time; print(flush=True); time.sleep(300)"
 
@@ -18,10 +22,10 @@ def start(tmp_path):
     """Start a copy that writes its errors to ``tmp_path / "log"``."""
     started: list[Copy] = []
 
-    def start(*arguments: str, environment: dict[str, str] | None = None) -> Copy:
+    def start(*arguments: str, environment: dict[str, str] | None = None, **how: bool) -> Copy:
         with (tmp_path / "log").open("ab") as log:
             copy = original().start(
-                list(arguments), stderr=log.fileno(), environment=os.environ | (environment or {})
+                list(arguments), stderr=log.fileno(), environment=os.environ | (environment or {}), **how
             )
         started.append(copy)
         return copy
@@ -68,6 +72,22 @@ def test_the_command_line_runs_as_in_a_new_interpreter(start, capfd):
     assert start(*serve, "nothing").wait(30) == 2
 
 
+def test_a_script_has_its_arguments_and_finds_what_is_beside_it(start, tmp_path, capfd):
+    (tmp_path / "beside.py").write_text("VALUE = 7")
+    (tmp_path / "script.py").write_text("import sys, beside; print(__name__, sys.argv, beside.VALUE)")
+    script = str(tmp_path / "script.py")
+    assert start(script, "a b").wait(30) == 0
+    assert capfd.readouterr().out == f"__main__ {[script, 'a b']} 7\n"
+
+
+def test_it_may_have_a_session_of_its_own(start):
+    assert os.getsid((other := start("-c", SLEEP)).pid) == os.getsid(0) != other.pid
+    copy = start("-c", SLEEP, own_session=True)
+    assert os.getsid(copy.pid) == copy.pid
+    os.killpg(copy.pid, signal.SIGTERM)
+    assert copy.wait(30) == -signal.SIGTERM
+
+
 def test_signals_reach_it_and_end_it(start):
     copy = start("-c", SLEEP)
     assert copy.poll() is None
@@ -99,6 +119,62 @@ def test_a_copy_has_no_descriptor_of_the_original(start, capfd):
 def test_what_only_a_new_interpreter_would_use_is_refused(start):
     with pytest.raises(AssertionError, match="only a new interpreter"):
         start("-c", "pass", environment={"PYTHONOPTIMIZE": "1"})
+
+
+def test_a_program_of_the_products_own_code_has_pipes_and_is_a_copy(tmp_path):
+    with (tmp_path / "log").open("wb") as log:
+        program = copied_programs.start(
+            [sys.executable, "-m", "json.tool", "--compact"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=log, env=os.environ, start_new_session=True,
+        )  # fmt: skip
+    assert isinstance(program, Copy)
+    with program.stdin, program.stdout:
+        program.stdin.write(b'{"a":  1}')
+        program.stdin.close()
+        assert program.stdout.read() == b'{"a":1}\n'
+        assert program.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "variables"),
+    [([sys.executable, "-c", "pass"], {}), (["true"], {}),
+     ([sys.executable, "-m", "this"], {"PYTHONOPTIMIZE": "1"})],
+)  # fmt: skip
+def test_other_programs_are_started_as_they_are(tmp_path, command, variables):
+    with (tmp_path / "log").open("wb") as log:
+        program = copied_programs.start(
+            command, stdout=log, stderr=log, env=os.environ | variables, start_new_session=True
+        )
+    assert isinstance(program, subprocess.Popen)
+    assert program.wait(30) == 0
+
+
+def test_workers_are_copies_with_a_command_line_and_request_ids_of_their_own(serve, tmp_path):
+    (tmp_path / "buckets" / "data").mkdir(parents=True)
+    (tmp_path / "buckets" / "data" / "k").write_bytes(b"body")
+    served = serve(origin__kind="file", origin__path=str(tmp_path / "buckets"), s3__workers="2")
+    (worker,) = wait_for_workers(served)
+    line = Path(f"/proc/{worker}/cmdline").read_bytes().rstrip(b"\0")
+    assert line == b"\0".join([sys.executable.encode(), b"-c", b"shadeproxy.app.worker"])
+
+    def seen() -> bool:
+        with urllib.request.urlopen(f"{served.s3}/data/k", timeout=30) as answer:
+            ids.add(answer.headers["x-amz-request-id"][:8])
+        return len(ids) == 2
+
+    ids = set[str]()
+    wait_for(seen)
+    assert served.stop() == 0
+    wait_for(lambda: not Path(f"/proc/{worker}").exists())
+
+
+def test_a_worker_that_is_killed_is_replaced_by_a_copy(serve, tmp_path):
+    (tmp_path / "buckets" / "data").mkdir(parents=True)
+    served = serve(origin__kind="file", origin__path=str(tmp_path / "buckets"), s3__workers="2")
+    (worker,) = wait_for_workers(served)
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{worker}").exists())
+    assert wait_for_workers(served) != [worker]
 
 
 def test_a_command_is_run_to_its_end_and_its_output_kept(tmp_path):

@@ -58,7 +58,6 @@ TABLE = {
     "api.control.bodies": "api/control/test_jobs.py",
     "api.control.columns": "api/control/test_frozen.py",
     "api.control.context": "api/control/test_admin.py",
-    "api.control.examples": "e2e/test_openapi.py",
     "api.control.frames": "api/control/reads/test_frames.py",
     "api.control.guard": "api/control/test_guarded.py",
     "api.control.locate": "api/control/reads/test_locate.py",

@@ -106,7 +106,7 @@ class OwnerReads:
         return _Share(owner, calls, call, decision)
 
     def _offers(self, calls: BulkCalls, owner: Owner, timeout_s: float) -> Offers:
-        """Return the calls that the proxy offers to callers here, after a check of its name."""
+        """Return the calls that a proxy offers to this host. Raises BadAnswer if it is not ``owner``."""
         control, connections = calls.control, calls.connections
         answer = control.call(connections, "GET", "/v1/cluster", timeout_s=timeout_s)
         if read_json(answer, control.url).get("node") != owner.node:

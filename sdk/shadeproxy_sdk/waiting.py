@@ -29,8 +29,8 @@ _LONGEST_LINGER_S = 600.0
 
 class LoaderWatch:
     """Checks regularly whether the loop waits. ``waited`` is called at each check that finds the loop
-    waiting, with the seconds since the last check. ``found`` is called with the loader's iterator when it is
-    found first.
+    waiting, with the seconds since the last check. ``found`` is called with the loader's iterator when the
+    first check finds it.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ class Heartbeat:
         self._hurry.clear()
 
     def due_s(self, began_s: float) -> float:
-        """Return when the beat after the one that began at ``began_s`` is due, if no change is awaited."""
+        """Return when the next beat is due, unless a change hurries it. ``began_s``: when the last began."""
         soonest_s = self._soonest_s(began_s)
         if self.problem:
             # A new life of the log stays closed for some time after the first beat that it answers.

@@ -229,7 +229,7 @@ class OwnedObjects:
         return self._place(member, member.view, object_hash(ref)).named
 
     def writes_here(self, ref: ObjectRef) -> bool:
-        """See ``Ownership.writes_here``. Without a view no other process is known that could write."""
+        """See ``Ownership.writes_here``. True without a view: then no other process is known to write."""
         view = None if self._member is None else self._member.view
         return view is None or self._member is None or view.owner(object_hash(ref)) == self._member.node
 

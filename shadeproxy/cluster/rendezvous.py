@@ -28,7 +28,7 @@ computed one is below 1e-9: it rises strictly with u, and equal weights give the
 _ODD = tuple(1.0 / power for power in range(15, 0, -2))
 """Coefficients of artanh(s) / s = 1 + s^2/3 + s^4/5 + ..., highest power first; |s| is at most 1/3."""
 _BLOCK = 1 << 16
-"""Objects at a time in the form for columns, so that its temporary columns stay in the processor's cache."""
+"""Number of objects whose owners are found at a time: their columns fit into the processor's cache."""
 
 Hashes = NDArray[np.uint64]
 

@@ -113,7 +113,7 @@ class Replication:
         return result
 
     async def begin_place(self, place: PlaceEvent) -> Any:
-        """Begin to pin, unpin or purge a prefix at every proxy; return what ``on_place`` returned here."""
+        """Begin to pin, unpin or purge a prefix at every proxy. Return the result of ``on_place`` here."""
         return await self._send(place, Packed(place))
 
     async def _make(self, change: Any) -> Any:

@@ -82,11 +82,10 @@ class Page(NamedTuple):
 
 
 class Intent(Enum):
-    """Purpose of a call of the engine. Only DEMAND counts in hit ratios, and it goes before the others."""
+    """Purpose of a call of the engine. Only DEMAND counts in hit ratios."""
 
     DEMAND = auto()
     PREFETCH = auto()
-    PEER = auto()
 
 
 class Source(StrEnum):

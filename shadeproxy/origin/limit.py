@@ -61,8 +61,7 @@ class Slots:
         self._what = what
         self._kept = kept
         self._held: dict[str, int] = {}
-        self._urgent: _Queue = FairQueue()
-        self._others: _Queue = FairQueue()
+        self._queue: _Queue = FairQueue()
         self.resize(count)
 
     def resize(self, count: int) -> None:
@@ -75,19 +74,18 @@ class Slots:
     @property
     def waiting(self) -> int:
         """Number of requests that now wait for a slot."""
-        return self._urgent.count + self._others.count
+        return self._queue.count
 
-    async def take(self, *, urgent: bool = True) -> str:
+    async def take(self) -> str:
         """Acquire a slot in turn; return the client to which it is charged. Raises Overloaded."""
         client = CLIENT.get()
         if self.taken < self.count and self._may(client):
             self._count(client)
             return client
-        queue = self._urgent if urgent else self._others
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (client, future)
-        queue.add(client, entry)
-        give, withdraw = partial(self.give, client), partial(queue.remove, client, entry)
+        self._queue.add(client, entry)
+        give, withdraw = partial(self.give, client), partial(self._queue.remove, client, entry)
         if not await granted(future, self._max_wait_s, give=give, withdraw=withdraw):
             raise self._refused()
         return client
@@ -112,19 +110,18 @@ class Slots:
             held = self._held.pop(client) - 1
             if held:
                 self._held[client] = held
-            if (self._urgent.count or self._others.count) and self.taken < self.count:
+            if self._queue.count and self.taken < self.count:
                 self._pass_on()
 
     def _pass_on(self) -> bool:
         """Give a free slot to the next waiter that may have it; return whether there was one."""
-        for queue in (self._urgent, self._others):
-            entry = queue.take(self._may) if queue.count else None
-            if entry is not None:
-                next_client, future = entry
-                self._count(next_client)
-                future.set_result(None)
-                return True
-        return False
+        entry = self._queue.take(self._may)
+        if entry is None:
+            return False
+        next_client, future = entry
+        self._count(next_client)
+        future.set_result(None)
+        return True
 
     def _may(self, client: str) -> bool:
         return self._held.get(client, 0) < self._most
@@ -307,7 +304,7 @@ class LimitedOrigin(WrappedOrigin):
             return self._reads.take_shared(link, intent)
         if intent is Intent.PREFETCH and self._reads.taken >= self._reads.prefetched:
             raise Overloaded("no read of the origin is to spare for prefetching")
-        return self._reads.take(urgent=intent is Intent.DEMAND)
+        return self._reads.take()
 
     @asynccontextmanager
     async def _paced_read(self, limited: "_LimitedRead") -> AsyncIterator[OriginRead]:

@@ -206,7 +206,7 @@ class Predictor:
         return samples * (loop.client_s + (1 - hit_ratio) * loop.miss_s) / lanes
 
     def _replayed(self, epoch: ProfiledEpoch, own_s: float) -> float:
-        """Return the replayed time of a profiled epoch over its measured time."""
+        """Return how many times as long as measured the replay of a profiled epoch takes."""
         profile = self.profile
         loop = self._loop(Setting(self.loader.workers, profile.announced, profile.cache_bytes), own_s)
         samples = round(epoch.samples / profile.world_size)

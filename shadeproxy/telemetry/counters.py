@@ -247,7 +247,7 @@ class OriginCounters(Counters):
 
     @property
     def latency_spread(self) -> float:
-        """Standard deviation of the logarithm of latencies; 0 before the first."""
+        """Standard deviation of the logarithm of latencies; 0 before the first request."""
         if not self.requests:
             return 0.0
         mean = self.log_sum / self.requests

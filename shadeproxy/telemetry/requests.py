@@ -20,7 +20,6 @@ REQUEST_BOUNDS_S = (
 MAX_GROUPS = 1024
 OTHER_STATUS = 0
 """The status of requests above ``MAX_GROUPS``."""
-LEAST_ERROR = 400
 
 
 class RequestKey(NamedTuple):

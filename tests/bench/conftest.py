@@ -14,6 +14,7 @@ from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.plan import Planned
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.server import Served, origin
+from tests.support.copied_programs import _copied_programs  # noqa: F401
 
 _FAKE = Path(__file__).parent / "fake_server.py"
 

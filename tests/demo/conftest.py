@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from shadeproxy.demo.report import DataSet, Epoch, Machine, Report, Run
+from tests.support.copied_programs import _copied_programs  # noqa: F401
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.copied import TRAINING, original
 from tests.support.redis_server import redis_server
 from tests.support.served import wait_for
 
@@ -80,12 +79,13 @@ class Training:
         self._directory = directory
         self._ranks = []
         for rank, proxy in enumerate(proxies):
-            command = [sys.executable, str(RANK), "--rank", str(rank), "--world-size", str(RANKS)]
+            command = [str(RANK), "--rank", str(rank), "--world-size", str(RANKS)]
             command += ["--control", proxy.control, "--mode", mode, "--directory", str(directory)]
             command += ["--pause", pause if rank == KILLED else ""]
             with (directory / f"log{rank}").open("wb") as log:
                 environment = os.environ | {"OMP_NUM_THREADS": "1"}
-                self._ranks.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+                streams = {"stdout": log.fileno(), "stderr": log.fileno()}
+                self._ranks.append(original(TRAINING).start(command, **streams, environment=environment))
 
     def __enter__(self):
         return self

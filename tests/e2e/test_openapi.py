@@ -14,7 +14,7 @@ import urllib.request
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from shadeproxy.api.control.examples import EXAMPLES as EXAMPLES_IN_ORDER
+from shadeproxy.api.control.openapi import EXAMPLES as EXAMPLES_IN_ORDER
 
 schemathesis = pytest.importorskip("schemathesis", reason="pip install --group test")
 

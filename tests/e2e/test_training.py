@@ -5,13 +5,13 @@ resume.
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.support.copied import TRAINING, original
 
 SAMPLES = 42  # not a multiple of ranks x batch: the last batch of an epoch is short
 TRAIN = Path(__file__).with_name("train_rank.py")
@@ -21,12 +21,13 @@ def train(proxy, directory: Path, mode: str, turn: int, *, die: str = "") -> lis
     """Run both ranks to the end, from their checkpoints if there are any; return their exit codes."""
     ranks = []
     for rank in range(2):
-        command = [sys.executable, str(TRAIN), "--rank", str(rank), "--control", proxy.control]
+        command = [str(TRAIN), "--rank", str(rank), "--control", proxy.control]
         command += ["--mode", mode, "--directory", str(directory)]
         command += ["--meeting", str(directory / f"meeting{turn}"), "--die", die if rank else ""]
         with (directory / f"log{turn}-{rank}").open("wb") as log:
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            ranks.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+            streams = {"stdout": log.fileno(), "stderr": log.fileno()}
+            ranks.append(original(TRAINING).start(command, **streams, environment=environment))
     try:
         return [rank.wait(120) for rank in ranks]
     finally:

@@ -36,18 +36,17 @@ async def settle():
         await asyncio.sleep(0)
 
 
-async def test_demand_goes_before_peers_and_each_in_order(limited):
+async def test_reads_get_their_slots_in_order(limited):
     order, leave = [], asyncio.Event()
-    names = ["first", "peer-1", "peer-2", "demand-1", "demand-2"]
+    names = ["first", "second", "third", "fourth", "fifth"]
     tasks = []
     for name in names:
-        intent = Intent.PEER if name.startswith("peer") else Intent.DEMAND
-        tasks.append(asyncio.create_task(hold(limited, order, name, intent, leave)))
+        tasks.append(asyncio.create_task(hold(limited, order, name, Intent.DEMAND, leave)))
         await settle()
     assert (order, limited.open_now, limited.waiting) == (["first"], 1, 4)
     leave.set()
     await asyncio.gather(*tasks)
-    assert order == ["first", "demand-1", "demand-2", "peer-1", "peer-2"]
+    assert order == names
     assert (limited.open_now, limited.waiting) == (0, 0)
 
 
@@ -57,7 +56,7 @@ async def test_a_cancelled_waiter_leaves_no_trace(limited, grant_first):
     first = asyncio.create_task(hold(limited, order, "first", Intent.DEMAND, leave))
     await settle()
     given_up = asyncio.create_task(hold(limited, order, "given up", Intent.DEMAND, leave))
-    last = asyncio.create_task(hold(limited, order, "last", Intent.PEER, leave))
+    last = asyncio.create_task(hold(limited, order, "last", Intent.DEMAND, leave))
     await settle()
     if grant_first:
         # The slot is granted and the waiter is cancelled in one turn of the loop.
@@ -79,17 +78,16 @@ async def test_a_failed_open_gives_its_slot_back(limited):
     assert limited.open_now == 0
 
 
-@pytest.mark.parametrize("intent", [Intent.DEMAND, Intent.PEER])
-async def test_the_wait_for_a_slot_ends_and_leaves_no_trace(intent):
+async def test_the_wait_for_a_slot_ends_and_leaves_no_trace():
     limited = limited_to(1, max_wait_s=0.02)
     async with limited.open(REF):
         with pytest.raises(
             Overloaded, match=r"all 1 reads .* taken for 0\.02 s.*; .*raise origin\.max_connec"
         ):
-            async with limited.open(REF, intent=intent):
+            async with limited.open(REF):
                 pass
         assert (limited.open_now, limited.waiting) == (1, 0)
-    async with limited.open(REF, intent=intent):
+    async with limited.open(REF):
         assert limited.open_now == 1
     assert limited.open_now == 0
 

@@ -1,4 +1,4 @@
-"""Programs in Python as copies of one process that has imported the proxy's modules.
+"""Programs in Python as copies of one process that has imported their modules.
 
 A new interpreter needs more than half a second of CPU to import them, which is most of what a proxy uses in a
 test; a copy needs a few milliseconds. A copy is a process of its own in all else: it has the environment, the
@@ -18,12 +18,20 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
+PROXY = (
+    "shadeproxy.app.serve", "shadeproxy.app.worker", "shadeproxy.cli.main", "tests.support.copied_workers",
+)  # fmt: skip
+"""The modules of a proxy and its workers."""
+TRAINING = ("torch", "shadeproxy_sdk", "shadeproxy.demo.train")
+"""The modules of a training."""
 COPY = "a copy"
 """In place of the path of an interpreter: a copy runs the program."""
 _ROOT = Path(__file__).parents[2]
@@ -41,6 +49,8 @@ class Copy:
         self._descriptor = os.pidfd_open(pid)
         self.pid = pid
         self.returncode: int | None = None
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = None
 
     def poll(self) -> int | None:
         """Return the exit status; None: it runs."""
@@ -77,32 +87,46 @@ class Copy:
 
 
 class Original:
-    """The process that is copied. It ends when this object is closed, or this process ends."""
+    """The process that is copied, with ``modules`` imported. It ends when this object is closed, or this
+    process ends.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: tuple[str, ...]) -> None:
         self._lock = threading.Lock()
         self._environment = _read_at_start(os.environ)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
             self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()])
 
+    def can_start(self, environment: Mapping[str, str]) -> bool:
+        """Return whether a copy with this environment behaves as a new interpreter would."""
+        return _read_at_start(environment) == self._environment
+
     def start(
-        self, arguments: list[str], *, stdout: int = 1, stderr: int, environment: dict[str, str]
+        self,
+        arguments: list[str],
+        *,
+        stdin: int = 0,
+        stdout: int = 1,
+        stderr: int,
+        environment: Mapping[str, str],
+        own_session: bool = False,
     ) -> Copy:
-        """Start a copy that does what an interpreter with these arguments would: ``-m module`` or ``-c text``
-        with the arguments of the program.
+        """Start a copy that does what an interpreter with these arguments would: ``-m module``, ``-c text``
+        or the path of a script, with the arguments of the program.
         """
-        assert _read_at_start(environment) == self._environment, "only a new interpreter would use them"
+        assert self.can_start(environment), "only a new interpreter would use them"
         mask = os.umask(0)
         os.umask(mask)
         order = {
             "arguments": arguments,
-            "environment": environment,
+            "environment": dict(environment),
             "directory": str(Path.cwd()),
             "mask": mask,
+            "own_session": own_session,
         }
-        return Copy(self, self._ask(order, 0, stdout, stderr))
+        return Copy(self, self._ask(order, stdin, stdout, stderr))
 
     def status_of(self, pid: int) -> int:
         """Return the exit status of a copy that has ended, and forget it."""
@@ -119,9 +143,9 @@ class Original:
 
 
 @cache
-def original() -> Original:
-    """Return the one original of this process, which is started by the first call."""
-    made = Original()
+def original(modules: tuple[str, ...] = PROXY) -> Original:
+    """Return the one original of this process for these modules, which is started by the first call."""
+    made = Original(modules)
     atexit.register(made.close)
     return made
 
@@ -150,7 +174,7 @@ def run_command(
         return CompletedProcess(arguments, status, *texts)
 
 
-def _read_at_start(environment: Any) -> dict[str, str]:
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
 
 
@@ -163,7 +187,7 @@ def _make_copies(control: socket.socket) -> dict[str, Any]:
         order: dict[str, Any] = json.loads(message)
         if "ended" in order:
             _, answer = os.waitpid(order["ended"], 0)
-        elif (answer := os.fork()) == 0:
+        elif (answer := _fork(own_session=order["own_session"])) == 0:
             for stream, descriptor in enumerate(descriptors):
                 os.dup2(descriptor, stream)
         for descriptor in descriptors:
@@ -173,6 +197,19 @@ def _make_copies(control: socket.socket) -> dict[str, Any]:
         control.send(str(answer).encode())
 
 
+def _fork(*, own_session: bool) -> int:
+    """Fork, and return once the copy has its session, so that signals to its process group reach it."""
+    ready, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0 and own_session:
+        os.setsid()
+    os.close(theirs)
+    if pid:
+        os.read(ready, 1)
+    os.close(ready)
+    return pid
+
+
 def _run(order: dict[str, Any]) -> None:
     """Run the program of an order in this process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -180,23 +217,30 @@ def _run(order: dict[str, Any]) -> None:
     os.chdir(order["directory"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    kind, program, *arguments = order["arguments"]
-    sys.argv = [program if kind == "-m" else kind, *arguments]
+    if (workers := sys.modules.get("tests.support.copied_workers")) is not None:
+        workers.copy_workers()
+    kind, *rest = order["arguments"]
     if kind == "-m":
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        sys.argv = [kind, *rest[1:]]
         main = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(program, "<string>", "exec"), main.__dict__)
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv = [kind, *rest]
+        sys.path[0] = str(Path(kind).parent)
+        runpy.run_path(kind, run_name="__main__")
 
 
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and thereby this process
-    import shadeproxy.app.serve
-    import shadeproxy.cli.main  # noqa: F401
-
+    _, channel, *modules = sys.argv
+    for name in modules:
+        import_module(name)
     gc.collect()
     gc.freeze()  # else each copy would write to the pages of all these objects when it collects
-    with socket.socket(fileno=int(sys.argv[1])) as control:
+    with socket.socket(fileno=int(channel)) as control:
         order = _make_copies(control)
     _run(order)
 

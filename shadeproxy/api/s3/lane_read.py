@@ -84,7 +84,7 @@ class BeginsReads(KeepsReadings[EngineReading], Protocol):
 
 
 class LaneOutlet(HasPeer, Protocol):
-    """The client's connection (connection.py), as a read that is answered by callbacks uses it."""
+    """The calls of a client's connection (connection.py) that a read answered by callbacks needs."""
 
     @property
     def paused(self) -> bool:
@@ -193,7 +193,7 @@ class LaneRead(Generic[_Reading]):
             self._by_task()
 
     def cancel(self) -> None:
-        """Leave, because the client is gone; idempotent."""
+        """Give the read up, because the client is gone. Later calls do nothing."""
         if not self._left:
             self._leave(CLIENT_CLOSED)
 

@@ -253,8 +253,8 @@ class EngineReading:
         return self._late.get(number, self.deadline)
 
     async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
-        """Leave the flight of a page that failed with ``error``, and read the page from its tier instead, if
-        the tier was only too slow. Return None if no tier has the page in the present version.
+        """Leave the flight of a page, which failed with ``error``. If the flight began because a tier was too
+        slow, read the page from that tier now. Return None if no tier has the page in the present version.
         """
         self.done(number)
         if number not in self._late or isinstance(error, ObjectChanged):

@@ -1,4 +1,5 @@
-"""One page that a worker fetches, as the coordinator sees it: one more way to read the origin by callbacks.
+"""One page that a worker fetches, as the coordinator sees it. The flight reads it by callbacks, as it would
+from the origin.
 
 Laws: the flight sees bytes only after the worker has reported them. A worker that ends, is stuck or fails
 counts as an origin that broke off. A task then continues after the bytes that came, unless only the worker

@@ -11,7 +11,8 @@ from shadeproxy_bench.reliability.memory.report import markdown, plot, progress_
 from shadeproxy_bench.reliability.memory.run import Plan, judge, memory_run
 from shadeproxy_bench.reliability.memory.stream import MIB
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# Memory is counted, which copies share with their original.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.new_interpreter]
 
 _HERE = Path(__file__).parent
 _SMALL = Plan(

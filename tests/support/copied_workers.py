@@ -1,0 +1,121 @@
+"""Workers of a copied proxy as copies of the coordinator, which has their modules too.
+
+A copied worker has no memory settings of glibc of its own, and its command line in /proc is cut to the length
+of that of the first process.
+"""
+
+import asyncio
+import ctypes
+import faulthandler
+import gc
+import itertools
+import os
+import secrets
+import signal
+import sys
+import traceback
+import types
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from shadeproxy.api.s3 import compiled
+from shadeproxy.app.workers import CRADLE
+from shadeproxy.core import tracing
+
+_BEGIN, _END = 45, 46
+"""Numbers of the addresses of the command line among the fields behind the name in /proc/self/stat."""
+
+
+class CopiedWorker:
+    """A worker that was copied, with the calls of ``asyncio.subprocess.Process`` that are needed."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    async def wait(self) -> int:
+        """Return the exit status at the end of the process. This is called once."""
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, over.set)
+        try:
+            await over.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+        _, status = os.waitpid(self.pid, 0)  # noqa: ASYNC222 (it has ended)
+        return os.waitstatus_to_exitcode(status)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def copy_workers() -> None:
+    """Start workers of this process as its copies from now on."""
+    number_requests_anew()
+    start = asyncio.create_subprocess_exec
+
+    async def start_copy(*command: str, **how: Any) -> Any:
+        if CRADLE not in command:
+            return await start(*command, **how)
+        if (pid := os.fork()) == 0:
+            _be_worker(list(command), how["pass_fds"], how["env"])
+        return CopiedWorker(pid)
+
+    asyncio.create_subprocess_exec = start_copy  # type: ignore[assignment]
+
+
+def number_requests_anew() -> None:
+    """Give this process numbers of requests of its own, as importing their module does."""
+    tracing.NUMBERS = compiled.NUMBERS = itertools.count(secrets.randbits(60))
+
+
+def _be_worker(command: list[str], inherited: tuple[int, ...], environment: dict[str, str]) -> None:
+    """Run the worker's program in this new process, and end it. The frames of the coordinator stay on the
+    stack, so nothing that they hold is finalised here.
+    """
+    status = 1
+    try:
+        _drop_what_no_new_process_has({*inherited, 1, 2})
+        number_requests_anew()
+        os.environ.clear()
+        os.environ.update(environment)
+        _show(command[0], "-c", "shadeproxy.app.worker")
+        _, _, program, *arguments = command
+        sys.argv = ["-c", *arguments]
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(program, "<string>", "exec"), main.__dict__)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001 (nothing is above)
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _drop_what_no_new_process_has(kept: set[int]) -> None:
+    """Drop the coordinator's signal handlers, loop, collected garbage and descriptors."""
+    signal.set_wakeup_fd(-1)
+    faulthandler.disable()
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
+        with suppress(OSError):  # libc keeps two of them for itself
+            signal.signal(number, signal.SIG_DFL)
+    asyncio._set_running_loop(None)
+    asyncio.set_event_loop(None)
+    gc.callbacks.clear()
+    gc.freeze()
+    for link in list(Path("/proc/self/fd").iterdir()):
+        if int(link.name) not in kept:
+            with suppress(OSError):  # the descriptor of the directory itself
+                os.close(int(link.name))
+    os.open(os.devnull, os.O_RDONLY)
+
+
+def _show(*command: str) -> None:
+    """Write a command line where /proc reads that of this process."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[_BEGIN]), int(fields[_END])
+    text = b"".join(word.encode() + b"\0" for word in command)[: end - begin]
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, text, len(text))
