@@ -99,10 +99,15 @@ class Clustering:
         return self._clock if self.owned is None else self.owned.clock
 
     async def prepare(
-        self, store: StateStore, rules: Rules, hints: HintRegistry, take_part: Callable[[float], None]
+        self,
+        store: StateStore,
+        rules: Rules,
+        hints: HintRegistry,
+        take_part: Callable[[float], None],
+        on_lease: Callable[[float], None],
     ) -> OwnedPages | None:
-        """Name this node, before the engine is made; return ``owned``. ``take_part``: see ``OwnedPages``.
-        Raises ConfigError.
+        """Name this node, before the engine is made; return ``owned``. ``take_part``, ``on_lease``: see
+        ``OwnedPages``. Raises ConfigError.
         """
         if not self._settings.cluster.name:
             return None
@@ -119,6 +124,7 @@ class Clustering:
                 stats=self._stats,
                 counters=self._counters,
                 take_part=take_part,
+                on_lease=on_lease,
             )
         return self.owned
 
@@ -175,6 +181,7 @@ class Clustering:
             self._log,
             adopted=(lambda: None) if objects is None else objects.adopted,
             changed=self._look_soon,
+            lapsed=(lambda: None) if objects is None else objects.lapsed,
             counters=self._counters,
         )
         if owned is not None:

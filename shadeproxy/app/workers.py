@@ -23,21 +23,27 @@ from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.channel import (
     CONFIRMED,
     END,
+    RELAYS,
     REQUESTS,
     SERVING,
     Change,
     Channel,
+    ClusterEnds,
     Opening,
     nothing,
     pack_change,
     pack_opening,
+    pack_routes,
     unpack_reads,
+    unpack_relays,
     unpack_requests,
 )
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
 from shadeproxy.app.worker_fills import FillsOpener, OpenFills
 from shadeproxy.app.worker_forwards import ForwardsOpener, OpenForwards
+from shadeproxy.cluster.relay_counts import RelayRow
+from shadeproxy.cluster.worker_routes import RoutesRecord
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
@@ -67,6 +73,8 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(16 << 20), "MALLOC_MMAP_THRESHOLD_": st
 Bodies of uploads are pieces of up to 1 MB. With the defaults, glibc gives their pages back to the kernel and
 gets them again for each upload, which takes a third of a worker's CPU (ADR 31).
 """
+RELAY_KEEPALIVE_S = 1e6
+"""Only the worker closes idle relay connections: a close by the coordinator could cross a request."""
 _RESTART_S = 1.0
 _BACKLOG = 1024
 # Short, because all relayed connections have ended before.
@@ -115,6 +123,19 @@ class _Opened(NamedTuple):
                 one.close()
 
 
+class PeerListening(NamedTuple):
+    """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
+    name. ``runner``: accepts on it in this process. ``server``: serves the requests that workers pass on.
+    ``on_relays``: gets the counts of the requests that workers send to other proxies.
+    """
+
+    node: str
+    listener: socket.socket
+    runner: web.ServerRunner
+    server: S3Server
+    on_relays: Callable[[list[RelayRow]], None]
+
+
 class Workers:
     """All workers but the coordinator. ``on_reads`` gets their reads; ``on_requests`` gets the counts of
     their requests.
@@ -142,6 +163,7 @@ class Workers:
         self._count = settings.s3.processes - 1
         # An abstract socket: it is in no file system and ends with the process.
         self._address = f"\0shadeproxy-{secrets.token_hex(16)}"
+        self._peers_address = f"{self._address}-peers"
         claims, tiers = [], []
         for medium in media:
             assert isinstance(medium.tier, SegmentStore)
@@ -160,8 +182,10 @@ class Workers:
         self._claims = claims
         self._on_reads = on_reads
         self._on_requests = on_requests
-        self._relay: web.ServerRunner | None = None
+        self._relays: list[web.ServerRunner] = []
         self._listener: socket.socket | None = None
+        self._peers: PeerListening | None = None
+        self._routes: bytes | None = None
         self._stopping = False
         self._links: set[_Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -171,17 +195,23 @@ class Workers:
         """The process ids of the workers that run."""
         return [link.process.pid for link in self._links]
 
-    async def start(self, listener: socket.socket, relay: S3Server) -> None:
+    async def start(
+        self, listener: socket.socket, relay: S3Server, peers: PeerListening | None = None
+    ) -> None:
         """Start the workers, which accept from ``listener`` too within about a second. ``relay`` serves the
-        requests that they pass on.
+        requests that they pass on. ``peers``: the same for other proxies of a cluster.
         """
-        self._listener = listener
-        self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)
-        await self._relay.setup()
-        link = socket.socket(socket.AF_UNIX)
-        link.bind(self._address)
-        await web.SockSite(self._relay, link, backlog=_BACKLOG).start()
+        self._listener, self._peers = listener, peers
+        await self._accept(self._address, relay)
+        if peers is not None:
+            await self._accept(self._peers_address, peers.server)
         self._tasks = [asyncio.create_task(self._keep(listener), name="worker") for _ in range(self._count)]
+
+    def tell_routes(self, record: RoutesRecord) -> None:
+        """Send the routes of the newest view to all workers, those of later starts included."""
+        self._routes = pack_routes(record)
+        for link in self._links:
+            link.channel.say(self._routes)
 
     async def adopt(self, change: Change) -> None:
         """Send new settings or a new certificate, and return when no worker uses older ones. A worker that
@@ -210,22 +240,31 @@ class Workers:
         self._stopping = True
         if self._listener is not None:
             self._listener.close()
+        if self._peers is not None:
+            self._peers.listener.close()
         for link in self._links:
             link.channel.say(END)
-        # Idle relayed connections are closed here; without pre_shutdown, shutdown would wait for them.
-        server = None if self._relay is None else self._relay.server
-        if server is not None:
+        servers = [relay.server for relay in self._relays if relay.server is not None]
+        for server in servers:
+            # Idle relayed connections are closed here; otherwise shutdown would wait for them.
             server.pre_shutdown()
-        ending = None if server is None else asyncio.create_task(server.shutdown(limit_s))
+        ending = [asyncio.create_task(server.shutdown(limit_s)) for server in servers]
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=limit_s)
             for link in self._links if late else ():
                 _kill(link.process)
             await asyncio.gather(*self._tasks)
-        if ending is not None:
-            await ending
-        if self._relay is not None:
-            await self._relay.cleanup()
+        await asyncio.gather(*ending)
+        for relay in self._relays:
+            await relay.cleanup()
+
+    async def _accept(self, address: str, server: S3Server) -> None:
+        relay = web.ServerRunner(server, shutdown_timeout=_RELAY_END_S)
+        self._relays.append(relay)
+        await relay.setup()
+        link = socket.socket(socket.AF_UNIX)
+        link.bind(address)
+        await web.SockSite(relay, link, backlog=_BACKLOG).start()
 
     async def _keep(self, listener: socket.socket) -> None:
         while not self._stopping:
@@ -251,6 +290,8 @@ class Workers:
                 opened.serve()
             elif frame.startswith(REQUESTS):
                 self._on_requests(unpack_requests(frame))
+            elif frame.startswith(RELAYS) and self._peers is not None:
+                self._peers.on_relays(unpack_relays(frame))
             else:
                 self._on_reads(*unpack_reads(frame))
 
@@ -270,6 +311,7 @@ class Workers:
                         theirs.fileno(),
                         self._share.descriptor,
                         listener,
+                        *([] if self._peers is None else [self._peers.listener.fileno()]),
                         *self._claims,
                         *opened.inherited,
                     ),
@@ -295,8 +337,13 @@ class Workers:
             certificate=self._certificate,
             fills=opened.fills and opened.fills.ends,
             forwards=opened.forwards and opened.forwards.ends,
+            cluster=None
+            if self._peers is None
+            else ClusterEnds(self._peers.node, self._peers.listener.fileno(), self._peers_address),
         )
         channel.say(pack_opening(opening))
+        if self._routes is not None:
+            channel.say(self._routes)
         if self._stopping:
             channel.say(END)
         try:

@@ -39,7 +39,7 @@ def boot_time_s() -> float:
 class Heartbeat:
     """Sends the beats of one node. ``adopted`` is called in the same step in which an answer was adopted, and
     ``changed`` after an answer that changed the incarnation, the views or whether the node has a lease.
-    ``counters``: counts defects.
+    ``lapsed`` is called when the lease ends before its time. ``counters``: counts defects.
 
     ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: the time from the
     last beat to its answer. ``clock_rate``: that of ``clock``.
@@ -52,6 +52,7 @@ class Heartbeat:
         *,
         adopted: Callable[[], None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
+        lapsed: Callable[[], None] = lambda: None,
         counters: ClusterCounters | None = None,
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
@@ -62,6 +63,7 @@ class Heartbeat:
         self._log = log
         self._adopted = adopted
         self._changed = changed
+        self._lapsed = lapsed
         self._counters = ClusterCounters() if counters is None else counters
         self._clock = clock
         self._known = self._state()
@@ -78,6 +80,7 @@ class Heartbeat:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
+        self._lapsed()
         goodbye = self.membership.end()
         if goodbye is not None:
             with contextlib.suppress(ClusterUnavailable):
@@ -151,6 +154,7 @@ class Heartbeat:
         except Exception:
             # Perhaps not all was distrusted. Without a lease all is checked, and the next one trusts nothing.
             self.membership.lapse()
+            self._lapsed()
             raise
         self.round_trip_s = now_s - sent_s
         self.clock_rate.note(sent_s, now_s, answer.time_s)

@@ -93,6 +93,16 @@ class Peer:
             self._users += 1
         return connection
 
+    async def connect(self) -> None:
+        """Open one more connection, which is then idle. Raises NotConnected."""
+        if self._at is None:
+            return
+        self.enter()
+        try:
+            self._gets.pool.put_back(await self._gets.pool.take(self._at, fresh=True))
+        finally:
+            self.leave()
+
     def put_back(self, connection: Connection) -> None:
         """Take back a connection that ``take_now`` returned."""
         self._gets.pool.put_back(connection)

@@ -1,0 +1,172 @@
+"""Reads of a worker's clients that other nodes of the cluster answer.
+
+Law: the worker only passes on plain answers. Whatever else comes of a read, the coordinator reads it anew, as
+if the request had just come: it also asks the origin where the node does not answer.
+"""
+
+import asyncio
+from typing import Protocol
+
+from shadeproxy.api.s3.exchange import Asked, ReadReports
+from shadeproxy.api.s3.relay_read import RelayRead, may_relay
+from shadeproxy.api.s3.relay_stream import RelayStream
+from shadeproxy.api.s3.worker_fill import WorkerFill, WorkerOutlet
+from shadeproxy.cluster.peer_reads import PeerReads, PendingAnswer
+from shadeproxy.cluster.peers import Peer
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import ReadBounds
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import SHARED
+from shadeproxy.origin.pool import NotConnected
+
+_MOST_CONNECTING = 8
+
+
+class WorkerRead(Protocol):
+    """A read that a worker answers, as the client's connection (relay.py) uses it."""
+
+    def look(self) -> None:
+        """Go on, because the client has taken enough of the bytes sent so far."""
+        ...
+
+    def cancel(self) -> None:
+        """Leave, because the client is gone; idempotent."""
+        ...
+
+    def relay(self) -> None:
+        """Go on in another way: ``LaneOutlet.go_on_by_task`` was called."""
+        ...
+
+    def relayed(self) -> None:
+        """Note that the coordinator answers the request now."""
+        ...
+
+
+class BeginsWorkerReads(Protocol):
+    """The object that begins the reads of a worker's clients."""
+
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerRead | None:
+        """Begin the read that ``asked`` wants. Return None to relay the request to the coordinator."""
+        ...
+
+
+class BeginsFills(Protocol):
+    """The object that fetches pages; worker_misses.py implements it."""
+
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
+        """See ``BeginsWorkerReads.begin``."""
+        ...
+
+
+class RelayedByWorker:
+    """One read that another node answers. Implements ``WorkerRead``."""
+
+    def __init__(self, relays: "WorkerRelays", outlet: WorkerOutlet, read: RelayRead) -> None:
+        self._relays = relays
+        self._outlet = outlet
+        self._now: RelayRead | RelayStream | None = read
+
+    def look(self) -> None:
+        """See ``WorkerRead.look``."""
+        if self._now is not None:
+            self._now.look()
+
+    def cancel(self) -> None:
+        """See ``WorkerRead.cancel``."""
+        if self._now is not None:
+            self._now.cancel()
+            self._now = None
+
+    def relay(self) -> None:
+        """See ``WorkerRead.relay``. The client may have left: then nothing continues the read."""
+        read, self._now = self._now, None
+        if not isinstance(read, RelayRead):
+            return
+        begun = read.take()
+        if begun is not None and begun.is_plain:
+            self._now = self._relays.stream(self._outlet, read, begun)
+            return
+        if begun is not None:
+            if begun.connection is None:
+                begun.peer.failed()
+            begun.close()
+        self._outlet.relay()
+
+    def relayed(self) -> None:
+        """See ``WorkerRead.relayed``."""
+
+
+class WorkerRelays:
+    """Begins the reads of a worker's clients, where several proxies share a cache. Implements
+    ``BeginsWorkerReads``.
+
+    ``reads``: the reads at other nodes. ``reports``: receives the end of each of them. ``fills``: fetches
+    pages of this node's own objects; None: the coordinator does. ``budget_bytes``: memory for answers that
+    are held whole.
+    """
+
+    def __init__(
+        self,
+        reads: PeerReads,
+        reports: ReadReports,
+        fills: BeginsFills | None,
+        *,
+        clock: Clock,
+        bounds: ReadBounds,
+        budget_bytes: int,
+    ) -> None:
+        self._reads = reads
+        self._reports = reports
+        self._fills = fills
+        self._clock = clock
+        self._bounds = bounds
+        self._held = Ledger(budget_bytes)
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerRead | None:
+        """See ``BeginsWorkerReads.begin``."""
+        peer = asked.peer
+        if peer is None:
+            return None if self._fills is None else self._fills.begin(outlet, asked)
+        # Clients with an upstream of their own are the coordinator's in all ways.
+        if not may_relay(asked) or asked.call.identity.upstream != SHARED:
+            return None
+        read = RelayRead(
+            outlet,
+            self._reports,
+            self._reads,
+            asked,
+            peer,
+            clock=self._clock,
+            held=self._held,
+            bounds=self._bounds,
+        )
+        if read.start():
+            return RelayedByWorker(self, outlet, read)
+        self._connect_soon(peer)
+        return None
+
+    def stream(self, outlet: WorkerOutlet, read: RelayRead, begun: PendingAnswer) -> RelayStream:
+        """Send the long answer of ``read`` to its client."""
+        return RelayStream(outlet, self._reports, self._reads, read, begun, clock=self._clock)
+
+    async def aclose(self) -> None:
+        """Stop opening connections."""
+        for task in self._connecting:
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+
+    def _connect_soon(self, peer: Peer) -> None:
+        """Open one more connection for the reads to come."""
+        if len(self._connecting) < _MOST_CONNECTING:
+            task = asyncio.get_running_loop().create_task(_connect(peer))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+
+async def _connect(peer: Peer) -> None:
+    try:
+        await peer.connect()
+    except NotConnected as error:
+        if error.__cause__ is not None:  # Otherwise all connections are in use.
+            peer.failed()
