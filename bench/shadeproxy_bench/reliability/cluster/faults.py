@@ -33,10 +33,12 @@ SHARES: Final = {
 _AT_ONCE = (1, 1, 1, 2, 2, 3)
 
 
-def faults_of(seed: int, number: int) -> list[tuple[str, random.Random]]:
-    """Return the faults of one round, each with a source of random numbers."""
-    drawn = random.Random(f"{seed}/{number}")
-    kinds = drawn.choices(list(SHARES), list(SHARES.values()), k=drawn.choice(_AT_ONCE))
+def faults_of(seed: int, number: int, kills: int = SHARES[KILL]) -> list[tuple[str, random.Random]]:
+    """Return the faults of one round, each with a source of random numbers. ``kills``: the share of kills,
+    beside the other kinds' ``SHARES``.
+    """
+    drawn, shares = random.Random(f"{seed}/{number}"), SHARES | {KILL: kills}
+    kinds = drawn.choices(list(shares), list(shares.values()), k=drawn.choice(_AT_ONCE))
     return [(kind, random.Random(drawn.random())) for kind in kinds]
 
 
@@ -68,7 +70,8 @@ class Faults:
 
     async def round(self, number: int) -> None:
         """Cause the faults of one round, and wait until they are over."""
-        await asyncio.gather(*(self._act(*each) for each in faults_of(self._found.seed, number)))
+        faults = faults_of(self._found.seed, number, self._found.kills)
+        await asyncio.gather(*(self._act(*each) for each in faults))
 
     async def _act(self, kind: str, drawn: random.Random) -> None:
         await asyncio.sleep(drawn.random() * 2 * self._lease_s)
