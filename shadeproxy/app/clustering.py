@@ -28,7 +28,7 @@ from shadeproxy.app.shared_admin import Places, SharedAdmin
 from shadeproxy.cluster.applier import Applier
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import WIRE
-from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
+from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.membership import Membership
 from shadeproxy.cluster.replication import Replication
@@ -40,7 +40,7 @@ from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import parse_address
-from shadeproxy.core.clock import Clock
+from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.engine.rules import Rules
 from shadeproxy.hints.changes import Changes, OwnChanges

@@ -22,7 +22,6 @@ from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.app.workers import RELAY_KEEPALIVE_S, PeerListening, Workers
-from shadeproxy.cluster.heartbeat import boot_time_s
 from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
@@ -32,7 +31,7 @@ from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import Telemetry
-from shadeproxy.core.clock import Clock
+from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.engine import Engine

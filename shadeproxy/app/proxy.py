@@ -43,8 +43,7 @@ from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus,
 from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable
 from shadeproxy.app.sharing import JobSharing
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.app.worker_fills import FillsOpener
-from shadeproxy.app.worker_forwards import ForwardsOpener
+from shadeproxy.app.worker_openers import Openers, make_openers
 from shadeproxy.app.workers import RELAY_KEEPALIVE_S, Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
@@ -163,26 +162,10 @@ class Proxy:
         info |= {"policy": settings.policy.name, "origin": name_of_origin(settings)}
         info |= {"lane": "compiled" if COMPILED else "interpreted"} | ({"owners": True} if owned else {})
         access = Access(token, reads_allowed(settings))
-        fills = (
-            None
-            if callback_reads is None
-            else FillsOpener(
-                settings,
-                engine,
-                callback_reads,
-                providers,
-                clock,
-                on_job=observer.on_job,
-                prefetch=prefetch,
-            )
+        openers = make_openers(
+            settings, engine, callback_reads, providers, observer, clock=clock, prefetch=prefetch
         )
-        # In a cluster, the coordinator executes the writes of its own objects and sends on all others.
-        forwards = (
-            None
-            if callback_reads is None or owned is not None
-            else ForwardsOpener(engine, callback_reads, providers, observer)
-        )
-        workers = self._make_workers(engine, reloadable, observer, tls, fills=fills, forwards=forwards)
+        workers = self._make_workers(engine, reloadable, observer, tls, openers)
         targets = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
@@ -378,9 +361,7 @@ class Proxy:
         reloadable: ReloadableSettings,
         observer: Observer,
         tls: ServerTls | None,
-        *,
-        fills: FillsOpener | None,
-        forwards: ForwardsOpener | None,
+        openers: Openers,
     ) -> Workers | None:
         """Return the workers, which accept connections and relay what they cannot answer, or None."""
         if self._share is None:
@@ -399,6 +380,5 @@ class Proxy:
             on_reads=note,
             on_requests=self.stats.requests.add,
             certificate=None if tls is None else tls.certificate,
-            fills=fills,
-            forwards=forwards,
+            openers=openers,
         )

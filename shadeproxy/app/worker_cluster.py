@@ -20,14 +20,13 @@ from shadeproxy.app.origins import read_bounds
 from shadeproxy.app.reloadable import ReloadableSettings, is_verbose, remembers
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.app.worker_access import SharedReadsAuthorizer
-from shadeproxy.cluster.heartbeat import boot_time_s
 from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.cluster.peers import Peers
 from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.worker_routes import RoutesRecord, WorkerRoutes
 from shadeproxy.config import Settings
-from shadeproxy.core.clock import Clock
+from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import PeerError
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.worker_reads import WorkerReads

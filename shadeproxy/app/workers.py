@@ -40,8 +40,7 @@ from shadeproxy.app.channel import (
 )
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
-from shadeproxy.app.worker_fills import FillsOpener, OpenFills
-from shadeproxy.app.worker_forwards import ForwardsOpener, OpenForwards
+from shadeproxy.app.worker_openers import NO_OPENERS, NOTHING_OPENED, Openers
 from shadeproxy.cluster.relay_counts import RelayRow
 from shadeproxy.cluster.worker_routes import RoutesRecord
 from shadeproxy.config import Settings
@@ -93,36 +92,6 @@ class _Link:
     unconfirmed: deque[asyncio.Future[None]]
 
 
-class _Opened(NamedTuple):
-    """The channels to one worker for fills and for forwarded requests; None: it has no such channel."""
-
-    fills: OpenFills | None
-    forwards: OpenForwards | None
-
-    def serve(self) -> None:
-        """Note that the worker serves."""
-        if self.fills is not None:
-            self.fills.serve()
-
-    @property
-    def inherited(self) -> list[int]:
-        """The descriptors that the worker inherits."""
-        found = [] if self.fills is None else [self.fills.ends.channel, self.fills.ends.memory]
-        return found if self.forwards is None else [*found, self.forwards.ends.channel]
-
-    def close_theirs(self) -> None:
-        """Close the worker's ends, which it has now."""
-        for one in (self.fills, self.forwards):
-            if one is not None:
-                one.theirs.close()
-
-    def close(self) -> None:
-        """Note that the worker has ended."""
-        for one in (self.fills, self.forwards):
-            if one is not None:
-                one.close()
-
-
 class PeerListening(NamedTuple):
     """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
     name. ``runner``: accepts on it in this process. ``server``: serves the requests that workers pass on.
@@ -151,15 +120,12 @@ class Workers:
         on_reads: Callable[[Uses, list[Kind]], None],
         on_requests: Callable[[list[RequestRow]], None],
         certificate: Certificate | None,
-        fills: FillsOpener | None = None,
-        forwards: ForwardsOpener | None = None,
+        openers: Openers = NO_OPENERS,
     ) -> None:
-        """Make them; ``start`` starts the processes. ``certificate``: the certificate of a listener with TLS.
-        ``fills``: the parts by which workers fetch pages; None: the coordinator fetches all. ``forwards``:
-        the parts by which they forward requests; None: the coordinator forwards all.
+        """Make them; ``start`` starts the processes. ``certificate``: the certificate of a listener with
+        TLS.
         """
-        self._fills = fills
-        self._forwards = forwards
+        self._openers = openers
         self._count = settings.s3.processes - 1
         # An abstract socket: it is in no file system and ends with the process.
         self._address = f"\0shadeproxy-{secrets.token_hex(16)}"
@@ -238,12 +204,11 @@ class Workers:
     async def stop(self, limit_s: float) -> None:
         """Let the workers finish, and kill those that still run after ``limit_s``."""
         self._stopping = True
-        if self._listener is not None:
-            self._listener.close()
-        if self._peers is not None:
-            self._peers.listener.close()
         for link in self._links:
             link.channel.say(END)
+        for listener in (self._listener, None if self._peers is None else self._peers.listener):
+            if listener is not None:
+                _stop_listening(listener)
         servers = [relay.server for relay in self._relays if relay.server is not None]
         for server in servers:
             # Idle relayed connections are closed here; otherwise shutdown would wait for them.
@@ -296,10 +261,10 @@ class Workers:
                 self._on_reads(*unpack_reads(frame))
 
         started: list[asyncio.subprocess.Process] = []
-        opened, channel = _Opened(None, None), None
+        opened, channel = NOTHING_OPENED, None
         try:
             with theirs:
-                opened = await self._open(lambda: _kill(started[0]))
+                opened = await self._openers.open(lambda: _kill(started[0]))
                 channel = await Channel.open(ours, hear, nothing)
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
@@ -356,15 +321,14 @@ class Workers:
                 future.set_result(None)
             unconfirmed.clear()
 
-    async def _open(self, kill: Callable[[], None]) -> _Opened:
-        fills = None if self._fills is None else await self._fills.open(kill)
-        try:
-            forwards = None if self._forwards is None else await self._forwards.open(kill)
-        except BaseException:
-            (opened := _Opened(fills, None)).close()
-            opened.close_theirs()
-            raise
-        return _Opened(fills, forwards)
+
+def _stop_listening(listener: socket.socket) -> None:
+    """Refuse connections from now on, also those that wait until a process accepts them. Otherwise they would
+    wait as long as any worker runs that does not accept, and has the descriptor.
+    """
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

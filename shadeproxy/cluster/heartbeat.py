@@ -5,7 +5,6 @@ Law: no error ends the beats. Without them the node would refuse writes and chec
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 
 import structlog
@@ -14,6 +13,7 @@ from shadeproxy.cluster.clock_rate import ClockRate
 from shadeproxy.cluster.duties import Call, Open, Propose, Retire
 from shadeproxy.cluster.log import BeatAnswer, ClusterLog
 from shadeproxy.cluster.membership import Membership
+from shadeproxy.core.clock import boot_time_s
 from shadeproxy.core.errors import ClusterUnavailable, PeerError
 from shadeproxy.telemetry.counters import ClusterCounters
 
@@ -29,11 +29,6 @@ three beats.
 _EARLY_S = 0.005
 """Seconds by which a timer may be early."""
 _NO_BEAT = "no beat was answered yet"
-
-
-def boot_time_s() -> float:
-    """Return the seconds since the machine's boot. The clock also runs while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Heartbeat:

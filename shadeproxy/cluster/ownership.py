@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
+from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.log import ViewRecord
 from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.view import NodeFacts, View
 from shadeproxy.cluster.worker_routes import RoutesRecord
-from shadeproxy.core.clock import Clock
+from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo

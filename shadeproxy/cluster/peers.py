@@ -93,6 +93,11 @@ class Peer:
             self._users += 1
         return connection
 
+    @property
+    def has_idle(self) -> bool:
+        """True if a connection is idle."""
+        return self._at is not None and self._gets.pool.spare(self._at) > 0
+
     async def connect(self) -> None:
         """Open one more connection, which is then idle. Raises NotConnected."""
         if self._at is None:

@@ -113,7 +113,7 @@ async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(worker, listener
     coordinator, end = socket.socketpair()
     with coordinator:
         running = asyncio.create_task(worker.run(end))
-        while worker._server is None:
+        while not worker._servers:
             await asyncio.sleep(0)
         coordinator.sendall(frame(END))
         while not worker._over.is_set():

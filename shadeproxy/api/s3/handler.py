@@ -12,7 +12,7 @@ from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.api.s3.port import Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import serve_get, serve_head
-from shadeproxy.api.s3.relay_read import RELAYED_BUDGET_BYTES, RelayRead, may_relay
+from shadeproxy.api.s3.relay_read import RELAYED_BUDGET_BYTES, RelayRead
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.cluster.peer_reads import BEGUN, PeerReads
 from shadeproxy.cluster.peers import Peer
@@ -91,7 +91,7 @@ class S3Handler(ForwardHandler):
         )
 
     def _begin_relayed(self, outlet: LaneOutlet, asked: Asked, peer: Peer) -> RelayRead | None:
-        if self._relays is None or not may_relay(asked) or self.verbose:
+        if self._relays is None or self.verbose:
             return None
         read = RelayRead(
             outlet,

@@ -43,12 +43,6 @@ _UNREAD = once(b"")
 """The body of an answer of which only the head is examined."""
 
 
-def may_relay(asked: Asked) -> bool:
-    """Return whether a ``RelayRead`` can send the call to another node."""
-    request = asked.call.request
-    return request.method == "GET" and not request.raw_query and SENT_FIELDS.issuperset(request.fields)
-
-
 class RelayRead:
     """One relayed read: the request to the other node, and the client that its answer goes to. Implements
     receiver.py ``WholeReceiver``, and answer_timer.py ``WaitingRead``.
@@ -104,18 +98,22 @@ class RelayRead:
         return deadline
 
     def start(self) -> bool:
-        """Send the request. Return False, with nothing done, without an idle connection or memory."""
+        """Send the request. Return False, with nothing done, if it is not plain, or without an idle
+        connection or memory.
+        """
         peer, call = self.peer, self.asked.call
-        fields, size_bytes = call.request.fields, peer.memory_bytes
+        request, fields, size_bytes = call.request, call.request.fields, peer.memory_bytes
+        if request.method != "GET" or request.raw_query or not SENT_FIELDS.issuperset(fields):
+            return False
         if not self.held.try_take(size_bytes):
             return False
         self._taken_bytes = size_bytes
         self._connection = self._reads.start(
             peer,
             self.asked.wanted.ref,
-            call.request.path,
+            request.path,
             upstream=call.identity.upstream,
-            job=call.request.job,
+            job=request.job,
             range_field=fields.get("range", ""),
             checksums="x-amz-checksum-mode" in fields and wants_checksums(fields),
             receiver=self,

@@ -8,7 +8,7 @@ import asyncio
 from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Asked, ReadReports
-from shadeproxy.api.s3.relay_read import RelayRead, may_relay
+from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.relay_stream import RelayStream
 from shadeproxy.api.s3.worker_fill import WorkerFill, WorkerOutlet
 from shadeproxy.cluster.peer_reads import PeerReads, PendingAnswer
@@ -129,7 +129,7 @@ class WorkerRelays:
         if peer is None:
             return None if self._fills is None else self._fills.begin(outlet, asked)
         # Clients with an upstream of their own are the coordinator's in all ways.
-        if not may_relay(asked) or asked.call.identity.upstream != SHARED:
+        if asked.call.identity.upstream != SHARED:
             return None
         read = RelayRead(
             outlet,
@@ -143,7 +143,8 @@ class WorkerRelays:
         )
         if read.start():
             return RelayedByWorker(self, outlet, read)
-        self._connect_soon(peer)
+        if not peer.has_idle:
+            self._connect_soon(peer)
         return None
 
     def stream(self, outlet: WorkerOutlet, read: RelayRead, begun: PendingAnswer) -> RelayStream:

@@ -34,6 +34,7 @@ def main() -> int:
         default=SHARES[KILL],
         help=f"share of kills, beside {sum(SHARES.values()) - SHARES[KILL]} of all other faults",
     )
+    parser.add_argument("--workers", type=int, default=1, help="processes of each proxy")
     parser.add_argument("--pages", choices=(OWNED, LOCAL), default=OWNED, help="local must fail")
     parser.add_argument(
         "--network",
@@ -54,7 +55,7 @@ def main() -> int:
     plan = Plan(options.rounds, options.pages, options.out, most_s=60 * options.minutes, network=network)
     runs = []
     for seed in options.seed:
-        fresh = Found(seed, options.lease, options.pages, kills=options.kills)
+        fresh = Found(seed, options.lease, options.pages, kills=options.kills, workers=options.workers)
         ended = _play(fresh, plan, options.write)
         if ended is None:
             return 1
@@ -69,8 +70,9 @@ def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
     """Play the rounds of one seed that are missing in ``directory``. Return None if they cannot be played."""
     kept = load(directory) if directory else []
     found = next((one for one in kept if one.seed == fresh.seed), fresh)
-    if (found.lease_s, found.pages, found.kills) != (fresh.lease_s, fresh.pages, fresh.kills):
+    if _kind(found) != _kind(fresh):
         options = f"--lease {found.lease_s:g} --pages {found.pages} --kills {found.kills}"
+        options += f" --workers {found.workers}"
         say(f"error: seed {found.seed} was run with {options}")
         return None
     if found.rounds:
@@ -84,6 +86,10 @@ def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
     if ended is not None:
         save(ended)
     return ended
+
+
+def _kind(found: Found) -> tuple[float, str, int, int]:
+    return found.lease_s, found.pages, found.kills, found.workers
 
 
 def _network(wanted: str) -> str | None:
