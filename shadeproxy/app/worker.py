@@ -28,7 +28,7 @@ from shadeproxy.api.s3.relay_connection import dial
 from shadeproxy.api.s3.response import KEEPALIVE_S, PEER_KEEPALIVE_S
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.worker_misses import SentKeys, WorkerMisses
-from shadeproxy.api.s3.worker_relays import BeginsWorkerReads
+from shadeproxy.api.s3.worker_relays import BeginsLaneReads
 from shadeproxy.app.bus_errors import explain_bus_errors
 from shadeproxy.app.channel import (
     CONFIRMED,
@@ -145,7 +145,7 @@ class WorkerProcess:
         self._clock = clock
         self._late = TimeoutAnswers(self._authorizer, clock=clock, bounds=read_bounds(settings))
         self._misses: WorkerMisses | None = None
-        self._begins: BeginsWorkerReads | None = None
+        self._begins: BeginsLaneReads | None = None
         self._forwards: WorkerForwarding | None = None
 
     async def run(self, end: socket.socket) -> None:

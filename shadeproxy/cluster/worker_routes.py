@@ -17,8 +17,8 @@ _MOST_HOMES = 32_768
 
 
 class RoutesRecord(NamedTuple):
-    """What the coordinator tells workers of a view: incarnation and record. ``asks``: whether other nodes may
-    be asked.
+    """A view as the coordinator sends it to workers: incarnation and record. ``asks``: whether other nodes
+    may be asked.
     """
 
     inc: str

@@ -17,8 +17,7 @@ import pytest
 from tests.support.served import opened, wait_for
 from tests.support.workers import wait_for_workers, worker_pids
 
-from .owned import KEYS, cluster, get, put, sent_bodies, settled, shares
-from .test_owned_pages import Traffic, put_until
+from .owned import KEYS, Traffic, cluster, get, put, put_until, sent_bodies, settled, shares
 
 LEASE_S = 6.0
 SHORT_S = 0.5

@@ -21,7 +21,7 @@ from shadeproxy.api.s3.relay_connection import RelayConnection
 from shadeproxy.api.s3.sender import Copying
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.watched_client import WatchedClient
-from shadeproxy.api.s3.worker_relays import BeginsWorkerReads, WorkerRead
+from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
 
 _HEAD_END = b"\r\n\r\n"
 # An origin may work for minutes on a big upload, with no byte in either direction.
@@ -54,7 +54,7 @@ class WorkerProtocol(WatchedClient):
         others: "set[WorkerProtocol]",
         *,
         keepalive_s: float,
-        misses: BeginsWorkerReads | None = None,
+        misses: BeginsLaneReads | None = None,
         late: TimeoutAnswers | None = None,
         forwards: ForwardServer | None = None,
     ) -> None:
@@ -70,7 +70,7 @@ class WorkerProtocol(WatchedClient):
         self._forwards = forwards
         self._forwarding: ForwardConnection | None = None
         self._body: BodyEnd = LengthEnd(0)  # Finds the end of the forwarded request's body.
-        self._fill: WorkerRead | None = None
+        self._fill: WorkerLaneRead | None = None
         self._raw = b""  # the request of ``_fill``
         self._connect = connect
         self._others = others

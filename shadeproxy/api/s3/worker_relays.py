@@ -1,7 +1,7 @@
 """Reads of a worker's clients that other nodes of the cluster answer.
 
-Law: the worker only passes on plain answers. Whatever else comes of a read, the coordinator reads it anew, as
-if the request had just come: it also asks the origin where the node does not answer.
+Law: the worker only passes on plain answers. Whatever else comes of a read, its request goes to the
+coordinator as if it had just come. That also asks the origin where the node does not answer.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from shadeproxy.origin.pool import NotConnected
 _MOST_CONNECTING = 8
 
 
-class WorkerRead(Protocol):
+class WorkerLaneRead(Protocol):
     """A read that a worker answers, as the client's connection (relay.py) uses it."""
 
     def look(self) -> None:
@@ -42,10 +42,10 @@ class WorkerRead(Protocol):
         ...
 
 
-class BeginsWorkerReads(Protocol):
+class BeginsLaneReads(Protocol):
     """The object that begins the reads of a worker's clients."""
 
-    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerRead | None:
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerLaneRead | None:
         """Begin the read that ``asked`` wants. Return None to relay the request to the coordinator."""
         ...
 
@@ -54,12 +54,12 @@ class BeginsFills(Protocol):
     """The object that fetches pages; worker_misses.py implements it."""
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
-        """See ``BeginsWorkerReads.begin``."""
+        """See ``BeginsLaneReads.begin``."""
         ...
 
 
-class RelayedByWorker:
-    """One read that another node answers. Implements ``WorkerRead``."""
+class WorkerRelayRead:
+    """One read that another node answers. Implements ``WorkerLaneRead``."""
 
     def __init__(self, relays: "WorkerRelays", outlet: WorkerOutlet, read: RelayRead) -> None:
         self._relays = relays
@@ -67,18 +67,18 @@ class RelayedByWorker:
         self._now: RelayRead | RelayStream | None = read
 
     def look(self) -> None:
-        """See ``WorkerRead.look``."""
+        """See ``WorkerLaneRead.look``."""
         if self._now is not None:
             self._now.look()
 
     def cancel(self) -> None:
-        """See ``WorkerRead.cancel``."""
+        """See ``WorkerLaneRead.cancel``."""
         if self._now is not None:
             self._now.cancel()
             self._now = None
 
     def relay(self) -> None:
-        """See ``WorkerRead.relay``. The client may have left: then nothing continues the read."""
+        """See ``WorkerLaneRead.relay``. The client may have left: then nothing continues the read."""
         read, self._now = self._now, None
         if not isinstance(read, RelayRead):
             return
@@ -93,12 +93,12 @@ class RelayedByWorker:
         self._outlet.relay()
 
     def relayed(self) -> None:
-        """See ``WorkerRead.relayed``."""
+        """See ``WorkerLaneRead.relayed``."""
 
 
 class WorkerRelays:
     """Begins the reads of a worker's clients, where several proxies share a cache. Implements
-    ``BeginsWorkerReads``.
+    ``BeginsLaneReads``.
 
     ``reads``: the reads at other nodes. ``reports``: receives the end of each of them. ``fills``: fetches
     pages of this node's own objects; None: the coordinator does. ``budget_bytes``: memory for answers that
@@ -123,8 +123,8 @@ class WorkerRelays:
         self._held = Ledger(budget_bytes)
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerRead | None:
-        """See ``BeginsWorkerReads.begin``."""
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerLaneRead | None:
+        """See ``BeginsLaneReads.begin``."""
         peer = asked.peer
         if peer is None:
             return None if self._fills is None else self._fills.begin(outlet, asked)
@@ -142,7 +142,7 @@ class WorkerRelays:
             bounds=self._bounds,
         )
         if read.start():
-            return RelayedByWorker(self, outlet, read)
+            return WorkerRelayRead(self, outlet, read)
         if not peer.has_idle:
             self._connect_soon(peer)
         return None
