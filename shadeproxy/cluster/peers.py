@@ -99,8 +99,9 @@ class Peer:
         return self._at is not None and self._gets.pool.spare(self._at) > 0
 
     async def connect(self) -> None:
-        """Open one more connection, which is then idle. Raises NotConnected."""
-        if self._at is None:
+        """Open one more connection, which is then idle; do nothing if all are open. Raises NotConnected."""
+        # If the pool is full, a caller that waits has the next connection closed that comes back.
+        if self._at is None or self._gets.pool.is_full:
             return
         self.enter()
         try:

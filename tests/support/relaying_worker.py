@@ -26,9 +26,16 @@ class RelayingWorker:
     how many connections it opened to the node. ``requests``: the requests that it answered.
     """
 
-    def __init__(self, node: Node, *, patience_s: float, budget_bytes: int) -> None:
+    def __init__(self, node: Node, *, patience_s: float, budget_bytes: int, max_connections: int) -> None:
         clock, self.requests, self.counts = SystemClock(), Requests(), RelayCounts()
-        self.peers = Peers(node.name, CLUSTER, (CLUSTER_SECRET,), clock=clock, least_patience_s=patience_s)
+        self.peers = Peers(
+            node.name,
+            CLUSTER,
+            (CLUSTER_SECRET,),
+            clock=clock,
+            least_patience_s=patience_s,
+            max_connections=max_connections,
+        )
         self.relayed: list[str] = []
         self.passed_on = 0
         self.open: set[WorkerProtocol] = set()
@@ -87,10 +94,12 @@ class RelayingWorker:
 
 @asynccontextmanager
 async def worker_of(
-    node: Node, *, patience_s: float = 1.0, budget_bytes: int = 1 << 22
+    node: Node, *, patience_s: float = 1.0, budget_bytes: int = 1 << 22, max_connections: int = 256
 ) -> AsyncIterator[RelayingWorker]:
     """Start a worker of ``node``."""
-    worker = RelayingWorker(node, patience_s=patience_s, budget_bytes=budget_bytes)
+    worker = RelayingWorker(
+        node, patience_s=patience_s, budget_bytes=budget_bytes, max_connections=max_connections
+    )
     server = await asyncio.get_running_loop().create_server(worker.protocol, "127.0.0.1", 0)
     worker.port = server.sockets[0].getsockname()[1]
     try:

@@ -8,6 +8,7 @@ import pytest
 
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.pool import ConnectionPool
 from tests.support.relaying import PAGE, cluster, listening
 from tests.support.relaying_worker import worker_of
 from tests.support.s3.scripted import CUT, PAUSE, WAIT, ScriptedServer
@@ -93,6 +94,29 @@ async def test_without_an_idle_connection_the_coordinator_reads_and_one_is_opene
         await until(lambda: peer.has_idle)
         assert (await worker.ask("/b/b-large")).body == BODY
         assert (worker.relayed, worker.passed_on) == (["/b/b-large"], 1)
+
+
+async def test_clients_beyond_the_connections_close_none_of_them(tmp_path, origin, monkeypatch):
+    opened, connect = [], ConnectionPool._connect
+
+    async def note(pool, address):
+        opened.append(pool)
+        return await connect(pool, address)
+
+    async with (
+        cluster(tmp_path, "a", "b", origin=origin) as (a, _),
+        worker_of(a, max_connections=2) as worker,
+    ):
+        monkeypatch.setattr(ConnectionPool, "_connect", note)
+        await warm(worker)
+        clients = [await worker.client() for _ in range(8)]
+        for _ in range(4):
+            for client in clients:
+                client.ask("/b/b-large")
+            for client in clients:
+                assert (await client.answer()).body == BODY
+        (peer,) = worker.peers._peers.values()
+        assert 1 <= opened.count(peer._gets.pool) <= 2
 
 
 async def test_without_memory_for_a_whole_answer_it_goes_piece_by_piece_or_by_the_coordinator(
