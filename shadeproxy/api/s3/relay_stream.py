@@ -43,6 +43,7 @@ class RelayStream:
         self._clock = clock
         self._bytes_sent = 0
         self._room = asyncio.Event()
+        self._runs = False  # True once somebody releases the connection.
         self._task = asyncio.get_running_loop().create_task(self._send(begun.connection, begun.head))
 
     def look(self) -> None:
@@ -51,9 +52,15 @@ class RelayStream:
 
     def cancel(self) -> None:
         """Leave, because the client is gone; idempotent."""
+        # A task that is cancelled before its first step never runs, not even to release what it has.
         self._task.cancel()
+        if not self._runs:
+            self._runs = True
+            self._begun.close()
+            self._report(CLIENT_CLOSED, RelayEnd.OK)
 
     async def _send(self, connection: Connection, head: Head) -> None:
+        self._runs = True
         end, status, keep = RelayEnd.OK, CLIENT_CLOSED, self._read.asked.keep_alive
         try:
             rendered = relayed_head(

@@ -208,6 +208,29 @@ async def test_a_client_that_leaves_ends_the_read(scripted, length):
     assert peer._users == 0
 
 
+async def test_a_client_that_leaves_as_a_long_answer_begins_holds_no_connection(scripted, monkeypatch):
+    worker, server = scripted
+    server.scripts["/b/b-small"] = [[HEAD + b"Content-Length: 5000000\r\n\r\nhalf", WAIT]]
+    stream, left = worker.relays.stream, []
+
+    def leave(outlet, *begun):
+        made = stream(outlet, *begun)
+        # The loop learns of the client's end and of the answer in one turn.
+        outlet.cut()
+        outlet.connection_lost(None)
+        made.cancel()
+        left.append(made)
+        return made
+
+    monkeypatch.setattr(worker.relays, "stream", leave)
+    client = await worker.client()
+    client.ask("/b/b-small")
+    await until(lambda: left and left[0]._task.done())
+    (peer,) = worker.peers._peers.values()
+    assert peer._users == 0
+    assert [one["status"] for one in worker.requests.ended].count(499) == 1
+
+
 async def test_a_client_that_is_slow_holds_a_long_answer_back(scripted):
     worker, server = scripted
     body = bytes(64 << 20)
