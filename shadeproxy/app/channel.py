@@ -64,12 +64,14 @@ class ForwardEnds(NamedTuple):
 class ClusterEnds(NamedTuple):
     """The part of an ``Opening`` by which a worker serves in a cluster. ``node``: the proxy's name in it.
     ``listener``: descriptor on which it accepts connections of other proxies. ``relay``: the address where
-    the coordinator accepts those that it relays.
+    the coordinator accepts those that it relays. ``secrets``: the values of cluster.secret that the
+    coordinator uses. Their file may have changed since it read them.
     """
 
     node: str
     listener: int
     relay: str
+    secrets: tuple[str, ...]
 
 
 Change = ReloadableSettings | Certificate

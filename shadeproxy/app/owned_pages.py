@@ -88,7 +88,7 @@ class OwnedPages:
         self._hints = hints
         self._take_part = take_part
         self._workers: Workers | None = None
-        secrets = cluster.resolve_secrets()
+        self._secrets = secrets = cluster.resolve_secrets()
         self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock)
         self._peers = Peers(
             node,
@@ -166,7 +166,7 @@ class OwnedPages:
         self._workers = workers
         self._tell_routes(workers)
         relay = S3Server(handler, own_lane, keepalive_s=RELAY_KEEPALIVE_S, limiter=limiter)
-        return PeerListening(self._node, bound, runner, relay, self._counts.add)
+        return PeerListening(self._node, self._secrets, bound, runner, relay, self._counts.add)
 
     def reloaded(self, telemetry: Telemetry) -> None:
         """Act on settings that were just reloaded."""

@@ -47,8 +47,7 @@ class ClusterInWorker:
     """The parts of one worker. ``relays``: plain reads at other proxies, for the fast lane of clients."""
 
     def __init__(self, settings: Settings, ends: ClusterEnds, share: Share, *, clock: Clock) -> None:
-        cluster = settings.cluster
-        secrets = cluster.resolve_secrets()
+        cluster, secrets = settings.cluster, ends.secrets
         self._settings = settings
         self._share = share
         self._clock = clock

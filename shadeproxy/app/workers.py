@@ -94,11 +94,13 @@ class _Link:
 
 class PeerListening(NamedTuple):
     """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
-    name. ``runner``: accepts on it in this process. ``server``: serves the requests that workers pass on.
-    ``on_relays``: gets the counts of the requests that workers send to other proxies.
+    name. ``secrets``: see ``ClusterEnds``. ``runner``: accepts on it in this process. ``server``: serves the
+    requests that workers pass on. ``on_relays``: gets the counts of the requests that workers send to other
+    proxies.
     """
 
     node: str
+    secrets: tuple[str, ...]
     listener: socket.socket
     runner: web.ServerRunner
     server: S3Server
@@ -244,6 +246,12 @@ class Workers:
                 await asyncio.sleep(_RESTART_S)
 
     async def _run(self, listener: int) -> int:
+        # ``stop`` closes the listeners, perhaps while this worker starts.
+        cluster = (
+            None
+            if (peers := self._peers) is None
+            else ClusterEnds(peers.node, peers.listener.fileno(), self._peers_address, peers.secrets)
+        )
         ours, theirs = socket.socketpair()
         unconfirmed = deque[asyncio.Future[None]]()
 
@@ -276,7 +284,7 @@ class Workers:
                         theirs.fileno(),
                         self._share.descriptor,
                         listener,
-                        *([] if self._peers is None else [self._peers.listener.fileno()]),
+                        *([] if cluster is None else [cluster.listener]),
                         *self._claims,
                         *opened.inherited,
                     ),
@@ -302,9 +310,7 @@ class Workers:
             certificate=self._certificate,
             fills=opened.fills and opened.fills.ends,
             forwards=opened.forwards and opened.forwards.ends,
-            cluster=None
-            if self._peers is None
-            else ClusterEnds(self._peers.node, self._peers.listener.fileno(), self._peers_address),
+            cluster=cluster,
         )
         channel.say(pack_opening(opening))
         if self._routes is not None:

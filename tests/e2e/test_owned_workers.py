@@ -17,7 +17,7 @@ import pytest
 from tests.support.served import opened, wait_for
 from tests.support.workers import wait_for_workers, worker_pids
 
-from .owned import KEYS, Traffic, cluster, get, put, put_until, sent_bodies, settled, shares
+from .owned import KEYS, SECRET, Traffic, cluster, get, put, put_until, sent_bodies, settled, shares
 
 LEASE_S = 6.0
 SHORT_S = 0.5
@@ -227,6 +227,17 @@ def test_a_new_worker_knows_the_routes_and_a_new_proxy_gets_its_share(two, join,
     for proxy in (a, b, a, b):
         body, fields = get(proxy, key)
         assert (body, fields["x-shade-node"]) == (body_of(key), cluster(c)["node"])
+
+
+def test_a_new_worker_uses_the_secret_of_its_coordinator(join, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    proxy = join(s3__workers="2", cluster__secret=f"file:{secret}")
+    before = wait_for_workers(proxy)
+    secret.unlink()
+    os.kill(before[0], signal.SIGKILL)
+    wait_for(lambda: worker_pids(proxy) and before[0] not in worker_pids(proxy))
+    wait_for_workers(proxy)
 
 
 def test_a_cluster_of_workers_refuses_what_only_clients_may_ask(two):
