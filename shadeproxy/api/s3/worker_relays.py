@@ -5,6 +5,7 @@ coordinator as if it had just come. That also asks the origin where the node doe
 """
 
 import asyncio
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Asked, ReadReports
@@ -15,11 +16,16 @@ from shadeproxy.cluster.peer_reads import PeerReads, PendingAnswer
 from shadeproxy.cluster.peers import Peer
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import ReadBounds
+from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import SHARED
+from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.pool import NotConnected
+from shadeproxy.origin.s3reads import body_of
 
 _MOST_CONNECTING = 8
+_MOST_UNWANTED_BYTES = 16 << 10
+"""Longest body of an answer that is read to its end only to keep its connection: an error message."""
 
 
 class WorkerLaneRead(Protocol):
@@ -87,9 +93,7 @@ class WorkerRelayRead:
             self._now = self._relays.stream(self._outlet, read, begun)
             return
         if begun is not None:
-            if begun.connection is None:
-                begun.peer.failed()
-            begun.close()
+            self._relays.drop(begun)
         self._outlet.relay()
 
     def relayed(self) -> None:
@@ -122,6 +126,7 @@ class WorkerRelays:
         self._bounds = bounds
         self._held = Ledger(budget_bytes)
         self._connecting: set[asyncio.Task[None]] = set()
+        self._emptying: set[asyncio.Task[None]] = set()
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerLaneRead | None:
         """See ``BeginsLaneReads.begin``."""
@@ -151,11 +156,26 @@ class WorkerRelays:
         """Send the long answer of ``read`` to its client."""
         return RelayStream(outlet, self._reports, self._reads, read, begun, clock=self._clock)
 
+    def drop(self, begun: PendingAnswer) -> None:
+        """Give back the connection of an answer that no client gets. The rest of a short one is read first,
+        because each missing object would otherwise cost a connection.
+        """
+        if begun.connection is None or begun.head is None:
+            begun.peer.failed()
+        elif begun.head.length_given and (begun.head.length or 0) <= _MOST_UNWANTED_BYTES:
+            task = asyncio.get_running_loop().create_task(_empty(begun.connection))
+            self._emptying.add(task)
+            task.add_done_callback(self._emptying.discard)
+            task.add_done_callback(lambda _task: begun.close())
+        else:
+            begun.close()
+
     async def aclose(self) -> None:
-        """Stop opening connections."""
-        for task in self._connecting:
+        """Stop opening connections, and reading what no client gets."""
+        tasks = self._connecting | self._emptying
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._connecting, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _connect_soon(self, peer: Peer) -> None:
         """Open one more connection for the reads to come."""
@@ -163,6 +183,14 @@ class WorkerRelays:
             task = asyncio.get_running_loop().create_task(_connect(peer))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
+
+
+async def _empty(connection: Connection) -> None:
+    # A connection whose answer breaks off is not kept.
+    with suppress(ShadeProxyError, OSError):
+        async with aclosing(body_of(connection)) as pieces:
+            async for _ in pieces:
+                pass
 
 
 async def _connect(peer: Peer) -> None:

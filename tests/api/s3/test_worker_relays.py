@@ -96,18 +96,35 @@ async def test_without_an_idle_connection_the_coordinator_reads_and_one_is_opene
         assert (worker.relayed, worker.passed_on) == (["/b/b-large"], 1)
 
 
-async def test_clients_beyond_the_connections_close_none_of_them(tmp_path, origin, monkeypatch):
+@pytest.fixture
+def opened(monkeypatch):
+    """The pools for which a connection was opened, once for each."""
     opened, connect = [], ConnectionPool._connect
 
     async def note(pool, address):
         opened.append(pool)
         return await connect(pool, address)
 
+    monkeypatch.setattr(ConnectionPool, "_connect", note)
+    return opened
+
+
+async def test_missing_objects_cost_no_connections(tmp_path, origin, opened):
+    async with cluster(tmp_path, "a", "b", origin=origin) as (a, _), worker_of(a) as worker:
+        await warm(worker)
+        (peer,) = worker.peers._peers.values()
+        for _ in range(6):
+            assert (await worker.ask("/b/b-none")).status == 404
+            await until(lambda: peer.has_idle)
+        assert worker.relayed == ["/b/b-none"] * 6
+        assert opened.count(peer._gets.pool) == 1
+
+
+async def test_clients_beyond_the_connections_close_none_of_them(tmp_path, origin, opened):
     async with (
         cluster(tmp_path, "a", "b", origin=origin) as (a, _),
         worker_of(a, max_connections=2) as worker,
     ):
-        monkeypatch.setattr(ConnectionPool, "_connect", note)
         await warm(worker)
         clients = [await worker.client() for _ in range(8)]
         for _ in range(4):
