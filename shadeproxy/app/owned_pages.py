@@ -21,7 +21,7 @@ from shadeproxy.app.listening import bind, listen
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.app.workers import RELAY_KEEPALIVE_S, PeerListening, Workers
+from shadeproxy.app.workers import RELAY_KEEPALIVE_S, PeerListening, Workers, stop_listening
 from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
@@ -160,13 +160,15 @@ class OwnedPages:
         listens_at = self._settings.cluster.listen
         bound = None if workers is None else bind("cluster.listen", listens_at)
         first = None if bound is None else bound.dup()
+        if bound is not None:
+            stack.callback(stop_listening, bound)  # Before the drain: workers may have it open still.
         self.address = await listen("cluster.listen", runner, listens_at, context, bound=first)
         if workers is None or bound is None:
             return None
         self._workers = workers
         self._tell_routes(workers)
         relay = S3Server(handler, own_lane, keepalive_s=RELAY_KEEPALIVE_S, limiter=limiter)
-        return PeerListening(self._node, self._secrets, bound, runner, relay, self._counts.add)
+        return PeerListening(self._node, self._secrets, bound, runner, context, relay, self._counts.add)
 
     def reloaded(self, telemetry: Telemetry) -> None:
         """Act on settings that were just reloaded."""

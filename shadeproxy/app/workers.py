@@ -9,6 +9,7 @@ import asyncio
 import os
 import secrets
 import socket
+import ssl
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -94,15 +95,16 @@ class _Link:
 
 class PeerListening(NamedTuple):
     """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
-    name. ``secrets``: see ``ClusterEnds``. ``runner``: accepts on it in this process. ``server``: serves the
-    requests that workers pass on. ``on_relays``: gets the counts of the requests that workers send to other
-    proxies.
+    name. ``secrets``: see ``ClusterEnds``. ``runner``: accepts on it in this process, with ``tls``.
+    ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the requests that
+    workers send to other proxies.
     """
 
     node: str
     secrets: tuple[str, ...]
     listener: socket.socket
     runner: web.ServerRunner
+    tls: ssl.SSLContext | None
     server: S3Server
     on_relays: Callable[[list[RelayRow]], None]
 
@@ -208,9 +210,12 @@ class Workers:
         self._stopping = True
         for link in self._links:
             link.channel.say(END)
-        for listener in (self._listener, None if self._peers is None else self._peers.listener):
-            if listener is not None:
-                _stop_listening(listener)
+        if self._listener is not None:
+            stop_listening(self._listener)
+        if (peers := self._peers) is not None and not peers.runner.sites:
+            # Until the last client has its answer, this proxy acts for its share, and nobody else may.
+            again = peers.listener.dup()
+            await web.SockSite(peers.runner, again, ssl_context=peers.tls, backlog=_BACKLOG).start()
         servers = [relay.server for relay in self._relays if relay.server is not None]
         for server in servers:
             # Idle relayed connections are closed here; otherwise shutdown would wait for them.
@@ -328,7 +333,7 @@ class Workers:
             unconfirmed.clear()
 
 
-def _stop_listening(listener: socket.socket) -> None:
+def stop_listening(listener: socket.socket) -> None:
     """Refuse connections from now on, also those that wait until a process accepts them. Otherwise they would
     wait as long as any worker runs that does not accept, and has the descriptor.
     """

@@ -174,7 +174,7 @@ async def test_a_proxy_that_ends_while_a_worker_of_its_cluster_starts_ends_in_or
         certificate=None,
     )
     listener, others = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
-    workers._peers = PeerListening("a", ("secret",), others, None, None, lambda _rows: None)
+    workers._peers = PeerListening("a", ("secret",), others, None, None, None, lambda _rows: None)
 
     class Stopping:
         async def open(self, _kill):

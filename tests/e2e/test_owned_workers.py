@@ -8,6 +8,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import time
 import urllib.error
 from contextlib import contextmanager
@@ -238,6 +239,36 @@ def test_a_new_worker_uses_the_secret_of_its_coordinator(join, tmp_path):
     os.kill(before[0], signal.SIGKILL)
     wait_for(lambda: worker_pids(proxy) and before[0] not in worker_pids(proxy))
     wait_for_workers(proxy)
+
+
+@pytest.mark.parametrize("processes", ["2", "3"])
+def test_the_share_of_a_proxy_that_ends_is_written_until_its_last_client_is_served(
+    join, late_writes_end_soon, processes
+):
+    a, b = (join(s3__workers=processes, cluster__lease=f"{LEASE_S:g} s") for _ in range(2))
+    for proxy in (a, b):
+        wait_for_workers(proxy)
+    settled(a, b)
+    key, other = shares([a, b])[0][:2]
+    put(a, key, bytes(64 << 20))
+    with opened(f"{a.s3}/data/{key}", timeout_s=20) as sent:
+        sent.read(1000)
+        a.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not worker_accepts(a))
+        put(b, other, b"new")
+        assert len(sent.read()) == (64 << 20) - 1000
+    assert a.process.wait(60) == 0
+    assert get(b, other)[0] == b"new"
+
+
+def worker_accepts(proxy):
+    """Return whether a client can still connect to the proxy."""
+    host, _, port = proxy.s3.removeprefix("http://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except ConnectionError:
+        return False
+    return True
 
 
 def test_a_cluster_of_workers_refuses_what_only_clients_may_ask(two):
