@@ -222,4 +222,4 @@ class Traffic:
 
     def assert_right(self):
         assert self.stale == []
-        assert self.failures == []
+        assert self.failures == [], self.failures
