@@ -126,7 +126,9 @@ class OwnerReads:
 
     def _receive(self, request: Request, shares: list[_Share]) -> None:
         while shares:
-            share = shares[0]
+            # From here on the channel closes with its answer, so a failure that no caller expects, like the
+            # lack of memory, does not let this share be asked for again.
+            share = shares.pop(0)
             breaker = share.calls.connections.transport.batch
             try:
                 with share.calls.answer(share.call, gives_way=False) as answer:
@@ -138,7 +140,6 @@ class OwnerReads:
                 self._failed(request, share.owner, str(error))
             else:
                 breaker.succeeded()
-            del shares[0]  # The channel of this share was closed, or serves other calls.
 
     def _failed(self, request: Request, owner: Owner, reason: str) -> None:
         assert request.known_as is not None, "samples without ids have no owners"

@@ -1,8 +1,9 @@
 """Messages between the coordinator and a worker, over a socket pair.
 
 Coordinator to worker: first the ``Opening``, then new ``ReloadableSettings`` or a new ``Certificate`` after
-each change, and an empty frame to end in order. Worker to coordinator: SERVING once it accepts connections,
-its reads, its counts of requests, and an empty frame once it uses what changed. Law: a closed channel means
+each change, the routes of a cluster's newest view, and an empty frame to end in order. Worker to coordinator:
+SERVING once it accepts connections, its reads, its counts of requests, and an empty frame once it uses new
+settings or a new certificate. Law: a closed channel means
 that the other process is gone.
 """
 
@@ -18,6 +19,8 @@ import numpy as np
 
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
+from shadeproxy.cluster.relay_counts import RelayRow
+from shadeproxy.cluster.worker_routes import RoutesRecord
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import USE, Kind, Uses
 from shadeproxy.engine.worker_reads import TierFiles
@@ -27,12 +30,17 @@ _LENGTH = struct.Struct("<I")
 _MOST_WAITING_BYTES = 4 * 1024 * 1024
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, list[Kind]])
 _COUNTS_DECODER = msgspec.msgpack.Decoder(list[RequestRow])
+_RELAYS_DECODER = msgspec.msgpack.Decoder(list[RelayRow])
+_ROUTES_DECODER = msgspec.msgpack.Decoder(RoutesRecord)
 
 END = b""
 CONFIRMED = b""
 # No frame of reads begins with one of these bytes.
 SERVING = b"\0"
 REQUESTS = b"\1"
+RELAYS = b"\2"
+# No frame of a change begins with this byte.
+ROUTES = b"\3"
 
 
 class FillEnds(NamedTuple):
@@ -53,6 +61,19 @@ class ForwardEnds(NamedTuple):
     instance: str
 
 
+class ClusterEnds(NamedTuple):
+    """The part of an ``Opening`` by which a worker serves in a cluster. ``node``: the proxy's name in it.
+    ``listener``: descriptor on which it accepts connections of other proxies. ``relay``: the address where
+    the coordinator accepts those that it relays. ``secrets``: the values of cluster.secret that the
+    coordinator uses. Their file may have changed since it read them.
+    """
+
+    node: str
+    listener: int
+    relay: str
+    secrets: tuple[str, ...]
+
+
 Change = ReloadableSettings | Certificate
 """A message that a worker gets after its start, and confirms."""
 
@@ -61,7 +82,8 @@ class Opening(NamedTuple):
     """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits. ``relay``
     is the address where the coordinator accepts connections of workers. ``certificate`` is that of a listener
     with TLS. ``fills`` has the descriptors by which it fetches pages, or None if it fetches none.
-    ``forwards`` is the same for requests that it forwards.
+    ``forwards`` is the same for requests that it forwards. ``cluster`` is None unless proxies share their
+    pages.
     """
 
     settings: Settings
@@ -73,6 +95,7 @@ class Opening(NamedTuple):
     fills: FillEnds | None = None
     forwards: ForwardEnds | None = None
     certificate: Certificate | None = None
+    cluster: ClusterEnds | None = None
 
 
 class Channel(asyncio.Protocol):
@@ -213,3 +236,23 @@ def pack_requests(rows: list[RequestRow]) -> bytes:
 def unpack_requests(frame: bytes) -> list[RequestRow]:
     """Unpack the counts from ``pack_requests``."""
     return _COUNTS_DECODER.decode(frame[len(REQUESTS) :])
+
+
+def pack_relays(rows: list[RelayRow]) -> bytes:
+    """Pack counts of requests to other proxies, as a frame that begins with RELAYS."""
+    return RELAYS + msgspec.msgpack.encode(rows)
+
+
+def unpack_relays(frame: bytes) -> list[RelayRow]:
+    """Unpack the counts from ``pack_relays``."""
+    return _RELAYS_DECODER.decode(frame[len(RELAYS) :])
+
+
+def pack_routes(record: RoutesRecord) -> bytes:
+    """Pack a view's routes, as a frame that begins with ROUTES."""
+    return ROUTES + msgspec.msgpack.encode(record)
+
+
+def unpack_routes(frame: bytes) -> RoutesRecord:
+    """Unpack the routes from ``pack_routes``."""
+    return _ROUTES_DECODER.decode(frame[len(ROUTES) :])

@@ -2,11 +2,12 @@
 
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, NodeReport
 from shadeproxy.app.owned_pages import OwnedPages
-from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
+from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.node_stats import NodeStats
 from shadeproxy.cluster.peers import NOT_ASKED
 from shadeproxy.cluster.replication import Replication
 from shadeproxy.cluster.status import ClusterStatus
+from shadeproxy.core.clock import boot_time_s
 
 _HOUR_S = 3600.0
 

@@ -28,7 +28,7 @@ from shadeproxy.app.shared_admin import Places, SharedAdmin
 from shadeproxy.cluster.applier import Applier
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import WIRE
-from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
+from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.membership import Membership
 from shadeproxy.cluster.replication import Replication
@@ -40,7 +40,7 @@ from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import parse_address
-from shadeproxy.core.clock import Clock
+from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.engine.rules import Rules
 from shadeproxy.hints.changes import Changes, OwnChanges
@@ -99,10 +99,15 @@ class Clustering:
         return self._clock if self.owned is None else self.owned.clock
 
     async def prepare(
-        self, store: StateStore, rules: Rules, hints: HintRegistry, take_part: Callable[[float], None]
+        self,
+        store: StateStore,
+        rules: Rules,
+        hints: HintRegistry,
+        take_part: Callable[[float], None],
+        on_lease: Callable[[float], None],
     ) -> OwnedPages | None:
-        """Name this node, before the engine is made; return ``owned``. ``take_part``: see ``OwnedPages``.
-        Raises ConfigError.
+        """Name this node, before the engine is made; return ``owned``. ``take_part``, ``on_lease``: see
+        ``OwnedPages``. Raises ConfigError.
         """
         if not self._settings.cluster.name:
             return None
@@ -119,6 +124,7 @@ class Clustering:
                 stats=self._stats,
                 counters=self._counters,
                 take_part=take_part,
+                on_lease=on_lease,
             )
         return self.owned
 
@@ -175,6 +181,7 @@ class Clustering:
             self._log,
             adopted=(lambda: None) if objects is None else objects.adopted,
             changed=self._look_soon,
+            lapsed=(lambda: None) if objects is None else objects.lapsed,
             counters=self._counters,
         )
         if owned is not None:

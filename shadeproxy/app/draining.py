@@ -1,6 +1,7 @@
 """Closes listeners: requests under way end, for a while, before they are cut off."""
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 from aiohttp import web
@@ -21,11 +22,12 @@ async def drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers 
     await asyncio.gather(state.persistence.flush(state.hints), drain(runner, DRAIN_S), *draining)
 
 
-async def stop_accepting(runner: web.ServerRunner, workers: Workers) -> None:
+async def stop_accepting(runners: Sequence[web.ServerRunner], workers: Workers) -> None:
     """Leave new connections to the workers once one of them accepts."""
     await workers.serving.wait()
-    for site in list(runner.sites):
-        await site.stop()
+    for runner in runners:
+        for site in list(runner.sites):
+            await site.stop()
 
 
 async def drain(runner: web.BaseRunner, limit_s: float) -> None:

@@ -12,16 +12,16 @@ from shadeproxy.api.s3.auth.peers import PeerAuthenticator
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.peer_handler import PeerHandler
-from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.api.s3.response import PEER_KEEPALIVE_S
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.draining import DRAIN_S, drain
 from shadeproxy.app.handlers import make_peer_handler
-from shadeproxy.app.listening import listen
+from shadeproxy.app.listening import bind, listen
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.cluster.heartbeat import boot_time_s
+from shadeproxy.app.workers import RELAY_KEEPALIVE_S, PeerListening, Workers, stop_listening
 from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
@@ -31,7 +31,7 @@ from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import Telemetry
-from shadeproxy.core.clock import Clock
+from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.engine import Engine
@@ -43,9 +43,6 @@ from shadeproxy.telemetry.history import History
 from shadeproxy.telemetry.requests import RequestCounts
 from shadeproxy.telemetry.stats import Stats
 
-# A client that takes nothing is cut off by the proxy that it called, within twice ``KEEPALIVE_S``. If the
-# owner were first, it would seem to have failed.
-_PEER_KEEPALIVE_S = 3 * KEEPALIVE_S
 RECENT_S = 600.0
 """Seconds over which ``NodeStats.recent_reads`` counts."""
 
@@ -68,12 +65,16 @@ class OwnedPages:
         stats: Stats,
         counters: ClusterCounters,
         take_part: Callable[[float], None] = lambda _part: None,
+        on_lease: Callable[[float], None] = lambda _until_s: None,
     ) -> None:
         """``node``: the proxy's name in the cluster. ``take_part`` is called with the part of all objects
-        that the proxy owns. Raises ConfigError if the secret cannot be read.
+        that the proxy owns. ``on_lease``: see ``OwnedObjects``. Raises ConfigError if the secret cannot be
+        read.
         """
         cluster = settings.cluster
-        self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints), counters=counters)
+        self.objects = OwnedObjects(
+            by_rule=answers_by_rule(settings, rules, hints), counters=counters, on_lease=on_lease
+        )
         self.clock = LeaseClock(clock, self.objects)
         self._counts = counts = RelayCounts()
         stats.relayed = lambda: [RelayedRequests(*row) for row in counts.rows()]
@@ -86,7 +87,8 @@ class OwnedPages:
         self._stats = stats
         self._hints = hints
         self._take_part = take_part
-        secrets = cluster.resolve_secrets()
+        self._workers: Workers | None = None
+        self._secrets = secrets = cluster.resolve_secrets()
         self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock)
         self._peers = Peers(
             node,
@@ -125,9 +127,10 @@ class OwnedPages:
         status: SettingsStatus,
         *,
         most: int,
-    ) -> None:
+        workers: Workers | None = None,
+    ) -> PeerListening | None:
         """Open the listener for the other proxies. ``lane``: the fast lane of the S3 listener. ``most``: how
-        many connections they may have.
+        many connections they may have. ``workers``: accept on it too; return how, None without workers.
         """
         observer = Observer(
             self._stats,
@@ -150,11 +153,22 @@ class OwnedPages:
         # Other proxies need few connections, because each has a limited pool. The limit is for other
         # programs, which may connect without end.
         limiter = ConnectionLimiter(most, clock=self._clock)
-        server = S3Server(handler, own_lane, keepalive_s=_PEER_KEEPALIVE_S, limiter=limiter)
+        server = S3Server(handler, own_lane, keepalive_s=PEER_KEEPALIVE_S, limiter=limiter)
         runner = web.ServerRunner(server, shutdown_timeout=DRAIN_S)
         stack.push_async_callback(drain, runner, DRAIN_S)
         context = None if tls is None else tls.context
-        self.address = await listen("cluster.listen", runner, self._settings.cluster.listen, context)
+        listens_at = self._settings.cluster.listen
+        bound = None if workers is None else bind("cluster.listen", listens_at)
+        first = None if bound is None else bound.dup()
+        if bound is not None:
+            stack.callback(stop_listening, bound)  # Before the drain: workers may have it open still.
+        self.address = await listen("cluster.listen", runner, listens_at, context, bound=first)
+        if workers is None or bound is None:
+            return None
+        self._workers = workers
+        self._tell_routes(workers)
+        relay = S3Server(handler, own_lane, keepalive_s=RELAY_KEEPALIVE_S, limiter=limiter)
+        return PeerListening(self._node, self._secrets, bound, runner, context, relay, self._counts.add)
 
     def reloaded(self, telemetry: Telemetry) -> None:
         """Act on settings that were just reloaded."""
@@ -192,6 +206,12 @@ class OwnedPages:
             self._take_part(part)
         self._hints.set_share(self.objects.share())
         self._peers.retain(self.objects.others(), away=self.objects.away())
+        if self._workers is not None:
+            self._tell_routes(self._workers)
+
+    def _tell_routes(self, workers: Workers) -> None:
+        if (record := self.objects.routes_record()) is not None:
+            workers.tell_routes(record)
 
     @property
     def skipped_peers(self) -> int:

@@ -43,9 +43,8 @@ from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus,
 from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable
 from shadeproxy.app.sharing import JobSharing
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.app.worker_fills import FillsOpener
-from shadeproxy.app.worker_forwards import ForwardsOpener
-from shadeproxy.app.workers import Workers
+from shadeproxy.app.worker_openers import Openers, make_openers
+from shadeproxy.app.workers import RELAY_KEEPALIVE_S, Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.cores import available_cores
@@ -69,8 +68,6 @@ _CONTROL_DRAIN_S = 5.0
 _CONTROL_THREADS = 4
 # With so many processes the coordinator serves clients too. With more, it is busy with deciding for them.
 _ACCEPTS_BESIDE = 2
-# Only the worker closes idle relay connections: a close from this side could cross a request.
-_RELAY_KEEPALIVE_S = 1e6
 
 
 class Proxy:
@@ -128,15 +125,16 @@ class Proxy:
         )
         tracer = await opener.tracer()
         state = await opener.state(pool, rules)
-        owned = await self._clustering.prepare(state.store, rules, state.hints, opener.take_part)
+        self._share = share = Share.create() if settings.s3.processes > 1 else None
+        on_lease = (lambda _until_s: None) if share is None else share.show_lease
+        owned = await self._clustering.prepare(state.store, rules, state.hints, opener.take_part, on_lease)
         providers = build_providers(settings, clock)
         origin, callback_reads = await opener.origin(providers, self._health, instance=self._instance)
-        self._share = Share.create() if settings.s3.processes > 1 else None
         engine = await opener.engine(
             origin,
             state,
             rules,
-            share=self._share,
+            share=share,
             upstreams=self._settings_status.upstreams,
             callback_reads=callback_reads,
             prefetch_reads=(prefetch := PrefetchWorkers()).pick,
@@ -164,23 +162,10 @@ class Proxy:
         info |= {"policy": settings.policy.name, "origin": name_of_origin(settings)}
         info |= {"lane": "compiled" if COMPILED else "interpreted"} | ({"owners": True} if owned else {})
         access = Access(token, reads_allowed(settings))
-        fills = (
-            None
-            if callback_reads is None
-            else FillsOpener(
-                settings,
-                engine,
-                callback_reads,
-                providers,
-                clock,
-                on_job=observer.on_job,
-                prefetch=prefetch,
-            )
+        openers = make_openers(
+            settings, engine, callback_reads, providers, observer, clock=clock, prefetch=prefetch
         )
-        forwards = (
-            None if callback_reads is None else ForwardsOpener(engine, callback_reads, providers, observer)
-        )
-        workers = self._make_workers(engine, reloadable, observer, tls, fills=fills, forwards=forwards)
+        workers = self._make_workers(engine, reloadable, observer, tls, openers)
         targets = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
@@ -316,10 +301,12 @@ class Proxy:
         workers: Workers | None,
     ) -> None:
         """Open the S3 listener, and start the workers."""
-        most = self._most_connections(engine)
+        most, peers = self._most_connections(engine), None
         if (owned := self._clustering.owned) is not None:
             most -= (of_peers := most // 4)
-            await owned.listen(self._stack, engine, lane, tls, self._settings_status, most=of_peers)
+            peers = await owned.listen(
+                self._stack, engine, lane, tls, self._settings_status, most=of_peers, workers=workers
+            )
         limiter = self._limit_connections(most)
         s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         self._stack.push_async_callback(drain_s3, s3, state, workers)
@@ -328,10 +315,11 @@ class Proxy:
         context, first = None if tls is None else tls.context, None if listener is None else listener.dup()
         self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=first)
         if workers is not None and listener is not None:
-            relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, limiter=limiter)
-            await workers.start(listener, relay)
+            relay = S3Server(handler, lane, keepalive_s=RELAY_KEEPALIVE_S, limiter=limiter)
+            await workers.start(listener, relay, peers)
             if self.settings.s3.processes > _ACCEPTS_BESIDE:
-                self._run_until_stopped(stop_accepting(s3, workers), "stop accepting")
+                runners = [s3] if peers is None else [s3, peers.runner]
+                self._run_until_stopped(stop_accepting(runners, workers), "stop accepting")
         if tls is not None:
             adopted = None if workers is None else workers.adopt
             self._run_until_stopped(tls.watch(self._clock, adopted), "certificate")
@@ -373,9 +361,7 @@ class Proxy:
         reloadable: ReloadableSettings,
         observer: Observer,
         tls: ServerTls | None,
-        *,
-        fills: FillsOpener | None,
-        forwards: ForwardsOpener | None,
+        openers: Openers,
     ) -> Workers | None:
         """Return the workers, which accept connections and relay what they cannot answer, or None."""
         if self._share is None:
@@ -394,6 +380,5 @@ class Proxy:
             on_reads=note,
             on_requests=self.stats.requests.add,
             certificate=None if tls is None else tls.certificate,
-            fills=fills,
-            forwards=forwards,
+            openers=openers,
         )

@@ -1,8 +1,8 @@
 """A worker: a process that serves requests, started by ``workers.py`` alone.
 
-It answers hits and relays everything else to the coordinator. If the coordinator is gone it ends at once,
-because the next one may overwrite the cache. It ignores signals: the coordinator handles them and tells it
-when to end.
+It answers hits, and relays to the coordinator what it cannot do itself. If the coordinator is gone it ends at
+once, because the next one may overwrite the cache. It ignores signals: the coordinator handles them and tells
+it when to end.
 """
 
 import asyncio
@@ -19,18 +19,21 @@ import structlog
 import uvloop
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.exchange import EndedRequest
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.otel_handler import OtelRequests
 from shadeproxy.api.s3.otel_worker_misses import OtelWorkerMisses
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
-from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.api.s3.response import KEEPALIVE_S, PEER_KEEPALIVE_S
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.worker_misses import SentKeys, WorkerMisses
+from shadeproxy.api.s3.worker_relays import BeginsLaneReads
 from shadeproxy.app.bus_errors import explain_bus_errors
 from shadeproxy.app.channel import (
     CONFIRMED,
     END,
+    ROUTES,
     SERVING,
     Change,
     Channel,
@@ -41,6 +44,7 @@ from shadeproxy.app.channel import (
     pack_requests,
     unpack_change,
     unpack_opening,
+    unpack_routes,
 )
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.origins import build_origin, read_bounds
@@ -49,6 +53,7 @@ from shadeproxy.app.reloadable import ReloadableSettings, configure_log, is_verb
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.app.tls import Certificate, server_context, use_certificate
 from shadeproxy.app.worker_access import SharedReadsAuthorizer
+from shadeproxy.app.worker_cluster import ClusterInWorker, PeerWorkerProtocol
 from shadeproxy.app.worker_forwarding import WorkerForwarding
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import SHARED
@@ -66,6 +71,20 @@ _FLUSHES_A_COUNT = 10
 _BACKLOG = 1024
 
 
+class WorkerRequestLog(RequestLog):
+    """Also tells the coordinator which jobs read objects that other proxies answer. ``reader``: its access
+    log goes to the coordinator.
+    """
+
+    def __init__(self, reader: WorkerReads, *, access_log: bool) -> None:
+        super().__init__(access_log=access_log)
+        self._reader = reader
+
+    def on_forwarded(self, request: EndedRequest) -> None:
+        if request.get("relayed_to") and (job := request["job"]) is not None:
+            self._reader.note_job(request["bucket"], job)
+
+
 class WorkerProcess:
     """A worker, from its start with ``opening`` until the coordinator ends it or is gone."""
 
@@ -74,25 +93,35 @@ class WorkerProcess:
         settings, clock = opening.settings, SystemClock()
         self._opening = opening
         self._channel: Channel | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._over = asyncio.Event()
         self._connections: set[WorkerProtocol] = set()
         self._rules = Rules(opening.reloadable.rules)
         self._authenticator = Authenticator(
             opening.reloadable.clients, anonymous=opening.reloadable.anonymous, clock=clock
         )
+        share = Share(opening.share)
+        self._cluster = cluster = (
+            None
+            if opening.cluster is None
+            else ClusterInWorker(settings, opening.cluster, share, clock=clock)
+        )
         self._reader = WorkerReads(
-            Share(opening.share),
+            share,
             opening.tiers,
             rules=self._rules,
             clock=clock,
             page_size=settings.cache.page_size,
             on_flush=self._tell,
             by_verdicts=opening.reloadable.origin_decides,
+            is_leased=None if cluster is None else cluster.is_leased,
+            is_elsewhere=None if cluster is None else cluster.is_elsewhere,
         )
+        if cluster is not None:
+            cluster.open_lane(self._reader, opening.reloadable)
         telemetry, certificate = opening.reloadable.telemetry, opening.certificate
         self._tls = None if certificate is None else server_context(certificate)
-        self._request_log = RequestLog(access_log=telemetry.access_log)
+        self._request_log = WorkerRequestLog(self._reader, access_log=telemetry.access_log)
         self._tracer = tracer
         self._spans = None if tracer is None else OtelRequests(tracer, self._request_log)
         self._authorizer = SharedReadsAuthorizer(
@@ -110,10 +139,13 @@ class WorkerProcess:
             jobs=self._request_log,
             remembers=remembers(telemetry),
             counts=self._request_log.counts,
+            # Spans of relayed reads are the coordinator's.
+            relays=None if cluster is None or tracer is not None else cluster.relays,
         )
         self._clock = clock
         self._late = TimeoutAnswers(self._authorizer, clock=clock, bounds=read_bounds(settings))
         self._misses: WorkerMisses | None = None
+        self._begins: BeginsLaneReads | None = None
         self._forwards: WorkerForwarding | None = None
 
     async def run(self, end: socket.socket) -> None:
@@ -123,15 +155,13 @@ class WorkerProcess:
             self._misses = await self._open_misses(self._opening.fills)
         if self._opening.forwards is not None:
             self._forwards = await self._open_forwards(self._opening.forwards)
-        listener = socket.socket(fileno=self._opening.listener)
-        if self._over.is_set():
-            listener.close()
-        else:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._protocol, sock=listener, backlog=_BACKLOG, ssl=self._tls
-            )
-            if self._over.is_set():
-                self._end()
+        self._begins = self._misses
+        if self._cluster is not None:
+            self._begins = self._cluster.begins(self._authorizer, self._misses)
+        await self._listen(self._opening.listener, self._protocol)
+        if self._opening.cluster is not None:
+            await self._listen(self._opening.cluster.listener, self._peer_protocol)
+        if not self._over.is_set():
             self._channel.say(SERVING)
         flushes = 0
         while not self._over.is_set() or self._connections:
@@ -141,12 +171,24 @@ class WorkerProcess:
             if flushes % _FLUSHES_A_COUNT == 0:
                 self._tell_requests(self._channel)
         self._reader.flush()
-        if self._misses is not None:
-            await self._misses.aclose()
-        if self._forwards is not None:
-            await self._forwards.aclose()
+        for part in (self._misses, self._forwards, self._cluster):
+            if part is not None:
+                await part.aclose()
         self._tell_requests(self._channel)
         self._channel.leave()
+
+    async def _listen(self, descriptor: int, make: Callable[[], WorkerProtocol]) -> None:
+        """Accept connections from a listener, unless this process is to end already."""
+        listener = socket.socket(fileno=descriptor)
+        if self._over.is_set():
+            listener.close()
+            return
+        server = await asyncio.get_running_loop().create_server(
+            make, sock=listener, backlog=_BACKLOG, ssl=self._tls
+        )
+        self._servers.append(server)
+        if self._over.is_set():
+            self._end()
 
     async def _open_misses(self, ends: FillEnds) -> WorkerMisses | None:
         """Open channel and memory, and return the object that fetches pages."""
@@ -203,19 +245,39 @@ class WorkerProcess:
             self._connect,
             self._connections,
             keepalive_s=KEEPALIVE_S,
-            misses=self._misses,
+            misses=self._begins,
             late=self._late,
             forwards=None if self._forwards is None else self._forwards.server,
         )
+        return self._ended(connection)
+
+    def _peer_protocol(self) -> WorkerProtocol:
+        cluster, ends = self._cluster, self._opening.cluster
+        assert cluster is not None, "only then another proxy can connect"
+        assert cluster.lane is not None, "it was opened at the start"
+        assert ends is not None, "as above"
+        connect = partial(self._dial, ends.relay)
+        return self._ended(
+            PeerWorkerProtocol(cluster.lane, connect, self._connections, keepalive_s=PEER_KEEPALIVE_S)
+        )
+
+    def _ended(self, connection: WorkerProtocol) -> WorkerProtocol:
+        """End a connection that was accepted in the turn of the loop in which the server was closed."""
         if self._over.is_set():
-            # This connection was accepted in the turn of the loop in which the server was closed.
             connection.end()
         return connection
 
     async def _connect(self, protocol: asyncio.Protocol, peer: str) -> None:
-        await dial(self._opening.relay, protocol, peer, secure=self._tls is not None)
+        await self._dial(self._opening.relay, protocol, peer)
+
+    async def _dial(self, relay: str, protocol: asyncio.Protocol, peer: str) -> None:
+        await dial(relay, protocol, peer, secure=self._tls is not None)
 
     def _hear(self, frame: bytes) -> None:
+        if frame.startswith(ROUTES):
+            if self._cluster is not None:
+                self._cluster.adopt(unpack_routes(frame))
+            return
         if frame != END:
             self._adopt(unpack_change(frame))
             return
@@ -223,8 +285,8 @@ class WorkerProcess:
         self._end()
 
     def _end(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections):
             connection.end()
 
@@ -247,6 +309,8 @@ class WorkerProcess:
             self._forwards.handler.verbose = is_verbose(telemetry)
         self._request_log.access_log = telemetry.access_log
         self._fast.forget(remembers=remembers(telemetry))
+        if self._cluster is not None:
+            self._cluster.adopt_settings(reloadable)
         configure_log(telemetry, worker=os.getpid())
 
     def _die(self) -> NoReturn:
@@ -260,6 +324,8 @@ class WorkerProcess:
         self._fast.count_hits()
         if rows := self._request_log.counts.take():
             channel.say(pack_requests(rows))
+        if self._cluster is not None:
+            self._cluster.tell_counts(channel.say)
 
     def _tell(self, uses: Uses, kinds: list[Kind]) -> None:
         assert self._channel is not None, "nothing is read before the channel is open"

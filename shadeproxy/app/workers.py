@@ -9,6 +9,7 @@ import asyncio
 import os
 import secrets
 import socket
+import ssl
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,21 +24,26 @@ from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.channel import (
     CONFIRMED,
     END,
+    RELAYS,
     REQUESTS,
     SERVING,
     Change,
     Channel,
+    ClusterEnds,
     Opening,
     nothing,
     pack_change,
     pack_opening,
+    pack_routes,
     unpack_reads,
+    unpack_relays,
     unpack_requests,
 )
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
-from shadeproxy.app.worker_fills import FillsOpener, OpenFills
-from shadeproxy.app.worker_forwards import ForwardsOpener, OpenForwards
+from shadeproxy.app.worker_openers import NO_OPENERS, NOTHING_OPENED, Openers
+from shadeproxy.cluster.relay_counts import RelayRow
+from shadeproxy.cluster.worker_routes import RoutesRecord
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
@@ -67,6 +73,8 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(16 << 20), "MALLOC_MMAP_THRESHOLD_": st
 Bodies of uploads are pieces of up to 1 MB. With the defaults, glibc gives their pages back to the kernel and
 gets them again for each upload, which takes a third of a worker's CPU (ADR 31).
 """
+RELAY_KEEPALIVE_S = 1e6
+"""Only the worker closes idle relay connections: a close by the coordinator could cross a request."""
 _RESTART_S = 1.0
 _BACKLOG = 1024
 # Short, because all relayed connections have ended before.
@@ -85,34 +93,20 @@ class _Link:
     unconfirmed: deque[asyncio.Future[None]]
 
 
-class _Opened(NamedTuple):
-    """The channels to one worker for fills and for forwarded requests; None: it has no such channel."""
+class PeerListening(NamedTuple):
+    """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
+    name. ``secrets``: see ``ClusterEnds``. ``runner``: accepts on it in this process, with ``tls``.
+    ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the requests that
+    workers send to other proxies.
+    """
 
-    fills: OpenFills | None
-    forwards: OpenForwards | None
-
-    def serve(self) -> None:
-        """Note that the worker serves."""
-        if self.fills is not None:
-            self.fills.serve()
-
-    @property
-    def inherited(self) -> list[int]:
-        """The descriptors that the worker inherits."""
-        found = [] if self.fills is None else [self.fills.ends.channel, self.fills.ends.memory]
-        return found if self.forwards is None else [*found, self.forwards.ends.channel]
-
-    def close_theirs(self) -> None:
-        """Close the worker's ends, which it has now."""
-        for one in (self.fills, self.forwards):
-            if one is not None:
-                one.theirs.close()
-
-    def close(self) -> None:
-        """Note that the worker has ended."""
-        for one in (self.fills, self.forwards):
-            if one is not None:
-                one.close()
+    node: str
+    secrets: tuple[str, ...]
+    listener: socket.socket
+    runner: web.ServerRunner
+    tls: ssl.SSLContext | None
+    server: S3Server
+    on_relays: Callable[[list[RelayRow]], None]
 
 
 class Workers:
@@ -130,18 +124,16 @@ class Workers:
         on_reads: Callable[[Uses, list[Kind]], None],
         on_requests: Callable[[list[RequestRow]], None],
         certificate: Certificate | None,
-        fills: FillsOpener | None = None,
-        forwards: ForwardsOpener | None = None,
+        openers: Openers = NO_OPENERS,
     ) -> None:
-        """Make them; ``start`` starts the processes. ``certificate``: the certificate of a listener with TLS.
-        ``fills``: the parts by which workers fetch pages; None: the coordinator fetches all. ``forwards``:
-        the parts by which they forward requests; None: the coordinator forwards all.
+        """Make them; ``start`` starts the processes. ``certificate``: the certificate of a listener with
+        TLS.
         """
-        self._fills = fills
-        self._forwards = forwards
+        self._openers = openers
         self._count = settings.s3.processes - 1
         # An abstract socket: it is in no file system and ends with the process.
         self._address = f"\0shadeproxy-{secrets.token_hex(16)}"
+        self._peers_address = f"{self._address}-peers"
         claims, tiers = [], []
         for medium in media:
             assert isinstance(medium.tier, SegmentStore)
@@ -160,8 +152,10 @@ class Workers:
         self._claims = claims
         self._on_reads = on_reads
         self._on_requests = on_requests
-        self._relay: web.ServerRunner | None = None
+        self._relays: list[web.ServerRunner] = []
         self._listener: socket.socket | None = None
+        self._peers: PeerListening | None = None
+        self._routes: bytes | None = None
         self._stopping = False
         self._links: set[_Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -171,17 +165,23 @@ class Workers:
         """The process ids of the workers that run."""
         return [link.process.pid for link in self._links]
 
-    async def start(self, listener: socket.socket, relay: S3Server) -> None:
+    async def start(
+        self, listener: socket.socket, relay: S3Server, peers: PeerListening | None = None
+    ) -> None:
         """Start the workers, which accept from ``listener`` too within about a second. ``relay`` serves the
-        requests that they pass on.
+        requests that they pass on. ``peers``: the same for other proxies of a cluster.
         """
-        self._listener = listener
-        self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)
-        await self._relay.setup()
-        link = socket.socket(socket.AF_UNIX)
-        link.bind(self._address)
-        await web.SockSite(self._relay, link, backlog=_BACKLOG).start()
+        self._listener, self._peers = listener, peers
+        await self._accept(self._address, relay)
+        if peers is not None:
+            await self._accept(self._peers_address, peers.server)
         self._tasks = [asyncio.create_task(self._keep(listener), name="worker") for _ in range(self._count)]
+
+    def tell_routes(self, record: RoutesRecord) -> None:
+        """Send the routes of the newest view to all workers, those of later starts included."""
+        self._routes = pack_routes(record)
+        for link in self._links:
+            link.channel.say(self._routes)
 
     async def adopt(self, change: Change) -> None:
         """Send new settings or a new certificate, and return when no worker uses older ones. A worker that
@@ -208,24 +208,35 @@ class Workers:
     async def stop(self, limit_s: float) -> None:
         """Let the workers finish, and kill those that still run after ``limit_s``."""
         self._stopping = True
-        if self._listener is not None:
-            self._listener.close()
         for link in self._links:
             link.channel.say(END)
-        # Idle relayed connections are closed here; without pre_shutdown, shutdown would wait for them.
-        server = None if self._relay is None else self._relay.server
-        if server is not None:
+        if self._listener is not None:
+            stop_listening(self._listener)
+        if (peers := self._peers) is not None and not peers.runner.sites:
+            # Until the last client has its answer, this proxy acts for its share, and nobody else may.
+            again = peers.listener.dup()
+            await web.SockSite(peers.runner, again, ssl_context=peers.tls, backlog=_BACKLOG).start()
+        servers = [relay.server for relay in self._relays if relay.server is not None]
+        for server in servers:
+            # Idle relayed connections are closed here; otherwise shutdown would wait for them.
             server.pre_shutdown()
-        ending = None if server is None else asyncio.create_task(server.shutdown(limit_s))
+        ending = [asyncio.create_task(server.shutdown(limit_s)) for server in servers]
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=limit_s)
             for link in self._links if late else ():
                 _kill(link.process)
             await asyncio.gather(*self._tasks)
-        if ending is not None:
-            await ending
-        if self._relay is not None:
-            await self._relay.cleanup()
+        await asyncio.gather(*ending)
+        for relay in self._relays:
+            await relay.cleanup()
+
+    async def _accept(self, address: str, server: S3Server) -> None:
+        relay = web.ServerRunner(server, shutdown_timeout=_RELAY_END_S)
+        self._relays.append(relay)
+        await relay.setup()
+        link = socket.socket(socket.AF_UNIX)
+        link.bind(address)
+        await web.SockSite(relay, link, backlog=_BACKLOG).start()
 
     async def _keep(self, listener: socket.socket) -> None:
         while not self._stopping:
@@ -240,6 +251,12 @@ class Workers:
                 await asyncio.sleep(_RESTART_S)
 
     async def _run(self, listener: int) -> int:
+        # ``stop`` closes the listeners, perhaps while this worker starts.
+        cluster = (
+            None
+            if (peers := self._peers) is None
+            else ClusterEnds(peers.node, peers.listener.fileno(), self._peers_address, peers.secrets)
+        )
         ours, theirs = socket.socketpair()
         unconfirmed = deque[asyncio.Future[None]]()
 
@@ -251,14 +268,16 @@ class Workers:
                 opened.serve()
             elif frame.startswith(REQUESTS):
                 self._on_requests(unpack_requests(frame))
+            elif frame.startswith(RELAYS) and self._peers is not None:
+                self._peers.on_relays(unpack_relays(frame))
             else:
                 self._on_reads(*unpack_reads(frame))
 
         started: list[asyncio.subprocess.Process] = []
-        opened, channel = _Opened(None, None), None
+        opened, channel = NOTHING_OPENED, None
         try:
             with theirs:
-                opened = await self._open(lambda: _kill(started[0]))
+                opened = await self._openers.open(lambda: _kill(started[0]))
                 channel = await Channel.open(ours, hear, nothing)
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
@@ -270,6 +289,7 @@ class Workers:
                         theirs.fileno(),
                         self._share.descriptor,
                         listener,
+                        *([] if cluster is None else [cluster.listener]),
                         *self._claims,
                         *opened.inherited,
                     ),
@@ -295,8 +315,11 @@ class Workers:
             certificate=self._certificate,
             fills=opened.fills and opened.fills.ends,
             forwards=opened.forwards and opened.forwards.ends,
+            cluster=cluster,
         )
         channel.say(pack_opening(opening))
+        if self._routes is not None:
+            channel.say(self._routes)
         if self._stopping:
             channel.say(END)
         try:
@@ -309,15 +332,14 @@ class Workers:
                 future.set_result(None)
             unconfirmed.clear()
 
-    async def _open(self, kill: Callable[[], None]) -> _Opened:
-        fills = None if self._fills is None else await self._fills.open(kill)
-        try:
-            forwards = None if self._forwards is None else await self._forwards.open(kill)
-        except BaseException:
-            (opened := _Opened(fills, None)).close()
-            opened.close_theirs()
-            raise
-        return _Opened(fills, forwards)
+
+def stop_listening(listener: socket.socket) -> None:
+    """Refuse connections from now on, also those that wait until a process accepts them. Otherwise they would
+    wait as long as any worker runs that does not accept, and has the descriptor.
+    """
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -5,7 +5,6 @@ Law: no error ends the beats. Without them the node would refuse writes and chec
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 
 import structlog
@@ -14,6 +13,7 @@ from shadeproxy.cluster.clock_rate import ClockRate
 from shadeproxy.cluster.duties import Call, Open, Propose, Retire
 from shadeproxy.cluster.log import BeatAnswer, ClusterLog
 from shadeproxy.cluster.membership import Membership
+from shadeproxy.core.clock import boot_time_s
 from shadeproxy.core.errors import ClusterUnavailable, PeerError
 from shadeproxy.telemetry.counters import ClusterCounters
 
@@ -31,15 +31,10 @@ _EARLY_S = 0.005
 _NO_BEAT = "no beat was answered yet"
 
 
-def boot_time_s() -> float:
-    """Return the seconds since the machine's boot. The clock also runs while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Heartbeat:
     """Sends the beats of one node. ``adopted`` is called in the same step in which an answer was adopted, and
     ``changed`` after an answer that changed the incarnation, the views or whether the node has a lease.
-    ``counters``: counts defects.
+    ``lapsed`` is called when the lease ends before its time. ``counters``: counts defects.
 
     ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: the time from the
     last beat to its answer. ``clock_rate``: that of ``clock``.
@@ -52,6 +47,7 @@ class Heartbeat:
         *,
         adopted: Callable[[], None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
+        lapsed: Callable[[], None] = lambda: None,
         counters: ClusterCounters | None = None,
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
@@ -62,6 +58,7 @@ class Heartbeat:
         self._log = log
         self._adopted = adopted
         self._changed = changed
+        self._lapsed = lapsed
         self._counters = ClusterCounters() if counters is None else counters
         self._clock = clock
         self._known = self._state()
@@ -78,6 +75,7 @@ class Heartbeat:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
+        self._lapsed()
         goodbye = self.membership.end()
         if goodbye is not None:
             with contextlib.suppress(ClusterUnavailable):
@@ -151,6 +149,7 @@ class Heartbeat:
         except Exception:
             # Perhaps not all was distrusted. Without a lease all is checked, and the next one trusts nothing.
             self.membership.lapse()
+            self._lapsed()
             raise
         self.round_trip_s = now_s - sent_s
         self.clock_rate.note(sent_s, now_s, answer.time_s)

@@ -122,6 +122,11 @@ class Membership:
     def leased(self, now_s: float) -> bool:
         return now_s < self._lease_until_s
 
+    @property
+    def lease_until_s(self) -> float:
+        """The end of the lease; minus infinity if there is none."""
+        return self._lease_until_s
+
     def lease_left_s(self, now_s: float) -> float:
         return max(0.0, self._lease_until_s - now_s)
 

@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
+from shadeproxy.cluster.heartbeat import Heartbeat
+from shadeproxy.cluster.log import ViewRecord
 from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.view import NodeFacts, View
-from shadeproxy.core.clock import Clock
+from shadeproxy.cluster.worker_routes import RoutesRecord
+from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo
@@ -49,7 +51,9 @@ class OwnedObjects:
     """The objects that this process owns. ``join`` is called once; before that it owns none.
 
     ``by_rule``: returns whether an object is answered by its freshness rule while the log is out of reach.
-    ``counters``: counts lapses of the lease, and rises of the epoch.
+    ``counters``: counts lapses of the lease, and rises of the epoch. ``on_lease``: called with the end of the
+    lease (seconds since boot), for other processes of this machine that answer from the same cache. Until
+    then they may answer with the pages that need no check.
     """
 
     def __init__(
@@ -57,9 +61,11 @@ class OwnedObjects:
         *,
         by_rule: Callable[[ObjectRef], bool],
         counters: ClusterCounters | None = None,
+        on_lease: Callable[[float], None] = lambda _until_s: None,
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
         self.counters = ClusterCounters() if counters is None else counters
+        self._on_lease = on_lease
         self._by_rule = by_rule
         self._clock = clock
         self._heartbeat: Heartbeat | None = None
@@ -101,6 +107,8 @@ class OwnedObjects:
         epoch, self._epoch = self._epoch, member.epoch
         if member.epoch != epoch:
             self.counters.distrusted += 1
+            # Marking takes some milliseconds, and the others do not wait for this process.
+            self.lapsed()
             self._distrust(member.keep_since(epoch))
         if member.leased(self._clock()):
             self._leased, self._ruled = True, False
@@ -111,6 +119,11 @@ class OwnedObjects:
             if self._ruled:
                 self._ruled = False
                 self._void()
+        self._on_lease(member.lease_until_s)
+
+    def lapsed(self) -> None:
+        """Let no other process answer from the cache, until the log has answered again."""
+        self._on_lease(-inf)
 
     def notice(self) -> None:
         """Void all that answers without a check, if the lease has ended since the last call."""
@@ -157,6 +170,15 @@ class OwnedObjects:
         """Return the part of all objects that this node owns by the newest view; None if it is not of it."""
         view = self._view()
         return None if view is None or self._member is None else view.part_of(self._member.node)
+
+    def routes_record(self) -> RoutesRecord | None:
+        """Return the routes of the newest view, for workers; None without a view."""
+        member = self._member
+        if member is None or member.view is None:
+            return None
+        view = member.view
+        record = ViewRecord(view.id.number, tuple(view.seats.values()))
+        return RoutesRecord(view.id.inc, record, asks=not member.duties.refusal)
 
     def share(self) -> OwnedShare:
         """Return the share of the objects that this node caches by the newest view, for announced orders."""

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from shadeproxy.cluster.peer_requests import PeerField, job_field
 from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.relay_counts import RelayCounts
-from shadeproxy.cluster.routes import Routes
+from shadeproxy.cluster.routes import ReadRoutes
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.types import Headers, JobContext, ObjectRef, Source, Upstream, first_value
@@ -31,7 +31,7 @@ def relayed_by(node: str, headers: Headers) -> Relayed:
 
 class PendingAnswer:
     """A read that was sent to ``peer``. ``connection``: has the answer, whose head alone was read; None if
-    there will be no answer.
+    there will be no answer. ``is_plain``: True if the bytes of the answer may go to the client as they come.
     """
 
     def __init__(self, peer: Peer, began_s: float) -> None:
@@ -39,6 +39,7 @@ class PendingAnswer:
         self.began_s = began_s
         self.connection: Connection | None = None
         self.head: Head | None = None
+        self.is_plain = False
 
     @asynccontextmanager
     async def exchange(self) -> AsyncIterator[ForwardResponse]:
@@ -66,7 +67,7 @@ class PeerReads:
     ``counts``: counts a read, unless it is handed over.
     """
 
-    def __init__(self, *, routes: Routes, peers: Peers, counts: RelayCounts, clock: Clock) -> None:
+    def __init__(self, *, routes: ReadRoutes, peers: Peers, counts: RelayCounts, clock: Clock) -> None:
         self._routes = routes
         self._peers = peers
         self.counts = counts

@@ -93,6 +93,22 @@ class Peer:
             self._users += 1
         return connection
 
+    @property
+    def has_idle(self) -> bool:
+        """True if a connection is idle."""
+        return self._at is not None and self._gets.pool.spare(self._at) > 0
+
+    async def connect(self) -> None:
+        """Open one more connection, which is then idle; do nothing if all are open. Raises NotConnected."""
+        # If the pool is full, a caller that waits has the next connection closed that comes back.
+        if self._at is None or self._gets.pool.is_full:
+            return
+        self.enter()
+        try:
+            self._gets.pool.put_back(await self._gets.pool.take(self._at, fresh=True))
+        finally:
+            self.leave()
+
     def put_back(self, connection: Connection) -> None:
         """Take back a connection that ``take_now`` returned."""
         self._gets.pool.put_back(connection)

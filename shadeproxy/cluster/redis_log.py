@@ -38,6 +38,10 @@ _SCORE_EVENTS = 4_000
 _SCORE_STREAM_S = 3600
 _BLOB_S = 86_400
 _READ_EVENTS = 500
+_HANDLE_CLOSED: Any = RuntimeError
+"""The error that uvloop raises for a write to a connection that was reset since it was taken from the pool.
+``Retry`` does not say that it accepts errors of others.
+"""
 _seats = msgspec.msgpack.Decoder(list[Seat])
 
 
@@ -62,7 +66,7 @@ class RedisLog:
             # Otherwise each new connection looks for the library's version on the disk, in the event loop.
             driver_info=None,
             # A connection that the server closed is found when it is used, and opened again at once.
-            retry=Retry(NoBackoff(), 1, (RedisConnectionError,)),
+            retry=Retry(NoBackoff(), 1, (RedisConnectionError, _HANDLE_CLOSED)),
             password=password or None,
             **trusted,
         )
@@ -171,7 +175,7 @@ class RedisLog:
         except TimeoutError:
             counters.engine_errors += 1
             raise ClusterUnavailable(f"{self._address} gave no answer in {self._timeout_s:g} s") from None
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, _HANDLE_CLOSED) as error:
             counters.engine_errors += 1
             raise ClusterUnavailable(f"{self._address}: {error}") from error
         finally:

@@ -1,5 +1,6 @@
 """Counters of requests that were sent to other nodes, by node and result."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from operator import itemgetter
 from typing import NamedTuple
@@ -41,7 +42,7 @@ class _Sums:
 
 
 class RelayCounts:
-    """Counts the requests that ``note`` reports. A process has one such object."""
+    """Counts the requests that ``note`` reports, and those of workers. A process has one such object."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, RelayEnd], _Sums] = {}
@@ -53,6 +54,19 @@ class RelayCounts:
         sums.requests += 1
         sums.bytes += size_bytes
         sums.seconds += seconds
+
+    def add(self, rows: Iterable[RelayRow]) -> None:
+        """Add the counts of another process."""
+        for row in rows:
+            sums = self._sums.setdefault((row.node, row.result), _Sums())
+            sums.requests += row.requests
+            sums.bytes += row.bytes
+            sums.seconds += row.seconds
+
+    def take(self) -> list[RelayRow]:
+        """Return the counts since the last call."""
+        rows, self._sums = self.rows(), {}
+        return rows
 
     def rows(self) -> list[RelayRow]:
         """Return the counts since the start, ordered by node and result."""

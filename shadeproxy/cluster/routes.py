@@ -6,14 +6,18 @@ from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.types import ObjectRef
 
 
-class Routes(Protocol):
-    """The ways to other nodes, by the newest view that this node has adopted. No call waits."""
+class ReadRoutes(Protocol):
+    """The ways to other nodes for reads, by the newest view that is known. No call waits."""
 
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
         """Return the other node that caches the object; None if this node caches it, or if the node that
         caches it is away.
         """
         ...
+
+
+class Routes(ReadRoutes, Protocol):
+    """The ways to other nodes, by the newest view that this node has adopted. No call waits."""
 
     def writer(self, ref: ObjectRef) -> NodeFacts | None:
         """Return the other node that executes writes of the object; None if this node executes them, or if

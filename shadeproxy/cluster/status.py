@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
+from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.node_stats import NodeStats
 from shadeproxy.cluster.ownership import OwnedObjects
 from shadeproxy.cluster.peers import NOT_ASKED, PeerState
 from shadeproxy.cluster.view import View
+from shadeproxy.core.clock import boot_time_s
 from shadeproxy.core.errors import Conflict, UnknownName
 
 

@@ -125,15 +125,6 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _owned_by_one_process(self) -> Self:
-        if self.cluster.is_owned and self.s3.processes > 1:
-            raise ValueError(
-                f's3.workers = {self.s3.workers} does not go with cluster.pages = "owned" in this release:'
-                " write s3.workers = 1, or start several proxies on this machine"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _origin_is_another(self) -> Self:
         endpoint = self.origin.endpoint
         for name, listen in self.listeners.items():

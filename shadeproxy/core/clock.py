@@ -15,6 +15,13 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+def boot_time_s() -> float:
+    """Return the seconds since the machine's boot, alike in all its processes. The clock also runs while the
+    machine is suspended.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class SystemClock:
     """The machine's clocks."""
 

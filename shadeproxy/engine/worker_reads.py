@@ -1,9 +1,10 @@
 """Hits in a worker: reads the coordinator's table and segments, and writes nothing.
 
 Laws: bytes are sent only if, after they were copied, the stamp of their slot is unchanged (columns.py). For
-any read but a plain, fresh hit, the calls return None, and the worker asks the coordinator. Bodies are copied
-by system calls. Reading through a mapping would allocate blocks that were punched meanwhile, and would crash
-the worker if the medium fails.
+any read but a plain, fresh hit, the calls return None, and the worker asks the coordinator. Where several
+proxies share a cache, each hit is also judged by the lease at that instant. Bodies are copied by system
+calls. Reading through a mapping would allocate blocks that were punched meanwhile, and would crash the worker
+if the medium fails.
 """
 
 import os
@@ -72,8 +73,14 @@ class WorkerReads:
         page_size: int,
         on_flush: Callable[[Uses, list[Kind]], None],
         by_verdicts: bool = False,
+        is_leased: Callable[[], bool] | None = None,
+        is_elsewhere: Callable[[ObjectRef], bool] | None = None,
     ) -> None:
-        """Read ``share``. ``by_verdicts``: answer only where the coordinator shows a verdict."""
+        """Read ``share``. ``by_verdicts``: answer only where the coordinator shows a verdict.
+
+        ``is_leased``, ``is_elsewhere``: where several proxies share a cache, whether this one may answer from
+        its part now, and whether another one caches an object. None: it is alone.
+        """
         pages, rest, tier = share.columns
         self._share = share
         self._hashes, self._numbers = pages["object_hash"].data, pages["number"].data
@@ -86,6 +93,8 @@ class WorkerReads:
         self._page_size = page_size
         self._on_flush = on_flush
         self._by_verdicts = by_verdicts
+        self._is_leased = is_leased
+        self._is_elsewhere = is_elsewhere
         self._files: dict[tuple[int, int], int] = {}
         self._handles: Memo[tuple[ObjectRef, int], SharedPageHandle] = Memo(_MOST_HANDLES)
         self._uses = bytearray()
@@ -99,6 +108,8 @@ class WorkerReads:
     # ------------------------------------------------------------------ calls of ReadsNow
 
     def cacheable(self, ref: ObjectRef) -> bool:
+        if self._is_elsewhere is not None and self._is_elsewhere(ref):
+            return False
         return self._rules.of(ref).cache
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
@@ -159,7 +170,9 @@ class WorkerReads:
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
         assert isinstance(handle, SharedPageHandle)
-        if not is_good(handle, self._stamps, now_s):
+        if not is_good(handle, self._stamps, now_s) or (
+            self._is_leased is not None and not self._is_leased()
+        ):
             return None
         start, stop = (handle.start, handle.stop) if span is None else handle.bounds(span)
         body = self._copy(handle, start, stop)
@@ -180,10 +193,14 @@ class WorkerReads:
 
     def flush(self) -> None:
         """Pass on the reads since the last call."""
-        if self._uses:
+        if self._uses or self._kinds:
             uses, self._uses = np.frombuffer(self._uses, USE), bytearray()
             kinds, self._kinds = list(self._kinds), {}
             self._on_flush(uses, kinds)
+
+    def note_job(self, bucket: str, job: JobContext) -> None:
+        """Note that a job reads, by a read of ``bucket`` that another proxy answers and counts."""
+        self._kinds.setdefault(Kind(bucket, Source.BYPASS, job), len(self._kinds))
 
     def _record(
         self,
@@ -202,6 +219,8 @@ class WorkerReads:
 
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
         """Return a handle that is valid now, and fresh by the object's freshness rule."""
+        if self._is_leased is not None and not self._is_leased():
+            return None
         handle = self._handles.get((ref, number))
         # Check freshness only for the first page: the others are bound to it by their ETag.
         if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):

@@ -87,6 +87,11 @@ class ConnectionPool:
         """Number of connections that are handed out or being opened."""
         return self._connecting + len(self._given)
 
+    @property
+    def is_full(self) -> bool:
+        """True if all slots are taken."""
+        return self.open_now >= self._max
+
     async def take(self, peer: Peer, *, fresh: bool = False) -> Connection:
         """Return a connection to ``peer``; with ``fresh`` a connection that was never used."""
         idle = self._idle.get(peer)

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from shadeproxy.app.channel import END, Opening
 from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.app.worker import WorkerProcess
-from shadeproxy.app.workers import CRADLE, Workers
+from shadeproxy.app.worker_openers import NOTHING_OPENED
+from shadeproxy.app.workers import CRADLE, PeerListening, Workers
 from shadeproxy.config import Settings
 from shadeproxy.engine.index.columns import Share
 from shadeproxy_bench.machine import is_alive
@@ -113,7 +114,7 @@ async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(worker, listener
     coordinator, end = socket.socketpair()
     with coordinator:
         running = asyncio.create_task(worker.run(end))
-        while worker._server is None:
+        while not worker._servers:
             await asyncio.sleep(0)
         coordinator.sendall(frame(END))
         while not worker._over.is_set():
@@ -158,3 +159,35 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
     limits = {"MALLOC_MMAP_THRESHOLD_": str(8 * 1024**2), "MALLOC_TRIM_THRESHOLD_": "4096"}
     assert environments == [dict(os.environ) | limits] * 3
     os.close(share.descriptor)
+
+
+async def test_a_proxy_that_ends_while_a_worker_of_its_cluster_starts_ends_in_order(monkeypatch):
+    """The worker's start fails, or it ends at once. Its listeners are closed by then."""
+    settings, passed = Settings.load(None, ["s3.workers=2"]), []
+    workers = Workers(
+        settings,
+        build_reloadable(settings),
+        (),
+        share=Share.create(),
+        on_requests=lambda _rows: None,
+        on_reads=lambda *_: None,
+        certificate=None,
+    )
+    listener, others = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    workers._peers = PeerListening("a", ("secret",), others, None, None, None, lambda _rows: None)
+
+    class Stopping:
+        async def open(self, _kill):
+            workers._stopping = True
+            listener.close()
+            others.close()
+            return NOTHING_OPENED
+
+    async def refuse(*_args, pass_fds, **_options):
+        passed.extend(pass_fds)
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    workers._openers = Stopping()
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    await workers._keep(listener)
+    assert min(passed) >= 0

@@ -5,6 +5,7 @@ import itertools
 import random
 
 import pytest
+import uvloop
 
 from shadeproxy.cluster.log import BEGINNING, NO_VIEW, Beat, NodeRecord, Seat, ViewId, digest_of
 from shadeproxy.cluster.redis_log import RedisLog
@@ -354,6 +355,26 @@ async def test_a_server_that_is_gone_raises_one_error_and_is_found_again(tmp_pat
         assert await log.read({"k": BEGINNING}, 0) == []
         assert await log.append("k", b"after")
         await log.close()
+
+
+def test_a_connection_that_was_reset_is_opened_again(redis):
+    async def call():
+        log = RedisLog(redis.url, "c", timeout_s=10)
+        assert await log.names() == {}
+        pool = log._redis.connection_pool
+        take = pool.ensure_connection
+
+        async def take_and_lose(connection):
+            await take(connection)
+            connection._writer.transport.abort()
+            await asyncio.sleep(0.01)
+
+        pool.ensure_connection = take_and_lose
+        assert await log.names() == {}
+        assert log.counters.engine_errors == 0
+        await log.close()
+
+    uvloop.run(call())  # The product's loop, where a write to such a connection raises RuntimeError.
 
 
 async def test_a_server_that_stands_still_costs_the_timeout_and_no_more(tmp_path):

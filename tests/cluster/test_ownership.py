@@ -1,9 +1,11 @@
 """The port to ownership over the real membership, a log in memory and a clock that tests set."""
 
 import asyncio
+from math import inf
 
 import numpy as np
 import pytest
+import structlog
 
 from shadeproxy.cluster import ownership
 from shadeproxy.cluster.heartbeat import Heartbeat
@@ -12,7 +14,8 @@ from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
-from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.cluster.worker_routes import WorkerRoutes
+from shadeproxy.core.errors import PeerError, ShadeProxyError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.ownership import Standing
@@ -27,16 +30,26 @@ OWN, CHECK, FOREIGN = Standing.OWN, Standing.CHECK, Standing.FOREIGN
 
 
 class Node:
-    """One node. ``told``: the calls of its hooks, in order: "void", or the objects that stay trusted."""
+    """One node. ``told``: the calls of its hooks, in order: "void", or the objects that stay trusted.
+    ``shown``: the leases that its other processes were shown, each with the number of such calls before.
+    """
 
     def __init__(self, world, name, boot="1"):
         self.told = []
         self.member = Membership(NodeFacts(node=name, weight=1.0), name + boot, SEALS, TIMING)
-        self.owned = OwnedObjects(by_rule=RULED.__contains__, clock=world.clock)
+        self.shown = []
+        self.owned = OwnedObjects(by_rule=RULED.__contains__, clock=world.clock, on_lease=self.show)
         self.heartbeat = Heartbeat(
-            self.member, FakeLog(world.server), adopted=self.owned.adopted, clock=world.clock
+            self.member,
+            FakeLog(world.server),
+            adopted=self.owned.adopted,
+            lapsed=self.owned.lapsed,
+            clock=world.clock,
         )
         self.owned.join(self.heartbeat, distrust=self.distrust, void=lambda: self.told.append("void"))
+
+    def show(self, until_s):
+        self.shown.append((until_s, len(self.told)))
 
     def distrust(self, keep):
         hashes = np.array([object_hash(ref) for ref in REFS], np.uint64)
@@ -313,3 +326,64 @@ async def test_a_changed_bucket_of_which_the_others_may_not_know_is_an_error(wor
         await during(three[0].owned.distrust_bucket("data", ""), beats(world, *three))
     with pytest.raises(ShadeProxyError, match="repeat"):
         await OwnedObjects(by_rule=lambda _: True).distrust_bucket("data", "")
+
+
+async def test_other_processes_answer_only_by_a_lease_after_what_it_distrusts_was_marked(world, three):
+    a, b, _ = three
+    a.shown.clear()
+    await a.heartbeat.beat()
+    assert a.shown == [(world.now_s + TIMING.lease_s, 0)]
+    a.shown.clear()
+    await world.run(9, a, b)  # The node c is away, so the view changes.
+    assert len(a.told) > 1
+    for calls in range(1, len(a.told) + 1):
+        marked = [until_s for until_s, before in a.shown if before == calls - 1]
+        assert marked[-1] == -inf, "no lease is shown while pages are marked"
+    assert a.shown[-1] == (world.now_s - 1 + TIMING.lease_s, len(a.told))
+
+
+async def test_other_processes_lose_a_lease_that_ends_before_its_time(world, three):
+    a = three[0]
+
+    def fail(_keep):
+        raise RuntimeError("a defect")
+
+    a.distrust = fail
+    a.owned.join(a.heartbeat, distrust=fail, void=lambda: None)
+    with structlog.testing.capture_logs():
+        await world.run(9, *three[:2])
+    assert a.heartbeat.problem
+    assert a.shown[-1][0] == -inf
+    b = three[1]
+    assert b.shown[-1][0] > world.now_s
+    await b.heartbeat.aclose()
+    assert b.shown[-1][0] == -inf
+
+
+async def test_workers_get_the_routes_of_the_newest_view(world, three):
+    a = three[0]
+    assert world.start("late").owned.routes_record() is None
+    routes = WorkerRoutes("a", SEALS)
+    assert (routes.reader(REFS[0]), routes.others(), routes.away()) == (None, [], [])
+    assert not any(routes.is_elsewhere(ref) for ref in REFS)
+    routes.adopt(a.owned.routes_record())
+    for ref in REFS:
+        assert routes.reader(ref) == a.owned.reader(ref)
+        assert routes.is_elsewhere(ref) is (a.owned.standing(ref) is FOREIGN)
+    assert [facts.node for facts in routes.others()] == ["b", "c"]
+    share = three[2].all(OWN)
+    await world.run(9, *three[:2])
+    routes.adopt(a.owned.routes_record())
+    assert routes.away() == ["c"]
+    assert {routes.reader(ref) for ref in share} == {None}, "the node that caches them is away"
+    assert all(routes.is_elsewhere(ref) for ref in share)
+
+
+async def test_workers_believe_no_forged_routes_and_ask_nobody_if_their_node_may_not(world, three):
+    record = three[0].owned.routes_record()
+    with pytest.raises(PeerError):
+        WorkerRoutes("a", Seals("c", ["another secret"])).adopt(record)
+    routes = WorkerRoutes("a", SEALS)
+    routes.adopt(record._replace(asks=False))
+    assert {routes.reader(ref) for ref in REFS} == {None}
+    assert any(routes.is_elsewhere(ref) for ref in REFS)

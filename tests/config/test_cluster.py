@@ -79,7 +79,6 @@ OWNED = (NAMED, "cluster.pages=owned", "cluster.secret=env:S")
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (["s3.workers=2"], "write s3.workers = 1"),
         (["cluster.secret="], 'set cluster.secret to "env:NAME" or "file:PATH"'),
         (["cluster.listen=0.0.0.0:9002"], "set cluster.advertise to this machine's"),
         (["cluster.advertise=[::]:9002"], "advertise = [::]:9002 is no address"),
@@ -88,7 +87,7 @@ OWNED = (NAMED, "cluster.pages=owned", "cluster.secret=env:S")
         (["s3.listen=127.0.0.1:9002"], "s3.listen and cluster.listen are both 127.0.0.1:9002"),
     ],
 )
-def test_owned_pages_need_one_process_an_address_and_a_secret(settings, expected):
+def test_owned_pages_need_an_address_and_a_secret(settings, expected):
     said = refused(*OWNED, *settings)
     assert expected in said
     assert "\n" not in said

@@ -4,7 +4,11 @@ them.
 The origin is a proxy of its own, without a cache: an S3 server on which the tests count requests.
 """
 
+import http.client
 import json
+import threading
+import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -133,3 +137,89 @@ def sent_bodies(origin):
     """Return how many objects the origin has sent."""
     found = origin.stats()["requests"]["by_operation"].get("GetObject", {"statuses": {}})
     return sum(found["statuses"].values())
+
+
+def put_until(proxy, key, body, limit_s=30.0):
+    """Repeat a write that is answered 500 or 503 until it succeeds; return how long that took."""
+    began_s = time.monotonic()
+    while True:
+        try:
+            put(proxy, key, body)
+        except urllib.error.HTTPError as error:
+            if error.code not in {500, 503} or time.monotonic() - began_s > limit_s:
+                raise
+            time.sleep(0.02)
+        else:
+            return time.monotonic() - began_s
+
+
+class Traffic:
+    """Writers and readers at proxies. Each key has one writer, which writes growing numbers.
+
+    ``stale``: answers older than the last acknowledged write of before the read. ``failures``: reads that
+    failed twice, and writes that were answered in another way than by success, 500 or 503.
+    """
+
+    def __init__(self, readers, writer, keys):
+        self.stale, self.failures = [], []
+        self.acked, self.reads, self.writes = dict.fromkeys(keys, 0), 0, 0
+        self._done = threading.Event()
+        self._tasks = [threading.Thread(target=self._read, args=(one, keys)) for one in readers]
+        self._tasks += [threading.Thread(target=self._write, args=(writer, keys))]
+
+    def __enter__(self):
+        for task in self._tasks:
+            task.start()
+        self.goes_on(writes=True)
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        for task in self._tasks:
+            task.join()
+
+    def goes_on(self, *, writes=False):
+        """Wait until more objects were read, and written."""
+        reads, written = self.reads, self.writes
+        wait_for(lambda: self.reads > reads + 60 and (not writes or self.writes > written + 10))
+
+    def _write(self, proxy, keys):
+        number = 0
+        while not self._done.is_set():
+            number += 1
+            key = keys[number % len(keys)]
+            try:
+                put(proxy, key, f"{number} ".encode() * 300)
+            except urllib.error.HTTPError as error:
+                if error.code not in {500, 503}:
+                    self.failures.append(f"write {error.code} {error.read()}")
+            except OSError as error:
+                self.failures.append(f"write {error!r}")
+            else:
+                self.acked[key] = number
+                self.writes += 1
+            time.sleep(0.005)
+
+    def _read(self, proxy, keys):
+        while not self._done.is_set():
+            for key in keys:
+                self._look(proxy, key)
+
+    def _look(self, proxy, key):
+        for last in (False, True):
+            acked = self.acked[key]
+            try:
+                body, fields = get(proxy, key)
+            except (OSError, http.client.HTTPException) as error:
+                if last:
+                    self.failures.append(f"read {error!r}")
+                continue
+            words = set(body.split())
+            if len(words) != 1 or (acked and int(words.pop()) < acked):
+                self.stale.append((key, acked, body[:20], fields["x-shade-cache"], fields["x-shade-node"]))
+            self.reads += 1
+            return
+
+    def assert_right(self):
+        assert self.stale == []
+        assert self.failures == [], self.failures

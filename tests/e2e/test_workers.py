@@ -205,3 +205,28 @@ def refuses(served) -> bool:
     except ConnectionRefusedError:
         return True
     return False
+
+
+def test_no_client_waits_for_a_worker_that_stands_still_while_the_proxy_ends(workers):
+    served = workers()
+    (worker,) = worker_pids(served)
+    os.kill(worker, signal.SIGSTOP)
+    served.process.send_signal(signal.SIGTERM)
+    address = served.s3.removeprefix("http://").split(":")
+
+    def refused():
+        try:
+            with socket.create_connection((address[0], int(address[1])), timeout=1) as client:
+                client.sendall(b"GET /data/none HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                client.recv(1)
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+        return False
+
+    try:
+        support.wait_for(refused, limit_s=15)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert served.process.wait(60) == 0

@@ -9,11 +9,12 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})\r\n", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
 _NO_BODY = frozenset({204, 304})
+_INTERIM = frozenset({b"100", b"102", b"103"})
 
 
 class AnswerEnd:
     """Finds the end of the answer to a request. ``raw``: the head of the request. Keeps the head of the
-    answer until the head is complete, and no byte of the body.
+    answer until the head is complete, and no byte of the body. Interim answers before it do not count.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -53,6 +54,9 @@ class AnswerEnd:
         end = head.find(_HEAD_END, seen) + len(_HEAD_END)
         if end < len(_HEAD_END) and len(head) <= MOST_HEAD_BYTES:
             return 0
+        if (status := _STATUS.match(head)) is not None and status[1] in _INTERIM and end >= len(_HEAD_END):
+            self._head = bytearray()
+            return self._take_head(self._head, bytes(head[end:]))
         self._head = None
         body = self._body_bytes(bytes(head[:end])) if end >= len(_HEAD_END) else None
         if body is not None:

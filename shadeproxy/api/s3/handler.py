@@ -12,7 +12,7 @@ from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.api.s3.port import Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import serve_get, serve_head
-from shadeproxy.api.s3.relay_read import SENT_FIELDS, RelayRead
+from shadeproxy.api.s3.relay_read import RELAYED_BUDGET_BYTES, RelayRead
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.cluster.peer_reads import BEGUN, PeerReads
 from shadeproxy.cluster.peers import Peer
@@ -21,9 +21,6 @@ from shadeproxy.core.errors import Unidentified
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
 from shadeproxy.engine.base import ReadPath, ReadRequest
-
-RELAYED_BUDGET_BYTES = 64 << 20
-"""Memory for answers of other nodes that are held whole. A read beyond it is answered in small pieces."""
 
 
 class S3Handler(ForwardHandler):
@@ -94,9 +91,7 @@ class S3Handler(ForwardHandler):
         )
 
     def _begin_relayed(self, outlet: LaneOutlet, asked: Asked, peer: Peer) -> RelayRead | None:
-        request = asked.call.request
-        plain = request.method == "GET" and not request.raw_query and SENT_FIELDS.issuperset(request.fields)
-        if self._relays is None or not plain or self.verbose:
+        if self._relays is None or self.verbose:
             return None
         read = RelayRead(
             outlet,

@@ -21,8 +21,7 @@ from shadeproxy.api.s3.relay_connection import RelayConnection
 from shadeproxy.api.s3.sender import Copying
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.watched_client import WatchedClient
-from shadeproxy.api.s3.worker_fill import WorkerFill
-from shadeproxy.api.s3.worker_misses import WorkerMisses
+from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
 
 _HEAD_END = b"\r\n\r\n"
 # An origin may work for minutes on a big upload, with no byte in either direction.
@@ -36,7 +35,7 @@ _ONE_REQUEST = 1
 _GIVEN = 2
 """Bytes go through until the connection ends."""
 _READING = 3
-"""This process fetches the page that a request wants (worker_misses.py); the bytes after it are held."""
+"""This process answers a read (worker_misses.py, worker_relays.py); the bytes after its request are held."""
 _FORWARDING = 4
 """This process forwards a request (forward_connection.py); the bytes after its body are held."""
 
@@ -55,11 +54,11 @@ class WorkerProtocol(WatchedClient):
         others: "set[WorkerProtocol]",
         *,
         keepalive_s: float,
-        misses: WorkerMisses | None = None,
+        misses: BeginsLaneReads | None = None,
         late: TimeoutAnswers | None = None,
         forwards: ForwardServer | None = None,
     ) -> None:
-        """Set it up. ``misses``: fetches pages, ``forwards``: forwards requests; None: the coordinator does.
+        """Set it up. ``misses``: begins reads, ``forwards``: forwards requests; None: the coordinator does.
         ``late``: answers relayed reads if the coordinator is stuck; None: they wait for it.
         """
         super().__init__(keepalive_s)
@@ -71,7 +70,7 @@ class WorkerProtocol(WatchedClient):
         self._forwards = forwards
         self._forwarding: ForwardConnection | None = None
         self._body: BodyEnd = LengthEnd(0)  # Finds the end of the forwarded request's body.
-        self._fill: WorkerFill | None = None
+        self._fill: WorkerLaneRead | None = None
         self._raw = b""  # the request of ``_fill``
         self._connect = connect
         self._others = others
@@ -213,10 +212,10 @@ class WorkerProtocol(WatchedClient):
             bare = body is not None and body.is_over
             self._pass_on(raw, one_request=bare and raw.startswith((b"GET ", b"HEAD ")))
 
-    # ------------------------------------------------------------------ pages that this process fetches
+    # ------------------------------------------------------------------ reads that this process answers
 
     def _read(self, asked: Asked, raw: bytes) -> bool:
-        """Begin to fetch the page that a request wants; return False to relay it."""
+        """Begin the read that a request wants; return False to relay it."""
         self._fill = None if self._misses is None else self._misses.begin(self, asked)
         if self._fill is None:
             return False

@@ -34,6 +34,8 @@ from shadeproxy.origin.receiver import Dead
 
 _MOST_BYTES = 1 << 20
 """Longest body that is held whole in memory while its client takes it."""
+RELAYED_BUDGET_BYTES = 64 << 20
+"""Memory for answers of other nodes that are held whole. A read beyond it is answered in small pieces."""
 SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
 """The fields that a call may have. Those that change the answer are sent to the node, and no others."""
 _NOTHING = memoryview(b"")
@@ -96,18 +98,22 @@ class RelayRead:
         return deadline
 
     def start(self) -> bool:
-        """Send the request. Return False, with nothing done, without an idle connection or memory."""
+        """Send the request. Return False, with nothing done, if it is not plain, or without an idle
+        connection or memory.
+        """
         peer, call = self.peer, self.asked.call
-        fields, size_bytes = call.request.fields, peer.memory_bytes
+        request, fields, size_bytes = call.request, call.request.fields, peer.memory_bytes
+        if request.method != "GET" or request.raw_query or not SENT_FIELDS.issuperset(fields):
+            return False
         if not self.held.try_take(size_bytes):
             return False
         self._taken_bytes = size_bytes
         self._connection = self._reads.start(
             peer,
             self.asked.wanted.ref,
-            call.request.path,
+            request.path,
             upstream=call.identity.upstream,
-            job=call.request.job,
+            job=request.job,
             range_field=fields.get("range", ""),
             checksums="x-amz-checksum-mode" in fields and wants_checksums(fields),
             receiver=self,
@@ -152,10 +158,11 @@ class RelayRead:
         """See ``Receiver.opened``."""
         length = head.length or 0
         is_plain = self._is_plain(head, length)
-        self._note_answer(head.size_bytes + length if is_plain else 0)
+        fits = is_plain and length <= _MOST_BYTES
+        self._note_answer(head.size_bytes + length if fits else 0)
         self._return_memory()
-        if not is_plain or not self.held.try_take(length):
-            self._hand_over(head)
+        if not fits or not self.held.try_take(length):
+            self._hand_over(head, is_plain=is_plain)
             return None
         self._taken_bytes, self._body = length, np.empty(length, np.uint8).data
         self.status = head.status
@@ -257,7 +264,7 @@ class RelayRead:
         expected = 206 if "range" in self.asked.call.request.fields else 200
         if head.status != expected or not head.length_given or head.flawed:
             return False
-        if not 0 < length <= _MOST_BYTES or is_refused(head.headers):
+        if not length or is_refused(head.headers):
             return False
         return expected == 200 or self._is_range_asked_for(head.headers)
 
@@ -295,9 +302,10 @@ class RelayRead:
             self._done = True
             self.look()
 
-    def _hand_over(self, head: Head) -> None:
+    def _hand_over(self, head: Head, *, is_plain: bool) -> None:
         """Let a task read the answer from the connection."""
         begun = PendingAnswer(self.peer, self.started_s)
+        begun.is_plain = is_plain
         begun.connection, begun.head, self._connection = self._connection, head, None
         self._by_task(begun)
 

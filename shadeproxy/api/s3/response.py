@@ -28,6 +28,11 @@ _NOTHING = memoryview(b"")
 KEEPALIVE_S = 75.0
 """Longest time that a connection may be idle, or that a client may take nothing of its answer."""
 
+PEER_KEEPALIVE_S = 3 * KEEPALIVE_S
+"""The same for connections of other proxies. A client that takes nothing is cut off by the proxy that it
+called, within twice ``KEEPALIVE_S``. If the owner were first, it would seem to have failed.
+"""
+
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
 NO_BODY_STATUSES = frozenset({204, 304})
 

@@ -8,7 +8,6 @@ only to objects that are this process's own (ownership.py).
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from math import inf
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.dates import parse_http_date
@@ -135,8 +134,8 @@ class Versions:
             return None
         if age is Age.STALE:
             self._revalidator.check_soon(ref, request.upstream)
-        if (verdicts is not None or ownership is not None) and request.upstream == SHARED:
-            self._show_verdict(ref, known.meta, now_s)
+        if verdicts is not None and request.upstream == SHARED:
+            self._show_verdict(verdicts, ref, known.meta)
         return known.meta
 
     def is_new(self, ref: ObjectRef, hashed: int) -> bool:
@@ -145,16 +144,11 @@ class Versions:
         is_cached = table.occupant(hashed, 0) is not None or hashed in table.other_pages
         return not (coming or is_cached or ref in self._metadata)
 
-    def _show_verdict(self, ref: ObjectRef, meta: ObjectMeta, now_s: float) -> None:
-        """Let workers know until when the proxy's own credentials may read a cached object, and until when
-        the object is this process's own.
-        """
+    def _show_verdict(self, verdicts: Verdicts, ref: ObjectRef, meta: ObjectMeta) -> None:
+        """Let workers know until when the proxy's own credentials may read a cached object."""
         table = self._cache.residents
         if table.share is not None and (slot := self._cache.find(Page(ref, meta.etag, 0))) is not None:
-            until_s = inf if self.verdicts is None else self.verdicts.until_s(SHARED, ref)
-            if self.ownership is not None:
-                until_s = min(until_s, now_s + self.ownership.own_for_s(ref))
-            table.share.show_verdict(slot, table.stamps[slot], until_s)
+            table.share.show_verdict(slot, table.stamps[slot], verdicts.until_s(SHARED, ref))
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadsNow.cacheable``."""

@@ -66,6 +66,7 @@ _WAYS = 8
 _BUCKETS = 1 << 19
 _RETIRED = -1
 _WHERE = np.dtype(np.int32)
+_TIME = np.dtype(np.float64)
 
 
 class NewRows(NamedTuple):
@@ -106,7 +107,8 @@ class Share:
         """Map the table behind ``descriptor``. Only the process that writes it sets ``writable``."""
         sizes = [SHARED_CAPACITY * kind.itemsize for kind in (PAGE, REST, VERDICT, np.dtype(np.int8))]
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        length = sum(sizes) + _BUCKETS * _WAYS * _WHERE.itemsize
+        buckets_bytes = _BUCKETS * _WAYS * _WHERE.itemsize
+        length = sum(sizes) + buckets_bytes + _TIME.itemsize
         if writable:
             os.ftruncate(descriptor, length)
         memory = mmap.mmap(descriptor, length, prot=access)
@@ -124,6 +126,8 @@ class Share:
         self._verdicts_until_s = cast("memoryview[float]", verdicts["until_s"].data)
         # Store slot + 1, so that memory never written means "none".
         self._shown = np.frombuffer(memory, _WHERE, _BUCKETS * _WAYS, starts[4]).data
+        lease = np.frombuffer(memory, _TIME, 1, starts[4] + buckets_bytes)
+        self._lease_until_s = cast("memoryview[float]", lease.data)
 
     @classmethod
     def create(cls) -> "Share":
@@ -172,6 +176,17 @@ class Share:
         """Void every verdict."""
         self._verdicts["until_s"][: self._verdict_slots] = 0.0
         self._verdict_slots = 0
+
+    def show_lease(self, until_s: float) -> None:
+        """Let workers know until when (seconds since boot) this process may answer from its cache, where
+        several proxies share one. It is one aligned store.
+        """
+        self._lease_until_s[0] = until_s
+
+    @property
+    def lease_until_s(self) -> float:
+        """The last time that ``show_lease`` got; 0.0 before the first call."""
+        return self._lease_until_s[0]
 
     def retire(self) -> None:
         """Mark the shared columns as invalid for ever, because the table has moved to longer ones."""

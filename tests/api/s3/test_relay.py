@@ -28,6 +28,8 @@ def head(status: int, *fields: bytes) -> bytes:
         (HEAD, head(200, b"Content-Length: 500")),
         (GET, head(304, b"Content-Length: 500")),
         (GET, head(204)),
+        (GET, head(102) + head(102, b"X: y") + head(200, b"Content-Length: 1") + b"1"),
+        (HEAD, head(100) + head(404, b"Content-Length: 9")),
     ],
 )
 def test_the_end_is_found_however_the_bytes_arrive(asked, answer):
@@ -41,7 +43,7 @@ def test_the_end_is_found_however_the_bytes_arrive(asked, answer):
 
 
 @pytest.mark.parametrize(
-    "answer", [head(200, b"Transfer-Encoding: chunked") + b"1\r\nx\r\n", head(100), b"SSH-2.0\r\n\r\n"]
+    "answer", [head(200, b"Transfer-Encoding: chunked") + b"1\r\nx\r\n", head(101), b"SSH-2.0\r\n\r\n"]
 )
 def test_what_cannot_be_told_is_given_away(answer):
     assert AnswerEnd(GET).take(answer) is None

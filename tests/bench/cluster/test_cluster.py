@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from shadeproxy_bench.reliability.cluster import namespaces
 from shadeproxy_bench.reliability.cluster.faults import (
     CUT_ALL,
+    CUT_HALVES,
     CUT_PAIR,
     ENGINE_KILL,
+    ENGINE_STOP,
     FLUSH,
     JOIN,
     KILL,
@@ -34,6 +37,19 @@ def test_the_faults_of_a_round_follow_from_the_seed():
     assert rounds == [[kind for kind, _ in faults_of(1, number)] for number in range(300)]
     assert rounds != [[kind for kind, _ in faults_of(2, number)] for number in range(300)]
     assert {kind for kinds in rounds for kind in kinds} == set(SHARES)
+    # A kept seed goes on with its own faults.
+    assert rounds[:4] == [[CUT_PAIR, CUT_HALVES, CUT_HALVES], [KILL, ENGINE_KILL], [ENGINE_STOP], [KILL]]
+
+
+def test_a_run_may_have_more_kills_and_says_so():
+    assert [kind for kind, _ in faults_of(1, 9, SHARES[KILL])] == [kind for kind, _ in faults_of(1, 9)]
+    rounds = [[kind for kind, _ in faults_of(1, number, 32)] for number in range(300)]
+    drawn = [kind for kinds in rounds for kind in kinds]
+    assert 0.5 < drawn.count(KILL) / len(drawn) < 0.68
+    assert set(drawn) == set(SHARES)
+    page = markdown([Found(1, 0.5, OWNED), Found(2, 0.5, OWNED, kills=32)])
+    assert " SEED=1\n" in page
+    assert " SEED=2 KILLS=32\n" in page
 
 
 def test_the_sums_of_all_seeds_are_in_one_table(tmp_path):
@@ -42,6 +58,7 @@ def test_the_sums_of_all_seeds_are_in_one_table(tmp_path):
     second = Found(2, 3.0, OWNED, rounds=5, faults={KILL: 4, CUT_PAIR: 1, CUT_ALL: 2, ENGINE_KILL: 1})
     second.reads, second.violations = {"right": 5}, {"stale": 1}
     assert sums_of([first, second]) == {
+        "rounds": 15,
         "kill -9 of a proxy": 7,
         "SIGSTOP of a proxy": 1,
         "partition": 3,
@@ -57,11 +74,22 @@ def test_the_sums_of_all_seeds_are_in_one_table(tmp_path):
         keep(one, tmp_path)
     assert load(tmp_path) == [first, second]
     page = (tmp_path / "cluster.md").read_text()
-    assert "| kill -9 of a proxy | 7 |" in page
+    assert "| all seeds | lease of 0.5 s | lease of 3 s | times |" in page
+    assert "| kill -9 of a proxy | 3 | 4 | 7 |" in page
     assert "    make chaos-cluster ROUNDS=5 SEED=2 LEASE=3\n" in page
-    counted = sum(sums_of([first, second]).values()) - 112 - 40 - 1
+    counted = sum(sums_of([first, second]).values()) - 15 - 112 - 40 - 1
     assert counted == sum(sum(one.faults.values()) for one in (first, second)), "each kind is in one row"
     assert sum(sums_of([Found(1, 0.5, OWNED, faults=dict(SHARES))]).values()) == sum(SHARES.values())
+
+
+def test_seeds_that_run_side_by_side_keep_each_others_results(tmp_path):
+    def keep_often(seed):
+        for rounds in range(1, 31):
+            keep(Found(seed, 0.5, OWNED, rounds=rounds), tmp_path)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(keep_often, range(4)))
+    assert [one.rounds for one in load(tmp_path)] == [30] * 4
 
 
 def silent(_line):

@@ -116,6 +116,27 @@ def test_all_proxies_prepare_their_answers_while_the_first_one_is_read(
     assert events == [("asks", 1), ("asks", 2), ("asks", 0), ("reads", 1), ("reads", 2), ("reads", 0)]
 
 
+def test_an_owner_is_asked_once_if_memory_does_not_suffice_for_its_answer(
+    client, manifest, cluster, near, monkeypatch
+):
+    client.read_many(manifest, IDS)  # The next calls are sent on connections that have been used.
+    cluster.batches()
+    receive = frames.receive
+
+    def lack_memory(answer, positions, *rest):
+        receive(answer, positions, *rest)
+        if positions[0] % 3 == 1:
+            raise MemoryError
+
+    monkeypatch.setattr(frames, "receive", lack_memory)
+    with pytest.raises(MemoryError):
+        client.read_many(manifest, IDS)
+    assert cluster.batches()[1:] == [cluster.of(1), cluster.of(2)]
+    assert client.connections.owners.failures == 0, "no owner is to blame"
+    monkeypatch.setattr(frames, "receive", receive)
+    assert client.read_many(manifest, IDS) == near.bodies
+
+
 def test_the_called_proxy_locates_what_it_caches_itself(client, manifest, cluster, near):
     near.keep_all()
     for _ in range(2):

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from shadeproxy_bench.reliability.cluster import namespaces
+from shadeproxy_bench.reliability.cluster.faults import KILL, SHARES
 from shadeproxy_bench.reliability.cluster.found import Found
 from shadeproxy_bench.reliability.cluster.namespaces import NAMESPACES
 from shadeproxy_bench.reliability.cluster.nodes import LOCAL, OWNED
@@ -27,6 +28,13 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="one after another")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds of a lease")
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=SHARES[KILL],
+        help=f"share of kills, beside {sum(SHARES.values()) - SHARES[KILL]} of all other faults",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes of each proxy")
     parser.add_argument("--pages", choices=(OWNED, LOCAL), default=OWNED, help="local must fail")
     parser.add_argument(
         "--network",
@@ -47,7 +55,8 @@ def main() -> int:
     plan = Plan(options.rounds, options.pages, options.out, most_s=60 * options.minutes, network=network)
     runs = []
     for seed in options.seed:
-        ended = _play(Found(seed, options.lease, options.pages), plan, options.write)
+        fresh = Found(seed, options.lease, options.pages, kills=options.kills, workers=options.workers)
+        ended = _play(fresh, plan, options.write)
         if ended is None:
             return 1
         runs.append(ended)
@@ -61,8 +70,10 @@ def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
     """Play the rounds of one seed that are missing in ``directory``. Return None if they cannot be played."""
     kept = load(directory) if directory else []
     found = next((one for one in kept if one.seed == fresh.seed), fresh)
-    if (found.lease_s, found.pages) != (fresh.lease_s, fresh.pages):
-        say(f"error: seed {found.seed} was run with --lease {found.lease_s:g} --pages {found.pages}")
+    if _kind(found) != _kind(fresh):
+        options = f"--lease {found.lease_s:g} --pages {found.pages} --kills {found.kills}"
+        options += f" --workers {found.workers}"
+        say(f"error: seed {found.seed} was run with {options}")
         return None
     if found.rounds:
         say(f"seed {found.seed} goes on after {found.rounds} rounds")
@@ -75,6 +86,10 @@ def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
     if ended is not None:
         save(ended)
     return ended
+
+
+def _kind(found: Found) -> tuple[float, str, int, int]:
+    return found.lease_s, found.pages, found.kills, found.workers
 
 
 def _network(wanted: str) -> str | None:

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from shadeproxy_bench.reliability.cluster.found import Found, add
@@ -17,6 +18,7 @@ CUT_PAIR, CUT_HALVES = "partition of two proxies", "partition of the proxies int
 CUT_ENGINE, CUT_ALL = "partition of a proxy and the engine", "partition of a proxy and all others"
 FLUSH, ENGINE_KILL, ENGINE_STOP = "engine, FLUSHALL", "engine, killed and empty", "engine, SIGSTOP"
 JOIN, LEAVE = "join of a new proxy", "leave of a proxy"
+WORKER_KILL, WORKER_STOP = "worker, kill -9", "worker, SIGSTOP"
 SHARES: Final = {
     KILL: 8,
     STOP: 4,
@@ -30,13 +32,20 @@ SHARES: Final = {
     JOIN: 2,
     LEAVE: 2,
 }
+OF_WORKERS: Final = {WORKER_KILL: 6, WORKER_STOP: 6}
+"""The shares of faults of workers, where proxies have some."""
 _AT_ONCE = (1, 1, 1, 2, 2, 3)
 
 
-def faults_of(seed: int, number: int) -> list[tuple[str, random.Random]]:
-    """Return the faults of one round, each with a source of random numbers."""
+def faults_of(
+    seed: int, number: int, kills: int = SHARES[KILL], *, workers: int = 1
+) -> list[tuple[str, random.Random]]:
+    """Return the faults of one round, each with a source of random numbers. ``kills``: the share of kills,
+    beside the other kinds' ``SHARES``. ``workers``: processes of each proxy.
+    """
+    shares = SHARES | {KILL: kills} | (OF_WORKERS if workers > 1 else {})
     drawn = random.Random(f"{seed}/{number}")
-    kinds = drawn.choices(list(SHARES), list(SHARES.values()), k=drawn.choice(_AT_ONCE))
+    kinds = drawn.choices(list(shares), list(shares.values()), k=drawn.choice(_AT_ONCE))
     return [(kind, random.Random(drawn.random())) for kind in kinds]
 
 
@@ -64,11 +73,15 @@ class Faults:
             ENGINE_STOP: self._stop_engine,
             JOIN: self._join,
             LEAVE: self._leave,
+            WORKER_KILL: self._kill_worker,
+            WORKER_STOP: self._stop_worker,
         }
 
     async def round(self, number: int) -> None:
         """Cause the faults of one round, and wait until they are over."""
-        await asyncio.gather(*(self._act(*each) for each in faults_of(self._found.seed, number)))
+        found = self._found
+        faults = faults_of(found.seed, number, found.kills, workers=found.workers)
+        await asyncio.gather(*(self._act(*each) for each in faults))
 
     async def _act(self, kind: str, drawn: random.Random) -> None:
         await asyncio.sleep(drawn.random() * 2 * self._lease_s)
@@ -138,6 +151,30 @@ class Faults:
         os.kill(node.pid, signal.SIGCONT)
         self._taken.discard(node)
         return True
+
+    async def _kill_worker(self, drawn: random.Random) -> bool:
+        return await self._strike(drawn, signal.SIGKILL)
+
+    async def _stop_worker(self, drawn: random.Random) -> bool:
+        return await self._strike(drawn, signal.SIGSTOP)
+
+    async def _strike(self, drawn: random.Random, number: signal.Signals) -> bool:
+        node = self._take(drawn)
+        if node is None:
+            return False
+        workers = node.workers
+        worker = drawn.choice(workers) if workers else 0
+        if worker:
+            self._journal.fault(f"{number.name} to a worker of {node.name}")
+            with suppress(ProcessLookupError):
+                os.kill(worker, number)
+            if number is signal.SIGSTOP:
+                await self._wait(drawn)
+                self._journal.fault(f"SIGCONT to the worker of {node.name}")
+                with suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGCONT)
+        self._taken.discard(node)
+        return worker != 0
 
     # ------------------------------------------------------------------ links
 

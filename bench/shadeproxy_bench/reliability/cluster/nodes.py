@@ -47,11 +47,12 @@ def late_s(lease_s: float) -> float:
 
 
 class Shape(NamedTuple):
-    """The settings of all proxies."""
+    """The settings of all proxies. ``workers``: processes of each."""
 
     pages: str
     lease_s: float
     origin_port: int
+    workers: int = 1
 
 
 class Summary(msgspec.Struct):
@@ -88,6 +89,16 @@ class Node:
     def pid(self) -> int:
         """The process id; 0 before the first start."""
         return self.process.pid if self.process.turn >= 0 else 0
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of the workers that run."""
+        try:
+            return [
+                int(child) for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+            ]
+        except OSError:
+            return []
 
     async def start(self) -> None:
         """Start the proxy, and wait until it is ready. Raises ShadeProxyError."""
@@ -169,7 +180,7 @@ class Node:
                 rule={"bucket": BUCKET, "freshness": "ttl", "ttl": "1 h"},
                 page_bytes=PAGE_BYTES,
             ),
-            "s3": {"listen": f"{LOOPBACK}:{site.s3_port}"},
+            "s3": {"listen": f"{LOOPBACK}:{site.s3_port}", "workers": shape.workers},
             "control": {"listen": f"{LOOPBACK}:{site.control_port}", "socket": "off"},
             "cluster": cluster,
         }

@@ -1,6 +1,9 @@
 """The page of the runs, and the file of their totals."""
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -19,6 +22,7 @@ from shadeproxy_bench.reliability.cluster.faults import (
     JOIN,
     KILL,
     LEAVE,
+    SHARES,
     STOP,
 )
 from shadeproxy_bench.reliability.cluster.found import Found, summed
@@ -44,10 +48,11 @@ and Redis has a network namespace of its own, and a partition loses their packet
 not permitted, each link is a relay that can be cut. Eight readers and six writers ask random proxies for
 200 objects of 4 KB to 300 KB (pages have 128 KiB), 24 of them most of the time: GET, ranges and HEAD;
 PUT, multipart uploads, CopyObject, DELETE and DeleteObjects. Each object has one writer at a time.
-Meanwhile each round does one to three faults, which overlap. After a quarter of the rounds, no fault
-happens for so long that the proxies trust their caches again: they check each affected object for some
-seconds after a fault (10 with leases of 0.5 s) instead of a minute, which is long enough for the late
-writes of this run (`cluster/proxy.py`); all else is the product as it is.
+Meanwhile each round does one to three faults, which overlap. `KILLS` is the share of kills among them,
+beside 25 of all other kinds; it is 8 where the line of the seed above names none. After a quarter of the
+rounds, no fault happens for so long that the proxies trust their caches again: they check each affected
+object for some seconds after a fault (10 with leases of 0.5 s) instead of a minute, which is long enough
+for the late writes of this run (`cluster/proxy.py`); all else is the product as it is.
 
 A read may return what a write made unless another write, which the origin carried out later, was answered
 with success before the read began. Each body names its object and its write, and is compared byte by byte.
@@ -71,15 +76,29 @@ def load(directory: Path) -> list[Found]:
 
 
 def keep(found: Found, directory: Path) -> None:
-    """Store the result of a seed among the others, and rewrite the page."""
+    """Store the result of a seed among the others, and rewrite the page. Runs of other seeds may do the same
+    meanwhile.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    runs = sorted(
-        [one for one in load(directory) if one.seed != found.seed] + [found], key=lambda one: one.seed
-    )
-    draft = results(directory).with_suffix(".draft")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
-    draft.replace(results(directory))
-    (directory / f"{NAME}.md").write_text(markdown(runs))
+    with _locked(directory):
+        runs = sorted(
+            [one for one in load(directory) if one.seed != found.seed] + [found], key=lambda one: one.seed
+        )
+        draft = results(directory).with_suffix(".draft")
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
+        draft.replace(results(directory))
+        (directory / f"{NAME}.md").write_text(markdown(runs))
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep other processes from writing the totals of a directory."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def markdown(runs: Sequence[Found]) -> str:
@@ -97,13 +116,13 @@ def markdown(runs: Sequence[Found]) -> str:
     lines = [
         "# Cluster",
         "",
-        *(f"    make chaos-cluster ROUNDS={one.rounds} SEED={one.seed}{_lease(one)}" for one in runs),
+        *(f"    make chaos-cluster ROUNDS={one.rounds} SEED={one.seed}{_options(one)}" for one in runs),
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, {machine.describe()}. Written by the runs.",
         "",
         f"**{verdict}**: {sums}.",
         "",
-        *table(["all seeds", "times"], [[name, f"{count:,}"] for name, count in sums_of(runs).items()]),
+        *_sums(runs),
         "",
         _ABOUT,
         "",
@@ -126,14 +145,29 @@ def markdown(runs: Sequence[Found]) -> str:
 def sums_of(runs: Sequence[Found]) -> dict[str, int]:
     """Return the sums over all seeds."""
     faults = summed([one.faults for one in runs])
-    counts = {name: sum(faults.get(kind, 0) for kind in kinds) for name, kinds in _SUMS.items()}
+    counts = {"rounds": sum(one.rounds for one in runs)}
+    counts |= {name: sum(faults.get(kind, 0) for kind in kinds) for name, kinds in _SUMS.items()}
     for name in ("reads", "writes", "violations"):
         counts[name] = sum(summed([getattr(one, name) for one in runs]).values())
     return counts
 
 
-def _lease(found: Found) -> str:
-    return "" if found.lease_s == LEASE_S else f" LEASE={found.lease_s:g}"
+def _sums(runs: Sequence[Found]) -> list[str]:
+    """Return the table of the sums over all seeds, with a column for each lease if there are several."""
+    columns: dict[str, Sequence[Found]] = {}
+    leases = sorted({one.lease_s for one in runs})
+    if len(leases) > 1:
+        for lease_s in leases:
+            columns[f"lease of {lease_s:g} s"] = [one for one in runs if one.lease_s == lease_s]
+    columns["times"] = runs
+    rows = [[name, *(f"{sums_of(part)[name]:,}" for part in columns.values())] for name in sums_of(runs)]
+    return table(["all seeds", *columns], rows)
+
+
+def _options(found: Found) -> str:
+    """Return the options of a seed that are not the defaults."""
+    lease = "" if found.lease_s == LEASE_S else f" LEASE={found.lease_s:g}"
+    return lease + ("" if found.kills == SHARES[KILL] else f" KILLS={found.kills}")
 
 
 def _longest(runs: Sequence[Found]) -> dict[str, str]:

@@ -72,7 +72,8 @@ class _Run:
         server = await asyncio.start_server(
             self._origin.serve_connection, host, 0, limit=self._origin.piece_bytes
         )
-        shape = Shape(self._plan.pages, self._found.lease_s, server.sockets[0].getsockname()[1])
+        port = server.sockets[0].getsockname()[1]
+        shape = Shape(self._plan.pages, self._found.lease_s, port, self._found.workers)
         self._cluster = cluster = Cluster(self._work, shape, self._plan.nodes, network)
         told = self._plan.out / f"seed-{self._found.seed}"
         self._judge = Judge(self._found, self._origin.histories, self._journal, cluster, told)

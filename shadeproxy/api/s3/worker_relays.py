@@ -1,0 +1,201 @@
+"""Reads of a worker's clients that other nodes of the cluster answer.
+
+Law: the worker only passes on plain answers. Whatever else comes of a read, its request goes to the
+coordinator as if it had just come. That also asks the origin where the node does not answer.
+"""
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import Protocol
+
+from shadeproxy.api.s3.exchange import Asked, ReadReports
+from shadeproxy.api.s3.relay_read import RelayRead
+from shadeproxy.api.s3.relay_stream import RelayStream
+from shadeproxy.api.s3.worker_fill import WorkerFill, WorkerOutlet
+from shadeproxy.cluster.peer_reads import PeerReads, PendingAnswer
+from shadeproxy.cluster.peers import Peer
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import ReadBounds
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import SHARED
+from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.pool import NotConnected
+from shadeproxy.origin.s3reads import body_of
+
+_MOST_CONNECTING = 8
+_MOST_UNWANTED_BYTES = 16 << 10
+"""Longest body of an answer that is read to its end only to keep its connection: an error message."""
+
+
+class WorkerLaneRead(Protocol):
+    """A read that a worker answers, as the client's connection (relay.py) uses it."""
+
+    def look(self) -> None:
+        """Go on, because the client has taken enough of the bytes sent so far."""
+        ...
+
+    def cancel(self) -> None:
+        """Leave, because the client is gone; idempotent."""
+        ...
+
+    def relay(self) -> None:
+        """Go on in another way: ``LaneOutlet.go_on_by_task`` was called."""
+        ...
+
+    def relayed(self) -> None:
+        """Note that the coordinator answers the request now."""
+        ...
+
+
+class BeginsLaneReads(Protocol):
+    """The object that begins the reads of a worker's clients."""
+
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerLaneRead | None:
+        """Begin the read that ``asked`` wants. Return None to relay the request to the coordinator."""
+        ...
+
+
+class BeginsFills(Protocol):
+    """The object that fetches pages; worker_misses.py implements it."""
+
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
+        """See ``BeginsLaneReads.begin``."""
+        ...
+
+
+class WorkerRelayRead:
+    """One read that another node answers. Implements ``WorkerLaneRead``."""
+
+    def __init__(self, relays: "WorkerRelays", outlet: WorkerOutlet, read: RelayRead) -> None:
+        self._relays = relays
+        self._outlet = outlet
+        self._now: RelayRead | RelayStream | None = read
+
+    def look(self) -> None:
+        """See ``WorkerLaneRead.look``."""
+        if self._now is not None:
+            self._now.look()
+
+    def cancel(self) -> None:
+        """See ``WorkerLaneRead.cancel``."""
+        if self._now is not None:
+            self._now.cancel()
+            self._now = None
+
+    def relay(self) -> None:
+        """See ``WorkerLaneRead.relay``. The client may have left: then nothing continues the read."""
+        read, self._now = self._now, None
+        if not isinstance(read, RelayRead):
+            return
+        begun = read.take()
+        if begun is not None and begun.is_plain:
+            self._now = self._relays.stream(self._outlet, read, begun)
+            return
+        if begun is not None:
+            self._relays.drop(begun)
+        self._outlet.relay()
+
+    def relayed(self) -> None:
+        """See ``WorkerLaneRead.relayed``."""
+
+
+class WorkerRelays:
+    """Begins the reads of a worker's clients, where several proxies share a cache. Implements
+    ``BeginsLaneReads``.
+
+    ``reads``: the reads at other nodes. ``reports``: receives the end of each of them. ``fills``: fetches
+    pages of this node's own objects; None: the coordinator does. ``budget_bytes``: memory for answers that
+    are held whole.
+    """
+
+    def __init__(
+        self,
+        reads: PeerReads,
+        reports: ReadReports,
+        fills: BeginsFills | None,
+        *,
+        clock: Clock,
+        bounds: ReadBounds,
+        budget_bytes: int,
+    ) -> None:
+        self._reads = reads
+        self._reports = reports
+        self._fills = fills
+        self._clock = clock
+        self._bounds = bounds
+        self._held = Ledger(budget_bytes)
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._emptying: set[asyncio.Task[None]] = set()
+
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerLaneRead | None:
+        """See ``BeginsLaneReads.begin``."""
+        peer = asked.peer
+        if peer is None:
+            return None if self._fills is None else self._fills.begin(outlet, asked)
+        # Clients with an upstream of their own are the coordinator's in all ways.
+        if asked.call.identity.upstream != SHARED:
+            return None
+        read = RelayRead(
+            outlet,
+            self._reports,
+            self._reads,
+            asked,
+            peer,
+            clock=self._clock,
+            held=self._held,
+            bounds=self._bounds,
+        )
+        if read.start():
+            return WorkerRelayRead(self, outlet, read)
+        if not peer.has_idle:
+            self._connect_soon(peer)
+        return None
+
+    def stream(self, outlet: WorkerOutlet, read: RelayRead, begun: PendingAnswer) -> RelayStream:
+        """Send the long answer of ``read`` to its client."""
+        return RelayStream(outlet, self._reports, self._reads, read, begun, clock=self._clock)
+
+    def drop(self, begun: PendingAnswer) -> None:
+        """Give back the connection of an answer that no client gets. The rest of a short one is read first,
+        because each missing object would otherwise cost a connection.
+        """
+        if begun.connection is None or begun.head is None:
+            begun.peer.failed()
+        elif begun.head.length_given and (begun.head.length or 0) <= _MOST_UNWANTED_BYTES:
+            task = asyncio.get_running_loop().create_task(_empty(begun.connection))
+            self._emptying.add(task)
+            task.add_done_callback(self._emptying.discard)
+            task.add_done_callback(lambda _task: begun.close())
+        else:
+            begun.close()
+
+    async def aclose(self) -> None:
+        """Stop opening connections, and reading what no client gets."""
+        tasks = self._connecting | self._emptying
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _connect_soon(self, peer: Peer) -> None:
+        """Open one more connection for the reads to come."""
+        if len(self._connecting) < _MOST_CONNECTING:
+            task = asyncio.get_running_loop().create_task(_connect(peer))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+
+async def _empty(connection: Connection) -> None:
+    # A connection whose answer breaks off is not kept.
+    with suppress(ShadeProxyError, OSError):
+        async with aclosing(body_of(connection)) as pieces:
+            async for _ in pieces:
+                pass
+
+
+async def _connect(peer: Peer) -> None:
+    try:
+        await peer.connect()
+    except NotConnected as error:
+        if error.__cause__ is not None:  # Otherwise all connections are in use.
+            peer.failed()

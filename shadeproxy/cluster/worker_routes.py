@@ -1,0 +1,77 @@
+"""The routes to the other nodes in a worker: a process of this node that takes part in no protocol.
+
+Law: routes may be old. A node that no longer caches an object refuses its reads, and the coordinator then
+reads it.
+"""
+
+from typing import NamedTuple
+
+from shadeproxy.cluster.log import ViewRecord
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.view import NodeFacts, View
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.memo import Memo
+from shadeproxy.core.types import ObjectRef
+
+_MOST_HOMES = 32_768
+
+
+class RoutesRecord(NamedTuple):
+    """A view as the coordinator sends it to workers: incarnation and record. ``asks``: whether other nodes
+    may be asked.
+    """
+
+    inc: str
+    view: ViewRecord
+    asks: bool
+
+
+class WorkerRoutes:
+    """The routes of ``node``, by the last record that it adopted."""
+
+    def __init__(self, node: str, seals: Seals) -> None:
+        self._node = node
+        self._seals = seals
+        self._view: View | None = None
+        self._asks = False
+        self._homes: Memo[int, str] = Memo(_MOST_HOMES)
+
+    def adopt(self, record: RoutesRecord) -> None:
+        """Use a record from now on. Raises PeerError, and then changes nothing, if a node's facts are
+        forged.
+        """
+        self._view = View(record.inc, record.view, self._seals)
+        self._asks = record.asks
+        self._homes = Memo(_MOST_HOMES)
+
+    def reader(self, ref: ObjectRef) -> NodeFacts | None:
+        """See ``Routes.reader``."""
+        view, home = self._view, self._home(ref)
+        if view is None or home is None or home == self._node or not self._asks or view.seats[home].away:
+            return None
+        return view.facts[home]
+
+    def is_elsewhere(self, ref: ObjectRef) -> bool:
+        """Return whether another node caches the object."""
+        home = self._home(ref)
+        return home is not None and home != self._node
+
+    def others(self) -> list[NodeFacts]:
+        """Return all other nodes."""
+        return (
+            [] if self._view is None else [one for one in self._view.facts.values() if one.node != self._node]
+        )
+
+    def away(self) -> list[str]:
+        """Return the nodes whose lease is over, and that have no new one yet."""
+        return [] if self._view is None else [node for node, seat in self._view.seats.items() if seat.away]
+
+    def _home(self, ref: ObjectRef) -> str | None:
+        """Return the node that caches the object; None if no view is known, or it has no nodes."""
+        if self._view is None:
+            return None
+        hashed = object_hash(ref)
+        home = self._homes.get(hashed)
+        if home is None and (home := self._view.home(hashed)) is not None:
+            self._homes.put(hashed, home)
+        return home
