@@ -13,6 +13,7 @@ from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.types import SHARED, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.read.access_log import Counting
 from shadeproxy.engine.read.callback_fill import CallbackFill
 from shadeproxy.engine.read.fill import PageFiller
@@ -54,16 +55,25 @@ class PlainReads:
         """Begin a read, in the context of its client. Return None, with nothing done, if it is not plain.
         ``hashed``: hash of the object.
         """
-        versions = self._versions
-        has_rights = versions.verdicts is not None or versions.ownership is not None
-        if versions.closing or versions.writing or has_rights or self._flights.busy(ref, 0):
+        versions, began = self._versions, None
+        if (
+            versions.closing
+            or versions.writing
+            or versions.verdicts is not None
+            or self._flights.busy(ref, 0)
+        ):
             return None
         if not versions.is_new(ref, hashed):
             return None
+        if (ownership := versions.ownership) is not None:
+            began = ownership.begin()
+            if ownership.standing(ref) is not Standing.OWN:
+                return None
         cache, explained = self._cache, self._counting.note_first(hashed, job)
         cache.placement.note_miss(hashed, 0, cache.groups.of(ref), explained=explained)
         self._fills.observer.note_wanted(ref, 0)
         flight = self._flights.start(ref, SHARED, Intent.DEMAND, filling)
+        flight.began = began
         flight.followers.append(follower)
         self.readings += 1
         return flight
@@ -82,7 +92,7 @@ class PlainReads:
         assert meta is not None, "opened before its bytes came"
         is_new = flight.publishable and versions.is_new(flight.ref, hashed)
         if is_new:
-            versions.learn(flight.ref, meta)
+            versions.learn(flight.ref, meta, flight.began)
         self._filler.complete(flight, writer, whole=not is_new)
 
     def leave(self, flight: Flight, read: Follower, *, served: bool) -> None:

@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.read.fill_messages import (
     BodyWritten,
     ClientLeft,
@@ -17,6 +19,7 @@ from shadeproxy.engine.read.fill_messages import (
 )
 from shadeproxy.engine.read.plain_read import PlainRead
 from shadeproxy.engine.read.worker_read import WorkerRead
+from tests.support.ownership import SetOwnership
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import fetching
 from tests.support.s3.scripted import CUT, WAIT, set_up
@@ -267,3 +270,35 @@ async def test_a_slot_is_released_once_when_a_read_cannot_be_allowed(tmp_path, m
         assert setup.reads.limited.open_now == 0
         worker.lose()
         assert (await client.answer()).status in {0, 206}
+
+
+@pytest.mark.parametrize("change", ["", "epoch", "standing"])
+async def test_reads_of_own_objects_are_plain_in_a_cluster(tmp_path, change):
+    async with served(tmp_path) as (setup, worker):
+        setup.engine._ownership = setup.engine._versions.ownership = ownership = SetOwnership()
+        setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)]]
+        client, ref = await worker.client(), ObjectRef("b", "k")
+        await waiting(setup, client, "/b/k")
+        assert len(plain(worker)) == 1
+        if change == "epoch":
+            ownership.epoch += 1
+        elif change == "standing":
+            ownership.set(ref, Standing.CHECK)
+            ownership.set(ref, Standing.OWN)
+        go_on(setup)
+        assert (await client.answer()).body == BODY
+        await worker.settle()
+        (slot,) = setup.engine.cache.residents.pages_of(object_hash(ref))
+        is_trusted = setup.engine.cache.residents.validated_s[slot] > 0
+        known = setup.engine._versions._metadata.get(ref).validated_s > 0
+        assert (is_trusted, known) == (not change, not change)
+
+
+@pytest.mark.parametrize("standing", [Standing.CHECK, Standing.FOREIGN])
+async def test_reads_of_other_objects_are_not_plain_in_a_cluster(tmp_path, standing):
+    async with served(tmp_path) as (setup, _):
+        setup.engine._versions.ownership = ownership = SetOwnership()
+        ref, reads = ObjectRef("b", "k"), setup.engine.plain_reads
+        ownership.set(ref, standing)
+        begun = reads.begin(ref, object_hash(ref), None, None, None)
+        assert (begun, reads.readings, len(setup.engine._filling.flights)) == (None, 0, 0)
