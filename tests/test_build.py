@@ -142,6 +142,7 @@ import hashlib, sys, types
 from pathlib import Path
 module = sys.modules["shadeproxy.api.s3._request_cache"] = types.ModuleType("_request_cache")
 module.CompiledHits = module.data_received = module.learn_slots = lambda _: None
+module.CompiledWorkerHits = module.worker_data_received = None
 module.SOURCES = ("_request_cache.pyx", "_blocks.pxi", "_sending.pxi", "_slots.pxi")
 texts = b"".join(Path("shadeproxy/api/s3", name).read_bytes() for name in module.SOURCES)
 MADE_OF

@@ -100,21 +100,17 @@ class WorkerProcess:
         self._authenticator = Authenticator(
             opening.reloadable.clients, anonymous=opening.reloadable.anonymous, clock=clock
         )
-        share = Share(opening.share)
         self._cluster = cluster = (
-            None
-            if opening.cluster is None
-            else ClusterInWorker(settings, opening.cluster, share, clock=clock)
+            None if opening.cluster is None else ClusterInWorker(settings, opening.cluster, clock=clock)
         )
         self._reader = WorkerReads(
-            share,
+            Share(opening.share),
             opening.tiers,
             rules=self._rules,
             clock=clock,
             page_size=settings.cache.page_size,
             on_flush=self._tell,
             by_verdicts=opening.reloadable.origin_decides,
-            is_leased=None if cluster is None else cluster.is_leased,
             is_elsewhere=None if cluster is None else cluster.is_elsewhere,
         )
         if cluster is not None:
@@ -139,6 +135,7 @@ class WorkerProcess:
             jobs=self._request_log,
             remembers=remembers(telemetry),
             counts=self._request_log.counts,
+            shared=self._reader,
             # Spans of relayed reads are the coordinator's.
             relays=None if cluster is None or tracer is not None else cluster.relays,
         )
@@ -240,7 +237,7 @@ class WorkerProcess:
         return forwards
 
     def _protocol(self) -> WorkerProtocol:
-        connection = WorkerProtocol(
+        connection = self._fast.worker_protocol(WorkerProtocol)(
             self._fast,
             self._connect,
             self._connections,
@@ -258,7 +255,9 @@ class WorkerProcess:
         assert ends is not None, "as above"
         connect = partial(self._dial, ends.relay)
         return self._ended(
-            PeerWorkerProtocol(cluster.lane, connect, self._connections, keepalive_s=PEER_KEEPALIVE_S)
+            cluster.lane.worker_protocol(PeerWorkerProtocol)(
+                cluster.lane, connect, self._connections, keepalive_s=PEER_KEEPALIVE_S
+            )
         )
 
     def _ended(self, connection: WorkerProtocol) -> WorkerProtocol:

@@ -26,9 +26,8 @@ from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.worker_routes import RoutesRecord, WorkerRoutes
 from shadeproxy.config import Settings
-from shadeproxy.core.clock import Clock, boot_time_s
+from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import PeerError
-from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.worker_reads import WorkerReads
 
 _log = structlog.get_logger(__name__)
@@ -46,10 +45,9 @@ class PeerWorkerProtocol(WorkerProtocol):
 class ClusterInWorker:
     """The parts of one worker. ``relays``: plain reads at other proxies, for the fast lane of clients."""
 
-    def __init__(self, settings: Settings, ends: ClusterEnds, share: Share, *, clock: Clock) -> None:
+    def __init__(self, settings: Settings, ends: ClusterEnds, *, clock: Clock) -> None:
         cluster, secrets = settings.cluster, ends.secrets
         self._settings = settings
-        self._share = share
         self._clock = clock
         self._routes = WorkerRoutes(ends.node, Seals(cluster.name, secrets))
         self._counts = RelayCounts()
@@ -75,10 +73,6 @@ class ClusterInWorker:
         self.lane: FastLane | None = None
         """The fast lane of the other proxies' connections, once ``open_lane`` was called."""
 
-    def is_leased(self) -> bool:
-        """Return whether the proxy may answer from its part of the cache at this instant."""
-        return boot_time_s() < self._share.lease_until_s
-
     def open_lane(self, reader: WorkerReads, reloadable: ReloadableSettings) -> None:
         """Make the fast lane of the other proxies' connections. Their requests are not counted as those of
         clients: the proxy that the client called counts them.
@@ -93,7 +87,12 @@ class ClusterInWorker:
             verbose=is_verbose(telemetry),
         )
         self.lane = FastLane(
-            reader, self._authorizer, clock=self._clock, jobs=self._log, remembers=remembers(telemetry)
+            reader,
+            self._authorizer,
+            clock=self._clock,
+            jobs=self._log,
+            remembers=remembers(telemetry),
+            shared=reader,
         )
 
     def begins(self, reports: ReadReports, fills: BeginsFills | None) -> WorkerRelays:

@@ -8,6 +8,7 @@ if the medium fails.
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
@@ -15,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shadeproxy.core.clock import Clock
+from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
-from shadeproxy.engine.access_records import USE, Kind, Uses, pack_use
+from shadeproxy.engine.access_records import USE, AccessRecord, Kind, Uses, pack_use
 from shadeproxy.engine.base import Hit, PageHandle, ReadRequest
 from shadeproxy.engine.index.columns import NO_TIER, Share
 from shadeproxy.engine.read.hits import MOST_PAGES, is_good
@@ -32,6 +33,7 @@ from shadeproxy.tiers.location import number_of, unit_of, unpack
 from shadeproxy.tiers.record import HEADER_BYTES, PEEK_BYTES, UNIT_BYTES, read_layout, unpack_header
 
 _MOST_HANDLES = 65_536
+_MOST_KINDS = 1024
 
 
 class TierFiles(NamedTuple):
@@ -43,6 +45,77 @@ class TierFiles(NamedTuple):
     store_id: int
     source: Source
     can_wait: bool
+
+
+class _SharedStamps(NamedTuple):
+    """The column of stamps, as the compiled lane reads it."""
+
+    stamps: memoryview
+
+
+class WorkerAccessLog:
+    """Access log of a worker (read/access_log.py). ``on_flush``: called with the reads since the last flush.
+
+    The compiled lane appends to ``rows`` (USE) exactly as ``record`` does. A timer of the worker flushes them
+    (``timer``), so nothing schedules a flush.
+    """
+
+    __slots__ = (
+        "_on_flush",
+        "_touched",
+        "kinds",
+        "most_waiting_bytes",
+        "residents",
+        "rows",
+        "timer",
+        "unread",
+    )
+
+    def __init__(self, stamps: memoryview, on_flush: Callable[[Uses, list[Kind]], None]) -> None:
+        self.residents = _SharedStamps(stamps)
+        self.rows = bytearray()
+        self.kinds: dict[Kind, int] = {}
+        self.timer = True
+        self.unread: set[int] = set()
+        self.most_waiting_bytes = sys.maxsize
+        self._on_flush = on_flush
+        self._touched: set[Kind] = set()
+
+    def record(self, handle: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
+        """Record one read through a page handle, of ``span`` of the object; None: of the whole page."""
+        record = handle.access_record
+        if record is None or record.job is not job or record.kinds is not self.kinds:
+            kind = self.kind(handle.ref.bucket, handle.source, job)
+            size_bytes = handle.stop - handle.start
+            row = pack_use(handle.slot, handle.stamp, handle.object_hash, handle.first, size_bytes, kind, 1)
+            record = handle.access_record = AccessRecord(job, self.kinds, kind, row)
+        if span is None:
+            self.rows += record.row
+        else:
+            self.rows += pack_use(
+                handle.slot, handle.stamp, handle.object_hash, span.start, span.length, record.kind, 1
+            )
+
+    def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
+        """Return the number of a kind of reads, valid until the next flush."""
+        return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
+
+    def touch(self, bucket: str, job: JobContext) -> None:
+        """Pass on that ``job`` reads, by a read that another proxy answers and counts."""
+        self._touched.add(Kind(bucket, Source.BYPASS, job))
+
+    def flush(self) -> None:
+        """Pass on the reads since the last call, with the kinds that they have."""
+        if not self.rows and not self._touched:
+            return
+        uses, self.rows = np.frombuffer(self.rows, USE), bytearray()
+        touched, self._touched = self._touched, set()
+        every = list(self.kinds)
+        # Kinds stay, so that rows of handles stay good. But a job that no longer reads must not be told.
+        numbers, uses["kind"] = np.unique(uses["kind"], return_inverse=True)
+        if len(every) > _MOST_KINDS:
+            self.kinds = {}
+        self._on_flush(uses, [*(every[number] for number in numbers.tolist()), *touched])
 
 
 class SharedPageHandle(PageHandle):
@@ -73,13 +146,12 @@ class WorkerReads:
         page_size: int,
         on_flush: Callable[[Uses, list[Kind]], None],
         by_verdicts: bool = False,
-        is_leased: Callable[[], bool] | None = None,
         is_elsewhere: Callable[[ObjectRef], bool] | None = None,
     ) -> None:
         """Read ``share``. ``by_verdicts``: answer only where the coordinator shows a verdict.
 
-        ``is_leased``, ``is_elsewhere``: where several proxies share a cache, whether this one may answer from
-        its part now, and whether another one caches an object. None: it is alone.
+        ``is_elsewhere``: where several proxies share a cache, whether another one caches an object. Then this
+        one answers only while the lease lasts that ``share`` shows. None: it is alone.
         """
         pages, rest, tier = share.columns
         self._share = share
@@ -90,20 +162,21 @@ class WorkerReads:
         self._tiers = tiers
         self._rules = rules
         self._now_s = clock.now_s
-        self._page_size = page_size
-        self._on_flush = on_flush
+        self.page_size = page_size
         self._by_verdicts = by_verdicts
-        self._is_leased = is_leased
         self._is_elsewhere = is_elsewhere
+        self.lease = None if is_elsewhere is None else share.lease
+        """The end of the lease, see ``Share.lease``; None: no lease is needed."""
         self._files: dict[tuple[int, int], int] = {}
-        self._handles: Memo[tuple[ObjectRef, int], SharedPageHandle] = Memo(_MOST_HANDLES)
-        self._uses = bytearray()
-        self._kinds: dict[Kind, int] = {}
+        self.handles: Memo[tuple[ObjectRef, int], SharedPageHandle] = Memo(_MOST_HANDLES)
+        self.access_log = WorkerAccessLog(self._stamps, on_flush)
+        self._record = self.access_log.record
 
     def forget(self, *, by_verdicts: bool) -> None:
         """Drop all page handles, because the rules or rights changed; callers must drop theirs."""
         self._by_verdicts = by_verdicts
-        self._handles = Memo(_MOST_HANDLES)
+        # Emptied and not replaced, because the compiled lane has it.
+        self.handles.clear()
 
     # ------------------------------------------------------------------ calls of ReadsNow
 
@@ -125,7 +198,7 @@ class WorkerReads:
         return Source.RAM if handle is None or handle.meta.etag != meta.etag else handle.source
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
-        numbers = pages_of(span, self._page_size)
+        numbers = pages_of(span, self.page_size)
         if len(numbers) > MOST_PAGES:
             return None
         pieces: list[memoryview] = []
@@ -143,19 +216,15 @@ class WorkerReads:
         # Check all stamps again after the last copy, because all pieces must be of one version.
         if not all(is_good(one, self._stamps) for one in used):
             return None
-        for number, one in enumerate(used):
-            self._record(
-                one,
-                source,
-                request.job,
-                span.start,
-                0 if number else span.length,
-                reads=0 if number else 1,
-            )
+        log, first = self.access_log, used[0]
+        kind = log.kind(request.ref.bucket, source, request.job)
+        log.rows += pack_use(first.slot, first.stamp, first.object_hash, span.start, span.length, kind, 1)
+        for one in used[1:]:
+            log.rows += pack_use(one.slot, one.stamp, one.object_hash, span.start, 0, kind, 0)
         return Hit(source, tuple(pieces))
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:  # noqa: ARG002 - as ReadsNow
-        number = first // self._page_size
+        number = first // self.page_size
         handle = self._find(ref, number)
         if handle is None or not number:
             return handle
@@ -170,15 +239,12 @@ class WorkerReads:
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
         assert isinstance(handle, SharedPageHandle)
-        if not is_good(handle, self._stamps, now_s) or (
-            self._is_leased is not None and not self._is_leased()
-        ):
+        if not is_good(handle, self._stamps, now_s) or (self.lease is not None and not _lasts(self.lease)):
             return None
         start, stop = (handle.start, handle.stop) if span is None else handle.bounds(span)
         body = self._copy(handle, start, stop)
         if body is not None:
-            first = handle.first if span is None else span.start
-            self._record(handle, handle.source, job, first, len(body), reads=1)
+            self._record(handle, job, span)
         return body
 
     def take_slices(
@@ -193,35 +259,19 @@ class WorkerReads:
 
     def flush(self) -> None:
         """Pass on the reads since the last call."""
-        if self._uses or self._kinds:
-            uses, self._uses = np.frombuffer(self._uses, USE), bytearray()
-            kinds, self._kinds = list(self._kinds), {}
-            self._on_flush(uses, kinds)
+        self.access_log.flush()
 
     def note_job(self, bucket: str, job: JobContext) -> None:
         """Note that a job reads, by a read of ``bucket`` that another proxy answers and counts."""
-        self._kinds.setdefault(Kind(bucket, Source.BYPASS, job), len(self._kinds))
-
-    def _record(
-        self,
-        handle: SharedPageHandle,
-        source: Source,
-        job: JobContext | None,
-        first: int,
-        size_bytes: int,
-        *,
-        reads: int,
-    ) -> None:
-        kind = self._kinds.setdefault(Kind(handle.ref.bucket, source, job), len(self._kinds))
-        self._uses += pack_use(handle.slot, handle.stamp, handle.object_hash, first, size_bytes, kind, reads)
+        self.access_log.touch(bucket, job)
 
     # ------------------------------------------------------------------ pages
 
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
         """Return a handle that is valid now, and fresh by the object's freshness rule."""
-        if self._is_leased is not None and not self._is_leased():
+        if self.lease is not None and not _lasts(self.lease):
             return None
-        handle = self._handles.get((ref, number))
+        handle = self.handles.get((ref, number))
         # Check freshness only for the first page: the others are bound to it by their ETag.
         if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
@@ -231,7 +281,7 @@ class WorkerReads:
                 handle = self._prove(slot, ref, number)
                 if handle is not None:
                     handle.object_hash = hashed
-                    self._handles.put((ref, number), handle)
+                    self.handles.put((ref, number), handle)
                 return handle
         return None
 
@@ -270,7 +320,8 @@ class WorkerReads:
         handle = SharedPageHandle.__new__(SharedPageHandle)
         handle.ref, handle.meta = header.page.ref, header.meta
         handle.fresh_until_s = fresh_until_s
-        handle.first, handle.sendable, handle.place = number * self._page_size, None, None
+        handle.access_record = None
+        handle.first, handle.sendable, handle.place = number * self.page_size, None, None
         handle.slot, handle.stamp, handle.source, handle.can_wait = slot, stamp, tier.source, tier.can_wait
         handle.descriptor, handle.offset, handle.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
         handle.start, handle.stop = layout.body_start, layout.body_start + layout.body_bytes
@@ -304,6 +355,11 @@ class WorkerReads:
                 return -1
             self._files[index, number] = descriptor
         return descriptor
+
+
+def _lasts(lease: "memoryview[float]") -> bool:
+    """Return whether a lease lasts at this instant."""
+    return boot_time_s() < lease[0]
 
 
 def _pread(descriptor: int, offset: int, length: int, *, nowait: bool) -> bytes | bytearray:

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from shadeproxy.core.clock import boot_time_s
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.types import JobContext, ObjectRef, Source, Span, Upstream
 from shadeproxy.engine import worker_reads as module
@@ -26,7 +27,7 @@ PLAIN = ReadRequest(SMALL)
 def beside(make_bench):
     """Return a function that makes an engine with two objects, and the reads of a worker beside it."""
 
-    async def make(*, rules=(), warm=True, by_verdicts=False, is_leased=None, is_elsewhere=None, **kwargs):
+    async def make(*, rules=(), warm=True, by_verdicts=False, is_elsewhere=None, **kwargs):
         share = Share.create()
         bench = await make_bench(share=share, rules=rules, **kwargs)
         for ref, body in BODIES.items():
@@ -47,7 +48,6 @@ def beside(make_bench):
             page_size=PAGE,
             on_flush=lambda *what: bench.flushed.append(what),
             by_verdicts=by_verdicts,
-            is_leased=is_leased,
             is_elsewhere=is_elsewhere,
         )
         return bench, reader
@@ -286,15 +286,17 @@ async def test_reads_arrive_in_the_statistics_and_in_the_order_of_use(beside):
 
 
 async def test_only_a_lease_answers_where_proxies_share_a_cache(beside):
-    leased = True
-    bench, reader = await beside(is_leased=lambda: leased)
+    bench, reader = await beside(is_elsewhere=lambda _ref: False)
+    share = bench.cache.residents.share
+    assert hit(reader) is None
+    share.show_lease(boot_time_s() + 60)
     now_s = bench.clock.now_s()
     handle = reader.find_handle(SMALL, 0, now_s)
     assert (hit(reader), bytes(reader.take(handle, None, now_s))) == (BODIES[SMALL], BODIES[SMALL])
-    leased = False
+    share.show_lease(boot_time_s())
     assert reader.find_handle(SMALL, 0, now_s) is None
     assert (hit(reader), reader.take(handle, None, now_s), reader.usable_now(PLAIN)) == (None, None, None)
-    leased = True
+    share.show_lease(boot_time_s() + 60)
     assert hit(reader) == BODIES[SMALL]
 
 
@@ -305,12 +307,17 @@ async def test_objects_of_other_proxies_are_not_cacheable_here(beside):
 
 async def test_a_job_whose_reads_others_answer_is_told_without_a_read(beside):
     bench, reader = await beside()
-    reader.note_job("b", JobContext("train", 1, 0))
-    reader.note_job("b", JobContext("train", 1, 0))
+    assert hit(reader, job=JobContext("other", 1, 0)) == BODIES[SMALL]
     reader.flush()
-    reader.flush()
-    ((uses, kinds),) = bench.flushed
-    assert len(uses) == 0
+    bench.flushed.clear()
+    for _ in range(2):
+        reader.note_job("b", JobContext("train", 1, 0))
+        reader.note_job("b", JobContext("train", 1, 0))
+        reader.flush()
+        reader.flush()
+    (uses, kinds), again = bench.flushed
+    assert len(uses) == len(again[0]) == 0
+    assert again[1] == kinds
     assert [(kind.bucket, kind.source, kind.job.job) for kind in kinds] == [("b", Source.BYPASS, "train")]
     before = bench.stats.totals()
     bench.engine.note_reads(uses, kinds)
@@ -321,8 +328,8 @@ async def test_a_job_whose_reads_others_answer_is_told_without_a_read(beside):
 def test_a_reader_sees_the_lease_that_the_writer_shows():
     share = Share.create()
     reader = Share(os.dup(share.descriptor))
-    assert reader.lease_until_s == 0.0
+    assert reader.lease[0] == 0.0
     share.show_lease(123.5)
-    assert reader.lease_until_s == 123.5
+    assert reader.lease[0] == 123.5
     share.show_lease(float("-inf"))
-    assert reader.lease_until_s == float("-inf")
+    assert reader.lease[0] == float("-inf")

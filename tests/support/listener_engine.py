@@ -10,6 +10,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.freshness.verdicts import Verdicts
+from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.ownership import Ownership
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.storage.page_cache import Medium, PageCache
@@ -37,6 +38,7 @@ async def make_engine(
     upstreams: Upstreams = ONLY_OWN,
     ownership: Ownership | None = None,
     past: Origin | None = None,
+    share: Share | None = None,
 ) -> tuple[Engine, PageCache]:
     """Build an engine and its recovered cache. With other ``upstreams`` the origin decides which clients may
     read.
@@ -48,6 +50,7 @@ async def make_engine(
         stats=stats,
         ledger=ledger,
         rng=np.random.default_rng(7),
+        share=share,
     )
     await asyncio.to_thread(cache.recover)
     engine = Engine(

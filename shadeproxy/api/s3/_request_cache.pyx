@@ -111,7 +111,7 @@ def data_received(protocol, data):
 
 
 cdef class CompiledHits:
-    """Answers requests that ``cache`` (RequestCache) knows; ``otherwise`` answers all others.
+    """Answers requests that ``cache`` (RequestCache) knows; ``otherwise`` answers all others; None: none do.
 
     ``access_log`` (engine/read/access_log.py), ``handles`` (Hits), ``find_handle``, ``take`` and ``take_slices``
     (ReadsNow) belong to the pages of the handles in ``cache``, which have ``page_bytes``. ``numbers``: of requests.
@@ -131,6 +131,11 @@ cdef class CompiledHits:
     cdef Py_ssize_t copy_bytes, sendfile_bytes, page_bytes, most_waiting_bytes
     cdef bytes source_end, if_match
     cdef int64_t end_second
+    # Of a worker: whether the pages are another process's, the lease by which they may be sent (NULL: no lease is
+    # needed), and the memory where it is shown.
+    cdef bint is_shared
+    cdef const double* lease_until_s
+    cdef object lease
 
     def __init__(
         self, cache, access_log, handles, *, otherwise, find_handle, take, take_slices, numbers, check_time,
@@ -147,6 +152,7 @@ cdef class CompiledHits:
         self.most_waiting_bytes = access_log.most_waiting_bytes
         self.source, self.source_end, self.end_second, self.looked = None, b"", -1, None
         self.ram, self.bounds, self.is_part = ram, len(bounds_s), False
+        self.is_shared, self.lease_until_s = False, NULL
         if self.bounds > MOST_BOUNDS:
             raise ValueError("too many bounds")
         for place in range(self.bounds):
@@ -174,7 +180,7 @@ cdef class CompiledHits:
             count_hit(self, started_s)
             return True
         self.looked = None
-        return self.otherwise(raw, out)
+        return None if self.otherwise is None else self.otherwise(raw, out)
 
     cdef bint find(self, bytes raw, out) except -1:
         cdef const char* text = PyBytes_AS_STRING(raw)
@@ -326,7 +332,7 @@ cdef class CompiledHits:
         return True
 
     cdef bytes render(self, bytes start_of_head, bytes ending, const char* body, Py_ssize_t body_bytes):
-        """Return the head with the next request id, followed by ``body``."""
+        """Return the head with the next request id, followed by ``body``; NULL: by room for it."""
         cdef Py_ssize_t before = PyBytes_GET_SIZE(start_of_head), after = PyBytes_GET_SIZE(ending)
         cdef uint64_t number = next(self.numbers)
         cdef bytes data = PyBytes_FromStringAndSize(NULL, before + ID_BYTES + after + body_bytes)
@@ -339,7 +345,7 @@ cdef class CompiledHits:
             number >>= 4
         to += ID_BYTES
         memcpy(to, PyBytes_AS_STRING(ending), after)
-        if body_bytes:
+        if body != NULL:
             memcpy(to + after, body, body_bytes)
         return data
 
@@ -421,3 +427,5 @@ cdef bint is_hot(const char* start, Py_ssize_t size):
         if not pages[page] & 1:
             return False
     return True
+
+include "_shared.pxi"

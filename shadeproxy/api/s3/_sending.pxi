@@ -20,7 +20,11 @@ cdef struct Piece:
 
 
 cdef bint is_good(CompiledHits hits, handle, double now_s) except -1:
-    """Compiled engine/read/hits.py ``is_good``; ``is_hot`` then looks at the bytes that are sent."""
+    """Compiled engine/read/hits.py ``is_good``; ``is_hot`` then looks at the bytes that are sent. In a worker also
+    whether the lease that the coordinator shows lasts (engine/worker_reads.py).
+    """
+    if hits.lease_until_s != NULL and boot_time_s() >= hits.lease_until_s[0]:
+        return False
     return now_s < <double>get(handle, HANDLE, FRESH_UNTIL_S) and holds_page(hits.residents, handle)
 
 
@@ -37,7 +41,10 @@ cdef inline void bounds(
 
 cdef object handle_at(CompiledHits hits, ref, int64_t first, double now_s):
     """Compiled ``ReadsNow.find_handle``; returns only a valid handle."""
-    cdef PyObject* found = PyDict_GetItemWithError(get(hits.handles, MEMO, YOUNG), (ref, first // hits.page_bytes))
+    cdef PyObject* found = NULL
+    # A worker's handle of a later page is as fresh as the first page: find_handle looks at both.
+    if not hits.is_shared or first < hits.page_bytes:
+        found = PyDict_GetItemWithError(get(hits.handles, MEMO, YOUNG), (ref, first // hits.page_bytes))
     if found != NULL and is_good(hits, <object>found, now_s):
         return <object>found
     handle = hits.find_handle(ref, first, now_s)

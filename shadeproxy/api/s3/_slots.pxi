@@ -68,26 +68,26 @@ cdef struct Slots:
 cdef Slots[CLASSES] SLOTS
 
 
-def learn_slots(owner):
-    """Read objects of the class ``owner``, found in OWNERS by its name, directly from now on. Return the names
-    of the fields that are read directly.
+def learn_slots(owner, name=""):
+    """Read objects of the class ``owner`` directly from now on. ``name``: its name in OWNERS, if it has another
+    one. Return the names of the fields that are read directly.
     """
     cdef Py_ssize_t kind, field
     cdef Descriptor* descriptor
     cdef Slots* slots
     cdef bint is_own
-    kind = [one for one, _ in OWNERS].index(owner.__name__)
+    kind = [one for one, _ in OWNERS].index(name or owner.__name__)
     slots, learnt = &SLOTS[kind], []
     slots.owner = NULL
     memset(slots.places, 0, sizeof(slots.places))
-    for field, name in enumerate(OWNERS[kind][1]):
-        found = getattr(owner, name, None)
+    for field, attribute in enumerate(OWNERS[kind][1]):
+        found = getattr(owner, attribute, None)
         if type_of(found) == &PyMemberDescr_Type:
             descriptor = <Descriptor*><PyObject*>found
             is_own = PyType_IsSubtype(<Type*><PyObject*>owner, descriptor.d_common.d_type)
             if is_own and descriptor.d_member.type == T_OBJECT_EX:
                 slots.places[field] = descriptor.d_member.offset
-                learnt.append(name)
+                learnt.append(attribute)
     Py_INCREF(owner)  # for ever: a new class at the same address would be mistaken for it
     slots.owner = <Type*><PyObject*>owner
     return learnt

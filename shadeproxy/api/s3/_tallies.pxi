@@ -7,6 +7,7 @@ cdef extern from "<time.h>" nogil:
         long tv_nsec
     int clock_gettime(int clock, timespec* to)
     int CLOCK_MONOTONIC
+    int CLOCK_BOOTTIME
 
 cdef enum:
     OF_DISK = 2
@@ -24,6 +25,13 @@ cdef struct Tally:
 cdef inline double monotonic_s() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec * 1e-9
+
+
+cdef inline double boot_time_s() noexcept nogil:
+    """Compiled core/clock.py ``boot_time_s``."""
+    cdef timespec now
+    clock_gettime(CLOCK_BOOTTIME, &now)
     return now.tv_sec + now.tv_nsec * 1e-9
 
 

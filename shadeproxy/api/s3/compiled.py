@@ -4,10 +4,11 @@ Law: a module compiled from other sources is not used. After a checkout of other
 still installed; the proxy then runs without it.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -23,6 +24,7 @@ from shadeproxy.engine.base import PageHandle, ReadsNow, SendfileSlice
 from shadeproxy.engine.read.access_log import AccessLog
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
+from shadeproxy.engine.worker_reads import WorkerAccessLog, WorkerReads
 from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S
 
 
@@ -38,7 +40,15 @@ def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
 
 
 try:
-    from shadeproxy.api.s3._request_cache import SOURCE, SOURCES, CompiledHits, data_received, learn_slots
+    from shadeproxy.api.s3._request_cache import (
+        SOURCE,
+        SOURCES,
+        CompiledHits,
+        CompiledWorkerHits,
+        data_received,
+        learn_slots,
+        worker_data_received,
+    )
 except ImportError:  # No compiler was present at installation.
     COMPILED = False
 else:
@@ -49,6 +59,7 @@ else:
             learn_slots(_owner)
 
 Protocol = TypeVar("Protocol", bound=web.RequestHandler)
+WorkerConnection = TypeVar("WorkerConnection", bound=asyncio.Protocol)
 
 
 def compiled_hits(
@@ -64,23 +75,47 @@ def compiled_hits(
     if not COMPILED:
         return None
     return CompiledHits(
-        memory,
-        own.access_log,
-        own.handles,
-        otherwise=otherwise,
-        find_handle=engine.find_handle,
-        take=engine.take,
-        take_slices=engine.take_slices,
-        numbers=NUMBERS,
-        check_time=check_time,
-        new_slice=SendfileSlice,
-        new_span=Span,
-        copy_bytes=COPY_BYTES,
-        sendfile_bytes=LEAST_BYTES,
-        page_bytes=own.page_size,
-        ram=Source.RAM,
-        bounds_s=REQUEST_BOUNDS_S,
+        memory, own.access_log, own.handles, otherwise=otherwise, page_bytes=own.page_size, **_options(engine)
     )
+
+
+def compiled_worker_hits(memory: RequestCache, shared: WorkerReads) -> "CompiledWorkerHits | None":
+    """Return the compiled request cache of a worker, or None if nothing is compiled."""
+    if not COMPILED:
+        return None
+    learn_slots(WorkerAccessLog, "AccessLog")
+    return CompiledWorkerHits(
+        memory,
+        shared.access_log,
+        shared.handles,
+        lease=shared.lease,
+        otherwise=None,
+        page_bytes=shared.page_size,
+        **_options(shared),
+    )
+
+
+def _options(engine: ReadsNow) -> dict[str, Any]:
+    return {
+        "find_handle": engine.find_handle,
+        "take": engine.take,
+        "take_slices": engine.take_slices,
+        "numbers": NUMBERS,
+        "check_time": check_time,
+        "new_slice": SendfileSlice,
+        "new_span": Span,
+        "copy_bytes": COPY_BYTES,
+        "sendfile_bytes": LEAST_BYTES,
+        "ram": Source.RAM,
+        "bounds_s": REQUEST_BOUNDS_S,
+    }
+
+
+def compiled_worker_protocol(
+    base: type[WorkerConnection], hits: "CompiledWorkerHits"
+) -> type[WorkerConnection]:
+    """Return a subclass of ``base``, the connections of a worker, as ``compiled_protocol`` does."""
+    return type("CompiledWorkerProtocol", (base,), {"data_received": worker_data_received, "hits": hits})
 
 
 def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:

@@ -6,7 +6,12 @@ answers (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``), and reme
 """
 
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
-from shadeproxy.api.s3.compiled import compiled_hits
+from shadeproxy.api.s3.compiled import (
+    WorkerConnection,
+    compiled_hits,
+    compiled_worker_hits,
+    compiled_worker_protocol,
+)
 from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, fast_head, read_request
 from shadeproxy.api.s3.head import Head, HeadReader
 from shadeproxy.api.s3.operations import GET_OBJECT, reads_current
@@ -24,12 +29,14 @@ from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Source
 from shadeproxy.engine.base import NO_HIT, Hit, ReadRequest, ReadsNow
 from shadeproxy.engine.read.hits import Hits
+from shadeproxy.engine.worker_reads import WorkerReads
 from shadeproxy.telemetry.requests import RequestCounts, RequestRow
 
 
 class FastLane:
     """The fast lane of a listener's connections. ``remembers`` False: parse every request again, because each
     must be reported. ``own``: hits of an engine in this process, which the compiled lane can answer.
+    ``shared``: the same for the reads of a worker.
     ``pace``: limits how many requests without an entry in the request cache are parsed in one turn of the
     loop; None: no limit. ``counts``: counts the hits of the request cache; the handler reports all other
     requests. ``relays``: reads of objects that other nodes of a cluster cache; None without a cluster.
@@ -44,6 +51,7 @@ class FastLane:
         jobs: JobObserver,
         remembers: bool = True,
         own: Hits | None = None,
+        shared: WorkerReads | None = None,
         pace: TurnLimiter | None = None,
         counts: RequestCounts | None = None,
         relays: PeerReads | None = None,
@@ -60,6 +68,8 @@ class FastLane:
         self._memory = RequestCache(engine, clock=clock, jobs=jobs, counts=self._counts)
         self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
         """The compiled request cache, called before ``answer``; None if there is none."""
+        self._shared_hits = None if shared is None else compiled_worker_hits(self._memory, shared)
+        self._protocols: dict[type, type] = {}
 
     def forget(self, *, remembers: bool) -> None:
         """Drop the request cache, because rights or the freshness of cached objects changed.
@@ -69,9 +79,20 @@ class FastLane:
         self._remembers = remembers
         self._memory.forget()
 
+    def worker_protocol(self, base: type[WorkerConnection]) -> type[WorkerConnection]:
+        """Return the class ``base`` of a worker's connections, with the compiled request cache before it if
+        there is one.
+        """
+        if self._shared_hits is None:
+            return base
+        if base not in self._protocols:
+            self._protocols[base] = compiled_worker_protocol(base, self._shared_hits)
+        return self._protocols[base]
+
     def count_hits(self) -> None:
         """Count the hits that the compiled lane has answered since the last call."""
-        tallies = () if self.hits is None else self.hits.take_tallies()
+        hits = self.hits or self._shared_hits
+        tallies = () if hits is None else hits.take_tallies()
         for is_disk, is_part, requests, seconds, buckets in tallies:
             status, source = 206 if is_part else 200, Source.DISK if is_disk else Source.RAM
             self._counts.add([RequestRow("GetObject", status, source, requests, seconds, 0, buckets)])

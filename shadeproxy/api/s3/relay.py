@@ -18,7 +18,6 @@ from shadeproxy.api.s3.forward_connection import ForwardConnection, ForwardServe
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.relay_connection import RelayConnection
-from shadeproxy.api.s3.sender import Copying
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.watched_client import WatchedClient
 from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
@@ -76,11 +75,10 @@ class WorkerProtocol(WatchedClient):
         self._others = others
         self._lane = _OURS
         self._held = b""
-        self._paused = False
+        self._paused = self._ending = False
         self._stopped = False
         """True if the transport was told not to read."""
         self._full: set[int] = set()  # lanes that take no more bytes for now
-        self._ending = False
         self._coordinator: RelayConnection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._answer = AnswerEnd(b"")
@@ -109,7 +107,8 @@ class WorkerProtocol(WatchedClient):
             self._forwarding.connection_lost(exc)
             self._forwarding = None
 
-    def data_received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
+        """Process bytes of the client."""
         if self._lane == _GIVEN and self._coordinator is not None:
             self._active = True
             self._coordinator.write(data)
@@ -121,6 +120,8 @@ class WorkerProtocol(WatchedClient):
         if self._lane == _OURS:
             self._go_on()
         self._regulate()
+
+    data_received = receive
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -182,7 +183,7 @@ class WorkerProtocol(WatchedClient):
 
     def _go_on(self) -> None:
         """Answer the held requests, as long as each is complete and a hit, and the client keeps up."""
-        while self._lane == _OURS and not self._paused and self._client is not None:
+        while self._lane == _OURS and not self._paused and self.writer is not None:
             if self._ending:
                 self._close()
                 return
@@ -193,7 +194,7 @@ class WorkerProtocol(WatchedClient):
                 return
             raw, self._held = self._held[:end], self._held[end:]
             self._steps += 1
-            outcome = self._fast.answer(raw, Copying(self._client))
+            outcome = self._fast.answer(raw, self.writer)
             self._active = True
             if outcome is True:
                 continue

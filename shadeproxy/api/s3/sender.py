@@ -26,35 +26,68 @@ UNASKED, ENCRYPTED = -1, -2
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 
-class Copying:
+class DirectWriter:
+    """A transport, and a socket of its own for the same connection. Send by it only while the transport holds
+    no bytes.
+    """
+
+    __slots__ = ("_direct", "descriptor", "transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self._direct: socket.socket | None = None
+        self.descriptor = UNASKED
+        """Descriptor of the socket, after ``open``; ENCRYPTED if bytes must go through the transport."""
+
+    def open(self) -> int:
+        """Return ``descriptor``. The first call makes a socket for it, because the transport's own socket
+        has no ``send``.
+        """
+        if self.descriptor == UNASKED:
+            own = self.transport.get_extra_info("socket")
+            if own is None or self.transport.get_extra_info("sslcontext") is not None:
+                self.descriptor = ENCRYPTED
+                return ENCRYPTED
+            try:
+                self._direct = socket.socket(fileno=os.dup(own.fileno()))
+            except OSError:
+                return UNASKED  # The process has no descriptor left. The transport does not need one.
+            self._direct.setblocking(False)
+            self.descriptor = self._direct.fileno()
+        return self.descriptor
+
+    def close(self) -> None:
+        """Close the socket at the end of the connection; idempotent."""
+        if self._direct is not None:
+            self._direct.close()
+            self._direct, self.descriptor = None, UNASKED
+
+
+class Copying(DirectWriter):
     """Writes through a transport, which copies bytes that the client does not take at once."""
 
-    __slots__ = ("_transport",)
-
-    def __init__(self, transport: asyncio.WriteTransport) -> None:
-        self._transport = transport
+    __slots__ = ()
 
     def write(self, data: bytes) -> None:
         """Write whole answers, or parts of one."""
-        self._transport.write(data)
+        self.transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
         """Write ``pieces`` in their order."""
-        self._transport.writelines(pieces)
+        self.transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
         """Send ``head``, then the bytes of ``slices``."""
-        self._transport.writelines((head, *(file_slice.pin() for file_slice in slices)))
+        self.transport.writelines((head, *(file_slice.pin() for file_slice in slices)))
 
 
-class Sender:
+class Sender(DirectWriter):
     """The writer of one transport. ``on_idle`` is called when a file that had to wait for the client is sent.
     ``on_cut`` is called with the reason when an answer could not be finished although its client is still
     connected.
     """
 
     __slots__ = (
-        "_direct",
         "_keep",
         "_on_cut",
         "_on_idle",
@@ -62,20 +95,15 @@ class Sender:
         "_rest",
         "_sent",
         "_waiters",
-        "descriptor",
-        "transport",
         "waiting",
     )  # fmt: skip
 
     def __init__(
         self, transport: asyncio.Transport, on_idle: Callable[[], None], on_cut: Callable[[str], None]
     ) -> None:
-        self.transport = transport
+        super().__init__(transport)
         self._on_idle = on_idle
         self._on_cut = on_cut
-        self._direct: socket.socket | None = None
-        self.descriptor = UNASKED
-        """Descriptor of the socket, after ``open``; ENCRYPTED if bytes must go through the transport."""
         self.waiting: SendfileSlice | None = None
         """The slice whose bytes wait until the client takes more; None unless ``busy``."""
         self._rest: tuple[SendfileSlice, ...] = ()
@@ -145,23 +173,6 @@ class Sender:
             self._keep = [one.pin() for one in (self.waiting, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
-    def open(self) -> int:
-        """Return ``descriptor``. The first call makes a socket for it, because the transport's own socket
-        has no ``send``.
-        """
-        if self.descriptor == UNASKED:
-            own = self.transport.get_extra_info("socket")
-            if own is None or self.transport.get_extra_info("sslcontext") is not None:
-                self.descriptor = ENCRYPTED
-                return ENCRYPTED
-            try:
-                self._direct = socket.socket(fileno=os.dup(own.fileno()))
-            except OSError:
-                return UNASKED  # The process has no descriptor left. The transport does not need one.
-            self._direct.setblocking(False)
-            self.descriptor = self._direct.fileno()
-        return self.descriptor
-
     async def idle(self) -> None:
         """Wait until not ``busy``."""
         if self.waiting is not None:
@@ -171,11 +182,9 @@ class Sender:
 
     def close(self) -> None:
         """Close the socket at the end of the connection; idempotent."""
-        if self._direct is not None:
-            if self._keep:
-                asyncio.get_running_loop().remove_writer(self._direct.fileno())
-            self._direct.close()
-            self._direct, self.descriptor = None, UNASKED
+        if self._direct is not None and self._keep:
+            asyncio.get_running_loop().remove_writer(self._direct.fileno())
+        super().close()
         self._end()
 
     # ------------------------------------------------------------------ inside

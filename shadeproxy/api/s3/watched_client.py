@@ -8,6 +8,7 @@ import asyncio
 from typing import cast
 
 from shadeproxy.api.s3.response import break_off
+from shadeproxy.api.s3.sender import Copying
 
 
 class WatchedClient(asyncio.Protocol):
@@ -17,6 +18,8 @@ class WatchedClient(asyncio.Protocol):
         """``keepalive_s``: seconds between two checks."""
         self._loop = asyncio.get_running_loop()
         self._client: asyncio.Transport | None = None
+        self.writer: Copying | None = None
+        """Writes to the client while the connection is open."""
         self._active = False
         """True if anything was answered or relayed since the last check."""
         self._steps = 0
@@ -50,12 +53,20 @@ class WatchedClient(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's own transport class, which is no subclass of asyncio's.
         self._client = cast("asyncio.Transport", transport)
+        self.writer = Copying(self._client)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._client = None
+        if self.writer is not None:
+            self.writer.close()
+        self._client = self.writer = None
         if self._timer is not None:
             self._timer.cancel()
+
+    def note_hit(self) -> None:
+        """Note that the compiled request cache has answered a request."""
+        self._steps += 1
+        self._active = True
 
     def _look(self) -> None:
         waiting_bytes = 0 if self._client is None else self._client.get_write_buffer_size()

@@ -127,7 +127,8 @@ class Share:
         # Store slot + 1, so that memory never written means "none".
         self._shown = np.frombuffer(memory, _WHERE, _BUCKETS * _WAYS, starts[4]).data
         lease = np.frombuffer(memory, _TIME, 1, starts[4] + buckets_bytes)
-        self._lease_until_s = cast("memoryview[float]", lease.data)
+        self.lease = cast("memoryview[float]", lease.data)
+        """The last time that ``show_lease`` got, as memory of one f64; 0.0 before the first call."""
 
     @classmethod
     def create(cls) -> "Share":
@@ -181,12 +182,7 @@ class Share:
         """Let workers know until when (seconds since boot) this process may answer from its cache, where
         several proxies share one. It is one aligned store.
         """
-        self._lease_until_s[0] = until_s
-
-    @property
-    def lease_until_s(self) -> float:
-        """The last time that ``show_lease`` got; 0.0 before the first call."""
-        return self._lease_until_s[0]
+        self.lease[0] = until_s
 
     def retire(self) -> None:
         """Mark the shared columns as invalid for ever, because the table has moved to longer ones."""

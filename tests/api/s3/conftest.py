@@ -18,6 +18,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.ownership import Ownership
 from shadeproxy.engine.rules import Rule
 from shadeproxy.engine.storage.page_cache import Medium, PageCache
@@ -157,11 +158,13 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         can_wait: bool = False,
         upstreams: Upstreams = ONLY_OWN,
         ownership: Ownership | None = None,
+        share: Share | None = None,
     ) -> Proxy:
         """``base_domains``: the names that tests write as Host; under other names the proxy answers signed
         requests alone. ``ram``: a directory for the RAM tier; its pages may then leave by sendfile.
         ``compiled``: the compiled request cache answers. ``can_wait``: reading may wait for the medium, as on
         a disk. ``upstreams``: for upstreams other than the proxy's own, the origin decides who may read.
+        ``share``: memory for the table of resident pages.
         """
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
@@ -178,6 +181,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
             page_size=page_size,
             upstreams=upstreams,
             ownership=ownership,
+            share=share,
         )
         seen, log = Recorder(), EventLog()
         handler = S3Handler(

@@ -1,0 +1,266 @@
+"""The compiled request cache of a worker answers as the one in Python, or leaves the request to it."""
+
+import asyncio
+import os
+import socket
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from shadeproxy.api.s3 import COMPILED, Authenticator, FastLane
+from shadeproxy.api.s3.compiled import compiled_worker_hits
+from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.api.s3.sender import ENCRYPTED
+from shadeproxy.app.worker_access import SharedReadsAuthorizer
+from shadeproxy.core.clock import boot_time_s
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.base import PageHandle
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.worker_reads import SharedPageHandle, TierFiles, WorkerReads
+from shadeproxy.telemetry.requests import RequestCounts
+from tests.support.clock import ManualClock
+from tests.support.s3.clients import CLIENTS
+from tests.support.s3.compiled import ID, heads
+from tests.support.s3.lane import answers, pattern, request, talk
+
+pytestmark = [
+    pytest.mark.skipif(not COMPILED, reason="the lane was not compiled when it was installed"),
+    pytest.mark.timeout(60),
+]
+SIZES = {"k": 4000, "big": 60_000, "a b": 10, "two": 100_000}
+BIG = ObjectRef("b", "big")
+
+
+class Sink:
+    """A writer on an encrypted connection, which records the bytes sent."""
+
+    def __init__(self):
+        self.sent = b""
+
+    @property
+    def transport(self):
+        return self
+
+    def open(self):
+        return ENCRYPTED
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def write(self, data):
+        self.sent += data
+
+    def writelines(self, pieces):
+        self.sent += b"".join(pieces)
+
+
+class Beside:
+    """A worker's reads beside ``proxy``, and a lane over them that knows each of ``heads``."""
+
+    def __init__(self, proxy, share, *, is_shared_cache=False):
+        self.proxy, self.share = proxy, share
+        self.reader = WorkerReads(
+            Share(os.dup(share.descriptor)),
+            [
+                TierFiles(m.tier.path, m.tier.claim.store_id, m.source, False)
+                for m in proxy.engine.cache.media
+            ],
+            rules=Rules(()),
+            clock=proxy.clock,
+            page_size=1 << 16,
+            on_flush=lambda *_: None,
+            is_elsewhere=(lambda _ref: False) if is_shared_cache else None,
+        )
+        self.requests = SimpleNamespace(on_request=lambda **_: None, on_job=lambda _job: None)
+        authorizer = SharedReadsAuthorizer(
+            self.reader,
+            Authenticator(CLIENTS, anonymous=True, clock=proxy.clock),
+            observer=self.requests,
+            log=None,
+            base_domains=("h", "s3.local"),
+        )
+        self.counts = RequestCounts()
+        self.lane = FastLane(
+            self.reader,
+            authorizer,
+            clock=proxy.clock,
+            jobs=self.requests,
+            counts=self.counts,
+            shared=self.reader,
+        )
+        self.hits = compiled_worker_hits(self.lane._memory, self.reader)
+
+    def learn(self):
+        for raw in heads(self.proxy):
+            for _ in range(3):
+                self.lane.answer(raw, Sink())
+
+    def compiled(self, raw):
+        return self._tell(self.hits.answer, raw)
+
+    def interpreted(self, raw):
+        return self._tell(self.lane._memory.answer, raw)
+
+    def _tell(self, answer, raw):
+        self.reader.flush()
+        sink = Sink()
+        done = answer(raw, sink)
+        rows = bytes(self.reader.access_log.rows)
+        assert bool(done) == bool(sink.sent) == bool(rows)
+        return (ID.sub(b"", sink.sent), rows) if done else None
+
+
+@pytest.fixture
+async def make(make_proxy):
+    async def make(**options):
+        share = Share.create()
+        proxy = await make_proxy(clients=CLIENTS, clock=ManualClock(), page_size=1 << 16, share=share)
+        sums = (("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-meta-a", "b"))
+        for key, size in SIZES.items():
+            proxy.origin.put("b", key, pattern(size), headers=sums)
+            await proxy.get(f"/b/{key.replace(' ', '%20')}")
+        await proxy.engine._filling.flights.drain()
+        return Beside(proxy, share, **options)
+
+    return make
+
+
+@pytest.fixture
+async def beside(make):
+    found = await make()
+    found.learn()
+    return found
+
+
+async def test_both_forms_send_and_note_the_same(beside):
+    answered = 0
+    for raw in heads(beside.proxy):
+        said = beside.interpreted(raw)
+        assert beside.compiled(raw) == said, raw
+        answered += said is not None
+        beside.proxy.clock.advance(0.4)
+    assert answered == beside.hits.answered
+    assert answered > 45
+    requests = {is_part: count for _, is_part, count, *_ in beside.hits.take_tallies()}
+    assert sum(requests.values()) == answered
+    assert set(requests) == {False, True}
+
+
+async def test_pages_that_moved_or_changed_are_not_sent(beside):
+    raw = request("/b/big", close=False)
+    assert beside.compiled(raw) is not None
+    table = beside.proxy.engine.cache.residents
+    (slot,) = table.pages_of(beside.reader.find_handle(BIG, 0, 0.0).object_hash)
+    table.stamp[slot] += 1
+    assert beside.compiled(raw) is None
+    table.stamp[slot] -= 1
+    assert beside.compiled(raw) is not None
+    handle = beside.reader.find_handle(BIG, 0, 0.0)
+    # The header of another record lies there, and no stamp tells.
+    for field, value in (
+        ("header", b"x" * len(handle.header)),
+        ("offset", handle.offset + 4096),
+        ("descriptor", -1),
+    ):
+        kept = getattr(handle, field)
+        setattr(handle, field, value)
+        assert beside.compiled(raw) is None, field
+        setattr(handle, field, kept)
+    handle.fresh_until_s = beside.proxy.clock.now_s()
+    assert beside.compiled(raw) is None
+
+
+async def test_a_page_that_moves_during_the_copy_is_not_sent(beside):
+    table, raw = beside.proxy.engine.cache.residents, request("/b/big", close=False)
+    handle, moved = beside.reader.find_handle(BIG, 0, 0.0), []
+    header = handle.header
+
+    class Moving(SharedPageHandle):
+        """Moves just before its bytes are read."""
+
+        __slots__ = ()
+
+        @property
+        def header(self):
+            moved.append(self.slot)
+            table.stamp[self.slot] += 1
+            return header
+
+    moving = Moving.__new__(Moving)
+    for kind in (PageHandle, SharedPageHandle):
+        for name in kind.__slots__:
+            if name != "header" and hasattr(handle, name):
+                setattr(moving, name, getattr(handle, name))
+    targets = beside.lane._memory.targets
+    targets.put(b"/b/big", targets.get(b"/b/big")._replace(handle=moving))
+    assert beside.compiled(raw) is None
+    assert moved == [handle.slot]
+
+
+async def test_the_lease_is_judged_at_each_hit(make):
+    beside = await make(is_shared_cache=True)
+    raw = request("/b/k", close=False)
+    beside.learn()
+    assert beside.compiled(raw) is None
+    beside.share.show_lease(boot_time_s() + 60)
+    beside.learn()
+    for lease_s in (60, 0, 60, float("-inf")):
+        beside.share.show_lease(boot_time_s() + lease_s)
+        for each in (raw, request("/b/big", "Range: bytes=3-7", close=False)):
+            assert (beside.compiled(each) is not None) is (lease_s == 60)
+
+
+@asynccontextmanager
+async def serving(beside, *, compiled=True, send_bytes=0):
+    """Yield the port of a worker beside the proxy."""
+
+    async def connect(protocol, _peer):
+        await asyncio.get_running_loop().create_connection(lambda: protocol, "127.0.0.1", beside.proxy.port)
+
+    base = beside.lane.worker_protocol(WorkerProtocol) if compiled else WorkerProtocol
+    assert (base is not WorkerProtocol) is compiled
+    listener, connections = socket.create_server(("127.0.0.1", 0)), set()
+    if send_bytes:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: base(beside.lane, connect, connections, keepalive_s=60.0), sock=listener
+    )
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.close()
+        while connections:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+async def test_a_connection_gets_the_answers_of_the_coordinator(beside, compiled):
+    async with serving(beside, compiled=compiled) as port:
+        for raw in heads(beside.proxy):
+            for _ in range(2):
+                ours, theirs = [await talk(one, raw, count=1) for one in (port, beside.proxy.port)]
+                (status, body), (expected, same) = (answers(one)[0] for one in (ours, theirs))
+                assert status.partition(b"\r\n")[0] == expected.partition(b"\r\n")[0]
+                assert body == same or b"<RequestId>" in body
+        together = b"".join(request(f"/b/{key}", close=False) for key in ("k", "big", "two", "k"))
+        for pieces in ((), (1,), (40, 41, 100)):
+            found = answers(await talk(port, together, pieces=pieces, count=4))
+            assert [len(body) for _, body in found] == [4000, 60_000, 100_000, 4000]
+
+
+async def test_a_slow_client_gets_all_of_a_long_body(beside):
+    async with serving(beside, send_bytes=4096) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        for _ in range(3):
+            writer.write(request("/b/big", close=False))
+            await asyncio.sleep(0.05)
+            writer.write(request("/b/big", close=False) * 4)
+            for _ in range(5):
+                await reader.readuntil(b"\r\n\r\n")
+                assert await reader.readexactly(60_000) == pattern(60_000)
+        writer.close()
+        await writer.wait_closed()
+    assert beside.hits is not beside.lane._shared_hits
+    assert beside.lane._shared_hits.answered
