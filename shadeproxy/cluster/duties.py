@@ -72,7 +72,7 @@ class Duties:
 
     @property
     def hindrance(self) -> str:
-        """Why this node gets no lease, apart from failures of the log; "" if nothing hinders it."""
+        """The reason why this node gets no lease, apart from failures of the log; "" if there is none."""
         if self.refusal:
             return f"this proxy has no seat in the cluster: {self.refusal}"
         if self.conflict:
