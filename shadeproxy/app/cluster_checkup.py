@@ -39,6 +39,7 @@ async def collect_facts(
         refusal=summary.refusal,
         hints_refusal=replication.refusal,
         conflict=summary.conflict,
+        forgotten=summary.forgotten,
         cut_off=summary.cut_off,
         problem=summary.problem,
         view=summary.view,

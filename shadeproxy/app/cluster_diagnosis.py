@@ -35,15 +35,17 @@ class NodeReport:
 class ClusterFacts:
     """Facts about the cluster as one proxy sees it. ``owned``: each object is cached by one proxy.
     ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
-    process has its name. ``problem``: why the last beat got no usable answer from the log. ``unsettled_s``:
-    seconds for which the newest view has been unsettled. ``late``: the proxies for which that view waits.
-    ``lapses``: how often the lease has lapsed in the last hour. ``clock_rate``: see ``rate_of``.
+    process has its name. ``forgotten``: an operator removed it. ``problem``: why the last beat got no usable
+    answer from the log. ``unsettled_s``: seconds for which the newest view has been unsettled. ``late``: the
+    proxies for which that view waits. ``lapses``: how often the lease has lapsed in the last hour.
+    ``clock_rate``: see ``rate_of``.
     """
 
     owned: bool
     refusal: str = ""
     hints_refusal: str = ""
     conflict: bool = False
+    forgotten: bool = False
     cut_off: bool = False
     problem: str = ""
     view: int = 0
@@ -78,6 +80,14 @@ def _membership(facts: ClusterFacts) -> Iterator[Finding]:
             "wrong",
             "another living proxy of the cluster has this one's name, so one of the two has no lease",
             "give each proxy a state.path of its own; stop one, empty its state directory and start it again",
+        )
+    if facts.forgotten:
+        effect = ", so it caches nothing and only relays for its clients" if facts.owned else ""
+        yield Finding(
+            "removed from the cluster",
+            "warning",
+            f"an operator removed this proxy by `shadeproxy cluster forget`{effect}",
+            "restart it to let it take part again, or stop it",
         )
     if facts.refusal:
         yield Finding(

@@ -237,10 +237,8 @@ class Clustering:
             return ""
         if replication.refusal:
             return f"no hints are shared with the cluster: {replication.refusal}"
-        if heartbeat is not None and (duties := heartbeat.membership.duties).refusal:
-            return f"this proxy has no seat in the cluster: {duties.refusal}"
-        if heartbeat is not None and heartbeat.membership.duties.conflict:
-            return "another proxy of the cluster has a copy of this one's state directory"
+        if heartbeat is not None and (hindrance := heartbeat.membership.duties.hindrance):
+            return hindrance
         unwritten = self.owned is not None and not self._is_leased()
         if replication.cut_off:
             return "cut off from the cluster: hints stay at this proxy" + ", writes are refused" * unwritten

@@ -148,6 +148,8 @@ def _show(answer: dict[str, Any]) -> None:
         typer.echo(f"the view waits for: {', '.join(answer['late'])}")
     if answer["drained"]:
         typer.echo("this proxy is drained, until `shadeproxy cluster drain --undo` or a restart")
+    if answer.get("forgotten"):  # Older proxies do not say it.
+        typer.echo("this proxy was removed by `shadeproxy cluster forget`, until a restart")
     table = Table("node", "share", "weight", "state", "p99", "s3", "control", "release", box=SIMPLE_HEAD)
     for node in answer["nodes"]:
         state = "away" if node["away"] else "skipped" if node["skipped"] else "here"

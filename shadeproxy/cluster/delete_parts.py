@@ -25,12 +25,12 @@ _Writer = TypeVar("_Writer", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class DeletePart(Generic[_Writer]):
-    """The part of a DeleteObjects that one node writes. ``objects``: the Object elements. ``request``: a
-    request that deletes exactly these objects.
+    """The part of a DeleteObjects that one node writes. ``objects``: the Object elements, by their places in
+    the client's list. ``request``: a request that deletes exactly these objects.
     """
 
     writer: _Writer
-    objects: tuple[Element, ...]
+    objects: dict[int, Element]
     request: ForwardRequest
 
 
@@ -50,22 +50,24 @@ async def split_delete(
     root = document_root(body)
     if root is None:
         raise InvalidRequest("The body of DeleteObjects is not a document")
-    objects: dict[_Writer, list[Element]] = {}
-    for one in root.iterfind("Object"):
+    objects: dict[_Writer, dict[int, Element]] = {}
+    for place, one in enumerate(root.iterfind("Object")):
         writer = writer_of(request.ref.beside(one.findtext("Key", "")))
-        objects.setdefault(writer, []).append(one)
+        objects.setdefault(writer, {})[place] = one
     quiet = root.findtext("Quiet", "") == "true"
     return [
-        DeletePart(writer, tuple(some), _request_of(request, some, quiet=quiet))
+        DeletePart(writer, some, _request_of(request, some.values(), quiet=quiet))
         for writer, some in objects.items()
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class PartEnd:
-    """The end of one part: an answer, or the error for which there is none."""
+    """The end of one part: an answer, or the error for which there is none. ``objects``: those of the
+    part.
+    """
 
-    objects: tuple[Element, ...]
+    objects: dict[int, Element]
     error: OriginError | None = None
     status: int = 0
     headers: Headers = ()
@@ -76,14 +78,16 @@ class PartEnd:
         root = document_root(self.body)
         if self.error is not None:
             code = "InternalError" if isinstance(self.error, OutcomeUnknown) else "ServiceUnavailable"
-            yield from _errors(self.objects, code, str(self.error))
+            yield from _errors(self.objects.values(), code, str(self.error))
         elif self.status == 200 and root is not None and root.tag == "DeleteResult":
             yield from root
         elif root is not None and root.tag == "Error":
             code = root.findtext("Code", "") or "InternalError"
-            yield from _errors(self.objects, code, root.findtext("Message", ""))
+            yield from _errors(self.objects.values(), code, root.findtext("Message", ""))
         else:
-            yield from _errors(self.objects, "InternalError", f"answered {self.status}, and no result")
+            yield from _errors(
+                self.objects.values(), "InternalError", f"answered {self.status}, and no result"
+            )
 
 
 async def end_of(part: DeletePart[_Writer], answer: ForwardResponse) -> PartEnd:
@@ -93,8 +97,8 @@ async def end_of(part: DeletePart[_Writer], answer: ForwardResponse) -> PartEnd:
 
 
 def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
-    """Return one answer for all parts. If all parts failed with one status, the answer is that error, as for
-    an undivided request. Raises OriginError if no part was answered.
+    """Return one answer for all parts, in the order of the client's list. If all parts failed with one
+    status, the answer is that error, as for an undivided request. Raises OriginError if no part was answered.
     """
     errors = [end.error for end in ends if end.error is not None]
     if len(errors) == len(ends):
@@ -102,7 +106,9 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
     if len({end.status for end in ends}) == 1 and ends[0].status != 200:
         return ForwardResponse(ends[0].status, ends[0].headers, once(ends[0].body))
     root = Element("DeleteResult", {"xmlns": _NAMESPACE})
-    root.extend(element for end in ends for element in end.elements())
+    places = {_name_of(one): place for end in ends for place, one in end.objects.items()}
+    elements = [element for end in ends for element in end.elements()]
+    root.extend(sorted(elements, key=lambda element: places.get(_name_of(element), len(places))))
     document = _written(root)
     fields = (("Content-Type", "application/xml"), ("Content-Length", str(len(document))))
     return ForwardResponse(200, fields, once(document))
@@ -120,7 +126,12 @@ def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Ele
         yield error
 
 
-def _request_of(request: ForwardRequest, objects: list[Element], *, quiet: bool) -> ForwardRequest:
+def _name_of(element: Element) -> tuple[str, str]:
+    """Return the key and the version that an element of the list or of the answer names."""
+    return element.findtext("Key", ""), element.findtext("VersionId", "")
+
+
+def _request_of(request: ForwardRequest, objects: Iterable[Element], *, quiet: bool) -> ForwardRequest:
     root = Element("Delete", {"xmlns": _NAMESPACE})
     root.extend(objects)
     if quiet:
@@ -140,4 +151,4 @@ def _request_of(request: ForwardRequest, objects: list[Element], *, quiet: bool)
 def _written(root: Element) -> bytes:
     # The serialiser leaves a carriage return as it is, and a parser would read it as a line feed. Only texts
     # of these documents can hold one, so replacing all of them is safe.
-    return _HEADING + tostring(root).replace(b"\r", b"&#13;")
+    return _HEADING + tostring(root, "utf-8").replace(b"\r", b"&#13;")

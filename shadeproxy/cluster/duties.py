@@ -48,14 +48,16 @@ class Duties:
     """The observations that one node makes of the others, and the calls that follow.
 
     ``refusal``: the reason why the node asks for no seat, "" if it may have one. ``conflict``: another living
-    process has this node's id. ``late``: nodes whose lease counts and that have not adopted the newest view.
-    ``opens_at_s``: when this node may open the log; inf if the log is open.
+    process has this node's id. ``forgotten``: an operator removed this node. ``late``: nodes whose lease
+    counts and that have not adopted the newest view. ``opens_at_s``: when this node may open the log; inf if
+    the log is open.
     """
 
     def __init__(self, facts: NodeFacts, seals: Seals, timing: Timing) -> None:
         self.facts = facts
         self.refusal = ""
         self.conflict = False
+        self.forgotten = False
         self.late: tuple[str, ...] = ()
         self.opens_at_s = inf
         self._seals = seals
@@ -67,6 +69,17 @@ class Duties:
         self._empty = False
         self._counts: dict[str, tuple[int, float]] = {}
         self._away: dict[str, float] = {}
+
+    @property
+    def hindrance(self) -> str:
+        """The reason why this node gets no lease, apart from failures of the log; "" if there is none."""
+        if self.refusal:
+            return f"this proxy has no seat in the cluster: {self.refusal}"
+        if self.conflict:
+            return "another proxy of the cluster has a copy of this one's state directory"
+        if self.forgotten:
+            return "an operator removed this proxy from the cluster; restart it to let it take part again"
+        return ""
 
     def change_facts(self, facts: NodeFacts) -> None:
         """Change the facts of this node. They are proposed with the next beat."""
@@ -93,6 +106,7 @@ class Duties:
         """
         self._enter(answer.inc, now_s)
         self.opens_at_s = inf
+        self.forgotten = answer.forgotten
         self.late = tuple(
             record.node
             for record in answer.nodes

@@ -39,11 +39,12 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``view``, ``settled``: numbers of the newest view, and of the last one that no node can still act against;
     0: none. ``lease_s``: seconds that are left of this node's lease. ``problem``: why the last beat got no
     usable answer. ``refusal``: why this node asks for no place in the view. ``conflict``: another living
-    process has this node's id. ``round_trip_s``: time of the last beat. ``pages``: "owned" if each object is
-    cached by one node, "local" if each node keeps its own cache. ``cut_off``: the log has not answered for a
-    lease. ``distrusted``: how often this node had to distrust what it cached, all or a part of it.
-    ``drained``: this node was asked to give up its share. ``moving``: the weight that this node asks for does
-    not count in all views yet. ``late``: nodes for whose adoption the newest view waits.
+    process has this node's id. ``forgotten``: an operator removed this node. ``round_trip_s``: time of the
+    last beat. ``pages``: "owned" if each object is cached by one node, "local" if each node keeps its own
+    cache. ``cut_off``: the log has not answered for a lease. ``distrusted``: how often this node had to
+    distrust what it cached, all or a part of it. ``drained``: this node was asked to give up its share.
+    ``moving``: the weight that this node asks for does not count in all views yet. ``late``: nodes for whose
+    adoption the newest view waits.
     """
 
     name: str = ""
@@ -56,6 +57,7 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     refusal: str = ""
     conflict: bool = False
+    forgotten: bool = False
     round_trip_s: float = 0.0
     distrusted: int = 0
     drained: bool = False
@@ -123,6 +125,7 @@ class ClusterStatus:
             problem=heartbeat.problem,
             refusal=duties.refusal,
             conflict=duties.conflict,
+            forgotten=duties.forgotten,
             round_trip_s=round(heartbeat.round_trip_s, 6),
             distrusted=0 if self._owned is None else self._owned.counters.distrusted,
             drained=self._drained,

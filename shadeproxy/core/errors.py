@@ -265,11 +265,14 @@ class WriteRefused(ShadeProxyError):
 
 
 class NotOwnerNow(ShadeProxyError):
-    """A write was refused before anything was sent, because its object is being moved to this proxy."""
+    """A write was refused before anything was sent, because its proxy has no lease for the object now."""
 
     def __init__(
         self,
-        message: str = "the cluster is moving the object's share to this proxy: nothing was written; retry",
+        message: str = (
+            "this proxy may not write the object now, because its share of the cluster is moving, or the"
+            " cluster's engine is out of reach: nothing was written; retry"
+        ),
     ) -> None:
         super().__init__(message)
 

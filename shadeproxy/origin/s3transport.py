@@ -204,7 +204,7 @@ class S3Transport:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=_NO_AUTO_HEADERS,
                 read_bufsize=_READ_BUFFER_BYTES,
-                middlewares=(_sent_once,),
+                middlewares=(_sent_once, _answered),
                 max_field_size=64 << 10,
                 max_headers=_MOST_FIELDS,
                 trust_env=False,
@@ -238,6 +238,10 @@ def _noting_what_is_sent() -> aiohttp.TraceConfig:
     return trace
 
 
+class _NoAnswer(aiohttp.ClientError):
+    """The head that came has a status that answers no request."""
+
+
 class _Unanswered(aiohttp.ClientError):
     """The connection ended before there was an answer. ``__cause__`` is the connection's error."""
 
@@ -256,6 +260,17 @@ async def _sent_once(
         if request.method in _READING or isinstance(error, aiohttp.ClientConnectorError):
             raise
         raise _Unanswered from error
+
+
+async def _answered(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Refuse a switch of protocols, which was not asked for, and a status that HTTP does not have."""
+    response = await handler(request)
+    if not 200 <= response.status < 600:
+        response.close()
+        raise _NoAnswer(f"status {response.status} is no answer to a request")
+    return response
 
 
 async def read_to_end(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -350,6 +365,8 @@ def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
         reason = "no connection in time; check origin.endpoint, or raise origin.max_connections"
     elif isinstance(error, TimeoutError):
         reason = "timed out"
+    elif isinstance(error, _NoAnswer):
+        reason = str(error)
     elif isinstance(error, _Unanswered):
         reason = f"the connection failed ({type(error.__cause__).__name__})"
     else:

@@ -55,6 +55,20 @@ def peer(**changes):
             "a state.path of its own",
         ),
         (
+            {"forgotten": True},
+            "removed from the cluster",
+            "warning",
+            "removed this proxy by `shadeproxy cluster forget`, so it caches nothing and only relays",
+            "restart it to let it take part again",
+        ),
+        (
+            {"forgotten": True, "owned": False},
+            "removed from the cluster",
+            "warning",
+            "removed this proxy by `shadeproxy cluster forget`",
+            "or stop it",
+        ),
+        (
             {"cut_off": True, "problem": "10.0.0.9:6379 gave no answer in 1 s"},
             "cut off from the cluster",
             "wrong",

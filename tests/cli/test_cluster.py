@@ -35,6 +35,7 @@ def test_status_shows_the_nodes(shade, control):
     assert ["b", "25.0%", "64", "here", "-", "b:9000", "b:9001", "1.0"] in rows
     assert ["c", "0.0%", "64", "away", "-", "c:9000", "c:9001", "1.0"] in rows
     assert "drained" not in result.stdout
+    assert "removed" not in result.stdout
     assert "waits for" not in result.stdout
 
 
@@ -49,6 +50,12 @@ def test_status_shows_slow_and_skipped_nodes_and_the_late_ones(shade, control):
     assert "not settled yet" in result.stdout
     assert "the view waits for: b" in result.stdout
     assert "this proxy is drained, until `shadeproxy cluster drain --undo` or a restart" in result.stdout
+
+
+def test_status_says_that_the_called_proxy_was_removed(shade, control):
+    answered(control, msgspec.structs.replace(SUMMARY, forgotten=True))
+    result = shade("cluster", "status", "--url", control.url)
+    assert "this proxy was removed by `shadeproxy cluster forget`, until a restart" in result.stdout
 
 
 def test_status_as_json(shade, control):

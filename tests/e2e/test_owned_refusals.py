@@ -7,6 +7,7 @@ import http.server
 import sys
 import threading
 import urllib.error
+from contextlib import suppress
 
 import pytest
 
@@ -15,7 +16,7 @@ from shadeproxy.cluster.redis_log import RedisLog
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.view import NodeFacts, seal_facts
 from tests.support.cluster_serve import PROGRAM
-from tests.support.served import log_of, readyz, wait_for
+from tests.support.served import log_of, names, readyz, wait_for
 
 from .owned import KEYS, SECRET, cluster, get, put, settled
 
@@ -70,6 +71,24 @@ def test_a_proxy_that_does_not_fit_is_refused_with_the_reason_and_the_others_go_
     for writer in two:
         put(writer, KEYS[0], b"new")
         assert {get(proxy, KEYS[0])[0] for proxy in two} == {b"new"}
+
+
+def test_a_living_proxy_that_an_operator_removed_says_so_and_relays(two):
+    here, there = two
+    node = cluster(there)["node"]
+
+    def forget():
+        with suppress(urllib.error.HTTPError):  # The engine may be late.
+            here.call("POST", "/v1/cluster/forget", {"node": node})
+        return cluster(there)["forgotten"]
+
+    wait_for(forget)
+    wait_for(lambda: "an operator removed this proxy" in str(readyz(there)[1]["warnings"]))
+    wait_for(lambda: "removed from the cluster" in names(there.get("/v1/doctor")))
+    settled(here)
+    put(there, "new", b"by the owner")
+    body, header = get(there, "new")
+    assert (body, header["x-shade-node"]) == (b"by the owner", cluster(here)["node"])
 
 
 def test_clusters_of_other_names_at_one_engine_do_not_know_each_other(two, join):

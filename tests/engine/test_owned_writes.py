@@ -43,7 +43,7 @@ async def test_the_owner_executes_a_write_and_drops_what_it_replaces(bench):
 
 async def test_a_write_is_refused_unsent_while_the_object_is_being_moved_here(bench):
     bench.owned.lost.add(REF)
-    with pytest.raises(NotOwnerNow, match=r"moving the object's share to this proxy.*retry"):
+    with pytest.raises(NotOwnerNow, match=r"its share of the cluster is moving, or the.*retry"):
         async with bench.engine.writing([OTHER, REF]):
             pytest.fail("sent")
     assert bench.owned.waited == [[OTHER, REF]]

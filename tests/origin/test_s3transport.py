@@ -49,6 +49,16 @@ async def test_what_may_have_been_carried_out_is_sent_once(new_s3_origin, method
     assert methods(asked) == ["DELETE"] * len(before) + [method]
 
 
+@pytest.mark.parametrize("status", ["101", "000", "999"])
+async def test_a_status_that_is_no_answer_leaves_the_outcome_unknown(new_s3_origin, status):
+    odd = OK.replace("200", status)
+    async with answering(odd, OK) as (url, asked), aclosing(new_s3_origin(url)) as origin:
+        with pytest.raises(OutcomeUnknown, match=rf"status {int(status)} is no answer"):
+            await send(origin, "PUT", b"x" * 1000)
+        assert await send(origin, "DELETE") == 200
+    assert methods(asked) == ["PUT", "DELETE"]
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 async def test_what_was_never_sent_was_not_carried_out(new_s3_origin, method):
     with socket.socket() as closed:

@@ -107,6 +107,17 @@ async def test_a_forgotten_node_is_out_at_once(client, cluster):
     assert "nodes: a" in (await answer.json())["error"]["hint"]
 
 
+async def test_a_node_says_that_it_was_forgotten(client, cluster):
+    await cluster.run(12)
+    assert (await get(client, "/v1/cluster"))["forgotten"] is False
+    answer = await client.post("/v1/cluster/forget", json={"node": "a"})
+    assert answer.status == 200
+    await cluster.run(3)
+    answer = await get(client, "/v1/cluster")
+    assert (answer["forgotten"], answer["lease_s"]) == (True, 0.0)
+    assert [one["node"] for one in answer["nodes"]] == ["b"]
+
+
 async def test_an_operator_learns_that_the_log_is_down(client, cluster):
     await cluster.run(12)
     cluster.server.up = False

@@ -1,13 +1,16 @@
 """Short runs of a cluster: proxies that share one cache pass, and proxies with copies of their own fail."""
 
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from shadeproxy_bench.reliability.cluster import namespaces
+from shadeproxy_bench.reliability.cluster.clients import Clients
 from shadeproxy_bench.reliability.cluster.faults import (
     CUT_ALL,
     CUT_HALVES,
@@ -23,7 +26,7 @@ from shadeproxy_bench.reliability.cluster.faults import (
 )
 from shadeproxy_bench.reliability.cluster.found import Found
 from shadeproxy_bench.reliability.cluster.namespaces import NAMESPACES
-from shadeproxy_bench.reliability.cluster.nodes import LOCAL, OWNED
+from shadeproxy_bench.reliability.cluster.nodes import LOCAL, MOST_LEASES, OWNED, Shape
 from shadeproxy_bench.reliability.cluster.relays import RELAYS
 from shadeproxy_bench.reliability.cluster.report import keep, load, markdown, sums_of
 from shadeproxy_bench.reliability.cluster.run import Plan, play
@@ -90,6 +93,12 @@ def test_seeds_that_run_side_by_side_keep_each_others_results(tmp_path):
     with ThreadPoolExecutor() as threads:
         list(threads.map(keep_often, range(4)))
     assert [one.rounds for one in load(tmp_path)] == [30] * 4
+
+
+@pytest.mark.parametrize(("lease_s", "patience_s"), [(0.5, 20.0), (3.0, 42.0)])
+def test_a_reader_waits_longer_than_a_proxy_is_stopped(lease_s, patience_s):
+    cluster, judge = SimpleNamespace(shape=Shape(OWNED, lease_s, 0)), SimpleNamespace(histories=[])
+    assert Clients(cluster, judge, random.Random(0))._patience_s == patience_s > MOST_LEASES * lease_s
 
 
 def silent(_line):

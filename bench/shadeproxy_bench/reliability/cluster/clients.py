@@ -24,7 +24,7 @@ from shadeproxy_bench.reliability.cluster.found import add
 from shadeproxy_bench.reliability.cluster.history import ABSENT
 from shadeproxy_bench.reliability.cluster.http import HUNG, Answer, Connections
 from shadeproxy_bench.reliability.cluster.judge import ACKNOWLEDGED, Judge
-from shadeproxy_bench.reliability.cluster.nodes import Cluster, Node
+from shadeproxy_bench.reliability.cluster.nodes import MOST_LEASES, Cluster, Node
 from shadeproxy_bench.reliability.cluster.writes import (
     COPY,
     DELETE,
@@ -39,6 +39,7 @@ from shadeproxy_bench.reliability.cluster.writes import (
 )
 
 PATIENCE_S: Final = 20.0
+_PATIENT_LEASES = MOST_LEASES + 4
 _REPEATED = frozenset({500, 502, 503, 504})
 """Statuses that S3 clients repeat by themselves."""
 _PAUSE_S, _AGAIN_S = 0.1, 0.1
@@ -60,6 +61,8 @@ class Clients:
         self._writing = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
+        # A proxy that is stopped gives no answer for as long as the longest stop.
+        self._patience_s = max(PATIENCE_S, _PATIENT_LEASES * cluster.shape.lease_s)
 
     def start(self, readers: int, writers: int) -> None:
         self._may_write.set()
@@ -104,7 +107,7 @@ class Clients:
         random node for each try.
         """
         judge, kind = self._judge, _drawn(self._choices, _READS)
-        give_up_s = time.monotonic() + PATIENCE_S
+        give_up_s = time.monotonic() + self._patience_s
         while True:
             node = self._choices.choice(self._cluster.up or self._cluster.nodes) if at is None else at
             begun, began_s = judge.begin(number), judge.journal.now_s()

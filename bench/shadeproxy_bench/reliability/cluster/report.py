@@ -57,11 +57,12 @@ for the late writes of this run (`cluster/proxy.py`); all else is the product as
 A read may return what a write made unless another write, which the origin carried out later, was answered
 with success before the read began. Each body names its object and its write, and is compared byte by byte.
 The run fails with: a read that returns anything else; an error that S3 clients do not repeat; a read that
-has no answer after 20 s of repeating it; a request that takes 45 s and ten leases; a write that was
-answered and not carried out, or refused with 503 and carried out, or repeated after a newer one was
-answered; a process that does not end with status 0. After every ten rounds the faults pause: within four
-leases and 20 s all proxies must have the same settled view with all of them, and take writes; then, often
-after the time of these checks, each object is read, and must be as at the origin."""
+has no answer after 20 s of repeating it, or after 14 leases if they are longer; a request that takes 45 s
+and ten leases; a write that was answered and not carried out, or refused with 503 and carried out, or
+repeated after a newer one was answered; a process that does not end with status 0. After every ten rounds
+the faults pause: within four leases and 20 s all proxies must have the same settled view with all of them,
+and take writes; then, often after the time of these checks, each object is read, and must be as at the
+origin."""
 
 
 def results(directory: Path) -> Path:
