@@ -14,6 +14,16 @@ class RefusingHandler(web.RequestHandler):
 
     __slots__ = ()
 
+    def _awaits_body(self) -> bool:
+        """Return whether aiohttp has a request whose body may still be to come. After ``close`` it would drop
+        the rest of it.
+        """
+        if (request := self._current_request) is not None:
+            return not request.content.is_eof() and request.content.exception() is None
+        waiter, handler = self._waiter, self._task_handler
+        # It has taken a request, and begins to handle it some steps of the loop later.
+        return (waiter is None or waiter.done()) and handler is not None and not handler.done()
+
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:
         """Return the answer to bytes that are not HTTP. ``reason``: aiohttp's text."""
         raise NotImplementedError

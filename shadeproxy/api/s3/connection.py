@@ -20,7 +20,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS, body_bytes
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.pending_read import PendingRead
-from shadeproxy.api.s3.port import lacks_body, peer_of
+from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.response import break_off
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.errors import InvalidRequest
@@ -191,7 +191,7 @@ class S3Protocol(RefusingHandler):
         return self._s3.refuse_malformed(request)
 
     def close(self) -> None:
-        if not lacks_body(self._current_request):  # Then ``shutdown`` closes, when the body has come.
+        if not self._awaits_body():  # Then ``shutdown`` closes, when the body has come.
             super().close()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
@@ -206,7 +206,7 @@ class S3Protocol(RefusingHandler):
                 if self._sender is not None:
                     await self._sender.idle()
                 # From its ``shutdown`` on, aiohttp drops the rest of a body that its handler waits for.
-                while lacks_body(self._current_request):  # noqa: ASYNC110 - aiohttp has no event for that
+                while self._awaits_body():  # noqa: ASYNC110 - aiohttp has no event for that
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             if self._reading is not None:

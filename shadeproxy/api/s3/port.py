@@ -242,11 +242,6 @@ def relayed_name(peer: str, *, secure: bool) -> bytes:
     return b"%s%s/%s/%s" % (_RELAYED, peer.encode(), kind, secrets.token_hex(8).encode())
 
 
-def lacks_body(http: web.BaseRequest | None) -> bool:
-    """Return whether there is a request, and more bytes of its body are to come."""
-    return http is not None and not http.content.is_eof() and http.content.exception() is None
-
-
 def peer_of(transport: asyncio.BaseTransport | None) -> str:
     """Return the address of the client, see ``HasPeer.peer``. The name of a relayed Unix socket contains it
     (``relayed_name``).

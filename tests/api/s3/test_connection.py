@@ -324,6 +324,25 @@ async def test_the_body_of_an_upload_that_comes_while_the_proxy_ends_is_no_head(
     connection.connection_lost(None)
 
 
+@pytest.mark.parametrize("steps", range(6))
+async def test_an_upload_that_has_just_begun_is_completed_when_the_proxy_ends(proxy, steps):
+    """aiohttp takes some steps of the loop between a request's head and its handler."""
+    connection, client, size = proxy.server(), Taking(), 200_000
+    connection.connection_made(client)
+    await asyncio.sleep(0.01)
+    connection.data_received(lines("PUT /b/k HTTP/1.1", "Host: h", f"Content-Length: {size}") + b"x" * 1000)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    connection.close()
+    ending = asyncio.create_task(connection.shutdown(5.0))
+    await asyncio.sleep(0.05)
+    connection.data_received(b"x" * (size - 1000))
+    await ending
+    assert client.written.startswith(b"HTTP/1.1 200 ")
+    assert len(proxy.origin.buckets["b"]["k"].body) == size
+    connection.connection_lost(None)
+
+
 @pytest.mark.parametrize("length", [("Content-Length", "40000"), ("X-No", "length")])
 async def test_a_head_and_the_first_bytes_of_its_body_are_one_write(length):
     """A client can be cut off between two writes. Some clients take an end after the head as success."""
