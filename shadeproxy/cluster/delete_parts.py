@@ -151,4 +151,5 @@ def _request_of(request: ForwardRequest, objects: Iterable[Element], *, quiet: b
 def _written(root: Element) -> bytes:
     # The serialiser leaves a carriage return as it is, and a parser would read it as a line feed. Only texts
     # of these documents can hold one, so replacing all of them is safe.
-    return _HEADING + tostring(root, "utf-8").replace(b"\r", b"&#13;")
+    document: bytes = tostring(root, "utf-8")
+    return _HEADING + document.replace(b"\r", b"&#13;")
