@@ -324,18 +324,6 @@ def test_workers_on_an_architecture_that_reorders_stores_are_refused(check, monk
     )
 
 
-@pytest.mark.parametrize("workers", ["2", "auto"])
-def test_workers_with_owned_pages_are_refused_before_anything_is_asked(check, engine, monkeypatch, workers):
-    monkeypatch.setattr("shadeproxy.config.sections.available_cores", lambda: 12)
-    engine.up = False
-    result = check.run(*OWNED, "--set", f"s3.workers={workers}")
-    assert result.exit_code == 2
-    assert result.stderr == (
-        f'error: s3.workers = {workers} does not go with cluster.pages = "owned" in this release:'
-        " write s3.workers = 1, or start several proxies on this machine\n"
-    )
-
-
 def test_the_shared_memory_of_a_container_is_too_small(check, file_system):
     file_system(total=64, free=64)
     ((found, advice),) = failures(check.run("--set", "cache.ram.capacity=1 GiB"))

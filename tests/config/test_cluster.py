@@ -98,3 +98,9 @@ def test_owned_pages_are_accepted():
     beyond = ["cluster.listen=0.0.0.0:9002", "cluster.advertise=10.0.0.1:9002"]
     for settings in ([], beyond):
         assert Settings.load(None, [*OWNED, *settings]).cluster.is_owned
+
+
+@pytest.mark.parametrize(("workers", "processes"), [("4", 4), ("auto", 6)])
+def test_owned_pages_go_with_any_number_of_processes(monkeypatch, workers, processes):
+    monkeypatch.setattr("shadeproxy.config.sections.available_cores", lambda: 12)
+    assert Settings.load(None, [*OWNED, f"s3.workers={workers}"]).s3.processes == processes

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from shadeproxy.core.clock import boot_time_s
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.base import ReadRequest
@@ -214,9 +215,9 @@ async def test_rights_that_the_origin_granted_before_a_rise_are_asked_for_again(
     assert bench.engine.usable_now(PLAIN) is None
 
 
-async def test_a_worker_answers_no_longer_than_the_lease(make_bench):
-    share, owned = Share.create(), SetOwnership()
-    bench = await make_bench(rules=IMMUTABLE, ownership=owned, share=share)
+async def test_a_worker_answers_what_is_still_trusted_while_the_lease_lasts(make_bench):
+    share = Share.create()
+    bench = await make_bench(rules=IMMUTABLE, ownership=SetOwnership(), share=share)
     bench.origin.put("b", "k", OLD)
     await bench.get("k")
     tiers = [
@@ -229,15 +230,14 @@ async def test_a_worker_answers_no_longer_than_the_lease(make_bench):
         clock=bench.clock,
         page_size=PAGE,
         on_flush=lambda *_: None,
-        by_verdicts=True,
+        is_elsewhere=lambda _ref: False,
     )
-    owned.lease_s = 3.0
     assert worker.usable_now(PLAIN) is None
-    bench.engine.find_now(PLAIN)
-    assert worker.usable_now(PLAIN) is not None
-    bench.clock.advance(3.0)
-    assert worker.usable_now(PLAIN) is None
-    bench.engine.find_now(PLAIN)
+    share.show_lease(boot_time_s() + 60)
     assert worker.usable_now(PLAIN) is not None
     bench.engine.distrust(all_kept)
+    assert worker.usable_now(PLAIN) is not None
+    bench.engine.distrust()
     assert worker.usable_now(PLAIN) is None
+    await bench.get("k")
+    assert worker.usable_now(PLAIN) is not None

@@ -351,8 +351,8 @@ class S3Protocol(RefusingHandler):
             self.transport.resume_reading()
         self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
-            # aiohttp's own ``close`` still lets it answer the request that it has.
-            self.force_close() if self._lane == _OURS else self.close()
+            # aiohttp's own ``close`` lets it answer the request that it has, whose body has ended.
+            self.force_close() if self._lane == _OURS else super().close()
 
     # ------------------------------------------------------------------ aiohttp's turn
 
