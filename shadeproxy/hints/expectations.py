@@ -200,7 +200,8 @@ class Expectations:
                 if at == len(owners):
                     owners.append([None] * len(owner_of))
                 owners[at][owner] = job, space
-        self._owners = [HintRows(jobs, self._each.hints, self._orders.trackers) for jobs in owners]
+        hints, trackers = self._each.hints, self._orders.trackers
+        self._owners = [HintRows(jobs, hints, trackers, self._activities) for jobs in owners]
         self._looked_up = None if self._is_old(wanted) else self._index
 
     def _is_old(self, wanted: Sequence[Dataset]) -> bool:
