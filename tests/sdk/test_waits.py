@@ -109,3 +109,21 @@ def test_a_proxy_that_hangs_at_the_start_costs_one_timeout(make_client, proxy, o
     manifests = []
     assert took_s(lambda: manifests.append(client.manifest(bucket="train"))) < 30
     assert len(manifests[0]) == 40
+
+
+def test_training_goes_on_where_no_thread_can_be_started(make_job, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "uniform", seed=1, batch_size=4, announce_epochs=0)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        sampler.set_epoch(0)
+        for ids in job.timed(torch.utils.data.BatchSampler(sampler, 4, drop_last=False)):
+            job.report(ids, torch.rand(4))
+    assert job.stats().rejected == 0
+    assert job.flush() is False
+    job.report([1], [1.0])
+    assert job.flush()
+    assert job.stats().announced == 40
