@@ -58,8 +58,9 @@ class HintRows:
         self.jobs = jobs
         self._hints = hints
         self._trackers = trackers
-        self._activities = activities
-        self._owners = [(owner, *one) for owner, one in enumerate(jobs) if one is not None]
+        self._owners = [
+            (owner, *one, activities[one[0].name]) for owner, one in enumerate(jobs) if one is not None
+        ]
         count = len(jobs) + 1
         self._rows = np.zeros((count, 10))
         self._rows[:] = _row(_NO_HINTS)
@@ -88,17 +89,16 @@ class HintRows:
     def _renew(self, tick: float) -> None:
         """Compute the rows that are due."""
         due, due_reads, orders, trackers = self._due, self._due_reads, self._orders, self._trackers
-        for owner, job, space in self._owners:
+        for owner, job, space, activity in self._owners:
             tracker = trackers.get(job.name)
             order = None if tracker is None else tracker.columns.next_at
-            reads = self._activities[job.name].reads
-            if tick < due[owner] and reads < due_reads[owner] and order is orders[owner]:
+            if tick < due[owner] and activity.reads < due_reads[owner] and order is orders[owner]:
                 continue
             hints, orders[owner] = self._hints(job, space, tick), order
             self._rows[owner] = _row(hints)
             self._next_at[owner], self._scores[owner], self._mine[owner] = hints[-3:]
             silent = hints.scale.silent
-            due_reads[owner] = reads + _RENEWED_READS
+            due_reads[owner] = activity.reads + _RENEWED_READS
             due[owner] = tick + (silent / _SILENCE_SHARE if silent else _RENEWED_READS * hints.scale.gap)
 
 
