@@ -112,8 +112,8 @@ class Expectations:
         self._activities.pop(job, None)
         self._reads.forget(job)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
-        self._look_up()
-        self._spaces_until = 0.0
+        # Look up only once pages are ranked again: many jobs may expire together.
+        self._looked_up, self._spaces_until = None, 0.0
 
     def raise_weights(self, raised: Mapping[str, float]) -> None:
         """Set the factors by which the weights of jobs are multiplied. A job that ``raised`` does not name
