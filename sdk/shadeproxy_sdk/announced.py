@@ -10,6 +10,7 @@ early.
 
 import copy
 import logging
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -110,8 +111,7 @@ class Announced(Sampler[Any]):
         """
         # The loop may have set the epoch on the wrapped sampler instead of on this one: use the later of the
         # two.
-        told = getattr(_drawing(self.sampler), "epoch", 0)
-        epoch = max(self._epoch, told) if isinstance(told, int) else self._epoch
+        epoch = max(self._epoch, _number(getattr(_drawing(self.sampler), "epoch", 0)))
         self._epoch = epoch + 1
         items = iter(self.sampler)
         # Ask for one item more than there are, because some samplers draw from their generator once more at
@@ -178,6 +178,14 @@ class Announced(Sampler[Any]):
 def _drawing(sampler: Any) -> Any:
     """Return the sampler that draws: ``sampler`` itself, or the sampler inside a BatchSampler."""
     return sampler.sampler if isinstance(sampler, BatchSampler) else sampler
+
+
+def _number(epoch: Any) -> int:
+    """Return a sampler's epoch, of any type of integers; 0 for anything else."""
+    try:
+        return operator.index(epoch)
+    except Exception:  # noqa: BLE001 (the law: the loop's sampler is not ours, and nothing is raised into it)
+        return 0
 
 
 def _set_epoch(sampler: Any, epoch: int) -> None:

@@ -28,7 +28,7 @@ class BackgroundSender:
         self._interval_s = interval_s
         self._name = name
         self._pid = -1
-        self._closed = self.running = False
+        self._closed = self.running = self._complained = False
         self._starting = threading.RLock()
         self._reset()
         _SENDERS.add(self)
@@ -52,7 +52,7 @@ class BackgroundSender:
 
     def start(self) -> None:
         """Start the thread of this process, unless it is running. Callers check ``running`` first, which is
-        cheaper than a call.
+        cheaper than a call. Never raises: if the system has no thread to spare, a later call tries again.
         """
         if self._closed or self.running:
             return
@@ -67,7 +67,14 @@ class BackgroundSender:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         # Set ``running`` before the thread starts: it may call ``start`` itself.
         self.running = True
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._thread, self.running = None, False
+            if not self._complained:
+                self._complained = True
+                _LOG.warning("No thread can be started, so scores wait: %s", error)
+            return
         atexit.register(self.close, _EXIT_FLUSH_S)
 
     def wake(self) -> None:
@@ -83,6 +90,8 @@ class BackgroundSender:
         """
         if self._pid != os.getpid() or threading.current_thread() is self._thread:
             return True
+        if self._thread is None:
+            return False
         with self._changed:
             self._asked += 1
             wanted = self._asked
@@ -95,8 +104,10 @@ class BackgroundSender:
         sender never starts a thread again.
         """
         self._closed = True
-        if self._thread is None or self._pid != os.getpid():
+        if self._pid != os.getpid():
             return True
+        if self._thread is None:
+            return False
         clean = self.flush(timeout_s)
         with self._changed:
             self._closing = True

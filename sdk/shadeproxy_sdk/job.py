@@ -261,9 +261,8 @@ class Job:
         # Ask even if the proxy has just failed: a rank that draws alone would train a different epoch.
         self._proxy.hurry()
         self._sender.flush(_SHARE_TIMEOUT_S)
-        answer = self._proxy.fetch(
-            f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss}, within_s=_SHARE_TIMEOUT_S
-        )
+        path, body = f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss}
+        answer = self._proxy.fetch(path, body, within_s=own.shared_within_s)
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
         return ScoreSnapshot.told(answer.body, answer.headers.get(_MEAN_LOSS))

@@ -2,8 +2,8 @@
 
 Law: an epoch is planned once (planner.py), announced as soon as its order is known, and read as announced.
 Coming epochs are planned on the job's own thread, under a lock, and meanwhile that thread may wait for the
-proxy. The training loop takes this lock only when it needs a plan that does not exist yet, or begins an
-epoch.
+proxy. The training loop takes this lock only when it needs a plan that does not exist yet, begins an epoch,
+reports a validation, or saves or loads a checkpoint: these change or keep what plans are drawn from.
 """
 
 import math

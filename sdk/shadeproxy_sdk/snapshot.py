@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from shadeproxy_sdk.scoreboard import Scoreboard
 
+_SHARED_WITHIN_S = 10.0
+_BYTES_PER_S = 2 * 1024 * 1024
+
 
 class ScoreSnapshot(NamedTuple):
     """Scores of samples at one moment. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None
@@ -32,6 +35,13 @@ class ScoreSnapshot(NamedTuple):
         except ValueError:
             value = math.nan
         return cls(np.frombuffer(column, dtype="<f4"), value if math.isfinite(value) else None)
+
+    @property
+    def shared_within_s(self) -> float:
+        """Seconds to wait for the column of all ranks. A proxy of a cluster itself waits 5 s for it, and
+        longer for a long one. A rank that gave up before would draw alone, though the others get the column.
+        """
+        return _SHARED_WITHIN_S + self.weights.nbytes / _BYTES_PER_S
 
 
 class EpochSnapshot:

@@ -53,7 +53,10 @@ class LoaderWatch:
             self._pid = os.getpid()
             # After a fork, a lock of the parent process may stay locked for ever.
             self._changed = threading.Condition()
-            threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
+            except RuntimeError:  # The system has no thread to spare: training goes on without the estimate.
+                _LOG.debug("No thread can look for the loop's waits", exc_info=True)
         with self._changed:
             self._loop, self._sampler, self._until = threading.get_ident(), sampler, float("inf")
             self._iterator = None

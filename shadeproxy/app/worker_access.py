@@ -26,7 +26,10 @@ class SharedReadsAuthorizer(RequestAuthorizer):
 
     def reads_cache(self, call: Call) -> bool:
         """Return whether this process's cache may answer this call; otherwise it is relayed."""
-        return call.identity.upstream == SHARED and super().reads_cache(call)
+        return self.may_remember(call) and super().reads_cache(call)
+
+    def may_remember(self, call: Call) -> bool:
+        return call.identity.upstream == SHARED
 
 
 class SharedForwardHandler(ForwardHandler):

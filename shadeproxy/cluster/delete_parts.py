@@ -7,8 +7,10 @@ are copied as they came.
 
 import base64
 import hashlib
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Generic, TypeVar
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -106,9 +108,16 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
     if len({end.status for end in ends}) == 1 and ends[0].status != 200:
         return ForwardResponse(ends[0].status, ends[0].headers, once(ends[0].body))
     root = Element("DeleteResult", {"xmlns": _NAMESPACE})
-    places = {_name_of(one): place for end in ends for place, one in end.objects.items()}
-    elements = [element for end in ends for element in end.elements()]
-    root.extend(sorted(elements, key=lambda element: places.get(_name_of(element), len(places))))
+    places: defaultdict[tuple[str, str], deque[int]] = defaultdict(deque)
+    for end in ends:
+        for place, one in end.objects.items():
+            places[_name_of(one)].append(place)
+
+    def place_of(element: Element) -> float:
+        found = places.get(_name_of(element))
+        return found.popleft() if found else inf  # A key may be listed, and answered, several times.
+
+    root.extend(sorted((element for end in ends for element in end.elements()), key=place_of))
     document = _written(root)
     fields = (("Content-Type", "application/xml"), ("Content-Length", str(len(document))))
     return ForwardResponse(200, fields, once(document))

@@ -114,6 +114,8 @@ class WorkerAccessLog:
         # Kinds stay, so that rows of handles stay good. But a job that no longer reads must not be told.
         numbers, uses["kind"] = np.unique(uses["kind"], return_inverse=True)
         if len(every) > _MOST_KINDS:
+            # Clear the old dict as well: page handles that are never read again keep a reference to it.
+            self.kinds.clear()
             self.kinds = {}
         self._on_flush(uses, [*(every[number] for number in numbers.tolist()), *touched])
 

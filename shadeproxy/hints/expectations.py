@@ -112,8 +112,8 @@ class Expectations:
         self._activities.pop(job, None)
         self._reads.forget(job)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
-        self._look_up()
-        self._spaces_until = 0.0
+        # Look up only once pages are ranked again: many jobs may expire together.
+        self._looked_up, self._spaces_until = None, 0.0
 
     def raise_weights(self, raised: Mapping[str, float]) -> None:
         """Set the factors by which the weights of jobs are multiplied. A job that ``raised`` does not name
@@ -200,7 +200,8 @@ class Expectations:
                 if at == len(owners):
                     owners.append([None] * len(owner_of))
                 owners[at][owner] = job, space
-        self._owners = [HintRows(jobs, self._each.hints, self._orders.trackers) for jobs in owners]
+        hints, trackers = self._each.hints, self._orders.trackers
+        self._owners = [HintRows(jobs, hints, trackers, self._activities) for jobs in owners]
         self._looked_up = None if self._is_old(wanted) else self._index
 
     def _is_old(self, wanted: Sequence[Dataset]) -> bool:

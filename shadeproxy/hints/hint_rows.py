@@ -1,7 +1,8 @@
 """Hint rows: what the jobs of indexed datasets say of whole objects, one job of each, in one table.
 
-A job's row is computed again once the job may have read a few times more, or has another order. With a
-hundred jobs, computing all rows for each ranking would cost more than the ranking. Event loop only.
+A job's row is computed again once the job has read a few times more, or at its pace may have, or has
+another order. With a hundred jobs, computing all rows for each ranking would cost more than the ranking.
+Event loop only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +12,14 @@ import numpy as np
 
 from shadeproxy.hints.datasets import Dataset, Ids
 from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.hints.order.sequence import NEVER
 from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale
 
 LEAST_WEIGHT = 1e-9
-_RENEWED_READS = 8.0  # In gaps of the job: its averages take in as many reads together.
+_RENEWED_READS = 8  # The averages of a job take in as many reads together.
 _SILENCE_SHARE = 64  # A silence may be known with an error of 1 / n.
 
 
@@ -43,7 +45,7 @@ Values = list[memoryview | None]
 
 class HintRows:
     """The hints of ``jobs``, which has by owner a job and its dataset, or None; owner -1 has none. ``hints``
-    returns those of a job at a tick. ``trackers``: the trackers by job.
+    returns those of a job at a tick. ``trackers``: the trackers by job; ``activities`` has one of each job.
     """
 
     def __init__(
@@ -51,11 +53,14 @@ class HintRows:
         jobs: Sequence[tuple[Job, Dataset] | None],
         hints: Callable[[Job, Dataset, float], JobHints],
         trackers: Mapping[str, OrderTracker],
+        activities: Mapping[str, JobActivity],
     ) -> None:
         self.jobs = jobs
         self._hints = hints
         self._trackers = trackers
-        self._owners = [(owner, *one) for owner, one in enumerate(jobs) if one is not None]
+        self._owners = [
+            (owner, *one, activities[one[0].name]) for owner, one in enumerate(jobs) if one is not None
+        ]
         count = len(jobs) + 1
         self._rows = np.zeros((count, 10))
         self._rows[:] = _row(_NO_HINTS)
@@ -63,6 +68,8 @@ class HintRows:
         self._scores: Values = [None] * count
         self._mine: Values = [None] * count
         self._due = [-np.inf] * count
+        # By reads too: a slow or silent job may suddenly read fast.
+        self._due_reads = [0] * count
         self._orders: list[object] = [None] * count  # The column of places by which each row was computed.
 
     def columns(self, owners: Ids, samples: Ids, tick: float) -> JobColumns[Column]:
@@ -81,16 +88,17 @@ class HintRows:
 
     def _renew(self, tick: float) -> None:
         """Compute the rows that are due."""
-        due, orders, trackers = self._due, self._orders, self._trackers
-        for owner, job, space in self._owners:
+        due, due_reads, orders, trackers = self._due, self._due_reads, self._orders, self._trackers
+        for owner, job, space, activity in self._owners:
             tracker = trackers.get(job.name)
             order = None if tracker is None else tracker.columns.next_at
-            if tick < due[owner] and order is orders[owner]:
+            if tick < due[owner] and activity.reads < due_reads[owner] and order is orders[owner]:
                 continue
             hints, orders[owner] = self._hints(job, space, tick), order
             self._rows[owner] = _row(hints)
             self._next_at[owner], self._scores[owner], self._mine[owner] = hints[-3:]
             silent = hints.scale.silent
+            due_reads[owner] = activity.reads + _RENEWED_READS
             due[owner] = tick + (silent / _SILENCE_SHARE if silent else _RENEWED_READS * hints.scale.gap)
 
 

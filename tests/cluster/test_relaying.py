@@ -215,11 +215,13 @@ async def test_a_list_of_keys_is_deleted_by_each_of_their_writers(tmp_path, orig
         origin.put("b", "b-<& \u00e9\r", b"odd")
         for node, key in ((a, "a-own"), (b, "b-small"), (c, "c-1")):
             assert (await node.ask(f"/b/{key}")).status == 200
-        answer = await delete(a, "a-own", "b-small", "c-1", ODD, quiet=quiet)
+        answer = await delete(a, "a-own", "b-small", "c-1", ODD, "a-own", quiet=quiet)
         assert answer.status == 200
         named = re.findall(rb"<Deleted><Key>([^<]*)</Key>", answer.body)
-        assert len(named) == (0 if quiet else 4)
-        assert named[:3] == ([] if quiet else [b"a-own", b"b-small", b"c-1"]), "the order of the list"
+        assert len(named) == (0 if quiet else 5)
+        del named[3:4]
+        listed = [] if quiet else [b"a-own", b"b-small", b"c-1", b"a-own"]
+        assert named == listed, "the order of the list, in which a key may be twice"
         assert quiet or "\u00e9".encode() in answer.body
         assert keys_in(answer, "Error") == set()
         assert sorted(origin.buckets["b"]) == ["b-large", "b-raw/1"]

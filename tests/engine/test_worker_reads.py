@@ -325,6 +325,19 @@ async def test_a_job_whose_reads_others_answer_is_told_without_a_read(beside):
     assert bench.stats.totals() == before
 
 
+async def test_many_kinds_of_reads_are_counted_and_then_forgotten(beside):
+    bench, reader = await beside()
+    log, handle = reader.access_log, reader.find_handle(SMALL, 0, 0.0)
+    for _ in range(2):
+        before = log.kinds
+        for number in range(1100):
+            log.record(handle, JobContext(f"job-{number}", 1, 0))
+        reader.flush()
+        uses, kinds = bench.flushed.pop()
+        assert [kinds[number].job.job for number in uses["kind"]] == [f"job-{n}" for n in range(1100)]
+        assert not before, "the handle still has it"
+
+
 def test_a_reader_sees_the_lease_that_the_writer_shows():
     share = Share.create()
     reader = Share(os.dup(share.descriptor))

@@ -137,8 +137,28 @@ def test_each_dataset_is_searched_until_the_index_is_made_and_if_it_cannot_be():
     done(work())
     assert np.array(book.expect(pages, numbers, tick)) == pytest.approx(each, rel=1e-12)
     assert len(book._owners) == 2
-    hints.delete_job("job0")
-    assert "job0" not in {one[0].name for owned in book._owners for one in owned.jobs if one is not None}
+    assert "job1" in owners_of(book)
+    hints.delete_job("job1")
+    book.expect(pages, numbers, tick)
+    assert "job1" not in owners_of(book)
+
+
+def owners_of(book):
+    return {one[0].name for owned in book._owners for one in owned.jobs if one is not None}
+
+
+def test_jobs_that_are_forgotten_together_are_looked_up_again_once(monkeypatch):
+    hints, pages, numbers = crowd()
+    book, tick = hints.expectations, tick_of(hints) + 500
+    book.expect(pages, numbers, tick)
+    looked, look = [], type(book)._look_up
+    monkeypatch.setattr(type(book), "_look_up", lambda one: (looked.append(1), look(one)))
+    for number in (1, 2, 4):
+        hints.delete_job(f"job{number}")
+    assert looked == []
+    book.expect(pages, numbers, tick)
+    assert looked == [1]
+    assert not {"job1", "job2", "job4"} & owners_of(book)
 
 
 @pytest.mark.parametrize("indexed", [False, True])

@@ -7,6 +7,7 @@ import pytest
 
 from shadeproxy.hints.hint_rows import HintRows, JobHints
 from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.policy.expected import JobScale
 
 GAP = 10.0
@@ -20,7 +21,8 @@ class Asked:
     def __init__(self, jobs=3, silent=0.0):
         self.asked, self.trackers, self.silent = [], {}, silent
         owners = [(Job(f"job{number}"), None) for number in range(jobs - 1)]
-        self.rows = HintRows([*owners, None], self.hints, self.trackers)
+        self.activities = {job.name: JobActivity() for job, _ in owners}
+        self.rows = HintRows([*owners, None], self.hints, self.trackers, self.activities)
 
     def hints(self, job, _space, _tick):
         self.asked.append(job.name)
@@ -58,6 +60,19 @@ def test_a_growing_silence_is_known_within_a_64th(silent, after):
     assert len(rows.asked) == 2
     rows.columns(after)
     assert len(rows.asked) == 4
+
+
+@pytest.mark.parametrize("silent", [0.0, 64_000.0])
+def test_a_job_that_reads_faster_than_at_its_pace_is_asked_again_after_a_few_reads(silent):
+    rows = Asked(silent=silent)
+    rows.columns(0.0)
+    rows.activities["job1"].read(7, 1.0)
+    rows.columns(1.0)
+    assert rows.asked == ["job0", "job1"]
+    rows.activities["job1"].read(1, 2.0)
+    for tick in (2.0, 3.0):
+        rows.columns(tick)
+    assert rows.asked == ["job0", "job1", "job1"]
 
 
 def test_another_order_is_used_at_once():

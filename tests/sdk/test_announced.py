@@ -208,6 +208,15 @@ def test_an_epoch_of_the_sampler_that_is_no_number_is_not_used(make_job, proxy, 
     assert job.epoch == 1
 
 
+@pytest.mark.parametrize("told", [5, np.int64(5), torch.tensor(5)])
+def test_an_epoch_of_the_sampler_may_be_any_integer(make_job, told):
+    sampler = SequentialSampler(Numbers())
+    sampler.epoch = told
+    job = make_job()
+    list(shade.announce(sampler, job, announce_epochs=0))
+    assert job.epoch == 5
+
+
 def test_position_is_reported_less_what_the_loader_holds(make_job, proxy):
     job = make_job()
     iterator = iter(shade.announce(BatchSampler(range(40), 4, drop_last=False), job, ahead=8))

@@ -7,6 +7,10 @@ import threading
 from shadeproxy_sdk.background_sender import BackgroundSender
 
 
+def refuse(_thread):
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_forked_child_delivers_by_a_thread_of_its_own():
     delivered = []
 
@@ -49,6 +53,32 @@ def test_who_asks_while_it_starts_makes_no_second_thread(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", slow)
     sender.start()
     assert len(started) == 1
+    assert sender.close(20)
+
+
+def test_where_no_thread_can_be_started_nothing_is_raised_and_the_next_call_tries_again(monkeypatch, caplog):
+    sender = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            sender.start()
+            sender.wake()
+            assert not sender.running
+        assert not sender.flush(20)
+        assert not sender.close(20)
+    assert [record.getMessage() for record in caplog.records] == [
+        "No thread can be started, so scores wait: can't start new thread"
+    ]
+
+
+def test_once_threads_can_be_started_again_what_waited_is_delivered(monkeypatch):
+    sender = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        sender.wake()
+    sender.wake()
+    assert sender.running
+    assert sender.flush(20)
     assert sender.close(20)
 
 

@@ -243,7 +243,11 @@ def test_a_wait_that_is_no_time_does_not_spoil_later_ones(make_job, proxy):
 
 
 def test_batches_that_end_in_something_without_a_length_are_timed(make_job):
-    batches = [(torch.rand(2), torch.tensor(3)), (1, 2.5), (torch.rand(2), None)]
+    class Lazy:
+        def __len__(self):
+            raise RuntimeError("not read yet")
+
+    batches = [(torch.rand(2), torch.tensor(3)), (1, 2.5), (torch.rand(2), None), (1, Lazy())]
     assert list(make_job().timed(batches)) == batches
 
 

@@ -5,11 +5,14 @@ begin.
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
 import shadeproxy_sdk as shade
+from shadeproxy.cluster import replication
 from shadeproxy_sdk import control
+from shadeproxy_sdk.snapshot import ScoreSnapshot
 
 
 def took_s(call):
@@ -44,6 +47,7 @@ def hang(proxy):
 def patient_job(make_client, make_job, proxy, monkeypatch):
     """Return a job whose calls may take a minute, but not those for which training waits."""
     monkeypatch.setattr("shadeproxy_sdk.job._SHARE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("shadeproxy_sdk.snapshot._SHARED_WITHIN_S", 0.2)
     return make_job(client=make_client(proxy, timeout_s=60.0), world_size=2)
 
 
@@ -73,6 +77,28 @@ def test_an_epoch_begins_soon_though_the_proxy_does_not_answer(patient_job, hang
     hang(path)
     sampler.set_epoch(1)
     assert took_s(lambda: next(iter(sampler))) < 20
+
+
+@pytest.mark.parametrize("samples", [1_000, 1_000_000, 10_000_000])
+def test_a_rank_waits_longer_for_the_scores_of_all_than_a_proxy_for_its_cluster(samples):
+    weights = np.empty(samples, np.float32)
+    at_proxy_s = replication._FREEZE_S + weights.nbytes / replication._BYTES_PER_S
+    assert ScoreSnapshot(weights, None).shared_within_s > at_proxy_s + 2
+
+
+def test_scores_of_all_ranks_that_come_late_are_used(make_job, proxy, monkeypatch):
+    monkeypatch.setattr("shadeproxy_sdk.job._SHARE_TIMEOUT_S", 0.2)
+    column = np.arange(40, dtype="<f4")
+
+    def answer(handler, _body):
+        time.sleep(1)
+        handler.reply(200, column.tobytes())
+
+    proxy.more["jobs/run/epochs/1/scores"] = answer
+    job = make_job(world_size=2)
+    job.report([1], [1.0])
+    assert job.flush()
+    assert (job.known(1).weights == column).all()
 
 
 @pytest.mark.parametrize("mode", ["importance", "reorder"])
@@ -109,3 +135,21 @@ def test_a_proxy_that_hangs_at_the_start_costs_one_timeout(make_client, proxy, o
     manifests = []
     assert took_s(lambda: manifests.append(client.manifest(bucket="train"))) < 30
     assert len(manifests[0]) == 40
+
+
+def test_training_goes_on_where_no_thread_can_be_started(make_job, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "uniform", seed=1, batch_size=4, announce_epochs=0)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        sampler.set_epoch(0)
+        for ids in job.timed(torch.utils.data.BatchSampler(sampler, 4, drop_last=False)):
+            job.report(ids, torch.rand(4))
+    assert job.stats().rejected == 0
+    assert job.flush() is False
+    job.report([1], [1.0])
+    assert job.flush()
+    assert job.stats().announced == 40

@@ -62,6 +62,10 @@ class RequestAuthorizer(ReadReports):
         """Return whether the cache may answer this call; otherwise it is forwarded."""
         return reads_current(call.operation, call.request) and self._reads.cacheable(call.ref)
 
+    def may_remember(self, call: Call) -> bool:  # noqa: ARG002 - a worker looks at the call
+        """Return whether the request cache may answer this call's client."""
+        return True
+
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
         # Check this before the signature: the key with which the proxy signs its requests to the origin may
         # not be a key of any client.

@@ -175,7 +175,7 @@ class FastLane:
         peer = self._relays.find(call.ref)
         if peer is None:
             return None
-        if self._remembers:
+        if self._remembers and self._handler.may_remember(call):
             self._memory.remember_client(raw, head, call)
         return Asked(call, read_request(call), head.keep_alive, False, None, peer)
 

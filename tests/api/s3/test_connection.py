@@ -295,6 +295,7 @@ class Taking(asyncio.Transport):
     def __init__(self):
         super().__init__()
         self.written = b""
+        self.closed = False
 
     def write(self, data):
         self.written += bytes(data)
@@ -303,7 +304,7 @@ class Taking(asyncio.Transport):
         return False
 
     def close(self):
-        pass
+        self.closed = True
 
     def get_write_buffer_size(self):
         return 0
@@ -340,6 +341,20 @@ async def test_an_upload_that_has_just_begun_is_completed_when_the_proxy_ends(pr
     await ending
     assert client.written.startswith(b"HTTP/1.1 200 ")
     assert len(proxy.origin.buckets["b"]["k"].body) == size
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_a_body_that_nobody_reads_and_that_does_not_come_ends_the_connection(proxy, method):
+    connection, client = proxy.server(), Taking()
+    connection.connection_made(client)
+    await asyncio.sleep(0.01)
+    connection._lingering_time = 0.05
+    connection.data_received(lines(f"{method} /b?location HTTP/1.1", "Host: h", "Content-Length: 9") + b"x")
+    async with asyncio.timeout(5):
+        while not client.closed:
+            await asyncio.sleep(0.01)
+    assert client.written.startswith(b"HTTP/1.1 ")
     connection.connection_lost(None)
 
 

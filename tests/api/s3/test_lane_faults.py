@@ -238,6 +238,18 @@ async def test_a_client_that_shut_its_sending_side_gets_large_answers_whole(prox
             await asyncio.sleep(0.01)
 
 
+async def test_a_client_that_shut_its_sending_side_gets_a_last_answer_of_aiohttp(proxy):
+    """aiohttp has only just taken the last request when the connection is told to close after it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
+    writer.write(request("/b/k", close=False) * 12 + request("/b?location", close=False))
+    writer.write_eof()
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(5):
+        received = await reader.read(-1)
+    writer.close()
+    assert len(answers(received)) == 13
+
+
 async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
     """Noting reads may promote and evict pages, and the reader has bytes that are not pinned yet."""
     access_log = proxy.engine.access_log

@@ -3,14 +3,17 @@ sent it.
 """
 
 import asyncio
+import time
 
 import pytest
 
+from shadeproxy.api.s3 import ClientKey
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.pool import ConnectionPool
 from tests.support.relaying import PAGE, cluster, listening
 from tests.support.relaying_worker import worker_of
+from tests.support.s3.clients import signed
 from tests.support.s3.scripted import CUT, PAUSE, WAIT, ScriptedServer
 
 pytestmark = pytest.mark.timeout(60)
@@ -269,3 +272,18 @@ async def test_clients_with_an_upstream_of_their_own_are_the_coordinators(tmp_pa
         monkeypatch.setattr("shadeproxy.api.s3.worker_relays.SHARED", "another")
         assert (await worker.ask("/b/b-small")).body == b"some bytes"
         assert (worker.relayed, worker.passed_on) == ([], before + 1)
+
+
+async def test_a_client_with_an_upstream_of_its_own_is_not_remembered(tmp_path, origin):
+    """The origin decides for it, also on objects that this node caches and has answered to others."""
+    own = ClientKey("own", "own-secret", upstream="another")
+    async with cluster(tmp_path, "a", "b", origin=origin, clients=(own,)) as (a, _), worker_of(a) as worker:
+        worker.lane._handler._authenticator.adopt((own,), anonymous=True)
+        await warm(worker)
+        for _ in range(3):
+            assert (await worker.ask("/b/a-own")).body == b"own bytes"
+        for path, body in (("/b/b-small", b"some bytes"), ("/b/a-own", b"own bytes")) * 2:
+            before, client = worker.passed_on, await worker.client()
+            client.writer.write(signed(path, key=own.access_key, secret=own.secret_key, now_s=time.time()))
+            assert (await client.answer()).body == body
+            assert worker.passed_on == before + 1
