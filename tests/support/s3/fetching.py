@@ -288,6 +288,8 @@ class FetchingWorker:
         await self.setup.settle()
         if self.wire.is_cut:
             return
+        while any(task.done() for task in self.misses._connecting):
+            await asyncio.sleep(0)  # The callback that forgets a task runs a step later.
         assert not self.misses._connecting
         assert self.wire.behind == 0
 
