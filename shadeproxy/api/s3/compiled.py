@@ -69,8 +69,8 @@ def compiled_hits(
     *,
     otherwise: Callable[[bytes, Sender], Outcome],
 ) -> "CompiledHits | None":
-    """Return the compiled request cache, or None if nothing is compiled. ``own``: the hits of ``engine``, in
-    this process. ``otherwise``: called when ``memory`` has no answer.
+    """Return the compiled request cache, or None if nothing is compiled. ``own``: finds the pages of
+    ``engine``, which runs in this process. ``otherwise``: called when ``memory`` has no answer.
     """
     if not COMPILED:
         return None
