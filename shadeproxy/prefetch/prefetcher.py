@@ -114,7 +114,7 @@ class Prefetcher:
 
     async def aclose(self) -> None:
         """Cancel all fetches, and wait until they are over."""
-        # A fetch that is cancelled makes room for another one, which must not start.
+        # The end of each fetch makes room for another one, which must not start now.
         self._paused = True
         tasks = list(self._tasks)
         for task in tasks:
