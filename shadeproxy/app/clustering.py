@@ -118,6 +118,7 @@ class Clustering:
             self.owned = OwnedPages(
                 self._settings,
                 self._node.name,
+                boot=str(self._node.boot),
                 rules=rules,
                 hints=hints,
                 clock=self._clock,
@@ -168,6 +169,7 @@ class Clustering:
             wire=WIRE,
             origin=self._node.origin,
             config=agreed(self._settings),
+            boot=str(self._node.boot),
             release=__version__,
         )
         timing = Timing(
