@@ -36,9 +36,9 @@ class ClusterFacts:
     """Facts about the cluster as one proxy sees it. ``owned``: each object is cached by one proxy.
     ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
     process has its name. ``forgotten``: an operator removed it. ``problem``: why the last beat got no usable
-    answer from the log. ``unsettled_s``: seconds for which the newest view has been unsettled. ``late``: the
-    proxies for which that view waits. ``lapses``: how often the lease has lapsed in the last hour.
-    ``clock_rate``: see ``rate_of``.
+    answer from the log. ``unsettled_s``: for how many seconds the newest view has not been settled. ``late``:
+    the proxies that have not adopted that view yet. ``lapses``: how often the lease has lapsed in the last
+    hour. ``clock_rate``: see ``rate_of``.
     """
 
     owned: bool

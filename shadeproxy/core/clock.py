@@ -29,8 +29,8 @@ class LeasedClock(Protocol):
 
 
 def boot_time_s() -> float:
-    """Return the seconds since the machine's boot, alike in all its processes. The clock also runs while the
-    machine is suspended.
+    """Return the seconds since the machine's boot. All processes of the machine get the same time. The clock
+    also runs while the machine is suspended.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 

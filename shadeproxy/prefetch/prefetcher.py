@@ -44,7 +44,7 @@ _LEAST_MISS_RATIO = 0.1
 _PART_PAGES = 8
 _ASKED = 64  # Pages of an object that are looked up in the orders.
 _FAILURES_IN_A_ROW = 3
-_REFUSALS_IN_A_ROW = 32  # One refusal may concern its object only; so many in a row concern the origin.
+_REFUSALS_IN_A_ROW = 32  # One refusal may concern only its object. This many in a row concern the origin.
 _MOST_DOUBLINGS = 10  # Failures are counted as long as the origin is away: 2**failures must stay small.
 _FIRST_PAUSE_S, _MOST_PAUSE_S, _FAULT_PAUSE_S = 0.1, 5.0, 5.0
 
@@ -287,7 +287,7 @@ class Prefetcher:
             walk = self._walks.get(wanted.job)
             if walk is not None:
                 if not self._limits.may_wait(wanted.job):
-                    continue  # The next plan contains this page again.
+                    continue  # Skip the page: the next plan contains it again.
                 walk.issued(wanted)
                 if self._port.lacks(wanted.need):
                     self._start(wanted.need, wanted)
@@ -329,7 +329,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        key = next(self._keys)  # The page cannot be the key: another version of it may be under way.
+        key = next(self._keys)  # Use another key, not the page: another version of the page may be under way.
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key), "" if wanted is None else wanted.job)
         now_s = self._clock.monotonic_s()

@@ -34,8 +34,8 @@ from shadeproxy.tiers.record import (
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""Address of a closed segment. mincore refuses it, and every address whole pages above it: none of them is
-aligned.
+"""Address of a closed segment. It is not aligned to a page, nor is any address whole pages above it, so
+mincore refuses all of them.
 """
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
@@ -282,7 +282,7 @@ class Segment:
             self._prepare()
 
     def flush(self) -> None:
-        """Flush every erasure so far to the medium. Raises OSError; then some of them may be lost."""
+        """Flush every erasure so far to the medium. Raises OSError; some of the erasures may then be lost."""
         if self.unflushed and self.descriptor >= 0:
             # Another thread may add an erasure during the flush; the next flush covers it.
             erased = self._erased
@@ -379,8 +379,8 @@ class Segment:
         self.catalogued = False
 
     def _write_rest(self, data: Body, offset: int, written: int) -> None:
-        """Write the rest of ``data`` after a short write: the medium is filling up, and the next call raises
-        the error.
+        """Write the rest of ``data`` after a short write. If the medium is full, the next call raises the
+        error.
         """
         view = memoryview(data)
         while written < len(data):

@@ -99,8 +99,9 @@ class Readers:
 def engine_lost(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, outages: int, seconds: float
 ) -> EngineLost:
-    """Kill the Redis server again and again. Return the failed reads; how much slower hits of a data set in
-    use are while the server is gone; and the seconds from its restart until all nodes have a lease again.
+    """Kill the Redis server again and again. Return three things: the failed reads, how much slower hits of a
+    data set in use are while the server is gone, and the seconds from its restart until all nodes have a
+    lease again.
     """
     member, other = cluster.members[0], cluster.members[1]
     own = cluster.owned_by(0, pieces)

@@ -53,7 +53,7 @@ try:
 except ImportError:  # No compiler was present at installation.
     COMPILED = False
 else:
-    # The module reads fields by position: compiled from other sources it would answer wrongly.
+    # The module reads fields by their position. Compiled from other sources, it would give wrong answers.
     COMPILED = is_made_of(SOURCE, [Path(__file__).with_name(name) for name in SOURCES])
     if COMPILED:
         for _owner in (Sender, PageHandle, RequestCache, Memo, Templates, AccessLog):

@@ -26,8 +26,8 @@ _PROVEN = 32
 class Match(NamedTuple):
     """The match of reads with an order. ``found``: one bool for each read, True if it was announced near the
     cursor. ``others``: number of reads that were surely not announced there, although places were left.
-    ``again``: number of reads of samples that were just read; such a read says nothing. ``chance``: share of
-    reads that would be found in any order.
+    ``again``: number of reads of samples that had just been read; such a read shows nothing. ``chance``:
+    share of reads that would be found in any order.
     """
 
     found: Bits | list[bool]
@@ -112,7 +112,8 @@ class OrderAccuracy:
 _KEPT = 256
 _FIRST_READS = 32
 _MOST_OTHERS = 8
-# An epoch must be so many times as long as the searched places: chance finds reads in a shorter epoch.
+# Search only if an epoch is this many times as long as the searched places. In a shorter epoch, reads are
+# found by chance.
 _LEAST_EPOCHS = 3
 
 

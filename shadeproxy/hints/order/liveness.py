@@ -78,8 +78,9 @@ class Liveness:
             self.hear(now_s)
 
     def hear_of(self, seen_s: float) -> None:
-        """Note the time of the job's latest sign of life at any proxy. Such a sign is no read: the gap
-        between two signs says nothing of the pace, and a job that has not begun keeps the time for its start.
+        """Note the time of the job's latest sign of life at any proxy. It does not count as a read here: the
+        gap between two such signs says nothing of the pace, and a job that has not begun keeps the time for
+        its start.
         """
         if seen_s > self.last_s:
             self._speak(seen_s)

@@ -2,9 +2,9 @@
 
 Implements Upcoming (upcoming.py) for prefetching. Laws: there is no clock; the time is the latest that a call
 was given. The order of one job never changes the order of another. After a changed announcement the caller
-builds the new order (``begin``, any thread, ``finish``). Until then the old order is used. With a share, the
-order has all ranks, and of these the samples that are in the share; without one, all samples of the ranks
-that read here.
+builds the new order (``begin``, any thread, ``finish``). Until then the old order is used. If this proxy owns
+a share, an order has the samples of all ranks that are in the share. Otherwise it has all samples of the
+ranks that read here.
 """
 
 import math

@@ -191,7 +191,7 @@ class Engine:
 
     def __init__(self, work: Path, network: Network) -> None:
         self._network = network
-        # The later options count.
+        # Of two options with one name, the later one counts.
         options = ["--bind", network.engine_host, "--protected-mode", "no"]
         command = network.command(ENGINE, [*redis_command(work, network.engine_port), *options])
         self.process = Phoenix("redis", work, lambda _turn: command, piped=False)

@@ -34,9 +34,9 @@ _PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 
 
 class Plan(NamedTuple):
-    """``rounds``: number of rounds in all, with those of earlier runs of the seed. ``out``: the directory for
-    violations and logs. ``save`` is called with the result so far after each pause of the faults. ``faulty``:
-    whether there are faults. ``network``: RELAYS or NAMESPACES.
+    """``rounds``: number of rounds in all, including those of earlier runs with this seed. ``out``: the
+    directory for violations and logs. ``save``: called with the result so far, after each pause of the
+    faults. ``faulty``: whether there are faults. ``network``: RELAYS or NAMESPACES.
     """
 
     rounds: int
@@ -111,7 +111,7 @@ class _Run:
         found.seconds = before_s + time.monotonic() - began_s
 
     def _pause_s(self) -> float:
-        """Return the pause until the next round. After a long pause, proxies trust their caches again that
+        """Return the pause until the next round. After a long pause, proxies trust their caches again, which
         they doubted because of the last faults.
         """
         least_s = late_s(self._found.lease_s) if self._choices.random() < _LONG_PAUSES else 0.0

@@ -49,8 +49,8 @@ class NonceMemory:
         if signed_s < least_s or nonce in self._seen:
             return False
         self._seen.add(nonce)
-        # Sort by the time of signing, not of arrival: otherwise a node whose clock is ahead would keep nonces
-        # of other nodes from being dropped.
+        # Sort by the time of signing, not of arrival. Otherwise one node whose clock is ahead would keep the
+        # nonces of all other nodes in memory.
         heapq.heappush(self._by_time, (signed_s, nonce))
         if len(self._by_time) > self._most:
             forgotten_s, forgotten = heapq.heappop(self._by_time)
@@ -60,8 +60,8 @@ class NonceMemory:
 
 
 class PeerAuthenticator(Authenticator):
-    """Accepts the nodes of ``cluster``. ``node``: this node's name. ``secrets``: values of
-    ``cluster.secret``; all are accepted. ``boot``: the number of this start in the node's facts.
+    """Accepts requests of the other nodes of ``cluster``. ``node``: this node's name. ``secrets``: values of
+    ``cluster.secret``; each of them is accepted. ``boot``: the number of this start in the node's facts.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class PeerAuthenticator(Authenticator):
         self._secrets = peer_secrets(self._cluster, secrets)
 
     def authenticate(self, request: S3Request) -> Authenticated:
-        """Return the identity of the client for which a node asks: it has all rights, because that node has
-        checked them. Raises AuthError, InvalidRequest, Misdirected.
+        """Return the identity of the client for which another node asks. That node has checked the client's
+        rights, so the identity has all rights here. Raises AuthError, InvalidRequest, Misdirected.
         """
         fields = request.fields
         in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
@@ -107,11 +107,11 @@ class PeerAuthenticator(Authenticator):
         return Authenticated(identity, claim.payload_hash)
 
     def client_of(self, access_key: str, token: str | None) -> ClientKey | None:  # noqa: ARG002 - as above
-        """Raise NotOfCluster: no client has a key here."""
+        """Raise NotOfCluster: clients have no keys at this listener."""
         raise not_of_cluster()
 
     def upstream_named(self, request: S3Request) -> Upstream:  # noqa: ARG002 - as the class above
-        """Return the proxy's own upstream: no URL names another one here."""
+        """Return the proxy's own upstream: at this listener no URL names another one."""
         return SHARED
 
     def _verify(self, claim: sigv4.Claim, request: S3Request) -> ChunkSeed:
@@ -130,7 +130,7 @@ class PeerAuthenticator(Authenticator):
 
 
 def not_of_cluster(reason: str = "") -> NotOfCluster:
-    """Return the error for a request that no node of the cluster made."""
+    """Return the error for a request that does not come from a node of the cluster."""
     return NotOfCluster(
         "This is the listener of the cluster's proxies for each other"
         + (f": {reason}" if reason else ", and answers no other client"),
