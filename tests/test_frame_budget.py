@@ -44,7 +44,7 @@ GOLDEN = {
     # A plain read of an object that another node owns, on an idle connection to that node.
     "relayed read, near node": Golden(61, 24),
     # The same read at the owner, which has the object in RAM: the request of a node is signed.
-    "relayed read, owner": Golden(22, 12),
+    "relayed read, owner": Golden(20, 11),
 }
 
 

@@ -165,7 +165,8 @@ def _peer(node: NodeReport) -> Iterator[Finding]:
             f"{node.node} of the cluster does not answer this proxy ({node.problem}), so reads of its objects"
             " go to the origin, and writes are refused",
             f"check that it runs, the network to {node.address or 'it'}, its cluster.listen and"
-            " cluster.advertise, and that all proxies have the same cluster.secret and TLS settings",
+            " cluster.advertise, that all proxies have the same cluster.secret and TLS settings, and that the"
+            " clocks of their machines agree",
         )
     elif node.skipped:
         yield Finding(

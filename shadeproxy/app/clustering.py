@@ -118,6 +118,7 @@ class Clustering:
             self.owned = OwnedPages(
                 self._settings,
                 self._node.name,
+                boot=str(self._node.boot),
                 rules=rules,
                 hints=hints,
                 clock=self._clock,
@@ -168,6 +169,7 @@ class Clustering:
             wire=WIRE,
             origin=self._node.origin,
             config=agreed(self._settings),
+            boot=str(self._node.boot),
             release=__version__,
         )
         timing = Timing(
@@ -321,9 +323,7 @@ class Clustering:
         }
 
     async def _save(self, store: StateStore, replication: Replication) -> None:
-        """Save the position in the log that this proxy has reached. After a restart, it makes up for the
-        purges since that position.
-        """
+        """Save the reached position of the log. After a restart, this proxy makes the purges since then."""
         saved = replication.reached
         while True:
             await self._clock.sleep(_SAVE_S)

@@ -59,6 +59,7 @@ class OwnedPages:
         settings: Settings,
         node: str,
         *,
+        boot: str,
         rules: Rules,
         hints: HintRegistry,
         clock: Clock,
@@ -67,9 +68,9 @@ class OwnedPages:
         take_part: Callable[[float], None] = lambda _part: None,
         on_lease: Callable[[float], None] = lambda _until_s: None,
     ) -> None:
-        """``node``: the proxy's name in the cluster. ``take_part`` is called with the part of all objects
-        that the proxy owns. ``on_lease``: see ``OwnedObjects``. Raises ConfigError if the secret cannot be
-        read.
+        """``node``: the proxy's name in the cluster. ``boot``: the number of this start. ``take_part`` is
+        called with the part of all objects that the proxy owns. ``on_lease``: see ``OwnedObjects``. Raises
+        ConfigError if the secret cannot be read.
         """
         cluster = settings.cluster
         self.objects = OwnedObjects(
@@ -89,7 +90,7 @@ class OwnedPages:
         self._take_part = take_part
         self._workers: Workers | None = None
         self._secrets = secrets = cluster.resolve_secrets()
-        self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock)
+        self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock, boot=boot)
         self._peers = Peers(
             node,
             cluster.name,

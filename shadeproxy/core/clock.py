@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 
 class Clock(Protocol):
@@ -13,6 +14,18 @@ class Clock(Protocol):
     def monotonic_s(self) -> float: ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+
+@runtime_checkable
+class LeasedClock(Protocol):
+    """A clock whose ``now_s`` acts on the end of a lease.
+
+    ``lease``: the end, in seconds since boot, as one f64. Before it ``now_s`` only returns the time, and
+    ``wall_s`` may be called instead. None: call ``now_s`` always.
+    """
+
+    lease: "memoryview[float] | None"
+    wall_s: Callable[[], float]
 
 
 def boot_time_s() -> float:

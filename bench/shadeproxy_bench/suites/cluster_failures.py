@@ -142,16 +142,21 @@ def owner_lost(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measur
     return readers.measured(f"kills: {kills}; {_TRIES} tries a read at most")
 
 
-def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
-    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run."""
+def cached_pieces(scale: Scale, cluster: Owned) -> list[Piece]:
+    """Register a data set, let each owner cache its objects of it, and return the objects."""
+    found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
+    register_everywhere([member.served for member in cluster.members], found, "job")
+    for member in cluster.members:
+        warm(member.served, found)
+    return found
 
-    @cache
-    def pieces() -> list[Piece]:
-        found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
-        register_everywhere([member.served for member in cluster().members], found, "job")
-        for member in cluster().members:
-            warm(member.served, found)
-        return found
+
+def rows(
+    scale: Scale, cluster: Callable[[], Owned], pieces: Callable[[], Sequence[Piece]]
+) -> Iterator[Planned]:
+    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run. ``pieces``:
+    objects of a data set in use that their owners have cached.
+    """
 
     @cache
     def found() -> EngineLost:

@@ -119,7 +119,8 @@ cdef class CompiledHits:
     belong to the pages of one engine, which have ``page_bytes``. ``numbers`` yields the request ids. ``check_time`` is
     that of signed.py, ``new_slice`` SendfileSlice, ``new_span`` Span, ``ram`` Source.RAM. Pages of up to ``copy_bytes``
     are copied; slices of ``sendfile_bytes`` or more leave by sendfile. ``bounds_s``: bounds of the histograms of
-    ``take_tallies``. ``answered``: number of requests answered here.
+    ``take_tallies``. ``lease``, ``wall_s``: see core/clock.py ``LeasedClock``. ``answered``: number of requests
+    answered here.
     """
 
     cdef object cache, otherwise, access_log, residents, handles, find_handle, take, take_slices
@@ -135,15 +136,14 @@ cdef class CompiledHits:
     cdef int64_t end_second
     # True in a worker: the pages are another process's.
     cdef bint is_shared
-    # In a worker: the end of the lease during which pages may be sent, in the memory ``lease`` that the coordinator
-    # writes. NULL: no lease is needed.
+    # The end of the lease during which pages may be sent, in the memory ``lease``. NULL: no lease is needed.
     cdef const double* lease_until_s
-    cdef object lease
+    cdef object lease, wall_s
 
     def __init__(
         self, cache, access_log, handles, *, otherwise, find_handle, take, take_slices, numbers, check_time,
         new_slice, new_span, Py_ssize_t copy_bytes, Py_ssize_t sendfile_bytes, Py_ssize_t page_bytes,
-        ram, tuple bounds_s,
+        ram, tuple bounds_s, lease=None, wall_s=None,
     ):
         cdef int place
         self.cache, self.otherwise = cache, otherwise
@@ -155,7 +155,11 @@ cdef class CompiledHits:
         self.most_waiting_bytes = access_log.most_waiting_bytes
         self.source, self.source_end, self.end_second, self.looked = None, b"", -1, None
         self.ram, self.bounds, self.is_part = ram, len(bounds_s), False
-        self.is_shared, self.lease_until_s = False, NULL
+        self.is_shared, self.lease, self.wall_s, self.lease_until_s = False, lease, wall_s, NULL
+        if lease is not None:
+            if not PyMemoryView_Check(lease) or lease.nbytes != sizeof(double):
+                raise ValueError("the lease is no memory of one f64")
+            self.lease_until_s = <const double*>PyMemoryView_GET_BUFFER(lease).buf
         if self.bounds > MOST_BOUNDS:
             raise ValueError("too many bounds")
         for place in range(self.bounds):
@@ -209,7 +213,7 @@ cdef class CompiledHits:
         if found == NULL:
             return False
         cached = <tuple><object>found
-        now_s = self.now_s()
+        now_s = self.wall_s() if is_leased(self) else self.now_s()
         self.is_part = find_range(text + begin, size - begin, &cut)
         if self.is_part:
             return self.find_part(out, cached, target, text + begin, size - begin, cut, now_s)

@@ -20,11 +20,16 @@ cdef struct Piece:
     Py_ssize_t stop
 
 
+cdef inline bint is_leased(CompiledHits hits) noexcept:
+    """Return whether this process's own lease lasts, so that its clock need not look at it."""
+    return hits.wall_s is not None and boot_time_s() < hits.lease_until_s[0]
+
+
 cdef bint is_good(CompiledHits hits, handle, double now_s) except -1:
     """Return whether ``handle`` is valid, as ``is_good`` of engine/read/hits.py does. In a worker, also return False
     after the end of the lease that the coordinator shows (engine/worker_reads.py).
     """
-    if hits.lease_until_s != NULL and boot_time_s() >= hits.lease_until_s[0]:
+    if hits.is_shared and hits.lease_until_s != NULL and boot_time_s() >= hits.lease_until_s[0]:
         return False
     return now_s < <double>get(handle, HANDLE, FRESH_UNTIL_S) and holds_page(hits.residents, handle)
 

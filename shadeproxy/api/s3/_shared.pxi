@@ -48,12 +48,8 @@ cdef class CompiledWorkerHits(CompiledHits):
     cdef Py_ssize_t scratch_bytes
 
     def __init__(self, cache, access_log, handles, *, lease, **options):
-        CompiledHits.__init__(self, cache, access_log, handles, **options)
-        self.is_shared, self.lease = True, lease
-        if lease is not None:
-            if not PyMemoryView_Check(lease) or lease.nbytes != sizeof(double):
-                raise ValueError("the lease is no memory of one f64")
-            self.lease_until_s = <const double*>PyMemoryView_GET_BUFFER(lease).buf
+        CompiledHits.__init__(self, cache, access_log, handles, lease=lease, **options)
+        self.is_shared = True
 
     def __dealloc__(self):
         free(self.scratch)

@@ -17,6 +17,7 @@ from shadeproxy.api.s3.exchange import Outcome
 from shadeproxy.api.s3.request_cache import RequestCache
 from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.api.s3.signed import Templates
+from shadeproxy.core.clock import Clock, LeasedClock
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.tracing import NUMBERS
 from shadeproxy.core.types import Source, Span
@@ -68,14 +69,24 @@ def compiled_hits(
     own: Hits,
     *,
     otherwise: Callable[[bytes, Sender], Outcome],
+    clock: Clock,
 ) -> "CompiledHits | None":
     """Return the compiled request cache, or None if nothing is compiled. ``own``: finds the pages of
-    ``engine``, which runs in this process. ``otherwise``: called when ``memory`` has no answer.
+    ``engine``, which runs in this process. ``otherwise``: called when ``memory`` has no answer. ``clock``:
+    that of ``memory``.
     """
     if not COMPILED:
         return None
+    lease = clock.lease if isinstance(clock, LeasedClock) else None
     return CompiledHits(
-        memory, own.access_log, own.handles, otherwise=otherwise, page_bytes=own.page_size, **_options(engine)
+        memory,
+        own.access_log,
+        own.handles,
+        otherwise=otherwise,
+        page_bytes=own.page_size,
+        lease=lease,
+        wall_s=clock.wall_s if isinstance(clock, LeasedClock) and lease is not None else None,
+        **_options(engine),
     )
 
 

@@ -27,23 +27,26 @@ _NONCE_LENGTH = 32
 
 class NonceMemory:
     """Remembers the nonces of accepted writes for as long as their signatures are valid, and at most ``most``
-    of them. ``since_s``: Unix time. Writes that were signed before this second are refused, because an
-    earlier process may have accepted them.
+    of them. ``since_s``: Unix time. A write that was signed before this second is refused if it may have been
+    meant for an earlier process, which may have accepted it.
     """
 
     def __init__(self, since_s: float, *, most: int = _MOST_NONCES) -> None:
-        self._least_s = float(int(since_s))
+        self._since_s = float(int(since_s))
+        self._least_s = 0.0
         self._most = most
         self._seen: set[str] = set()
         self._by_time: list[tuple[float, str]] = []
 
-    def admits(self, nonce: str, signed_s: float, now_s: float) -> bool:
+    def admits(self, nonce: str, signed_s: float, now_s: float, *, for_this: bool) -> bool:
         """Remember the nonce of a write that was signed at ``signed_s``. Return False if it was seen, or
-        might have been.
+        might have been. ``for_this``: whether the signature names this process, so that no earlier one can
+        have accepted it, whatever the clock of the machine that signed.
         """
         while self._by_time and self._by_time[0][0] < now_s - sigv4.MAX_SKEW_S:
             self._seen.discard(heapq.heappop(self._by_time)[1])
-        if signed_s < self._least_s or nonce in self._seen:
+        least_s = self._least_s if for_this else max(self._least_s, self._since_s)
+        if signed_s < least_s or nonce in self._seen:
             return False
         self._seen.add(nonce)
         # Sort by the time of signing, not of arrival. Otherwise one node whose clock is ahead would keep the
@@ -58,13 +61,16 @@ class NonceMemory:
 
 class PeerAuthenticator(Authenticator):
     """Accepts requests of the other nodes of ``cluster``. ``node``: this node's name. ``secrets``: values of
-    ``cluster.secret``; each of them is accepted.
+    ``cluster.secret``; each of them is accepted. ``boot``: the number of this start in the node's facts.
     """
 
-    def __init__(self, node: str, cluster: str, secrets: Sequence[str], *, clock: Clock) -> None:
+    def __init__(
+        self, node: str, cluster: str, secrets: Sequence[str], *, clock: Clock, boot: str = ""
+    ) -> None:
         """Raise ConfigError if no secret is given."""
         super().__init__((), anonymous=False, clock=clock)
         self.node = node
+        self._boot = boot
         self._cluster = cluster
         self._nonces = NonceMemory(clock.now_s())
         self.accept(secrets)
@@ -93,7 +99,8 @@ class PeerAuthenticator(Authenticator):
         if field.receiver != self.node:
             raise Misdirected(f"This is the node {self.node}, not {field.receiver}")
         if is_write:
-            self._admit(fields[NONCE_FIELD], claim.amz_date)
+            for_this = bool(self._boot) and field.boot == self._boot
+            self._admit(fields[NONCE_FIELD], claim.amz_date, for_this=for_this)
         identity = Identity(
             f"node {field.sender}", field.upstream, ALL_RIGHTS, seed=seed, namespace=field.namespace
         )
@@ -116,9 +123,9 @@ class PeerAuthenticator(Authenticator):
                 continue
         raise not_of_cluster("the signature was made with another cluster.secret")
 
-    def _admit(self, nonce: str, amz_date: str) -> None:
-        signed_s = sigv4.unix_time(amz_date)
-        if len(nonce) != _NONCE_LENGTH or not self._nonces.admits(nonce, signed_s, self._clock.now_s()):
+    def _admit(self, nonce: str, amz_date: str, *, for_this: bool) -> None:
+        signed_s, now_s = sigv4.unix_time(amz_date), self._clock.now_s()
+        if len(nonce) != _NONCE_LENGTH or not self._nonces.admits(nonce, signed_s, now_s, for_this=for_this):
             raise not_of_cluster("this write was received before, or is so old that it may have been")
 
 
