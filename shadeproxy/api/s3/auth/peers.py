@@ -40,8 +40,8 @@ class NonceMemory:
 
     def admits(self, nonce: str, signed_s: float, now_s: float, *, for_this: bool) -> bool:
         """Remember the nonce of a write that was signed at ``signed_s``. Return False if it was seen, or
-        might have been. ``for_this``: whether the signature names this process, so that no earlier one can
-        have accepted it, whatever the clock of the machine that signed.
+        might have been. ``for_this``: the signature names this process. Then no earlier process can have
+        accepted the write, however wrong the clock of the signing machine is.
         """
         while self._by_time and self._by_time[0][0] < now_s - sigv4.MAX_SKEW_S:
             self._seen.discard(heapq.heappop(self._by_time)[1])
