@@ -58,8 +58,8 @@ class _FreezeSurvivors:
 
 
 def own_descriptors(*, origin_connections: int, segments: int) -> int:
-    """Return the descriptors of the proxy beside those of clients: ``origin_connections`` for each pool to
-    the origin and two for each of ``segments`` files.
+    """Return the number of descriptors that the proxy needs beside those of clients: ``origin_connections``
+    for each pool to the origin, and two for each of ``segments`` files.
     """
     return _OTHERS + _ORIGIN_POOLS * origin_connections + 2 * segments
 
