@@ -232,7 +232,7 @@ class Job:
             return self._board.mean_loss()
 
     def weights(self, epoch: int) -> NDArray[np.float32] | None:
-        """Return the weights in ``known(epoch)``; None before the first report."""
+        """Return each sample's weight for ``epoch``, see ``known``; None before the first report."""
         known = self.known(epoch)
         return None if known is None else known.weights
 

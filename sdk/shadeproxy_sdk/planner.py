@@ -145,8 +145,8 @@ class PublishedControl:
         return {"latest": self._latest, "changes": list(self._changes)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the result of ``state``. With a state of ``ImportanceControl``, begin as if there were no
-        results.
+        """Continue from the numbers of ``state``. If it is a state of ``ImportanceControl``, begin as if
+        there were no results.
         """
         self._latest, self._changes = state.get("latest"), list(state.get("changes", []))
 
