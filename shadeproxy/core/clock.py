@@ -18,10 +18,10 @@ class Clock(Protocol):
 
 @runtime_checkable
 class LeasedClock(Protocol):
-    """A clock whose ``now_s`` acts on the end of a lease.
+    """A clock that acts on the end of a lease when its ``now_s`` is called.
 
-    ``lease``: the end, in seconds since boot, as one f64. Before it ``now_s`` only returns the time, and
-    ``wall_s`` may be called instead. None: call ``now_s`` always.
+    ``lease``: the end of the lease in seconds since boot, as one f64. Until then ``now_s`` only returns the
+    time, so callers may call the cheaper ``wall_s`` instead. None: they must always call ``now_s``.
     """
 
     lease: "memoryview[float] | None"
