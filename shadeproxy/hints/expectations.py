@@ -116,7 +116,7 @@ class Expectations:
         self._activities.pop(job, None)
         self._reads.forget(job)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
-        # Look up only once pages are ranked again: many jobs may expire together.
+        # Many jobs may expire together, so look up only when pages are ranked the next time.
         self._looked_up, self._spaces_until = None, 0.0
 
     def raise_weights(self, raised: Mapping[str, float]) -> None:

@@ -99,7 +99,7 @@ class JobReads(Reads):
         self.ended_s = max(self.ended_s, self.began_s, now_s)  # The clock may be set back.
 
     def add(self, other: "Counters") -> None:
-        # The base class is named, see ``Reads.as_json``.
+        # Name the base class instead of calling ``super``, for the reason given in ``Reads.as_json``.
         Counters.add(self, other)
         assert isinstance(other, JobReads)
         begins = [began_s for began_s in (self.began_s, other.began_s) if began_s]
