@@ -98,8 +98,8 @@ chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real c
 # chaos-cluster-report/ has logs, and each violation with the events before it. WRITE=1 continues the rounds of these
 # seeds in docs/reliability/. SEED="1 2 3" runs several, one after another.
 chaos-cluster: ROUNDS := $(if $(filter file,$(origin ROUNDS)),100,$(ROUNDS))
-chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5 KILLS=8 WORKERS=1 NETWORK=auto); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(KILLS),--kills $(KILLS)) $(if $(filter file,$(origin WORKERS)),,--workers $(WORKERS)) $(if $(NETWORK),--network $(NETWORK)) $(if $(WRITE),--write docs/reliability)
+chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5 KILLS=8 WORKERS=1 NODES=4 NETWORK=auto); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(KILLS),--kills $(KILLS)) $(if $(filter file,$(origin WORKERS)),,--workers $(WORKERS)) $(if $(NODES),--nodes $(NODES)) $(if $(NETWORK),--network $(NETWORK)) $(if $(WRITE),--write docs/reliability)
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) \
