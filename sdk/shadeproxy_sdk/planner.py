@@ -112,7 +112,7 @@ class ImportanceControl:
         return {"level": self.level, "best": self.best}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the result of ``state``."""
+        """Continue from the numbers that ``state`` returned."""
         self.level, self.best = state["level"], state["best"]
 
 

@@ -32,7 +32,8 @@ _BAD_REQUEST = 400
 NEEDS = frozenset({"slowdown", "samples_per_s", "deadline_s", "epochs", "best_effort"})
 """Fields of a job's need; see docs/protocol.md."""
 _NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
-_MAY_BE_GONE = frozenset({"unknown_name", "conflict"})  # An older proxy answers "not_found" to a new call.
+# If a proxy is older than a call and does not know it, it answers "not_found" instead.
+_MAY_BE_GONE = frozenset({"unknown_name", "conflict"})
 _MARK_LENGTH = 8
 
 

@@ -53,7 +53,9 @@ def has_own_upstreams(settings: Settings) -> bool:
 
 
 class Grants:
-    """The mark in ``state`` that the cache has objects read for clients with upstreams of their own."""
+    """Keeps a mark in ``state``: the cache may have objects that were read for clients with upstreams of
+    their own.
+    """
 
     def __init__(self, state: StateStore) -> None:
         self._state = state

@@ -57,7 +57,7 @@ class WorkerAccessLog:
     """Access log of a worker (read/access_log.py). ``on_flush``: called with the reads since the last flush.
 
     The compiled lane appends to ``rows`` (USE) exactly as ``record`` does. A timer of the worker flushes
-    them, so no read schedules a flush, and ``timer`` stands for one that is set.
+    them. ``timer`` is always set, so that the compiled lane does not schedule a flush of its own.
     """
 
     __slots__ = (
@@ -290,7 +290,11 @@ class WorkerReads:
         return None
 
     def _prove(self, slot: int, ref: ObjectRef, number: int) -> SharedPageHandle | None:
-        """Return a handle for a slot, if the slot holds that page. The stamp is read first and last."""
+        """Return a handle for a slot, if the slot holds that page.
+
+        The stamp is read before everything else and again at the end: if it is the same, nothing of the slot
+        changed in between.
+        """
         stamp = self._stamps[slot]
         index, location = self._tiers_of[slot], self._locations[slot]
         validated_s, rule = self._validated[slot], self._rules.of(ref)

@@ -151,8 +151,8 @@ class Expectations:
         return expect(columns, count)
 
     def _renew_spaces(self, tick: float) -> None:
-        """List the jobs that count, by their samples. With many jobs, the list may be ``_SPACES_TICKS``
-        old.
+        """Group the jobs that count by the samples that they read. With many jobs this is done again only
+        every ``_SPACES_TICKS``.
         """
         if tick < self._spaces_until and len(self._jobs) >= LEAST_JOBS:
             return

@@ -44,7 +44,9 @@ class JobReader:
         return self.tracker is not None or (self.scores is not None and self.scores.known > 0)
 
     def count(self, reads: int, tick: float) -> None:
-        """Count reads for the job's activity alone."""
+        """Note that the job has read, for its activity only. Its order and scores are not compared with these
+        reads.
+        """
         self._activity.read(reads, tick)
 
     def note_few(

@@ -297,7 +297,8 @@ class JobReads:
         scores, space = self._each.scores(job), self._space(job)
         if isinstance(space, Dataset):
             sample = space.groups.find_one(object_hash)
-            if sample < 0:  # With a hundred jobs most return here, before arrays, which would cost 1 ms.
+            # With a hundred jobs, most of these calls return here. Making arrays for them would take 1 ms.
+            if sample < 0:
                 return False, None
             if space.pages is None:
                 return True, None if scores is None else scores.draw_weight(sample)

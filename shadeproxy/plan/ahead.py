@@ -16,8 +16,8 @@ from shadeproxy.prefetch.pace import EARLY_PRICE, FEWEST, LEAD, MOST_READY, SPAR
 
 
 class Ahead(NamedTuple):
-    """Numbers of samples. ``unread``: the most samples that are fetched, or being fetched, and not yet read.
-    ``lost``: samples of an epoch that are no hits because of that.
+    """The effect of prefetching, in samples. ``unread``: the most samples that are fetched, or being fetched,
+    before they are read. They take room in the cache. ``lost``: the hits of an epoch that this costs.
     """
 
     unread: float

@@ -42,7 +42,7 @@ _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
 _PART_PAGES = 8
-_ASKED = 64  # Pages of an object that are looked up in the orders.
+_ASKED = 64  # At most this many pages of an object are looked up in the orders.
 _FAILURES_IN_A_ROW = 3
 _REFUSALS_IN_A_ROW = 32  # One refusal may concern only its object. This many in a row concern the origin.
 _MOST_DOUBLINGS = 10  # Failures are counted as long as the origin is away: 2**failures must stay small.
@@ -114,7 +114,7 @@ class Prefetcher:
 
     async def aclose(self) -> None:
         """Cancel all fetches, and wait until they are over."""
-        # A fetch that is cancelled makes room for another one, which must not start.
+        # The end of each fetch makes room for another one, which must not start now.
         self._paused = True
         tasks = list(self._tasks)
         for task in tasks:

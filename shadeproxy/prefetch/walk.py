@@ -159,8 +159,8 @@ class Walk:
                 self._needs.pop(sample, None)
                 self.ready.drop_sample(sample)
         if self._read > len(gone):
-            # Some samples that were read lay beyond the end of the last look. So the reach is more than the
-            # look could show.
+            # Samples were read that the last look did not list: they lie beyond its end. So the reach is
+            # longer than that look.
             self.pace.note_reach(2 * len(self._listed))
         self._listed = ids
         self._read = 0

@@ -1,11 +1,13 @@
 """One segment file: its bytes, and the state of each of its 4-KiB blocks.
 
-Bodies are written with pwrite, never through the mapping: a full medium then returns ENOSPC, where a store to
-a mapped page would kill the process with SIGBUS. Bodies are read through one shared read-only mapping. A
-write puts the body first and the header last; an erasure zeroes the header first. Before each of them the
-segment's catalogue is emptied. The store places records and counts the capacity. ``occupy``, ``vacate``,
-``cost`` and ``give_back`` only count and do no I/O; they belong to the store's thread. ``fill`` belongs to
-the recovery thread, before the segment is added to the space.
+Bodies are written with pwrite and not through the mapping. If the medium is full, pwrite returns ENOSPC; a
+store to a mapped page would kill the process with SIGBUS. Bodies are read through one shared read-only
+mapping. A write puts the body first and the header last; an erasure zeroes the header first. Before each of
+them the segment's catalogue is emptied.
+
+The store places records and counts the capacity. Its thread calls ``occupy``, ``vacate``, ``cost`` and
+``give_back``, which only count and do no I/O. The recovery thread calls ``fill``, before the segment is added
+to the space.
 """
 
 import contextlib

@@ -18,8 +18,8 @@ from shadeproxy.tiers.location import address_of, number_of, unit_of
 from shadeproxy.tiers.record import LEAST_UNITS
 from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
-# An ext4 file in many pieces has a tree that lists them, and its blocks count against the disk too. One of
-# these blocks lists this many pieces.
+# If an ext4 file lies in many pieces on the disk, a tree of blocks lists the pieces, and these blocks take
+# room too. One of them lists this many pieces.
 _EXTENTS_PER_BLOCK = 340
 _INLINE_EXTENTS = 4
 _SLACK_RANGES = 4096

@@ -113,8 +113,8 @@ class _Books:
 
 
 def choose_victim(*, residents: int, choices: int) -> Measured:
-    """Return microseconds to find a victim for a new page when all pages are scored: sample, weights,
-    ranks.
+    """Return the microseconds that it takes to find a victim for a new page, if all pages have scores. This
+    draws a sample, looks up the weights of its pages, and ranks them.
     """
     hints = scored_job(residents + 1)
     table = Residents(1)

@@ -69,7 +69,9 @@ Ask = Callable[[Served], Asked]
 
 
 class Cost(NamedTuple):
-    """One round: us of CPU a request, of all processes and of the coordinator, and requests a second."""
+    """The cost in one round. ``total_us``: microseconds of CPU for one request, in all processes.
+    ``coordinator_us``: the coordinator's part of it. ``rate``: requests a second.
+    """
 
     total_us: float
     coordinator_us: float

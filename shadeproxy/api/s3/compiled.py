@@ -71,8 +71,9 @@ def compiled_hits(
     otherwise: Callable[[bytes, Sender], Outcome],
     clock: Clock,
 ) -> "CompiledHits | None":
-    """Return the compiled request cache, or None if nothing is compiled. ``own``: the hits of ``engine``, in
-    this process. ``otherwise``: called when ``memory`` has no answer. ``clock``: that of ``memory``.
+    """Return the compiled request cache, or None if nothing is compiled. ``own``: finds the pages of
+    ``engine``, which runs in this process. ``otherwise``: called when ``memory`` has no answer. ``clock``:
+    that of ``memory``.
     """
     if not COMPILED:
         return None

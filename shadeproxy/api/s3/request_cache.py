@@ -161,8 +161,8 @@ class RequestCache:
             self._jobs.on_job(job)
 
     def part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
-        """Return the unchanging parts of the heads of a 206 for ``target``, valid while the object has
-        ``meta``.
+        """Return the parts that the heads of all 206 answers for ``target`` have in common, made once while
+        the object has ``meta``.
         """
         part = self.parts.get(target)
         if part is None or (part.meta is not meta and part.meta != meta):

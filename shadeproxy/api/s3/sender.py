@@ -20,9 +20,8 @@ LEAST_BYTES = 16 * 1024
 UNASKED, ENCRYPTED = -1, -2
 """Values of ``Sender.descriptor`` when there is no descriptor."""
 
-# MSG_MORE is not set. It would make the head wait for the first pages, to leave in one packet with them: 100
-# KB then cost the server a fifth more and 1 MB a seventh more (docs/measurements.md, also for nginx's
-# tcp_nopush).
+# MSG_MORE is not set. With it, the head would wait for the first pages and leave in one packet with them. An
+# answer of 100 KB then cost the server a fifth more, and one of 1 MB a seventh more (docs/measurements.md).
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 

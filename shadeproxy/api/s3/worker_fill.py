@@ -75,7 +75,7 @@ class Misses(Protocol):
 
 
 class WorkerFill:
-    """One read and its page. Implements origin/base.py ``Sink`` and lane_read.py ``LaneReading``."""
+    """A client's read, and its page. Implements origin/base.py ``Sink`` and lane_read.py ``LaneReading``."""
 
     __slots__ = (
         "_allowed", "_asked", "_flight", "_held", "_ident", "_is_late", "_lane", "_misses", "_ordered",
@@ -395,5 +395,5 @@ class WorkerFill:
 
     def _forget_if_over(self) -> None:
         if self._outlet is None and self._read is None and self._peer is None:
-            self._lane = None  # It refers back here: the fill memory would wait for the collector.
+            self._lane = None  # A cycle: it would keep the fill memory until garbage collection.
             self._misses.forget(self._ident)

@@ -31,7 +31,7 @@ def prefix_of(key: str) -> str:
 
 
 def just_before(key: str) -> str:
-    """Return a string that sorts just before ``key``, because ``start_after`` is exclusive."""
+    """Return a string that sorts just before ``key``. A listing that starts after it begins with ``key``."""
     last = ord(key[-1]) - 1
     if last <= 0x20 or 0xD800 <= last <= 0xDFFF:
         return key[:-1]

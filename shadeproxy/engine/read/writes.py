@@ -17,8 +17,8 @@ from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.storage.page_cache import PageCache
 
 _UNKNOWN_OUTCOME_S = 60.0
-"""Longer than the origin's default read timeout: after that time, a write that the origin still carries out
-is over.
+"""A write that the origin still carries out after an unknown outcome is over within this time, which is
+longer than the origin's default read timeout.
 """
 
 

@@ -70,7 +70,7 @@ class LoadQueue:
         """The end of the last read, or the start of the first one after a pause."""
 
     async def run(self, load: RunIO | None, work: Callable[[], None]) -> None:
-        """Run a read in the way that the medium requires, as ``run_io`` does."""
+        """Run the read ``work`` by ``run_io``, and measure when it ends."""
         if not self._waiting:
             self._ended_s = self._now_s()
         self._waiting += 1

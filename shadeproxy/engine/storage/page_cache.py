@@ -66,7 +66,7 @@ class PageCache:
         learn_off_loop: OffLoop = at_once,
         observer: PageObserver | None = None,
     ) -> None:
-        """``off_loop``: runs calculations that would hold the loop; ``learn_off_loop``: the learner's."""
+        """``off_loop``: runs long calculations off the loop; ``learn_off_loop``: those of the learner."""
         self.observer = observer or NothingObserved()
         self.media = media
         self.residents = Residents(len(media), share=share)

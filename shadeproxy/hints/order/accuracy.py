@@ -133,7 +133,9 @@ class UnannouncedReads:
         return not accuracy.believed and accuracy.surprises >= self._seek_at
 
     def take(self, accuracy: OrderAccuracy, most: int) -> Ids:
-        """Return at most ``most`` of the latest reads. The next search waits for twice as many."""
+        """Return at most ``most`` of the latest reads, to search their place in the order. The next search
+        waits until twice as many reads were unannounced.
+        """
         self._seek_at = 2 * accuracy.surprises
         return np.array(list(self._latest)[-most:], dtype=np.int64)
 

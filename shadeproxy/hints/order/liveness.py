@@ -2,9 +2,10 @@
 pace.
 
 Laws: there is no clock: times are arguments. A job may be silent for a few times its usual gap between reads,
-for tens of seconds at least (a checkpoint) and minutes at most. Signs of life that cost a job nothing count a
-bounded number of times. An announcement counts once between two reads, and progress only if it is further
-than ever before. Where other proxies answer most of a job's reads, its signs of life there count as well.
+for tens of seconds at least (a checkpoint) and minutes at most. A job could send announcements and progress
+for ever without reading. So an announcement counts as a sign of life once between two reads, and progress
+only if it is further than ever before. Where other proxies answer most of a job's reads, its signs of life
+there count as well.
 """
 
 import math

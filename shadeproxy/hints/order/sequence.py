@@ -254,7 +254,9 @@ def _order(lengths: Many[int]) -> NDArray[np.int64]:
 
 
 def _names(epoch: Epoch) -> NDArray[np.int64]:
-    """Return a number for the rank and position of each place of an epoch, the same in any share."""
+    """Return, for each place of an epoch, a number made of rank and position. It is the same in every share
+    of the epoch.
+    """
     lengths = np.array(epoch.lengths)
     whole = np.arange(lengths.sum()) if epoch.kept is None else epoch.kept.astype(np.int64)
     if len(set(epoch.lengths)) == 1:

@@ -15,8 +15,8 @@ _PARTS = 2
 
 
 class Sent(NamedTuple):
-    """The last answer of a write. ``asked``: whether that request of the write was sent which makes the
-    origin carry it out.
+    """The last answer of a write. A write may take several requests; ``asked`` says whether the one was sent
+    that makes the origin carry it out.
     """
 
     answer: Answer
