@@ -22,6 +22,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from shadeproxy.engine.engine import Engine
+from shadeproxy.policy import kernels
 from tests.support.served import COPIED_SERVE, SERVE, MakeServed, Served
 
 # An example that takes longer than 200 ms shows how busy the machine is, not whether the code is right.
@@ -125,6 +126,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         _collect_and_freeze()
     return outcome
+
+
+@pytest.fixture(scope="module", params=["compiled", "interpreted"] if kernels.COMPILED else ["interpreted"])
+def kernel_form(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the tests of a module with the kernels of policy/kernels.py, and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "COMPILED", request.param == "compiled")
+        yield request.param
 
 
 @pytest.fixture(autouse=True)
