@@ -4,6 +4,8 @@ Laws: plain defs. When a page enters or leaves a slot, its history moves with it
 score explains are left out of a history, because they say nothing about other reads of the page.
 """
 
+from operator import itemgetter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -143,7 +145,7 @@ class PageHistories:
         if not missed:
             return
         self._missed = []
-        self.learner.make_room(max(group for _, group, _ in missed))
+        self.learner.make_room(max(map(itemgetter(1), missed)))
         self.ghosts.read_many(missed, self.learner.prefix_of)
         self._observed += missed
         if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
