@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.datasets import Bits, Hashes, Ids, Sample
 from shadeproxy.policy.base import Column
+from shadeproxy.policy.expected import expect
 
 
 class NextUses(Protocol):
@@ -111,7 +112,7 @@ class NothingAnnounced:
         numbers: NDArray[np.uint32],  # noqa: ARG002 - as the protocol
         tick: float,  # noqa: ARG002 - as the protocol
     ) -> tuple[Column, Column]:
-        return np.full(len(object_hashes), np.inf), np.zeros(len(object_hashes))
+        return expect([], len(object_hashes))
 
     def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:  # noqa: ARG002 - as above
         return np.zeros(len(object_hashes), dtype=np.bool_)
