@@ -335,7 +335,10 @@ class Orders:
     # ------------------------------------------------------------------ see upcoming.Upcoming
 
     def outlooks(self) -> list[Outlook]:
-        return [Outlook(one.job.name, one.pace.rate_per_s, one.left) for one in self._believed()]
+        return [
+            Outlook(one.job.name, one.pace.rate_per_s, one.left, one.lookup.dataset.digest)
+            for one in self._believed()
+        ]
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
         tracker = self.trackers.get(job)
