@@ -22,6 +22,8 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.index import hash_table
+from shadeproxy.policy import kernels
 from tests.support.served import COPIED_SERVE, SERVE, MakeServed, Served
 
 # An example that takes longer than 200 ms shows how busy the machine is, not whether the code is right.
@@ -125,6 +127,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         _collect_and_freeze()
     return outcome
+
+
+_IS_COMPILED = kernels.COMPILED and hash_table.COMPILED
+
+
+@pytest.fixture(scope="module", params=["compiled", "interpreted"] if _IS_COMPILED else ["interpreted"])
+def kernel_form(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the tests of a module with the compiled kernels and tables, and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (kernels, hash_table):
+            patch.setattr(module, "COMPILED", request.param == "compiled")
+        yield request.param
 
 
 @pytest.fixture(autouse=True)

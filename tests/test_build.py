@@ -1,6 +1,4 @@
-"""Building the package: with a compiler one module is compiled; without a compiler the build succeeds as
-well.
-"""
+"""Building the package: with a compiler modules are compiled; without one the build succeeds as well."""
 
 import os
 import shutil
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.api.s3.compiled import is_made_of
+from shadeproxy.core.compiled import is_made_of
 
 ROOT = Path(__file__).parent.parent
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -26,13 +24,17 @@ needs_compiler = pytest.mark.skipif(
 
 @pytest.fixture
 def tree(tmp_path):
-    """Make a tree with the files that the build reads, and a module that takes a moment to compile."""
+    """Make a tree with the files that the build reads, and modules that take a moment to compile."""
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
-    package = tmp_path / "shadeproxy" / "api" / "s3"
-    package.mkdir(parents=True)
-    for parent in (package, *package.parents[:2]):
-        (parent / "__init__.py").touch()
+    root = tmp_path / "shadeproxy"
+    package, policy, index = root / "api" / "s3", root / "policy", root / "engine" / "index"
+    for room in (package, policy, index):
+        room.mkdir(parents=True)
+        for parent in (room, *list(room.parents)[: len(room.relative_to(tmp_path).parts) - 1]):
+            (parent / "__init__.py").touch()
+    (policy / "_kernels.pyx").write_text("cpdef int thrice(int one):\n    return 3 * one\n")
+    (index / "_page_table.pyx").write_text("cdef int NONE = 0\n")
     (package / "_blocks.pxi").write_text("cdef int TWO = 2\n")
     (package / "_sending.pxi").write_text("cdef int NONE = 0\n")
     (package / "_request_cache.pyx").write_text(
@@ -75,8 +77,25 @@ def test_a_wheel_holds_the_compiled_module_and_the_tree_stays_as_it_was(tree):
         "shadeproxy/api/s3/_request_cache.pyx",
         f"shadeproxy/api/s3/_request_cache{SUFFIX}",
     }
+    assert f"shadeproxy/policy/_kernels{SUFFIX}" in names
     assert not wheel.endswith("-any.whl")
     assert new == set()
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("broken", "whole"),
+    [("policy/_kernels", "api/s3/_request_cache"), ("api/s3/_request_cache", "policy/_kernels")],
+)
+def test_a_module_that_cannot_be_compiled_leaves_the_other(tree, broken, whole):
+    (tree / "shadeproxy" / f"{broken}.pyx").write_text("cdef (\n")
+    names, wheel, stderr, new = build(tree)
+    modules = {name for name in names if name.endswith(".so")}
+    assert modules == {f"shadeproxy/{one}{SUFFIX}" for one in (whole, "engine/index/_page_table")}
+    assert not wheel.endswith("-any.whl")
+    assert new == set()
+    (line,) = [line for line in stderr.splitlines() if line.startswith("shadeproxy: ")]
+    assert f"{broken.rpartition('/')[2]}.pyx is not compiled" in line
 
 
 @needs_compiler
@@ -89,14 +108,20 @@ def test_a_pure_wheel_is_for_all_machines_and_has_no_module(tree):
 @needs_compiler
 def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled(tree):
     module = tree / "shadeproxy" / "api" / "s3" / f"_request_cache{SUFFIX}"
-    module.write_text("an older one")
+    others = [
+        tree / "shadeproxy" / f"{one}{SUFFIX}" for one in ("policy/_kernels", "engine/index/_page_table")
+    ]
+    for older in (module, *others):
+        older.write_text("an older one")
     _, _, _, new = build(tree, version="editable")
     assert new == set()
     said = subprocess.run(
         [
             sys.executable,
             "-c",
-            "import shadeproxy.api.s3._request_cache as m; print(m.twice(21), m.SOURCE, ','.join(m.SOURCES))",
+            """if True:
+            import shadeproxy.api.s3._request_cache as m, shadeproxy.policy._kernels as k
+            print(m.twice(k.thrice(7)), m.SOURCE, ','.join(m.SOURCES))""",
         ],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -106,18 +131,19 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
     )
     answer, made_of, names = said.stdout.split()
     assert int(answer) == 42
-    sources = [module.with_name(name) for name in names.split(",")]
-    assert [source.name for source in sources] == ["_request_cache.pyx", "_blocks.pxi", "_sending.pxi"]
-    assert is_made_of(made_of, sources)
-    for source in sources:
+    sources, beside = names.split(","), str(module)
+    assert sources == ["_request_cache.pyx", "_blocks.pxi", "_sending.pxi"]
+    assert is_made_of(made_of, sources, beside)
+    for source in map(module.with_name, sources):
         text = source.read_text()
         source.write_text("")
-        assert not is_made_of(made_of, sources)
+        assert not is_made_of(made_of, sources, beside)
         source.write_text(text)
-    assert not is_made_of(made_of, [*sources, module.with_name("none")])
+    assert not is_made_of(made_of, [*sources, "none"], beside)
     _, _, stderr, _ = build(tree, version="editable", CC=shutil.which("false"))
     assert "false' failed" in stderr
     assert not module.exists()
+    assert not any(other.exists() for other in others)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +152,14 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
     ids=["no compiler", "a source with an error"],
 )
 def test_what_cannot_be_compiled_is_one_line_and_a_wheel_without(tree, source, compiler, reason):
-    (tree / "shadeproxy" / "api" / "s3" / "_request_cache.pyx").write_text(source)
+    for path in tree.rglob("*.pyx"):
+        path.write_text(source)
     names, wheel, stderr, new = build(tree, CC=compiler)
     assert wheel.endswith("-py3-none-any.whl")
     assert not [name for name in names if name.endswith((".so", ".c"))]
     assert new == set()
-    (line,) = [line for line in stderr.splitlines() if line.startswith("shadeproxy: ")]
+    said = [line for line in stderr.splitlines() if line.startswith("shadeproxy: ")]
+    (line,) = [line for line in said if "_request_cache.pyx is not" in line]
     assert reason in line
     assert "The proxy works without" in line
     assert "install a C compiler and the Python headers (Debian: gcc libc6-dev python3-dev)" in line

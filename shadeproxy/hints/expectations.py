@@ -134,6 +134,8 @@ class Expectations:
         self._tick = max(tick, self._tick)
         self._renew_spaces(tick)
         count = len(object_hashes)
+        if not (self._owners or self._beside):
+            return expect([], count)
         if 0 < count < _WORTH_COLUMNS and self._is_whole:
             return self._expect_few(object_hashes, tick)
         columns: list[JobColumns[Column]] = []

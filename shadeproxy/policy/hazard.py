@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.policy import kernels
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.history import (
     AGE_BINS,
@@ -124,6 +125,9 @@ class Evidence:
     def expose(self, waits: Waits, hazards: "Hazards") -> None:
         """Add the ticks that pages waited, and the reads that ``hazards`` promised for them."""
         prefixes, states, since, until = waits
+        if kernels.COMPILED:
+            kernels.expose(self.exposure, self.expected, hazards.hazards, *waits)
+            return
         rows = prefixes * STATES + states
         bins, last, cells = age_bins(since), age_bins(until), rows * AGE_BINS
         flat, start = self.exposure.ravel(), since
@@ -208,17 +212,21 @@ def _hazards(events: Table, exposure: Table) -> Table:
     exposure = np.maximum(exposure, events * _LEAST_WAIT)
     by_state, waited = (column.reshape(prefixes, STATES, AGE_BINS).sum(0) for column in (events, exposure))
     total, total_waited = by_state.sum(0), waited.sum(0)
-    known, rate = np.empty(AGE_BINS), np.array((1 + total.sum()) / (1 + total_waited.sum()))
-    for age in range(AGE_BINS):  # An age without evidence takes the rate of the age before it.
-        rate = known[age] = _estimate(total[age], total_waited[age], rate)
-    pooled, pooled_waited = np.zeros((2, POOLED_STATES, AGE_BINS))
-    np.add.at(pooled, _POOLED, by_state)
-    np.add.at(pooled_waited, _POOLED, waited)
-    coarse = _estimate(pooled, pooled_waited, known)[_POOLED]
+    known, rate = np.empty(AGE_BINS), float((1 + total.sum()) / (1 + total_waited.sum()))
+    ages = zip(total.tolist(), total_waited.tolist(), strict=True)
+    for age, (read, ticks) in enumerate(ages):  # An age without evidence takes the rate of the age before it.
+        rate = known[age] = _estimate_one(read, ticks, rate)
+    coarse = _estimate(_pool(by_state), _pool(waited), known)[_POOLED]
     coarse[0] = known
     if prefixes > 1:
         coarse = _estimate(by_state, waited, coarse)
     return _estimate(events, exposure, np.tile(coarse, (prefixes, 1)))
+
+
+def _pool(by_state: Table) -> Table:
+    """Return the sums over the states of each pooled state: f64[POOLED_STATES, AGE_BINS]."""
+    repeated = by_state[1:].reshape(-1, POOLED_STATES - 1, AGE_BINS)
+    return np.concatenate([by_state[:1], repeated.sum(0)])
 
 
 def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
@@ -229,6 +237,15 @@ def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
     weight = events / (events + _PRIOR)
     rate = weight * events / waited + (1 - weight) * np.minimum(prior, _PRIOR / waited)
     return np.where(exposure > 0, rate, prior)
+
+
+def _estimate_one(events: float, exposure: float, prior: float) -> float:
+    """Return the result of ``_estimate`` for one number, at a tenth of the cost."""
+    if exposure <= 0:
+        return prior
+    waited = max(exposure, 1e-9)
+    weight = events / (events + _PRIOR)
+    return weight * events / waited + (1 - weight) * min(prior, _PRIOR / waited)
 
 
 def gittins(hazards: Table, prices: Column) -> tuple[Table, Table]:
@@ -242,10 +259,17 @@ def gittins(hazards: Table, prices: Column) -> tuple[Table, Table]:
     survives = np.exp(-expected)
     held = np.where(expected > 1e-9, (1 - survives) / np.maximum(hazards, 1e-300), _WIDTHS)
     best, repaid = np.empty((2, *hazards.shape))
+    if kernels.COMPILED:
+        kernels.gittins(survives, held, prices, best, repaid)
+    else:
+        _gittins(survives, held, prices, best, repaid)
+    return best + LEAST_RATE, np.maximum(repaid, 0.0) + LEAST_RATE
+
+
+def _gittins(survives: Table, held: Table, prices: Column, best: Table, repaid: Table) -> None:
     for age in range(AGE_BINS):
         alive = np.cumprod(survives[:, age:], axis=1)
-        before = np.concatenate([np.ones((len(hazards), 1)), alive[:, :-1]], axis=1)
+        before = np.concatenate([np.ones((len(prices), 1)), alive[:, :-1]], axis=1)
         waited, read = np.cumsum(before * held[:, age:], axis=1), 1 - alive
         best[:, age] = (read / waited).max(axis=1)
         repaid[:, age] = ((read - prices[:, None]) / waited).max(axis=1)
-    return best + LEAST_RATE, np.maximum(repaid, 0.0) + LEAST_RATE

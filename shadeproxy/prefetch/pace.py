@@ -12,7 +12,8 @@ slowly afterwards.
 import math
 
 SPARE = 1.5
-PAUSE_S = 0.02  # Pause between two rounds of decisions.
+PAUSE_S = 0.02  # Shortest pause between two rounds of decisions.
+_REST, _LONGEST_PAUSE_S = 16, 0.2  # A round takes 1 / n of the time of the pause after it.
 FEWEST = 4
 _FIRST_DEPTH = 16
 _FIRST_REACH = 16.0
@@ -44,6 +45,13 @@ def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
     but at least a few.
     """
     return max(FEWEST, math.ceil(SPARE * rate_per_s * miss_ratio * latency_s))
+
+
+def pause_after(spent_s: float) -> float:
+    """Return the pause after a round of decisions that took ``spent_s``. With a hundred jobs a round takes 8
+    ms: with the shortest pause, rounds would take a quarter of a core.
+    """
+    return min(max(PAUSE_S, _REST * spent_s), _LONGEST_PAUSE_S)
 
 
 class Latency:

@@ -6,6 +6,7 @@ import pytest
 from shadeproxy.policy.hazard import LEAST_RATE, Evidence, Hazards, Waits, gittins, learn
 from shadeproxy.policy.history import AGE_BINS, EDGES, STATES, age_bin
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
 ONE = np.zeros(1, dtype=np.intp)
 
 

@@ -1,13 +1,7 @@
-"""Loads the compiled fast lane (_request_cache.pyx), if it exists and matches the sources.
-
-Law: a module compiled from other sources is not used. After a checkout of other sources the old module is
-still installed; the proxy then runs without it.
-"""
+"""Loads the compiled fast lane (_request_cache.pyx), if it exists and matches the sources."""
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -18,6 +12,7 @@ from shadeproxy.api.s3.request_cache import RequestCache
 from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.api.s3.signed import Templates
 from shadeproxy.core.clock import Clock, LeasedClock
+from shadeproxy.core.compiled import is_made_of
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.tracing import NUMBERS
 from shadeproxy.core.types import Source, Span
@@ -27,18 +22,6 @@ from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 from shadeproxy.engine.worker_reads import WorkerAccessLog, WorkerReads
 from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S
-
-
-def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
-    """Return whether ``digest``, which the build writes into the module, is the SHA-256 of ``sources``."""
-    found = hashlib.sha256()
-    try:
-        for source in sources:
-            found.update(source.read_bytes())
-    except OSError:
-        return False
-    return found.hexdigest() == digest
-
 
 try:
     from shadeproxy.api.s3._request_cache import (
@@ -54,7 +37,7 @@ except ImportError:  # No compiler was present at installation.
     COMPILED = False
 else:
     # The module reads fields by their position. Compiled from other sources, it would give wrong answers.
-    COMPILED = is_made_of(SOURCE, [Path(__file__).with_name(name) for name in SOURCES])
+    COMPILED = is_made_of(SOURCE, SOURCES, __file__)
     if COMPILED:
         for _owner in (Sender, PageHandle, RequestCache, Memo, Templates, AccessLog):
             learn_slots(_owner)

@@ -24,7 +24,7 @@ from shadeproxy.engine.index.columns import (
     Share,
     private_columns,
 )
-from shadeproxy.engine.index.hash_table import PageTable, page_hash
+from shadeproxy.engine.index.hash_table import page_hash, page_table
 from shadeproxy.engine.index.members import Members, Slots
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.location import record_bytes
@@ -42,7 +42,7 @@ class Residents:
     """
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
-        self._index = PageTable()
+        self._index = page_table()
         self.occupant = self._index.find
         """Return the slot that holds a page, of any version, ready or being written; None if it has none."""
         self._free: list[int] = []

@@ -23,7 +23,6 @@ from shadeproxy_bench.reliability.cluster.relays import RELAYS, Relays
 from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
 
-NODES: Final = 4
 CALM_ROUNDS: Final = 10
 """Rounds after which the faults pause, and the cluster must be whole again."""
 _READERS, _WRITERS = 8, 6
@@ -44,7 +43,6 @@ class Plan(NamedTuple):
     out: Path
     save: Callable[[Found], None] = lambda _found: None
     most_s: float = float("inf")
-    nodes: int = NODES
     faulty: bool = True
     network: str = RELAYS
 
@@ -74,7 +72,7 @@ class _Run:
         )
         port = server.sockets[0].getsockname()[1]
         shape = Shape(self._plan.pages, self._found.lease_s, port, self._found.workers)
-        self._cluster = cluster = Cluster(self._work, shape, self._plan.nodes, network)
+        self._cluster = cluster = Cluster(self._work, shape, self._found.nodes, network)
         told = self._plan.out / f"seed-{self._found.seed}"
         self._judge = Judge(self._found, self._origin.histories, self._journal, cluster, told)
         self._clients = Clients(cluster, self._judge, random.Random(self._choices.random()))

@@ -1,0 +1,23 @@
+"""Tells whether a compiled module fits the sources beside it.
+
+Law: a module that was compiled from other sources is not used. After a checkout of other sources the old
+module is still installed; the proxy then runs without it.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def is_made_of(digest: str, sources: Sequence[str], beside: str) -> bool:
+    """Return whether ``digest``, which the build writes into a module, is the SHA-256 of its sources.
+
+    ``sources``: their names. ``beside``: the path of a file in the same directory.
+    """
+    found = hashlib.sha256()
+    try:
+        for source in sources:
+            found.update(Path(beside).with_name(source).read_bytes())
+    except OSError:
+        return False
+    return found.hexdigest() == digest
