@@ -121,7 +121,7 @@ async def _run(ours: Served, loops: list[Loop], lasting_s: float) -> SideBySide:
 async def _train(
     ours: Served, loop: Loop, epochs: list[Ended], *, seed: int, began_s: float, lasting_s: float
 ) -> int:
-    """Read epochs until the time is over; return the bytes that were computed."""
+    """Read epochs until the time is over. Return the bytes of the samples that the loop has computed."""
     await asyncio.sleep(loop.begins_s)
     drawn = np.random.default_rng(seed)
     order = drawn.permutation(loop.samples).astype(np.uint32)

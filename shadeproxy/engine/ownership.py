@@ -61,8 +61,10 @@ class Ownership(Protocol):
 
     def trusts(self, ref: ObjectRef, began: Began) -> bool:
         """Return whether the answer to a read that ``began`` then may serve later readers by the freshness
-        rule. It may if the object was OWN at that instant, is OWN now, and no rise of the epoch in between
-        concerns it. Other answers are stored as pages that must be checked once.
+        rule. If not, its pages are stored as pages that must be checked once.
+
+        The answer may serve them if the object was OWN at that instant and is OWN now, and if no rise of the
+        trust epoch in between concerns it.
         """
         ...
 

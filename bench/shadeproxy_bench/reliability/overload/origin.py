@@ -26,7 +26,7 @@ from shadeproxy_bench.reliability.kit.origin import list_buckets_of
 
 
 class Pace(msgspec.Struct):
-    """The speed of the origin. ``at_once``: 0 means unlimited."""
+    """The speed of the origin. ``at_once``: number of requests that it works on at a time; 0: no limit."""
 
     latency_s: float = 0.0
     at_once: int = 0
