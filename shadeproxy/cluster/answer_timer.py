@@ -1,5 +1,5 @@
-"""One timer for all reads that wait for another node. A timer for each of them would cost every read as much
-as its signature.
+"""One timer for all reads that wait for another node. One timer for each read would cost as much as signing
+the read.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class AnswerTimer:
 
     def _look(self) -> None:
         self._timer, self._next_s = None, inf
-        # The loop's timers have a resolution of a millisecond.
+        # The timers of the event loop have a resolution of a millisecond.
         now_s = self._loop.time() + 0.001
         for read in [read for read, until_s in self._until_s.items() if until_s <= now_s]:
             self.forget(read)

@@ -1,8 +1,8 @@
 """Applies events: turns them into changes of the hints, by the same calls as a control request.
 
-Laws: an event that the hints refuse changes nothing. A job's order has only the ranks that read through this
-proxy. A rank counts as reading here for a while after its last call here, so a rank whose calls are spread
-over proxies counts at each of them.
+Laws: an event that the hints refuse changes nothing. A job's order here has only the ranks that read through
+this proxy. A rank counts as such for a while after its last call to this proxy, so a rank that calls several
+proxies counts at each of them.
 """
 
 import asyncio
@@ -98,8 +98,8 @@ class Applier:
         return PutDataset(dataset)
 
     def apply(self, change: Applied, *, here: bool) -> Any:
-        """Apply a change, and return its result. ``here``: a call to this proxy made it. Raises
-        RequestError.
+        """Apply a change, and return its result. ``here``: True if the change comes from a call to this
+        proxy. Raises RequestError.
         """
         now_s = self._clock.now_s()
         if isinstance(change, PlaceEvent):
@@ -127,7 +127,9 @@ class Applier:
         return result
 
     def heard_rank(self, job: str, rank: int, *, here: bool) -> None:
-        """Note a call of a rank, here or at another proxy. Begin to build the order if that changes it."""
+        """Note a call of a rank, to this proxy or to another one. Begin to build the job's order if the call
+        changes which ranks it has.
+        """
         now_s = self._clock.monotonic_s()
         if here:
             self._heard[job, rank] = now_s
@@ -170,7 +172,7 @@ class Applier:
                 self._hints.report_progress(job, rank, Progress(epoch, position), now_s)
                 self._seen_now(job)
             except RequestError:
-                # The job is gone, or not registered here yet. Go on with the progress of other jobs.
+                # The job is gone, or not registered here yet. Continue with the progress of other jobs.
                 continue
 
     def _seen_now(self, job: str) -> None:

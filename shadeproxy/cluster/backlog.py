@@ -1,8 +1,8 @@
 """The backlog: changes of this proxy that the log does not have yet, or not for certain.
 
-Laws: a change stays until its event was read back from the log. The bytes that wait are bounded. If they
-exceed the bound, the oldest orders and columns are dropped first, which costs hits and no more. Scores wait
-as the latest score of each sample, and signs of life as the latest of each rank. No I/O and no clock.
+Laws: a change stays here until its event was read back from the log. The number of waiting bytes is bounded.
+Above the bound, the oldest orders and columns are dropped first, which only costs hits. Scores wait as the
+latest score of each sample, and signs of life as the latest of each rank. No I/O and no clock.
 """
 
 import asyncio
@@ -22,17 +22,19 @@ MOST_BYTES = 64 * 1024 * 1024
 MOST_SCORES = 1 << 16
 """Most scores of one event: 512 KiB by ids, so that applying them does not hold up the event loop."""
 
-_LEAST_BYTES = 256  # Least bytes of an event without blobs.
+_LEAST_BYTES = 256  # The number of bytes that an event without blobs counts at least.
 _FOLD_AT = 64
 _LOOKS = 64
 ALONE = object()
-"""The answer of a change whose event does not come back in time."""
+"""The answer to a change that this proxy applies alone, because its event did not come back from the log in
+time.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A change that waits. ``answer``: its result once its event was applied, or ALONE. ``sent_s``: time when
-    the log took it; None while it has to be sent.
+    """A change that waits. ``answer``: a future for its result, once its event was applied, or for ALONE.
+    ``sent_s``: the time when the log took the change; None while it must still be sent.
     """
 
     number: int
@@ -55,8 +57,8 @@ class _Column(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Scores of one job that wait, oldest first. ``digest``: the digest of its dataset, "" for
-    scores by key.
+    """Scores of one job that wait to be sent, oldest first. ``digest``: the digest of the job's dataset; ""
+    for scores by key.
     """
 
     digest: str
@@ -134,7 +136,7 @@ class Backlog:
             self.filled.clear()
 
     def find(self, number: int) -> Pending | None:
-        """Return a change that waits; None if its event was read from the log before."""
+        """Return a change that waits. None: its event was read back before."""
         return self._sent.get(number) or next((one for one in self._unsent if one.number == number), None)
 
     def came_back(self, pending: Pending) -> None:
@@ -143,8 +145,8 @@ class Backlog:
             self._unsent.remove(pending)
 
     def send_again(self, before_s: float) -> int:
-        """Send the changes again that the log took before ``before_s`` and that were not read back. Return
-        their number.
+        """Send those changes again that the log took before ``before_s`` and that were not read back since.
+        Return their number.
         """
         late = [one for one in self._sent.values() if one.sent_s is not None and one.sent_s < before_s]
         for pending in reversed(late):
@@ -228,7 +230,7 @@ class Backlog:
         self._progress = {at: progress for at, progress in self._progress.items() if at[0] != job}
 
     def _make_room(self, new_bytes: int) -> None:
-        # Adding up everything takes long where much waits, so it is done once for each 1 / 64 of the bound.
+        # Adding up everything takes long if much waits. So do it only once for each 1 / 64 of the bound.
         self._grown_bytes += new_bytes
         if self._grown_bytes * _LOOKS < self._most_bytes:
             return

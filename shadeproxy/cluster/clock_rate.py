@@ -1,7 +1,8 @@
 """The rate of this machine's clock, compared with that of the log's server.
 
 A lease is safe only if the clocks of all nodes run at about the same rate (``SLACK`` in timing.py). A node
-cannot compare its clock with those of the others, but each beat brings the time of the one server of all.
+cannot compare its clock with those of other nodes. But the answer to each beat has the time of the log's
+server, which is the same for all.
 """
 
 from collections import deque
@@ -10,11 +11,13 @@ from statistics import median
 from typing import NamedTuple
 
 MOST_APART = 0.05
-"""A rate that differs from the server's by more may differ from that of another node by twice as much."""
+"""Largest acceptable difference from the server's rate. Two nodes that both differ by this much differ from
+each other by twice as much.
+"""
 _EVERY_S = 10.0
 _APART = 6
-"""Two readings that are compared lie so many readings apart: a minute, in which one second of latency is an
-error of less than 2 %.
+"""Two readings are compared only if this many readings lie between them. That is a minute, in which one
+second of latency is an error of less than 2 %.
 """
 _READINGS = 60
 _ENOUGH = 12
@@ -28,11 +31,11 @@ class Reading(NamedTuple):
 
 
 def rate_of(readings: Sequence[Reading]) -> float | None:
-    """Return how many seconds pass by the own clock in a second of the server's, None if there are too few
-    readings to tell.
+    """Return how many seconds pass by this machine's clock in a second of the server's clock; None if there
+    are too few readings to tell.
 
-    The result is a median, so neither some slow answers nor steps of the server's clock change it: a step
-    lies between the readings of few pairs.
+    The result is a median over pairs of readings. A few slow answers do not change it, and neither does a
+    step of the server's clock, because only few pairs have the step between them.
     """
     pairs = list(zip(readings, readings[_APART:], strict=False))
     if len(pairs) < _ENOUGH:

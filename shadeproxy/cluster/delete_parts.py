@@ -1,8 +1,7 @@
 """A DeleteObjects whose keys are written by several nodes: one document for each node, and one answer for the
 client.
 
-The document is the one that the S3 listener wrote for the origin, so its form is known. Elements of answers
-are copied as they came.
+The S3 listener wrote the document, so its form is known. Elements of answers are copied unchanged.
 """
 
 import base64
@@ -65,9 +64,7 @@ async def split_delete(
 
 @dataclass(frozen=True, slots=True)
 class PartEnd:
-    """The end of one part: an answer, or the error for which there is none. ``objects``: those of the
-    part.
-    """
+    """The end of one part: its answer, or the error if there is none. ``objects``: those of the part."""
 
     objects: dict[int, Element]
     error: OriginError | None = None
@@ -124,7 +121,7 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
 
 
 def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Element]:
-    """Yield an Error element for each object that was not deleted, or of which that is not known."""
+    """Yield an Error element for each object that was not deleted, or that perhaps was not."""
     for one in objects:
         error = Element("Error")
         for name in ("Key", "VersionId"):
@@ -158,7 +155,7 @@ def _request_of(request: ForwardRequest, objects: Iterable[Element], *, quiet: b
 
 
 def _written(root: Element) -> bytes:
-    # The serialiser leaves a carriage return as it is, and a parser would read it as a line feed. Only texts
-    # of these documents can hold one, so replacing all of them is safe.
+    # The serialiser writes a carriage return as it is, and a parser would read that as a line feed. Only
+    # texts of these documents can contain one, so it is safe to replace every one.
     document: bytes = tostring(root, "utf-8")
     return _HEADING + document.replace(b"\r", b"&#13;")

@@ -1,7 +1,7 @@
 """Duties of each node towards all: it opens the log, retires nodes whose lease is over, and proposes views.
 
-Every call that is returned here is a compare-and-set at the log. So the nodes need not agree which of them
-makes the call: the first call counts, and a later one changes nothing.
+Each duty is a compare-and-set at the log: the first call counts, and later ones change nothing. So the nodes
+need not agree which of them makes it.
 """
 
 import secrets
@@ -72,7 +72,9 @@ class Duties:
 
     @property
     def hindrance(self) -> str:
-        """The reason why this node gets no lease, apart from failures of the log; "" if there is none."""
+        """The reason why this node gets no lease, other than failures of the log; "" if there is no such
+        reason.
+        """
         if self.refusal:
             return f"this proxy has no seat in the cluster: {self.refusal}"
         if self.conflict:
@@ -87,9 +89,9 @@ class Duties:
         self._seat = Seat(facts.node, seal_facts(facts, self._seals))
 
     def ask_for_distrust(self) -> int:
-        """Change this node's number of distrust, and return it. Numbers of one process grow."""
-        # It begins at random. With small numbers, a node that missed the views between the last process and
-        # this one would see the same number again.
+        """Change this node's number of distrust, and return the new number. Numbers from one process grow."""
+        # The first number is random. Small numbers would repeat: a node that missed the views in between
+        # could see the same number from this process as from the one before.
         number = (self.facts.distrust or secrets.randbits(_DISTRUST_BITS)) + 1
         self.change_facts(msgspec.structs.replace(self.facts, distrust=number))
         return number
@@ -137,14 +139,16 @@ class Duties:
             self._counts.clear()
 
     def _empty_for_long(self, now_s: float) -> bool:
-        """Return whether nodes that know an older view have had the time to propose it again."""
+        """Return whether the log has been empty for so long that a node with an older view would have
+        proposed it again.
+        """
         if not self._empty:
             self._empty, self._since_s = True, now_s
         return now_s - self._since_s >= 2 * self._timing.beat_s
 
     def _is_over(self, record: NodeRecord, answer: BeatAnswer, now_s: float) -> bool:
-        """Return whether the lease of the record's last beat is over for sure, and the log does not know that
-        yet.
+        """Return whether the lease that the record's last beat got is over for sure, while the log does not
+        know that yet.
 
         This node has seen the same beat count for longer than any lease lasts, by its own clock. The beat was
         sent before this node first saw its count, so its lease is over.
@@ -168,8 +172,8 @@ class Duties:
         own = self.facts.node
         self.refusal = self._misfit(view, records)
         if self.refusal or answer.forgotten:
-            # Ask for no seat: the other nodes of the view differ from this one in a setting, or an operator
-            # removed it.
+            # Ask for no seat: this node and the nodes of the view differ in a setting, or an operator removed
+            # this node.
             return {node: seat for node, seat in view.seats.items() if node != own}
         seats, away = dict(view.seats), dict[str, float]()
         for node, seat in view.seats.items():

@@ -1,8 +1,8 @@
 """Events: changes as the proxies of a cluster send them to each other, in MessagePack.
 
 Laws: an event of another wire version is refused, never guessed at. Scores and orders are bytes as in the
-control protocol, little-endian. Long content lies in blobs, and the event has their digests. What is decoded
-here is checked by the same calls as a control call before it changes anything.
+control protocol, little-endian. Long content lies in blobs, and the event has their digests. Before a decoded
+event changes anything, it is checked by the same calls as a control request.
 """
 
 import zlib
@@ -33,7 +33,7 @@ from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.scoreboard import Batch, Scores, check_scores
 
 WIRE = 1
-"""Version of what proxies send each other. Proxies of different versions do not share hints."""
+"""Version of the messages that proxies send each other. Proxies of different versions do not share hints."""
 
 INLINE_BYTES = 16 * 1024
 _MOST_CONTENT_BYTES = 1 << 30
@@ -76,8 +76,8 @@ class FrozenEvent(PlainChange, frozen=True):
 
 
 class ScoresEvent(PlainChange, frozen=True):
-    """Scores of one job. ``digest``: the digest of the dataset whose sample ids (u32) are in ``keys``. "":
-    ``keys`` are hashes of objects (u64).
+    """Scores of one job. ``keys``: the scored samples. If ``digest`` names a dataset, they are its sample ids
+    (u32); if it is "", they are hashes of objects (u64).
     """
 
     job: str
@@ -87,7 +87,9 @@ class ScoresEvent(PlainChange, frozen=True):
 
 
 class SignsEvent(PlainChange, frozen=True):
-    """Signs of life. ``progress``: job, rank, epoch and position. ``alive``: jobs that gave another sign."""
+    """Signs of life of jobs. ``progress``: job, rank, epoch and position. ``alive``: jobs that gave another
+    sign.
+    """
 
     progress: tuple[tuple[str, int, int, int], ...]
     alive: tuple[str, ...]
@@ -103,7 +105,7 @@ class PlaceEvent(PlainChange, frozen=True):
 
 
 class MergeEvent(PlainChange, frozen=True):
-    """Tells proxies to take from the snapshot the hints that they lack, because no event has them."""
+    """Asks each proxy to take hints that it lacks from the snapshot. No event has these hints."""
 
 
 Event = (
@@ -151,7 +153,7 @@ def dump(event: Event) -> msgspec.Raw:
 
 
 def load(body: bytes) -> Envelope:
-    """Decode an envelope. Raises PeerError for another wire version, or bytes that are none."""
+    """Decode an envelope. Raises PeerError for another wire version, or for bytes that are no envelope."""
     try:
         version = msgspec.msgpack.decode(body, type=tuple[Any, ...])[:1]
         if version != (WIRE,):
@@ -242,7 +244,9 @@ def scores_change(event: ScoresEvent, hints: HintRegistry) -> PutScores:
 def column_change(
     event: OrderEvent | FrozenEvent, data: bytes, hints: HintRegistry
 ) -> Announce | FreezeScores:
-    """Return the change of an event with a column. Any thread. Raises RequestError, PeerError."""
+    """Return the change of an event with a column, whose bytes are ``data``. Any thread may call it. Raises
+    RequestError, PeerError.
+    """
     if isinstance(event, OrderEvent):
         ids = _column(data, "<u4")
         new = hints.check_order(event.job, ids, epoch=event.epoch, rank=event.rank, offset=event.offset)

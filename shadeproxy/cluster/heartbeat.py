@@ -19,12 +19,12 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _HURRIED = 5
-"""A beat that ``hurry`` asks for, or that follows a failed one, is sent early: after 1 / n of the usual
-interval at the soonest.
+"""A beat is sent early if ``hurry`` asks for it, or if the last one failed: after 1 / n of the usual interval
+at the soonest.
 """
 _AT_ONCE = 2
-"""Most beats without a rest after another one. To open the log, to propose a view and to take the lease are
-three beats.
+"""Most beats that follow another one without a rest. Opening the log, proposing a view and taking the lease
+are three beats in a row.
 """
 _EARLY_S = 0.005
 """Seconds by which a timer may be early."""
@@ -32,9 +32,10 @@ _NO_BEAT = "no beat was answered yet"
 
 
 class Heartbeat:
-    """Sends the beats of one node. ``adopted`` is called in the same step in which an answer was adopted, and
-    ``changed`` after an answer that changed the incarnation, the views or whether the node has a lease.
-    ``lapsed`` is called when the lease ends before its time. ``counters``: counts defects.
+    """Sends the beats of one node. ``adopted`` is called in the same step of the event loop in which an
+    answer was adopted. ``changed`` is called after an answer that changed the incarnation, the views, or
+    whether the node has a lease. ``lapsed`` is called when the lease ends before its time. ``counters``:
+    counts defects.
 
     ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: the time from the
     last beat to its answer. ``clock_rate``: that of ``clock``.
@@ -70,7 +71,7 @@ class Heartbeat:
         self._task = asyncio.create_task(self._run(), name="heartbeat")
 
     async def aclose(self) -> None:
-        """Stop, and give the lease up, so that the others need not wait for it to lapse."""
+        """Stop, and give the lease up. Other nodes then need not wait until it ends by time."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -82,7 +83,7 @@ class Heartbeat:
                 await self._make(goodbye)
 
     def hurry(self) -> None:
-        """Send the next beat soon, because a change is awaited."""
+        """Send the next beat soon, because the log is about to change."""
         self._hurry.set()
 
     async def _run(self) -> None:
@@ -107,7 +108,8 @@ class Heartbeat:
         """Return when the next beat is due, unless a change hurries it. ``began_s``: when the last began."""
         soonest_s = self._soonest_s(began_s)
         if self.problem:
-            # A new life of the log stays closed for some time after the first beat that it answers.
+            # An incarnation of the log that has just begun stays closed for some time after the first beat
+            # that it answers.
             return soonest_s
         timing, duties = self.membership.timing, self.membership.duties
         return min(began_s + timing.beat_s, max(soonest_s, duties.opens_at_s + _EARLY_S))
@@ -141,13 +143,14 @@ class Heartbeat:
         now_s = self._clock()
         try:
             calls = self.membership.adopt(answer, sent_s, now_s)
-            # Distrust before any other code runs: by the next beat the other nodes learn that this node has
+            # Distrust before any other code runs. The next beat tells the other nodes that this node has
             # adopted the answer.
             self._adopted()
         except PeerError:
             raise
         except Exception:
-            # Perhaps not all was distrusted. Without a lease all is checked, and the next one trusts nothing.
+            # Perhaps not all pages were distrusted. So end the lease: without one all is checked, and under
+            # the next one nothing older is trusted.
             self.membership.lapse()
             self._lapsed()
             raise
@@ -175,7 +178,7 @@ class Heartbeat:
         return (member.inc, *views, member.leased(self._clock()))
 
     def _fail(self, error: Exception) -> None:
-        """Count a defect, and log it if it is another one than that of the beat before."""
+        """Count a defect. Log it, unless the beat before had the same one."""
         self._counters.beat_faults += 1
         problem = f"{type(error).__name__}: {error}"
         if problem != self.problem:
@@ -183,7 +186,7 @@ class Heartbeat:
         self.problem = problem
 
     def _tell(self, problem: str) -> None:
-        """Log a problem when it appears and when it is over, not with every beat."""
+        """Log a problem when it appears and when it is over, but not at every beat."""
         if problem and self.problem in {"", _NO_BEAT}:
             _log.warning("cut off from the cluster", problem=problem)
         elif self.problem and not problem:

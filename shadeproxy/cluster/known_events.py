@@ -1,8 +1,8 @@
 """Known events: the numbers of the events that were applied, so that no event counts twice.
 
-A log that lies may give an old event again. If an answer is lost, a proxy sends its event twice. The numbers
-of a node's last events are kept for each of its starts (boots); events of earlier boots are not applied any
-more.
+The log is not trusted: it may return an old event again. And a proxy sends an event twice if the answer to
+the first time was lost. For each node, the numbers of its last events are kept for its latest start (boot).
+Events of earlier boots are no longer applied.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ class KnownEvents:
         self._nodes: dict[str, _Known] = {}
 
     def has(self, node: str, boot: int, number: int) -> bool:
-        """Return whether an event was seen before, or is of an earlier boot than others."""
+        """Return whether an event was seen before, or is of an earlier boot than an event that was."""
         seen = self._nodes.get(node)
         if seen is None or boot > seen.boot:
             return False

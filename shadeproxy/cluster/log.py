@@ -1,7 +1,8 @@
 """The port to a cluster's log: the server, Redis or Valkey, that carries leases, views, events and blobs.
 
-The log may lose everything at any time. Each of its lives has an *incarnation*, and a new life starts closed:
-it grants no lease and has no view until a node opens it. Whatever was lost is published again by the nodes.
+The log may lose everything at any time. Each of its lives, from a start without data on, is an *incarnation*.
+A new one is closed: it grants no lease and has no view until a node opens it. The nodes publish again what
+was lost.
 
 The log is not trusted. Facts of nodes, events and names are sealed above this port (``signed.py``), and a
 blob is checked against its digest here. Every call is bounded by a timeout, and raises ``ClusterUnavailable``
@@ -65,9 +66,9 @@ class Beat(NamedTuple):
 class NodeRecord:
     """The log's record of one node of the views that count.
 
-    ``count`` changes with every beat that was granted and when the node enters a view, and is never used
-    twice in an incarnation. ``acked``: number of the newest view that the node has adopted. ``retired``:
-    another node proved that the lease is over. ``forgotten``: an operator removed the node.
+    ``count`` changes with every granted beat, and when the node enters a view. No value of it is used twice
+    in an incarnation. ``acked``: number of the newest view that the node has adopted. ``retired``: another
+    node proved that the lease is over. ``forgotten``: an operator removed the node.
     """
 
     node: str
@@ -113,14 +114,14 @@ class ClusterLog(Protocol):
     counters: ClusterCounters
 
     async def peek(self) -> ViewRecord:
-        """Return the newest view, and change nothing. Only a diagnosis may use it, because the view may be of
-        an incarnation that is over.
+        """Return the newest view, and change nothing. Only a diagnosis may use it: the view may belong to an
+        incarnation that is over.
         """
         ...
 
     async def beat(self, beat: Beat) -> BeatAnswer:
-        """Ask for a lease. Only nodes of the current view get one. Also record the acknowledgement, and
-        settle the view if each node that must acknowledge it has done so or is retired.
+        """Ask for a lease; only nodes of the current view get one. The beat also tells which view the node
+        has adopted. The log settles the view when each node that must adopt it has done so or is retired.
         """
         ...
 

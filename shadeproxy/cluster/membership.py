@@ -40,7 +40,9 @@ Keep = Callable[[Hashes], NDArray[np.bool_]]
 
 
 class _Change(NamedTuple):
-    """A rise of the epoch because of views. ``was``, ``now``: the settled views before and after."""
+    """A rise of the trust epoch, because views changed. ``was``, ``now``: the settled views before and
+    after.
+    """
 
     epoch: int
     view: View
@@ -49,7 +51,9 @@ class _Change(NamedTuple):
     checked_until_s: float
 
     def concerns(self, object_hash: int, node: str) -> bool:
-        """Return whether the node lost the object in the view, or gained it in the settled view."""
+        """Return whether, by this change, the node lost the object in the newest view or gained it in the
+        settled view.
+        """
         return self.view.owner(object_hash) != node or self.gained(object_hash, node)
 
     def gained(self, object_hash: int, node: str) -> bool:
@@ -57,7 +61,7 @@ class _Change(NamedTuple):
         return gone and self.now.owner(object_hash) == node
 
     def gained_from_the_absent(self, object_hash: int, node: str) -> bool:
-        """Return whether the object was gained from a node that may have writes under way."""
+        """Return whether the node gained the object from a node that may still have writes under way."""
         if not self.gained(object_hash, node):
             return False
         before = self.was.owner(object_hash) if self.was else None
@@ -65,7 +69,9 @@ class _Change(NamedTuple):
 
 
 def _keep(changes: Sequence[_Change], node: str, hashes: Hashes) -> NDArray[np.bool_]:
-    """Return for each object whether none of the changes concerns it: ``_Change.concerns``, for columns."""
+    """Return for each object whether none of the changes concerns it. It does for columns what
+    ``_Change.concerns`` does for one object.
+    """
     owned: dict[tuple[tuple[str, ...], tuple[float, ...]], NDArray[np.bool_]] = {}
 
     def owns(view: View) -> NDArray[np.bool_]:
@@ -142,8 +148,8 @@ class Membership:
         return view.id == settled.id or settled.owner(object_hash) == self.node
 
     def trusts(self, object_hash: int, epoch: int) -> bool:
-        """Return whether bytes or metadata read from the origin in ``epoch`` are still good, if the object is
-        mine.
+        """Return whether bytes or metadata that were read from the origin in ``epoch`` may still be used. The
+        object must be ``mine``.
         """
         if epoch == self.epoch:
             return True
@@ -154,16 +160,16 @@ class Membership:
         )
 
     def keep_since(self, epoch: int) -> Keep | None:
-        """Return a function that does what ``trusts`` does, for columns of objects that were trusted in
-        ``epoch``; None: trust no object.
+        """Return a function that does for columns what ``trusts`` does, for objects that were trusted in
+        ``epoch``. None: no object is trusted any more.
         """
         if epoch < self._trusted_since:
             return None
         return partial(_keep, [change for change in self._changes if change.epoch > epoch], self.node)
 
     def must_check(self, object_hash: int, now_s: float) -> bool:
-        """Return whether each read must ask the origin, because a late write of a node that is gone may still
-        reach it.
+        """Return whether each read of the object must ask the origin. It must while a write of a node that is
+        gone may still be on its way to the origin.
         """
         if now_s < self._all_checked_until_s:
             return True
@@ -181,20 +187,23 @@ class Membership:
         return max(0.0, now_s - self._unsettled_since_s)
 
     def lapse(self) -> None:
-        """End the lease before its time. Nothing that is cached now is trusted under the next one."""
+        """End the lease before its time. The next lease trusts nothing that is cached now."""
         self._lease_until_s = float("-inf")
 
     # ------------------------------------------------------------------ distrust of all nodes
 
     def ask_for_distrust(self) -> int:
-        """Ask all nodes, by a new view, to distrust what they cached; return the number to wait for."""
+        """Ask all nodes, by a new view, to distrust what they cached. Return the number to pass to
+        ``is_distrusted``.
+        """
         return self.duties.ask_for_distrust()
 
     def is_distrusted(self, number: int) -> bool:
-        """Return whether no node can still act by a view without this number."""
+        """Return whether every node has obeyed the call for distrust with this number: none can still act by
+        a view without it.
+        """
         facts = None if self.settled is None else self.settled.facts.get(self.node)
-        # If the number is higher than the last one that this process asked for, an earlier process has made
-        # it.
+        # A number above the last one that this process asked for comes from an earlier process of this node.
         return facts is not None and number <= facts.distrust <= self.duties.facts.distrust
 
     # ------------------------------------------------------------------ beats
@@ -227,7 +236,9 @@ class Membership:
         return self.duties.of_open(answer, self.view, now_s)
 
     def end(self) -> Retire | None:
-        """Give up the lease for good; return the call by which the others need not wait for it to lapse."""
+        """Give up the lease for good. Return the call that tells the others, so that they need not wait for
+        its end.
+        """
         self._lease_until_s = float("-inf")
         self._ended = True
         return Retire(self.inc, self.node, self._count) if self._count else None
@@ -243,8 +254,8 @@ class Membership:
         return View(inc, record, self._seals)
 
     def _judge_share(self, answer: BeatAnswer, sent_s: float, now_s: float) -> None:
-        """Set ``_untouched_until_s`` while this node has no seat: the others retire it no sooner than a lease
-        after it gets one.
+        """Set ``_untouched_until_s`` while this node has no seat. Until then no other node can have acted for
+        its share: a node is retired no sooner than one lease after it gets its last lease.
         """
         if answer.inc != self.inc:
             # If the lease still lasts, the node was not retired in the incarnation that is over. After a
@@ -263,7 +274,8 @@ class Membership:
         if was_view is not None and was is not None and (was_view.id, was.id) == (view.id, settled.id):
             return
         self.epoch += 1
-        # If a new node has a share in the first view that it sees, it proposed that view to an empty log.
+        # If the first view that a new node sees gives it a share, the node itself proposed that view to an
+        # empty log.
         first = was is None and self._is_new
         until_s = now_s + (0.0 if first else self.timing.late_write_s)
         self._changes.append(_Change(self.epoch, view, was, settled, until_s))

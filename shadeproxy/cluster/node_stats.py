@@ -1,4 +1,6 @@
-"""Statistics of the nodes of a cluster, asked from their listeners for other nodes, all at once."""
+"""Statistics of all nodes of a cluster. Each is asked at its listener for other nodes, all at the same
+time.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -51,7 +53,7 @@ async def ask_for_stats(
     peers: Peers, nodes: Sequence[NodeFacts], *, wait_s: float = _WAIT_S
 ) -> list[NodeStats]:
     """Return the statistics of ``nodes`` in their order. A node that does not answer in time has a
-    ``problem``. The call does not change whether reads go past a node.
+    ``problem``. A failure here does not make reads go past the node.
     """
     return list(await asyncio.gather(*(_ask(peers, facts, wait_s) for facts in nodes)))
 

@@ -2,8 +2,8 @@
 routes to the other nodes (routes.py).
 
 Laws: a lease ends by time alone, so every call that grants a right reads the clock. The first such call after
-the end voids everything that answers without a check, before it returns. A page handle asks nothing: its
-callers judge it by a ``LeaseClock``, which makes such a call.
+the end of the lease voids all page handles and the like, before it returns. Reading a ``LeaseClock`` is such
+a call, and page handles are judged by its time.
 """
 
 import asyncio
@@ -32,15 +32,18 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _LOOK_S = 0.02
 _WAIT_S = 5.0
-"""Longest wait of a write for its share. A dead proxy's share is free again sooner, with the usual lease."""
+"""Longest time for which a write waits until its object belongs to this process. A dead proxy's objects are
+free sooner, with the usual lease.
+"""
 _DISTRUST_S = 10.0
 _MOST_PLACES = 32_768
 _MOST_LAPSES = 1024
 
 
 class _Place(NamedTuple):
-    """``home``: the node that caches the object. ``reader``: see ``Routes.reader``; only a node that may be
-    one of the view uses it. ``named``: this node owns the object, while it has the lease.
+    """The nodes of one object. ``home``: the node that caches it. ``reader``: see ``Routes.reader``; only a
+    node that may have a seat in the view uses it. ``named``: True if this node owns the object while it has
+    the lease.
     """
 
     home: str | None
@@ -111,7 +114,8 @@ class OwnedObjects:
         epoch, self._epoch = self._epoch, member.epoch
         if member.epoch != epoch:
             self.counters.distrusted += 1
-            # Marking takes some milliseconds, and the others do not wait for this process.
+            # Marking takes some milliseconds, in which other processes must not answer. They do not wait for
+            # this one.
             self.lapsed()
             self._distrust(member.keep_since(epoch))
         if member.leased(self.clock()):
@@ -126,7 +130,9 @@ class OwnedObjects:
         self._show(member.lease_until_s)
 
     def lapsed(self) -> None:
-        """Let no other process answer from the cache, until the log has answered again."""
+        """Keep all other processes of this machine from answering from the cache, until the log has answered
+        again.
+        """
         self._show(-inf)
 
     def _show(self, until_s: float) -> None:
@@ -152,7 +158,7 @@ class OwnedObjects:
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
         """See ``Routes.reader``."""
         member = self._member
-        # ``_view`` is written out, because each relayed read comes here.
+        # These lines repeat ``_view``, because each relayed read comes here.
         if member is None or member.view is None or member.duties.refusal:
             return None
         return self._place(member, member.view, object_hash(ref)).reader
@@ -170,12 +176,16 @@ class OwnedObjects:
         return [facts for node, facts in member.view.facts.items() if node != member.node]
 
     def away(self) -> list[str]:
-        """Return the nodes of the newest view whose lease is over, and that have no new one yet."""
+        """Return the nodes of the newest view that are away: their lease is over, and they have no new one
+        yet.
+        """
         view = None if self._member is None else self._member.view
         return [] if view is None else [node for node, seat in view.seats.items() if seat.away]
 
     def part(self) -> float | None:
-        """Return the part of all objects that this node owns by the newest view; None if it is not of it."""
+        """Return the part of all objects that this node owns by the newest view; None if the view does not
+        have this node.
+        """
         view = self._view()
         return None if view is None or self._member is None else view.part_of(self._member.node)
 
@@ -305,7 +315,7 @@ class OwnedObjects:
 
 
 class LeaseClock:
-    """A clock by whose ``now_s`` page handles are judged: reading it voids them if the lease has ended."""
+    """The clock by which page handles are judged. Reading it voids all handles if the lease has ended."""
 
     def __init__(self, clock: Clock, ownership: OwnedObjects) -> None:
         self.wall_s = clock.now_s

@@ -1,4 +1,4 @@
-"""Plain GETs of other nodes by callbacks: sent without waiting, on an idle connection.
+"""Sends plain GETs to other nodes without waiting, on idle connections. Callbacks get the answers.
 
 An answer that is not plain is handed over to ``RelayingOrigin``, which continues it in a task.
 """
@@ -25,7 +25,7 @@ _SOURCES = {str(source): source for source in Source}
 
 
 def relayed_by(node: str, headers: Headers) -> Relayed:
-    """Return the way of an answer of ``node`` with these fields."""
+    """Return by which nodes an answer with these fields came: ``node``, and the source that it names."""
     return Relayed(node, _SOURCES.get(first_value(headers, "x-shade-cache"), Source.BYPASS))
 
 

@@ -29,15 +29,17 @@ _TIMES = 512
 _COMPUTE_EVERY = 64
 _LEAST_MEMORY_BYTES, _SPARE_BYTES = 16 << 10, 1 << 10
 MOST_MEMORY_BYTES = (1 << 20) + (16 << 10)
-"""Memory for an answer that is received as a whole. It follows the answers of late, up to this size."""
+"""Most memory for an answer that is received as a whole. How much is taken follows the sizes of recent
+answers, up to this.
+"""
 _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0, dead_link_s=10.0)
-"""A node may wait for its origin, whose time limit is half of ``read_s``, before it answers a write. If the
-network to it fails, a request ends after ``dead_link_s``, although the node may live.
+"""Before it answers a write, a node may wait for its origin, whose time limit is half of ``read_s``. If the
+network to the node fails, a request ends after ``dead_link_s``, although the node may live.
 """
 _LATE_ANSWER_S = 1.0
-"""A node that is gone may have answered while it still had its lease: that answer arrives in this time."""
+"""A node may answer just before its lease ends, and then die. Such an answer arrives within this time."""
 
 
 class PeerState(NamedTuple):
@@ -82,7 +84,7 @@ class Peer:
         self._gone = False
         self._limits: set[asyncio.Timeout] = set()
         self._users = 0
-        self._unused: asyncio.Event | None = None  # While ``aclose`` waits for the end of all uses.
+        self._unused: asyncio.Event | None = None  # Set while ``aclose`` waits for the end of all uses.
 
     def take_now(self) -> Connection | None:
         """Return an idle connection, or None if none is idle. All connections stay open until the caller puts
@@ -100,7 +102,7 @@ class Peer:
 
     async def connect(self) -> None:
         """Open one more connection, which is then idle; do nothing if all are open. Raises NotConnected."""
-        # If the pool is full, a caller that waits has the next connection closed that comes back.
+        # If the pool is full, let it close the next connection that comes back, for a caller that waits.
         if self._at is None or self._gets.pool.is_full:
             return
         self.enter()
@@ -126,8 +128,8 @@ class Peer:
 
     @asynccontextmanager
     async def while_there(self) -> AsyncIterator[None]:
-        """Raise TimeoutError out of the block if the node is gone. Only writes need that: reads have
-        ``patience_s``.
+        """Raise TimeoutError out of the block if the node is gone. Writes need this. Reads do not, because
+        they wait for ``patience_s`` only.
         """
         async with asyncio.timeout(None) as limit:
             self._limits.add(limit)
@@ -139,7 +141,7 @@ class Peer:
                 self._limits.discard(limit)
 
     def note_gone(self, gone: bool) -> None:
-        """Note whether the lease of the node is over for sure, so that it can confirm no write."""
+        """Note whether the node's lease is over for sure. Then the node cannot confirm a write any more."""
         if gone != self._gone:
             for limit in self._limits:
                 if gone:
@@ -164,8 +166,8 @@ class Peer:
         return self._clock.monotonic_s() < self._skipped_until_s
 
     def answered(self, seconds: float, size_bytes: int = 0) -> None:
-        """Note the time to the head of an answer; and the bytes of head and body, if it can be received as a
-        whole.
+        """Note the time to the head of an answer. ``size_bytes``: bytes of head and body, if the answer can
+        be received as a whole.
         """
         self._failed_s.clear()
         self._times_s[self._count % _TIMES] = seconds
@@ -249,7 +251,7 @@ class Peers:
 
     def retain(self, nodes: Collection[NodeFacts], *, away: Collection[str] = ()) -> None:
         """Close the connections to all nodes and addresses that are not among ``nodes``. Requests under way
-        end first. Writes wait no longer for these nodes, nor for those that are ``away``.
+        may end first. But writes stop waiting for these nodes, and for those that are ``away``.
         """
         kept = {(facts.node, facts.peer) for facts in nodes}
         for (node, _), peer in self._peers.items():
@@ -270,8 +272,8 @@ class Peers:
         return {peer.node: peer.state for peer in self._peers.values()}
 
     async def aclose(self) -> None:
-        """Close all connections; idempotent. Requests that are not over soon are cut off: the listeners have
-        ended all that clients wait for.
+        """Close all connections; idempotent. Requests that do not end soon are cut off: the listeners are
+        closed already, so no client waits for them.
         """
         self.retain(())
         if not self._closing:

@@ -39,8 +39,8 @@ _SCORE_STREAM_S = 3600
 _BLOB_S = 86_400
 _READ_EVENTS = 500
 _HANDLE_CLOSED: Any = RuntimeError
-"""The error that uvloop raises for a write to a connection that was reset since it was taken from the pool.
-``Retry`` does not say that it accepts errors of others.
+"""uvloop raises this error for a write to a connection that was reset after it was taken from the pool.
+``Retry`` accepts this class too, although its types do not say so.
 """
 _seats = msgspec.msgpack.Decoder(list[Seat])
 
@@ -63,7 +63,8 @@ class RedisLog:
             socket_connect_timeout=timeout_s,
             socket_timeout=None,
             socket_keepalive=True,
-            # Otherwise each new connection looks for the library's version on the disk, in the event loop.
+            # Otherwise, for each new connection, the library reads its own version from the disk in the event
+            # loop.
             driver_info=None,
             # A connection that the server closed is found when it is used, and opened again at once.
             retry=Retry(NoBackoff(), 1, (RedisConnectionError, _HANDLE_CLOSED)),
@@ -92,8 +93,8 @@ class RedisLog:
         try:
             return _beat_answer(answer)
         except (ValueError, TypeError, AttributeError, LookupError) as error:
-            # Other programs may write to this server too. A wrong value must be a failed beat, so that the
-            # next beat is still sent.
+            # Other programs may write to this server too. A wrong value must only fail this beat, so that the
+            # next one is still sent.
             raise ClusterUnavailable(
                 f"the state of the cluster in {self._address} is damaged: {error}"
             ) from error

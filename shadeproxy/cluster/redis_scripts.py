@@ -8,7 +8,8 @@ All of this state is one hash, so that Redis loses it whole or not at all, even 
 - ``beats``, ``tokens``: the last numbers given, so that none is given twice in an incarnation
 - ``n:<node>``: ``boot token count acked retired forgotten``
 
-Redis expires nothing here, because it would do so by the wall clock: the nodes find out whose lease is over.
+Redis expires none of it, because it would use the wall clock. Instead, the nodes find out whose lease is
+over.
 """
 
 _BEGIN = """

@@ -12,9 +12,11 @@ class RelayEnd(StrEnum):
     OK = "ok"
     """The node answered."""
     FALLBACK = "fallback"
-    """A read got no answer in time, or was not sent because of earlier failures: the origin was read."""
+    """A read got no answer in time, or was not sent because earlier ones failed. The origin was read
+    instead.
+    """
     MISDIRECTED = "misdirected"
-    """The node has another view. A read went to the origin, a write was not executed."""
+    """The node refused, because it has another view. A read went to the origin; a write was not executed."""
     REFUSED = "refused"
     """The node is stopping, does not accept the signature, or could not be reached for a write."""
     BROKEN = "broken"
@@ -42,7 +44,7 @@ class _Sums:
 
 
 class RelayCounts:
-    """Counts the requests that ``note`` reports, and those of workers. A process has one such object."""
+    """Counts requests to other nodes that ``note`` or workers report. A process has one such object."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, RelayEnd], _Sums] = {}

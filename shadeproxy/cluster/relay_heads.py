@@ -1,7 +1,7 @@
 """Signed heads of plain GETs for another node: the same signature as core/sigv4.py, made from fewer parts.
 
-Such a head stays the same for a second, except for path, range, request id and signature; see
-origin/signing.py, which does this for page GETs.
+Within a second, only path, range, request id and signature of such heads change. origin/signing.py does the
+same for GETs of pages.
 """
 
 import hashlib

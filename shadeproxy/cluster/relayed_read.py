@@ -45,7 +45,7 @@ async def answered_read(
 async def continued(
     read: OriginRead, resume: Callable[[Span], AbstractAsyncContextManager[OriginRead]]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body of ``read``. If it breaks off, read the rest by ``resume``, if the version has a name.
+    """Yield the body of ``read``. If it breaks off and its version has an ETag, read the rest by ``resume``.
 
     Raises OriginError, and ObjectChanged if the origin has another version by now.
     """

@@ -1,10 +1,11 @@
 """``RelayingOrigin``: sends reads and writes of objects to the nodes that own them, and all else to the
 origin.
 
-Laws: a read has two ways. If the node gives no sign in time, the origin is read, uncached, which is always
-right. If the body of a read by ``open`` breaks off, the rest of the same version is read there. A write has
-one way. It is sent once, and an error says whether it may have been executed. It waits for its node no
-longer than that node can confirm it. A request of another node is never sent to a third one.
+Laws: a read can go two ways. If the owner gives no sign in time, the origin is read without caching, which is
+always right. If the body of a read by ``open`` breaks off, the rest of the same version is read from the
+origin. A write can only go to the owner. It is sent once, and an error says whether it may have been
+executed. It waits only as long as the owner could still confirm it. A request of another node is never sent
+to a third one.
 """
 
 import asyncio
@@ -119,7 +120,7 @@ class RelayingOrigin(WrappedOrigin):
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         if request.here is not None:
             return self._delete(request) if is_delete(request) else self._write(request)
-        # All other reads go past every cache, so they need no other node.
+        # All other reads bypass every cache, so they can go straight to the origin.
         facts = self._reader(request.ref) if request.reads_current else None
         return self._inner.forward(request) if facts is None else self._read(facts, request)
 
@@ -168,7 +169,7 @@ class RelayingOrigin(WrappedOrigin):
     ) -> ForwardResponse | None:
         """Send a read to its node. Return None if the origin must be asked instead."""
         if (begun := BEGUN.get()) is not None:
-            # Only the first request of the task may use the read that callbacks began.
+            # Callbacks began one read for this task. Only the task's first request may use it.
             BEGUN.set(None)
             peer, exchange = begun.peer, begun.exchange()
         else:
@@ -215,8 +216,8 @@ class RelayingOrigin(WrappedOrigin):
 
     @asynccontextmanager
     async def _sent(self, facts: NodeFacts, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-        """Send a write to its node, once. Raises WriterUnavailable if nothing was written, OutcomeUnknown if
-        something may have been.
+        """Send a write to its node, once. Raises WriterUnavailable if certainly nothing was written,
+        OutcomeUnknown if something may have been.
         """
         name = f"The node {facts.node}, which writes this object for the cluster,"
         if not facts.peer:
@@ -257,8 +258,8 @@ class RelayingOrigin(WrappedOrigin):
         ends = [task.result() for task in running]
         for part, end in zip(parts, ends, strict=True):
             if part.writer is None and end.error is not None:
-                # The engine must know that other objects may still be deleted at the origin, so that it does
-                # not cache them now.
+                # Tell the engine that other objects of this call may still be deleted at the origin, so that
+                # it does not cache them now.
                 raise OutcomeUnknown(f"{end.error}; the others of the list may be deleted") from end.error
         yield merged(ends)
 
@@ -276,7 +277,7 @@ class RelayingOrigin(WrappedOrigin):
 
 
 def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:
-    """Return the way by which the request goes on if the node did nothing; None if the node answered it."""
+    """Return how the request continues if the node refused it; None if the node answered it."""
     if answer.status == _MISDIRECTED:
         return RelayEnd.MISDIRECTED
     return RelayEnd.REFUSED if first_value(answer.headers, REFUSED_FIELD) else None
@@ -302,7 +303,7 @@ def _passed_on(answer: ForwardResponse, tally: _Sent) -> ForwardResponse:
 
 
 async def _tallied(chunks: AsyncIterator[bytes], tally: _Sent) -> AsyncGenerator[bytes, None]:
-    # The connection's own context closes ``chunks``.
+    # The connection's own context closes ``chunks``, so this function need not.
     try:
         async for chunk in chunks:
             tally.bytes += len(chunk)

@@ -22,8 +22,9 @@ _MASK = (1 << 64) - 1
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _LN2 = 0.6931471805599453
 _BITS = 26
-"""u is a multiple of 2^-26. So two of them differ in their logarithm by at least 1.4e-8, and the error of the
-computed one is below 1e-9: it rises strictly with u, and equal weights give the same owners by u itself.
+"""u is a multiple of 2^-26. So the logarithms of two values differ by at least 1.4e-8, while the error of a
+computed one is below 1e-9. The computed logarithm therefore rises strictly with u, and nodes of equal weight
+may be compared by u itself.
 """
 _ODD = tuple(1.0 / power for power in range(15, 0, -2))
 """Coefficients of artanh(s) / s = 1 + s^2/3 + s^4/5 + ..., highest power first; |s| is at most 1/3."""

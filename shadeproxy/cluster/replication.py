@@ -4,9 +4,9 @@ A change is checked, published, and applied when its event is read back, here as
 progress are applied at once and published together a little later; scores are applied again when they come
 back, so that the latest score by the order of the log stays at every proxy.
 
-Laws: no call waits for a log that does not answer: the change is then applied here alone, and published when
-the log answers again. An event counts only if a proxy of this cluster sealed it, and only once.
-A proxy that finds another origin, version or secret in the log shares nothing, and says so.
+Laws: no call waits for a log that does not answer. Its change is then applied at this proxy alone, and
+published when the log answers again. An event counts only if a proxy of this cluster sealed it, and only
+once. A proxy that finds another origin, version or secret in the log shares nothing, and says so.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _WAIT_S = 0.5
-_FREEZE_S = 5.0  # A longer wait: ranks that draw from different frozen columns read different epochs.
-_BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, long content is applied here alone at first.
+_FREEZE_S = 5.0  # Long, because ranks that draw from different frozen columns read different epochs.
+_BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, long content is first applied at this proxy alone.
 _READ_S = 1.0
 _MOST_STREAMS = 1024
 _AGAIN_S = 0.25
@@ -56,7 +56,7 @@ _LOST_AFTER_S = 3.0
 
 
 class Replication:
-    """Shares the hints of one proxy. ``reached``: position up to which it had applied all changes before."""
+    """Shares the hints of one proxy. ``reached``: position up to which an earlier process applied changes."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Replication:
                     self.backlog.add_progress(job, rank, progress)
                 return None
             case FreezeScores() if np.isnan(change.column).all():
-                return self._applier.apply(change, here=True)  # An empty column is not frozen.
+                return self._applier.apply(change, here=True)  # An empty column needs no event.
             case PutDataset(dataset) if self._followed.shared.get(dataset.name) == dataset.digest:
                 return self._applier.apply(change, here=True)
             case PutJob() if change.dataset is not None:
@@ -144,8 +144,8 @@ class Replication:
         return await self._send(change, await asyncio.get_running_loop().run_in_executor(pool, make))
 
     async def _send(self, change: Any, packed: Packed) -> Any:
-        """Publish a change, and return its result when its event has come back; apply it here alone if it
-        does not come back in time.
+        """Publish a change, and return its result when its event has come back. If it does not come back in
+        time, apply the change at this proxy alone.
         """
         if self.refusal:
             return self._applier.apply(change, here=True)
@@ -208,7 +208,7 @@ class Replication:
                 await self._clock.sleep(_READ_S)
 
     def _lose(self, name: str, error: ShadeProxyError, *, is_new: bool) -> None:
-        """Answer all calls that wait. The proxy is cut off if it cannot read the log."""
+        """Answer all calls that wait, as the log failed. If it cannot be read, the proxy is now cut off."""
         if name == "read":
             self._in_touch = False
         if is_new and self._joined:
@@ -239,7 +239,7 @@ class Replication:
         self._gain_touch()
 
     async def _catch_up(self, end: tuple[int, ...]) -> None:
-        """Apply the purges that this proxy has missed: they are no part of a snapshot."""
+        """Apply the purges that this proxy has missed while it was away. A snapshot does not contain them."""
         position = self._reached_before
         while position and order_of_position(position) < end:
             entries = await self._log.read({STREAM: position}, 0.0)
@@ -294,7 +294,7 @@ class Replication:
         this_boot = own and envelope.boot == self._node.boot
         pending = self.backlog.find(envelope.number) if this_boot else None
         try:
-            # The log may fail here; the event is then read again.
+            # The log may fail here. The event is then read once more.
             decoded: Any = None if pending is not None else await self._applier.decode(event)
         except (RequestError, PeerError) as error:
             self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
@@ -321,7 +321,7 @@ class Replication:
         return True
 
     def _apply_own(self, pending: Pending) -> None:
-        """Apply a change of this proxy, and answer its call. Repeat a change that was applied here alone."""
+        """Apply a change of this proxy, and answer its call. Repeat it if it was applied alone before."""
         waits, change = not pending.answer.done(), pending.change
         if change is None or not (waits or (change := _again(change)) is not None):
             return
@@ -389,9 +389,9 @@ class Replication:
 
 
 def _again(change: Any) -> Any:
-    """Return the change to repeat after it was applied here alone; None if it must not be repeated."""
+    """Return what to repeat of a change that was applied alone before; None: nothing."""
     if isinstance(change, PutJob):
-        return msgspec.structs.replace(change, begins=None)  # The second time must not begin another run.
+        return msgspec.structs.replace(change, begins=None)  # The run began the first time.
     return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
 
 

@@ -1,8 +1,8 @@
 """Seals: proof that bytes from the log were written by a node that knows ``cluster.secret``.
 
 A seal binds the body to its cluster and to a purpose, so that a sealed event cannot pass for the facts of a
-node, or an event of one stream for an event of another. It does not hide the body, and does not show that a
-body is sent a second time: numbers inside the body must show that.
+node, or an event of one stream for an event of another. A seal does not hide the body. It also does not show
+that a body was sent before; numbers inside the body must show that.
 """
 
 import hmac

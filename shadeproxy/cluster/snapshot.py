@@ -1,9 +1,9 @@
 """Snapshots: all shared hints at one position of the log, for proxies that join and for a log that lost all.
 
-Laws: a snapshot has the state after the events up to its positions, and at most a part of the changes by
-later events; a proxy that then applies the later events has all changes. Its bytes are blobs whose digests
-are in a sealed name. A proxy that joins prefers the snapshot to the hints that it remembers. A proxy that was
-there all the time takes from it only the hints that it lacks.
+Laws: a snapshot contains all changes by events up to its positions, and perhaps some by later events. A proxy
+that takes it and then applies all later events has every change. Its bytes are blobs whose digests are in a
+sealed name. A proxy that joins prefers the snapshot to the hints that it remembers. A proxy that was there
+all the time takes from it only the hints that it lacks.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """A pinned prefix."""
+    """A prefix that a call has pinned."""
 
     bucket: str
     prefix: str
@@ -60,8 +60,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NamedSnapshot(NamedTuple):
-    """A named snapshot. ``is_own``: this proxy has just written it. ``after``: the positions of this proxy's
-    own snapshot.
+    """A snapshot that has the cluster's name for snapshots. ``is_own``: this proxy has just written it.
+    ``after``: the positions of this proxy's own snapshot.
     """
 
     sealed: bytes
@@ -129,8 +129,8 @@ class Snapshots:
         *,
         instead_of: bytes | None,
     ) -> NamedSnapshot:
-        """Store a snapshot of now, and name it if the name still has ``instead_of``. Return the snapshot that
-        has the name then. Raises ClusterUnavailable.
+        """Store a snapshot of the present hints. Give it the name for snapshots if that name still has the
+        value ``instead_of``. Return the snapshot that then has the name. Raises ClusterUnavailable.
         """
         after, taken = dict(after), [(item, self._take(item)) for item in self.items()]
         items = []
@@ -189,9 +189,9 @@ class Snapshots:
             raise PeerError(f"the snapshot cannot be decoded: {error}") from None
 
     async def merge(self, snapshot: Snapshot, *, joins: bool, without: Container[Item]) -> list[str]:
-        """Take what the hints lack; if this proxy ``joins``, also what the snapshot has in another form.
-        Leave out the datasets and jobs ``without``. Return the jobs whose orders must be built again. Raises
-        ClusterUnavailable.
+        """Take from the snapshot the hints that this proxy lacks. If this proxy ``joins``, also replace hints
+        that are different in the snapshot. Leave out the datasets and jobs ``without``. Return the jobs whose
+        orders must be built again. Raises ClusterUnavailable.
         """
         unbuilt = set()
         for kind, name, content in snapshot.items:

@@ -25,7 +25,7 @@ from shadeproxy.hints.registry import HintRegistry
 
 _log = structlog.get_logger(__name__)
 STREAM = "k"
-"""The stream of all changes but scores."""
+"""The stream of all changes except scores."""
 
 _LOOK_S = 5.0
 _SNAPSHOT_S = 60.0

@@ -36,15 +36,15 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster, seen by ``node``. ``name`` "": there is none, and all else is empty.
 
-    ``view``, ``settled``: numbers of the newest view, and of the last one that no node can still act against;
-    0: none. ``lease_s``: seconds that are left of this node's lease. ``problem``: why the last beat got no
-    usable answer. ``refusal``: why this node asks for no place in the view. ``conflict``: another living
-    process has this node's id. ``forgotten``: an operator removed this node. ``round_trip_s``: time of the
-    last beat. ``pages``: "owned" if each object is cached by one node, "local" if each node keeps its own
-    cache. ``cut_off``: the log has not answered for a lease. ``distrusted``: how often this node had to
-    distrust what it cached, all or a part of it. ``drained``: this node was asked to give up its share.
-    ``moving``: the weight that this node asks for does not count in all views yet. ``late``: nodes for whose
-    adoption the newest view waits.
+    ``view``: number of the newest view. ``settled``: number of the last view for which no node can still act
+    by an older one. 0: there is none. ``lease_s``: seconds that are left of this node's lease. ``problem``:
+    why the last beat got no usable answer. ``refusal``: why this node asks for no place in the view.
+    ``conflict``: another living process has this node's id. ``forgotten``: an operator removed this node.
+    ``round_trip_s``: time of the last beat. ``pages``: "owned" if each object is cached by one node, "local"
+    if each node keeps its own cache. ``cut_off``: the log has not answered for a lease. ``distrusted``: how
+    often this node had to distrust what it cached, all or a part of it. ``drained``: this node was asked to
+    give up its share. ``moving``: this node has asked for another weight, which does not count everywhere
+    yet. ``late``: nodes that have not adopted the newest view yet.
     """
 
     name: str = ""
@@ -147,14 +147,14 @@ class ClusterStatus:
         )
 
     def shared_view(self) -> View | None:
-        """Return the newest view, by which clients may call the nodes that keep what they read. None: nodes
-        keep pages of their own, or none is known.
+        """Return the newest view, by which clients may call directly the node that caches what they read.
+        None: each node caches for itself, or no view is known.
         """
         member = self._heartbeat.membership
         return None if self._owned is None or member.duties.refusal else member.view
 
     async def forget(self, node: str) -> ClusterSummary:
-        """Remove a node from the view without waiting for it to come back; it stays out until its process
+        """Remove a node from the view at once, although it may come back. It stays removed until its process
         restarts. Raises UnknownName, ClusterUnavailable.
         """
         member = self._heartbeat.membership
@@ -181,8 +181,8 @@ class ClusterStatus:
 
     def drain(self, *, drain: bool) -> ClusterSummary:
         """Ask for a view in which this node has no share. With ``drain`` False, ask for its share again.
-        ``moving`` is True until that view counts. The node stays drained until this is undone, or until its
-        process ends. Raises Conflict.
+        Until that view counts, ``moving`` is True. A node stays drained until a call asks for its share
+        again, or its process ends. Raises Conflict.
         """
         duties = self._heartbeat.membership.duties
         if drain:

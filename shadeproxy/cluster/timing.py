@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 SLACK = 1.25
-"""Leases that others wait before they call a lease over, so that clocks may differ in rate by 10 %."""
+"""Number of leases for which other nodes wait before they take a lease for over. With this number, clocks may
+differ in rate by 10 %.
+"""
 BEATS = 3
 """Beats that are sent during one lease."""
 
@@ -11,8 +13,8 @@ BEATS = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """``lease_s``: length of a lease. ``leave_after_s``: how long a node that is away keeps its share.
-    ``failover_s``: how much longer a new incarnation of the log stays closed. ``late_write_s``: how long a
-    write may take to reach the origin after its writer's death.
+    ``failover_s``: how much longer a new incarnation of the log stays closed, so that an old server has
+    stopped. ``late_write_s``: how long a write may take to reach the origin after its writer's death.
     """
 
     lease_s: float = 3.0

@@ -87,8 +87,8 @@ class View:
     def distrusts(self, before: "View") -> bool:
         """Return whether a node asks all others to distrust what they cached, and did not ask in ``before``.
 
-        If a node's number is 0 again, or the node is gone, its process has ended, and all nodes obeyed the
-        number before.
+        A node's number is 0 again when its process has ended. Then, or if the node is gone, all nodes have
+        already obeyed its former number.
         """
         numbers = {node: facts.distrust for node, facts in before.facts.items()}
         return any(

@@ -1,7 +1,7 @@
-"""The routes to the other nodes in a worker: a process of this node that takes part in no protocol.
+"""The routes to the other nodes, as a worker knows them. A worker takes no part in the cluster's protocol.
 
-Law: routes may be old. A node that no longer caches an object refuses its reads, and the coordinator then
-reads it.
+Law: routes may be old. A node that no longer caches an object refuses to read it; then the coordinator finds
+the right way.
 """
 
 from typing import NamedTuple
@@ -17,8 +17,8 @@ _MOST_HOMES = 32_768
 
 
 class RoutesRecord(NamedTuple):
-    """A view as the coordinator sends it to workers: incarnation and record. ``asks``: whether other nodes
-    may be asked.
+    """A view as the coordinator sends it to workers: its incarnation and its record. ``asks``: whether reads
+    may go to other nodes.
     """
 
     inc: str
