@@ -28,10 +28,12 @@ def tree(tmp_path):
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
     package, policy = tmp_path / "shadeproxy" / "api" / "s3", tmp_path / "shadeproxy" / "policy"
-    package.mkdir(parents=True)
-    policy.mkdir()
-    for parent in (package, *package.parents[:2], policy):
+    core = tmp_path / "shadeproxy" / "core"
+    for parent in (package, policy, core):
+        parent.mkdir(parents=True)
+    for parent in (package, *package.parents[:2], policy, core):
         (parent / "__init__.py").touch()
+    (core / "_heads.pyx").write_text("cdef int ONE = 1\n")
     (policy / "_kernels.pyx").write_text("cpdef int thrice(int one):\n    return 3 * one\n")
     (package / "_blocks.pxi").write_text("cdef int TWO = 2\n")
     (package / "_sending.pxi").write_text("cdef int NONE = 0\n")
@@ -85,10 +87,11 @@ def test_a_wheel_holds_the_compiled_module_and_the_tree_stays_as_it_was(tree):
     ("broken", "whole"),
     [("policy/_kernels", "api/s3/_request_cache"), ("api/s3/_request_cache", "policy/_kernels")],
 )
-def test_a_module_that_cannot_be_compiled_leaves_the_other(tree, broken, whole):
+def test_a_module_that_cannot_be_compiled_leaves_the_others(tree, broken, whole):
     (tree / "shadeproxy" / f"{broken}.pyx").write_text("cdef (\n")
     names, wheel, stderr, new = build(tree)
-    assert [name for name in names if name.endswith(".so")] == [f"shadeproxy/{whole}{SUFFIX}"]
+    modules = {f"shadeproxy/{one}{SUFFIX}" for one in (whole, "core/_heads")}
+    assert {name for name in names if name.endswith(".so")} == modules
     assert not wheel.endswith("-any.whl")
     assert new == set()
     (line,) = [line for line in stderr.splitlines() if line.startswith("shadeproxy: ")]
@@ -106,7 +109,8 @@ def test_a_pure_wheel_is_for_all_machines_and_has_no_module(tree):
 def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled(tree):
     module = tree / "shadeproxy" / "api" / "s3" / f"_request_cache{SUFFIX}"
     kernels = tree / "shadeproxy" / "policy" / f"_kernels{SUFFIX}"
-    for older in (module, kernels):
+    heads = tree / "shadeproxy" / "core" / f"_heads{SUFFIX}"
+    for older in (module, kernels, heads):
         older.write_text("an older one")
     _, _, _, new = build(tree, version="editable")
     assert new == set()
