@@ -19,3 +19,14 @@ class HeadReader(Generic[_Head]):
 def render(
     start: str, headers: Headers, *, id2: str, request_id: str, date: str, source: str
 ) -> bytes | None: ...
+def render_whole(
+    headers: Headers,
+    etag: str,
+    size: int,
+    checksums: bool,
+    *,
+    id2: str,
+    request_id: str,
+    date: str,
+    source: str,
+) -> bytes | None: ...

@@ -228,3 +228,30 @@ def render(str start, tuple headers, *, str id2, str request_id, str date, objec
             return None
         has_length = has_length or _is(<object>PyTuple_GET_ITEM(field, 0), b"content-length", 14)
     return OUT.ended(id2, request_id, date, source) if has_length else None
+
+
+def render_whole(
+    tuple headers, str etag, Py_ssize_t size, bint checksums, *, str id2, str request_id, str date, object source
+):
+    """Return the head of a 200 for a whole object with ``headers``; None as ``render``."""
+    cdef tuple field
+    cdef object name
+    OUT.size = 0
+    OUT.add(b"HTTP/1.1 200 OK\r\n", 17)
+    for field in headers:
+        name = <object>PyTuple_GET_ITEM(field, 0)
+        if not PyUnicode_CheckExact(name) or not PyUnicode_IS_COMPACT_ASCII(name) or _is_own(name):
+            return None
+        if (
+            _is(name, b"accept-ranges", 13) or _is(name, b"content-length", 14) or _is(name, b"content-range", 13)
+            or _is(name, b"etag", 4)
+            or (not checksums and PyUnicode_GET_LENGTH(name) >= 15
+                and not strncasecmp(<const char*>PyUnicode_DATA(name), b"x-amz-checksum-", 15))
+        ):
+            continue
+        OUT.add_field(name, <object>PyTuple_GET_ITEM(field, 1))
+    OUT.add(b"Accept-Ranges: bytes\r\n", 22)
+    if etag:
+        OUT.add_field("ETag", etag)
+    OUT.add_field("Content-Length", str(size))
+    return OUT.ended(id2, request_id, date, source)

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from shadeproxy.core.errors import OriginError
-from shadeproxy.core.types import Intent, is_strong_etag
+from shadeproxy.core.types import Intent, ObjectRef, is_strong_etag
 from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.link import LinkSlot
-from shadeproxy.origin.receiver import Dead, Surplus
+from shadeproxy.origin.receiver import Dead, Receiver, Surplus
 from shadeproxy.origin.s3pages import (
     Exchange,
     PageGets,
@@ -70,6 +70,36 @@ class CountsReads(Protocol):
         ...
 
 
+class PlainRead(Receiver, Protocol):
+    """A read of a whole object that keeps its slot and its connection itself, as ``CallbackRead`` does."""
+
+    slot: str | None
+    connection: Connection | None
+    head: Head | None
+    is_timed: bool
+    """True if the time until its first byte is counted."""
+    is_aborted: bool
+    length: int
+    started_s: float
+
+    @property
+    def summing(self) -> None:
+        """See ``CallbackRead.summing``."""
+        ...
+
+    def refuse(self) -> None:
+        """See ``CallbackRead.refuse``."""
+        ...
+
+    def complete(self) -> None:
+        """See ``CallbackRead.complete``."""
+        ...
+
+    def abort(self) -> None:
+        """See ``CallbackRead.abort``."""
+        ...
+
+
 class CallbackReads:
     """Reads pages by callbacks. ``gets`` sends the GETs, ``limited`` gives the slots, and ``counted`` counts
     the reads.
@@ -82,7 +112,7 @@ class CallbackReads:
         self.gets = gets
         self.limited = limited
         self.counted = counted
-        self.received: list[CallbackRead] = []
+        self.received: list[CallbackRead | PlainRead] = []
         """Reads whose last byte came in this turn of the loop."""
         self._started = 0
 
@@ -99,6 +129,39 @@ class CallbackReads:
             self.limited.give(slot)
             return None
         return read
+
+    def take(self, ref: ObjectRef, read: PlainRead) -> bool:
+        """Take a slot and a connection for ``read``, which fetches all of an object with the proxy's own
+        credentials. Return False, with nothing taken, if it would have to wait or to connect.
+        """
+        slot = self.limited.take_now(Intent.DEMAND)
+        if slot is None:
+            return False
+        connection = self.gets.take(ref)
+        if connection is None:
+            self.limited.give(slot)
+            return False
+        self._started += 1
+        read.slot, read.connection, read.is_timed = slot, connection, not self._started % _TIMED
+        return True
+
+    def give_back(self, read: PlainRead) -> None:
+        """Give back what ``take`` took, if anything, for a read that does not begin."""
+        if read.connection is not None and read.slot is not None:
+            self.gets.pool.put_back(read.connection)
+            self.limited.give(read.slot)
+
+    def ask(self, ref: ObjectRef, read: PlainRead, request_id: str) -> None:
+        """Send the request of ``read``, which is its receiver. ``request_id``: the id of its client's."""
+        assert read.connection is not None, "taken"
+        read.connection.start(self.gets.whole(ref, request_id), read)
+
+    def note_received(self, read: "CallbackRead | PlainRead") -> None:
+        """End ``read``, whose last byte has come, in the next turn of the loop."""
+        received = self.received
+        if not received:
+            asyncio.get_running_loop().call_soon(self.finish)
+        received.append(read)
 
     def close(self, handed: HandedOver) -> None:
         """Release the slot and the exchange of a read that was handed over, unless a wrapper took them."""
@@ -134,7 +197,7 @@ class CallbackReads:
                 if read.connection is not None:
                     read.refuse()
                 elif not read.is_aborted:
-                    read.sink.complete()
+                    read.complete()
             except Exception as error:  # noqa: BLE001 - a bug in one read must not keep what the others hold
                 context = {"message": "a read by callbacks failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
@@ -218,10 +281,11 @@ class CallbackRead:
 
     def received(self) -> None:
         """See ``Receiver.received``."""
-        received = self._reads.received
-        if not received:
-            asyncio.get_running_loop().call_soon(self._reads.finish)
-        received.append(self)
+        self._reads.note_received(self)
+
+    def complete(self) -> None:
+        """End a read that has all bytes, which are right."""
+        self.sink.complete()
 
     def failed(self, error: Exception) -> None:
         """See ``Receiver.failed``."""

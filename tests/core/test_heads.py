@@ -4,10 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shadeproxy.api.s3.errors import HOST_ID
 from shadeproxy.api.s3.exchange import fast_head
-from shadeproxy.api.s3.semantics import Answer
+from shadeproxy.api.s3.response import http_date
+from shadeproxy.api.s3.semantics import Answer, answer_read
 from shadeproxy.core import heads
-from shadeproxy.core.types import Source, Span
+from shadeproxy.core.types import ObjectMeta, Source, Span
+from shadeproxy.engine.base import NO_CONDITIONS
 from shadeproxy.origin.http1 import BadAnswer, parse_head
 
 pytestmark = pytest.mark.skipif(not heads.COMPILED, reason="nothing is compiled")
@@ -91,6 +94,29 @@ def test_a_usual_head_is_read_without_python(monkeypatch):
 def test_heads_of_answers_to_clients(status, fields):
     one, other = both(lambda: fast_head(Answer(status, fields, Span(0, 1)), method="GET", **OWN))
     assert one == other
+
+
+@given(headers, st.just('"e"') | st.just("") | texts, st.integers(0, 2**40), st.booleans())
+def test_heads_of_whole_objects(fields, etag, size, checksums):
+    meta = ObjectMeta(etag, size, fields)
+    head = heads.render_whole(
+        fields,
+        etag,
+        size,
+        checksums,
+        id2=HOST_ID,
+        request_id="0123456789ABCDEF",
+        date=http_date(10**9),
+        source=Source.ORIGIN,
+    )
+    _, other = both(
+        lambda: fast_head(
+            answer_read(meta, method="GET", range_field=None, conditions=NO_CONDITIONS, checksums=checksums),
+            method="GET",
+            **OWN,
+        )
+    )
+    assert head in {None, other}
 
 
 def test_usual_heads_are_rendered_without_python(monkeypatch):

@@ -46,6 +46,9 @@ class PlainReads:
         """Counts reads whose clients have left."""
         self._new_reading = new_reading
         self.page_size = self._filler.page_size
+        self.take = self._filler.take_now
+        """See ``FlightFiller.take_now``."""
+        self.detached = fills.detached
         self.readings = 0
         """Number of reads of the engine, plain or not, that are open."""
 
@@ -101,9 +104,9 @@ class PlainReads:
         flight.followers.remove(read)
         self._flights.leave(flight, served=served)
 
-    def reading_of(self, flight: Flight, job: JobContext | None, deadline: Deadline | None) -> EngineReading:
+    def reading_of(self, request: ReadRequest, flight: Flight, deadline: Deadline | None) -> EngineReading:
         """Return the reading of a client that waits for ``flight`` by a read that is not plain any more."""
-        reading = self._new_reading(ReadRequest(flight.ref, job=job))
+        reading = self._new_reading(request)
         reading.adopt(flight, deadline)
         return reading
 

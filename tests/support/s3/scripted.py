@@ -333,7 +333,7 @@ async def set_up(
         await proxy.start()
     (reads,) = made
     setup = Setup(proxy, server, engines[0], reads, settings, by_callbacks)
-    begin = reads.start
+    begin, ask = reads.start, reads.ask
 
     def start(wanted: Any, *args: Any) -> Any:
         read = begin(wanted, *args)
@@ -341,7 +341,11 @@ async def set_up(
             setup.started.append(f"/{wanted.ref.bucket}/{wanted.ref.key}")
         return read
 
-    reads.start = start  # type: ignore[method-assign]
+    def asks(ref: ObjectRef, *args: Any) -> None:
+        ask(ref, *args)
+        setup.started.append(f"/{ref.bucket}/{ref.key}")
+
+    reads.start, reads.ask = start, asks  # type: ignore[method-assign]
     try:
         yield setup
     finally:
