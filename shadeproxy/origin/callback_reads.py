@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from shadeproxy.core.errors import OriginError
-from shadeproxy.core.types import Intent, ObjectRef, is_strong_etag
+from shadeproxy.core.types import SHARED, Intent, ObjectRef, is_strong_etag
 from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer, Head
@@ -28,6 +28,8 @@ from shadeproxy.origin.s3pages import (
 from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, damage_of
 
 _READABLE = frozenset({200, 206})
+_WHOLE = Wanted(ObjectRef("", ""), None, None, SHARED)
+"""The GET of a plain read, for any object."""
 _TIMED = 32
 """One read in this many is timed until its first byte: the mean needs no more (docs/adr/0048). Reads are
 counted when they start. If answers were counted, the slowest of 32 reads that start together would be timed.
@@ -130,31 +132,28 @@ class CallbackReads:
             return None
         return read
 
-    def take(self, ref: ObjectRef, read: PlainRead) -> bool:
-        """Take a slot and a connection for ``read``, which fetches all of an object with the proxy's own
-        credentials. Return False, with nothing taken, if it would have to wait or to connect.
+    def take(self, ref: ObjectRef, read: PlainRead, request_id: str) -> bytes | None:
+        """Take a slot and a connection for ``read``, which fetches all of ``ref`` with the proxy's own
+        credentials, and return its request. Return None, with nothing taken, if it would have to wait or to
+        connect. ``request_id``: the id of the client's request.
         """
         slot = self.limited.take_now(Intent.DEMAND)
         if slot is None:
-            return False
-        connection = self.gets.take(ref)
-        if connection is None:
+            return None
+        prepared = self.gets.prepare(ref, _WHOLE, request_id)
+        if prepared is None:
             self.limited.give(slot)
-            return False
+            return None
         self._started += 1
-        read.slot, read.connection, read.is_timed = slot, connection, not self._started % _TIMED
-        return True
+        read.slot, read.is_timed = slot, not self._started % _TIMED
+        read.connection, request = prepared
+        return request
 
     def give_back(self, read: PlainRead) -> None:
         """Give back what ``take`` took, if anything, for a read that does not begin."""
         if read.connection is not None and read.slot is not None:
             self.gets.pool.put_back(read.connection)
             self.limited.give(read.slot)
-
-    def ask(self, ref: ObjectRef, read: PlainRead, request_id: str) -> None:
-        """Send the request of ``read``, which is its receiver. ``request_id``: the id of its client's."""
-        assert read.connection is not None, "taken"
-        read.connection.start(self.gets.whole(ref, request_id), read)
 
     def note_received(self, read: "CallbackRead | PlainRead") -> None:
         """End ``read``, whose last byte has come, in the next turn of the loop."""

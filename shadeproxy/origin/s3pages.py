@@ -27,7 +27,7 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import REQUEST_ID
-from shadeproxy.core.types import ENDLESS, SHARED, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint
 from shadeproxy.origin.base import Arrived, HandedOver, OriginRead, PassOn, Wanted
@@ -43,7 +43,6 @@ from shadeproxy.origin.tls_failure import why_tls_failed
 
 _PIECE_BYTES = 64 << 10
 _PORTS = {"http": 80, "https": 443}
-_WHOLE = Wanted(ObjectRef("", ""), None, None, SHARED)  # The same GET for every object.
 FAILURES = (BadAnswer, Broken, Surplus, OSError)
 
 CredentialsOf = Callable[[Upstream], Awaitable[Credentials | None]]
@@ -101,40 +100,31 @@ class PageGets:
 
         The caller must put the connection back.
         """
+        prepared = self.prepare(wanted.ref, wanted, REQUEST_ID.get())
+        if prepared is None:
+            return None
+        connection, request = prepared
+        connection.start(request, receiver)
+        return connection
+
+    def prepare(self, ref: ObjectRef, wanted: Wanted, request_id: str) -> tuple[Connection, bytes] | None:
+        """Return an idle connection, which the caller must put back, and the request for ``ref``, as
+        ``wanted`` but for its object. Return None if that would have to wait. ``request_id``: see ``render``.
+        """
         provider = self._provider_of(wanted.upstream)
         if provider is None or not provider.is_ready:
             return None
         try:
-            target = self._endpoint.target(wanted.ref)
+            target = self._endpoint.target(ref)
         except InvalidRequest:
             return None
         connection = self.pool.take_now(self._peers.get(target.origin) or self._peer(target.origin))
-        if connection is not None:
-            request = self._heads.render(
-                target, wanted, provider.current, now_s=self.clock.now_s(), request_id=REQUEST_ID.get()
-            )
-            connection.start(request, receiver)
-        return connection
-
-    def take(self, ref: ObjectRef) -> Connection | None:
-        """Return an idle connection to the server of ``ref``, for a request with the proxy's own credentials.
-        Return None if that would have to wait.
-        """
-        provider = self._provider_of(SHARED)
-        peer = None if provider is None or not provider.is_ready else self.peer_of(ref)
-        return None if peer is None else self.pool.take_now(peer)
-
-    def whole(self, ref: ObjectRef, request_id: str) -> bytes:
-        """Return the request for all of ``ref``, after ``take``."""
-        provider = self._provider_of(SHARED)
-        assert provider is not None, "ready"
-        return self._heads.render(
-            self._endpoint.target(ref),
-            _WHOLE,
-            provider.current,
-            now_s=self.clock.now_s(),
-            request_id=request_id,
+        if connection is None:
+            return None
+        request = self._heads.render(
+            target, wanted, provider.current, now_s=self.clock.now_s(), request_id=request_id
         )
+        return connection, request
 
     def peer_of(self, ref: ObjectRef) -> Peer | None:
         """Return the server that has ``ref``; None if no request can name ``ref``."""

@@ -125,9 +125,9 @@ class PlainMiss:
         inside = REQUEST_ID.set(self.request_id)
         whose = CLIENT.set(client_of(self._outlet, asked.call.identity))
         READER.set(job or ref)
-        flight = None
+        request = flight = None
         try:
-            if reads.take(ref, self):
+            if (request := reads.take(ref, self, self.request_id)) is not None:
                 self._hashed = hashed = object_hash(ref)
                 flight = misses.plain.begin(ref, hashed, job, self, self)
         except Exception:  # noqa: BLE001 - nothing was sent: the general read meets it again
@@ -135,12 +135,12 @@ class PlainMiss:
         finally:
             REQUEST_ID.reset(inside)
             CLIENT.reset(whose)
-        if flight is None:
+        if flight is None or request is None or self.connection is None:
             reads.give_back(self)
             return False
         self._flight = flight
         try:
-            reads.ask(ref, self, self.request_id)
+            self.connection.start(request, self)
         except Exception:  # noqa: BLE001 - a task asks again
             self.failed(Broken())
         return True

@@ -67,7 +67,8 @@ class PlainRead:
         """Begin to read the object with the hash ``hashed``. Return False, with nothing done, if the read is
         not plain.
         """
-        flight = self._reads.plain.begin(ref, hashed, job, self, self)
+        plain = self._reads.plain
+        flight = plain.begin(ref, hashed, job, self, self) if plain.is_new(ref, hashed) else None
         if flight is None:
             return False
         self._flight, self._hashed, self._job = flight, hashed, job
