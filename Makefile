@@ -16,10 +16,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 INSTALL := $(PIP) install --constraint constraints.txt
 CODE := shadeproxy sdk tests bench hatch_build.py .ci/dist.py
 # What an install compiles, and what does it; pip keeps to itself why it could not.
-COMPILED := hatch_build.py $(wildcard $(foreach room,api/s3 core policy,shadeproxy/$(room)/*.pyx shadeproxy/$(room)/*.pxi))
+COMPILED := hatch_build.py $(wildcard $(foreach room,api/s3 core policy engine/index,$(foreach kind,pyx pxi,shadeproxy/$(room)/*.$(kind))))
 LANE := $(BIN)/python -c 'from shadeproxy.api.s3 import COMPILED; from shadeproxy.core import heads; \
-from shadeproxy.policy import kernels; COMPILED and heads.COMPILED and kernels.COMPILED or print("not all is compiled, which \
-takes gcc and the Python headers: all works, hits and misses cost more CPU; see docs/operations.md")'
+from shadeproxy.policy import kernels; from shadeproxy.engine.index import hash_table; \
+COMPILED and heads.COMPILED and kernels.COMPILED and hash_table.COMPILED or print("not all is compiled, which takes gcc and \
+the Python headers: all works, hits and misses cost more CPU; see docs/operations.md")'
 # What `bench` compares with: package=program. Ceph is 300 MB, so only for the suite that needs it.
 CEPH := radosgw=radosgw ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-base=monmaptool ceph-common=ceph curl=curl
 REFERENCES = nginx-light=nginx wrk=wrk redis-server=redis-server $(if $(QUICK),,$(if $(findstring matrix,$(or $(SUITE),matrix)),$(CEPH)))
@@ -99,8 +100,8 @@ chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real c
 # chaos-cluster-report/ has logs, and each violation with the events before it. WRITE=1 continues the rounds of these
 # seeds in docs/reliability/. SEED="1 2 3" runs several, one after another.
 chaos-cluster: ROUNDS := $(if $(filter file,$(origin ROUNDS)),100,$(ROUNDS))
-chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5 KILLS=8 WORKERS=1 NETWORK=auto); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(KILLS),--kills $(KILLS)) $(if $(filter file,$(origin WORKERS)),,--workers $(WORKERS)) $(if $(NETWORK),--network $(NETWORK)) $(if $(WRITE),--write docs/reliability)
+chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5 KILLS=8 WORKERS=1 NODES=4 NETWORK=auto); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(KILLS),--kills $(KILLS)) $(if $(filter file,$(origin WORKERS)),,--workers $(WORKERS)) $(if $(NODES),--nodes $(NODES)) $(if $(NETWORK),--network $(NETWORK)) $(if $(WRITE),--write docs/reliability)
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) \

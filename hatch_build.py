@@ -21,6 +21,7 @@ SOURCES = (
     Path("shadeproxy", "api", "s3", "_request_cache.pyx"),
     Path("shadeproxy", "core", "_heads.pyx"),
     Path("shadeproxy", "policy", "_kernels.pyx"),
+    Path("shadeproxy", "engine", "index", "_page_table.pyx"),
 )
 """The Cython modules. What such a module includes lies beside it, in files ``*.pxi``."""
 

@@ -22,6 +22,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.index import hash_table
 from shadeproxy.policy import kernels
 from tests.support.served import COPIED_SERVE, SERVE, MakeServed, Served
 
@@ -128,11 +129,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return outcome
 
 
-@pytest.fixture(scope="module", params=["compiled", "interpreted"] if kernels.COMPILED else ["interpreted"])
+_IS_COMPILED = kernels.COMPILED and hash_table.COMPILED
+
+
+@pytest.fixture(scope="module", params=["compiled", "interpreted"] if _IS_COMPILED else ["interpreted"])
 def kernel_form(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the tests of a module with the kernels of policy/kernels.py, and without."""
+    """Run the tests of a module with the compiled kernels and tables, and without."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "COMPILED", request.param == "compiled")
+        for module in (kernels, hash_table):
+            patch.setattr(module, "COMPILED", request.param == "compiled")
         yield request.param
 
 

@@ -9,10 +9,13 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from shadeproxy.policy.base import Column
+from shadeproxy.policy.base import Column, constant
 
 Pages = TypeVar("Pages", Column, float)
 """The values of n pages are a column of shape (n,); the value of one page is a number."""
+
+
+_NO_USE, _NO_DRAWS = constant(inf), constant(0.0)
 
 
 class JobColumns(NamedTuple, Generic[Pages]):
@@ -74,8 +77,10 @@ def expect(jobs: Sequence[JobColumns[Column]], count: int) -> tuple[Column, Colu
     """Return two columns of shape (count,): the ticks until the earliest announced use (inf where none is
     announced), and the reads per tick by jobs that may draw the page before that use.
     """
+    if not jobs:
+        return _NO_USE(count), _NO_DRAWS(count)
     rate = np.zeros(count)
-    soonest = jobs[0].distance.copy() if jobs else np.full(count, np.inf)
+    soonest = jobs[0].distance.copy()
     for job in jobs[1:]:
         np.minimum(soonest, job.distance, out=soonest)
     for job in jobs:

@@ -1,13 +1,22 @@
 """Loads the compiled kernels (_kernels.pyx), if they exist and match the sources.
 
-Law: callers ask ``COMPILED`` at each call, and otherwise do the same in Python. So tests compare both forms.
+Law: callers ask ``COMPILED`` at each call, or when they are made, and otherwise do the same in Python. So
+tests compare both forms.
 """
 
 from shadeproxy.core.compiled import is_made_of
 from shadeproxy.policy.history import EDGES, GAP_GROUPS, MOST_READS, STATES
 
 try:
-    from shadeproxy.policy._kernels import SOURCE, SOURCES, expose, gittins, learn_constants
+    from shadeproxy.policy._kernels import (
+        SOURCE,
+        SOURCES,
+        GhostKernels,
+        HistoryKernels,
+        expose,
+        gittins,
+        learn_constants,
+    )
 except ImportError:  # No compiler was present at installation.
     COMPILED = False
 else:
@@ -15,4 +24,4 @@ else:
         EDGES, STATES, GAP_GROUPS, MOST_READS
     )
 
-__all__ = ["COMPILED", "expose", "gittins"]
+__all__ = ["COMPILED", "GhostKernels", "HistoryKernels", "expose", "gittins"]

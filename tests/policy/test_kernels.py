@@ -7,6 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shadeproxy.core.off_loop import at_once
+from shadeproxy.engine.index.hash_table import page_hash
+from shadeproxy.engine.index.residents import NewRows, Residents
+from shadeproxy.engine.placement import histories as histories_module
+from shadeproxy.engine.placement.histories import PageHistories
+from shadeproxy.hints.reuse.ghosts import Ghosts
 from shadeproxy.policy import kernels
 from shadeproxy.policy.hazard import Evidence, Hazards, Waits, gittins, learn
 from shadeproxy.policy.history import AGE_BINS, GAP_GROUPS, STATES
@@ -65,6 +71,80 @@ def test_indices_of_hazards(seed):
     same(*both(lambda: gittins(hazards, prices)))
 
 
+@given(seeds, st.integers(1, 12), st.booleans())
+def test_histories_of_pages_in_slots_and_as_ghosts(seed, sets, taught):
+    """Pages are missed, get slots, give them to others, and are read again, in a table of few ghosts."""
+
+    def work():
+        random, residents = np.random.default_rng(seed), Residents(1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(histories_module, "ghosts_for", lambda _bytes: 8 * sets)
+            histories = PageHistories(residents, 1 << 20, seed=3, off_loop=at_once)
+        learner, pages = histories.learner, random.integers(1 << 64, size=60, dtype=np.uint64)
+        learner.put_off(1 << 50)
+        learner.prefix_of[:3] = [0, 1, 2]
+        tables = random.random((2, 3 * STATES * AGE_BINS)) if taught else np.ones((2, 3 * STATES * AGE_BINS))
+        learner.hazards, learner._fresh = Hazards(*tables, tables[0]), Evidence.empty(3)
+        tick, known, slots = float(random.integers(1 << 40)), [], np.empty(0, np.int64)
+        for turn in range(12):
+            coming = random.choice(60, random.integers(1, 20), replace=turn % 3 == 0)
+            numbers = random.integers(0, 2, len(coming)).astype(np.uint32)
+            for one, number in zip(coming.tolist(), numbers.tolist(), strict=True):
+                tick += float(random.integers(0, 2**turn))
+                hashed = pages.item(one)
+                if residents.occupant(hashed, number) is None:
+                    histories.missed(page_hash(hashed, number), one % 3, tick)
+            known.append(histories.rates_of(pages[coming], numbers, tick))
+            new = [
+                at
+                for at, one in enumerate(zip(coming.tolist(), numbers.tolist(), strict=True))
+                if residents.occupant(pages.item(one[0]), one[1]) is None
+                and one not in [(coming[n], numbers[n]) for n in range(at)]
+            ]
+            rows = rows_of(pages[coming[new]], numbers[new], coming[new] % 3, tick)
+            if not new:
+                continue
+            if turn % 2 or len(slots) < len(new):
+                slots = np.append(slots, histories.add_many(rows, 0))
+            else:
+                histories.take_over(random.choice(slots, len(new), replace=False), rows)
+            histories.read_many(read := random.choice(slots, 5), tick + np.arange(1.0, 6.0))
+            known.append(histories.rates(slots, tick := tick + 5, displacing=int(read[0]) % len(slots)))
+        ghosts = histories.ghosts
+        asked = ghosts.find_many(pages, tick)
+        ghosts.put_many(pages[::-1], asked)
+        return [*known, *asked, *ghosts.columns(), *histories.of_residents(0, 100).histories]
+
+    same(*both(work))
+
+
+def rows_of(hashes, numbers, groups, tick):
+    ones = np.ones(len(hashes), np.int64)
+    return NewRows(hashes, numbers, hashes, groups.astype(np.intp), ones, ones, ones * 0.0, tick)
+
+
+@given(seeds)
+def test_ghosts_that_share_a_set_displace_each_other_in_turn(seed):
+    random = np.random.default_rng(seed)
+    pages, prefix_of = random.integers(1 << 64, size=40, dtype=np.uint64), np.arange(3)
+    # Few pages are read one by one where nothing is compiled, many as columns.
+    counts, base = random.integers(1, 40, 6).tolist(), float(random.integers(1 << 34))
+
+    def work():
+        ghosts, tick, rng = Ghosts(8 * 16), base, np.random.default_rng(seed)
+        found = []
+        for count in counts:
+            chosen = rng.choice(pages, count).tolist()
+            ticks = [tick := tick + float(gap) for gap in rng.integers(0, 40, count).tolist()]
+            ghosts.read_many(
+                [*zip(chosen, rng.integers(0, 3, count).tolist(), ticks, strict=True)], prefix_of
+            )
+            found += ghosts.find_many(pages, tick)
+        return [*found, *ghosts.columns()]
+
+    same(*both(work))
+
+
 def test_what_does_not_fit_is_refused_before_a_loop():
     one, table = np.zeros(1), np.zeros((STATES, AGE_BINS))
     index, column = np.zeros(1, np.intp), np.zeros(STATES * AGE_BINS)
@@ -79,3 +159,35 @@ def test_what_does_not_fit_is_refused_before_a_loop():
             kernels.expose(table, expected, columns[0], index, columns[1], one, one)
     with pytest.raises(ValueError, match="different"):
         kernels.gittins(table, table[1:], np.zeros(STATES), table, table)
+
+
+def test_slots_and_columns_that_do_not_fit_are_refused():
+    columns = [np.zeros(16, kind) for kind in (np.uint32, np.uint32, np.uint8, np.uint8, np.uint8, np.uint8)]
+    with pytest.raises(ValueError, match="different"):
+        kernels.GhostKernels(*columns[:5], columns[5][1:])
+    ghosts = kernels.GhostKernels(*columns)
+    histories, column, index = kernels.HistoryKernels(ghosts), np.ones(4), np.ones(4, np.intp)
+    histories.bind(column, column, index, index)
+    hashes, numbers, groups = np.ones(4, np.uint64), np.ones(4, np.uint32), np.zeros(4, np.int32)
+    for slots in (np.array([4]), np.array([-1])):
+        with pytest.raises(IndexError):
+            histories.rates(slots, 0, 1.0, groups, index, column, column)
+        with pytest.raises(IndexError):
+            histories.enter(slots, hashes[:1], numbers[:1], 1.0)
+        with pytest.raises(IndexError):
+            histories.exchange(slots, hashes[:1], numbers[:1], 1.0, hashes, numbers, groups, index)
+    with pytest.raises(IndexError):
+        histories.rates(np.array([0]), 0, 1.0, groups, index, column, column)
+    with pytest.raises(ValueError, match="different"):
+        histories.enter(np.array([0]), hashes, numbers[:1], 1.0)
+    with pytest.raises(ValueError, match="different"):
+        histories.exchange(np.array([0]), hashes, numbers[:1], 1.0, hashes, numbers, groups, index)
+    with pytest.raises(ValueError, match="different"):
+        ghosts.put_many(hashes, column, column, index, index, index[1:])
+    with pytest.raises(ValueError, match="different"):
+        ghosts.rates(hashes, numbers[1:], 1.0, column)
+    ghosts.read_many([(1, 0, 1.0)], index)
+    with pytest.raises(IndexError):
+        ghosts.rates(hashes, numbers * 0, 1.0, column)
+    with pytest.raises(ValueError, match="different"):
+        histories.bind(column, column, index, index[1:])

@@ -99,8 +99,9 @@ class Readers:
 def engine_lost(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, outages: int, seconds: float
 ) -> EngineLost:
-    """Kill the Redis server again and again. Return the failed reads; how much slower hits of a data set in
-    use are while the server is gone; and the seconds from its restart until all nodes have a lease again.
+    """Kill the Redis server again and again. Return three things: the failed reads, how much slower hits of a
+    data set in use are while the server is gone, and the seconds from its restart until all nodes have a
+    lease again.
     """
     member, other = cluster.members[0], cluster.members[1]
     own = cluster.owned_by(0, pieces)
@@ -141,16 +142,21 @@ def owner_lost(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measur
     return readers.measured(f"kills: {kills}; {_TRIES} tries a read at most")
 
 
-def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
-    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run."""
+def cached_pieces(scale: Scale, cluster: Owned) -> list[Piece]:
+    """Register a data set, let each owner cache its objects of it, and return the objects."""
+    found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
+    register_everywhere([member.served for member in cluster.members], found, "job")
+    for member in cluster.members:
+        warm(member.served, found)
+    return found
 
-    @cache
-    def pieces() -> list[Piece]:
-        found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
-        register_everywhere([member.served for member in cluster().members], found, "job")
-        for member in cluster().members:
-            warm(member.served, found)
-        return found
+
+def rows(
+    scale: Scale, cluster: Callable[[], Owned], pieces: Callable[[], Sequence[Piece]]
+) -> Iterator[Planned]:
+    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run. ``pieces``:
+    objects of a data set in use that their owners have cached.
+    """
 
     @cache
     def found() -> EngineLost:

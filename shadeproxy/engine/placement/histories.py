@@ -4,6 +4,8 @@ Laws: plain defs. When a page enters or leaves a slot, its history moves with it
 score explains are left out of a history, because they say nothing about other reads of the page.
 """
 
+from operator import itemgetter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,9 +13,10 @@ from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.hash_table import page_hash, page_hashes
 from shadeproxy.engine.index.residents import NewRows, Residents, Slots
 from shadeproxy.hints.reuse.durable import ResidentColumns
-from shadeproxy.hints.reuse.ghosts import BYTES, GhostColumns, Ghosts
+from shadeproxy.hints.reuse.ghosts import BYTES, WORTH_TOGETHER, GhostColumns, Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.hints.reuse.sample import Hashes
+from shadeproxy.policy import kernels
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.history import (
     Histories,
@@ -37,11 +40,6 @@ _BATCHES_PER_REFRESH = 16  # with many hits a second, a learnt table then serves
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
 """Least number of pages for which columns are made. Fewer pages cost less one by one."""
-
-_WORTH_GHOSTS = 12
-"""Least number of ghosts that are looked up as columns. A look-up takes some 30 steps of numpy, and each step
-costs as much as half a ghost.
-"""
 
 _NEVER = History(0.0, 0.0, 0, 0)
 
@@ -70,6 +68,7 @@ class PageHistories:
         self.learner = ReuseLearner(seed)
         self._last, self._gap = np.zeros((2, 0))
         self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
+        self._kernels = None if self.ghosts.kernels is None else kernels.HistoryKernels(self.ghosts.kernels)
         self._observed: list[tuple[int, int, float]] = []  # page, group, tick
         self._missed: list[tuple[int, int, float]] = []  # The same for misses not yet in the ghosts.
         self.restored = False
@@ -146,14 +145,8 @@ class PageHistories:
         if not missed:
             return
         self._missed = []
-        together = len(missed) >= _WORTH_GHOSTS
-        if together:
-            pages, groups, ticks = zip(*missed, strict=True)
-            prefixes = self.learner.prefixes(np.array(groups, np.intp))
-            together = self.ghosts.read_many(np.array(pages, np.uint64), np.array(ticks), prefixes)
-        if not together:
-            for page, group, tick in missed:
-                self.ghosts.read(page, tick, self.learner.prefix(group))
+        self.learner.make_room(max(map(itemgetter(1), missed)))
+        self.ghosts.read_many(missed, self.learner.prefix_of)
         self._observed += missed
         if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
             self.learn(missed[-1][2])
@@ -199,13 +192,26 @@ class PageHistories:
     def add_many(self, pages: NewRows, tier: int) -> Slots:
         """Return slots for new pages, as ``Residents.add_many`` does, with the histories they had before."""
         slots = self._residents.add_many(pages, tier)
+        self._settle()
         self._fit()
-        self._put(slots, self._before(pages))
+        if self._kernels is not None:
+            self._kernels.enter(slots, pages.object_hash, pages.number, pages.tick)
+        else:
+            self._put(slots, self._before(pages))
         return slots
 
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give slots to new pages, and move the histories as ``leave`` and ``enter`` do for each page."""
+        self._settle()
         self._fit()
+        if self._kernels is not None:
+            table = self._residents
+            self._kernels.exchange(
+                slots, pages.object_hash, pages.number, pages.tick,
+                table.object_hash, table.number, table.group, self.learner.prefix_of,
+            )  # fmt: skip
+            table.take_over(slots, pages)
+            return
         before = self._before(pages)
         self._leave_many(slots)
         self._residents.take_over(slots, pages)
@@ -213,9 +219,8 @@ class PageHistories:
 
     def _before(self, pages: NewRows) -> Histories:
         """Return the histories of pages without slots, from their ghosts."""
-        self._settle()
         hashes = page_hashes(pages.object_hash, pages.number)
-        if len(hashes) >= _WORTH_GHOSTS:
+        if len(hashes) >= WORTH_TOGETHER:
             return Histories(*self.ghosts.find_many(hashes, pages.tick)[:4])
         found = [self.ghosts.find(page, pages.tick) for page in hashes.tolist()]
         before = [_NEVER if ghost is None else ghost.history for ghost in found]
@@ -224,10 +229,6 @@ class PageHistories:
     def _leave_many(self, slots: Slots) -> None:
         table, slots = self._residents, slots[self._reads[slots] > 0]
         pages = page_hashes(table.object_hash[slots], table.number[slots])
-        if not self.ghosts.are_apart(pages):
-            for slot in slots.tolist():
-                self.leave(slot)
-            return
         prefixes = self.learner.prefixes(table.group[slots])
         kept = (self._last[slots], self._gap[slots], self._reads[slots], self._state[slots])
         self.ghosts.put_many(pages, GhostColumns(*kept, prefixes))
@@ -240,6 +241,11 @@ class PageHistories:
         places of others.
         """
         self._fit()
+        if self._kernels is not None:
+            groups, prefix_of, table = self._residents.group, self.learner.prefix_of, self.learner.hazards
+            return self._kernels.rates(
+                slots, displacing, tick, groups, prefix_of, table.rates, table.candidates
+            )
         if len(slots) < WORTH_COLUMNS:
             found = (
                 self._rate(slot, tick, candidate=at < displacing) for at, slot in enumerate(slots.tolist())
@@ -252,8 +258,11 @@ class PageHistories:
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
         """Return the learnt rates of admission candidates without a slot, as ``rates`` does."""
         self._settle()
+        if self.ghosts.kernels is not None:
+            candidates = self.learner.hazards.candidates
+            return self.ghosts.kernels.rates(object_hashes, numbers, tick, candidates)
         pages = page_hashes(object_hashes, numbers)
-        if len(pages) < _WORTH_GHOSTS:
+        if len(pages) < WORTH_TOGETHER:
             return np.fromiter((self._rate_of(page, tick) for page in pages.tolist()), np.float64, len(pages))
         ghosts = self.ghosts.find_many(pages, tick)
         ages = tick - ghosts.last
@@ -332,3 +341,5 @@ class PageHistories:
             times, counts = np.zeros(more), np.zeros(more, dtype=np.intp)
             self._last, self._gap = np.append(self._last, times), np.append(self._gap, times)
             self._reads, self._state = np.append(self._reads, counts), np.append(self._state, counts)
+            if self._kernels is not None:
+                self._kernels.bind(self._last, self._gap, self._reads, self._state)

@@ -13,8 +13,10 @@ from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.placement.candidates import AdmissionCandidates
 from shadeproxy.engine.placement.histories import PageHistories
 from shadeproxy.hints.order.upcoming import NextUses
-from shadeproxy.policy.base import Column, PageColumns, Policy
+from shadeproxy.policy.base import Column, PageColumns, Policy, constant
 from shadeproxy.policy.hazard import LEAST_RATE
+
+_ONE_USE, _NO_USE, _NO_RATE, _NO_WEIGHT = constant(1.0), constant(np.inf), constant(0.0), constant(np.nan)
 
 
 class WeightSource(Protocol):
@@ -50,7 +52,7 @@ class PageFeatures:
         of others. The price of storing a page is subtracted from their learnt rates.
         """
         rows = self._residents.rows(slots)
-        learnt = np.zeros(len(slots))
+        learnt = _NO_RATE(len(slots))
         if self._policy.learns:
             learnt = self._histories.rates(slots, tick, displacing=displacing)
         return self._columns(
@@ -67,8 +69,8 @@ class PageFeatures:
     def of_candidates(self, candidates: AdmissionCandidates, tick: float) -> PageColumns:
         """Return the features of pages without a slot, as if they were read now."""
         count = len(candidates.object_hash)
-        now = np.full(count, tick)
-        learnt = np.zeros(count)
+        now, learnt = np.empty(count), _NO_RATE(count)
+        now.fill(tick)
         if self._policy.learns:
             learnt = self._histories.rates_of(candidates.object_hash, candidates.number, tick)
         return self._columns(
@@ -77,7 +79,7 @@ class PageFeatures:
             learnt,
             last_use=now,
             admitted=now,
-            uses=np.ones(count),
+            uses=_ONE_USE(count),
             size_bytes=candidates.record_bytes.astype(np.float64),
             tick=tick,
         )
@@ -96,7 +98,7 @@ class PageFeatures:
     ) -> PageColumns:
         count, policy = len(object_hashes), self._policy
         if not policy.looks_ahead:
-            next_use, rate = np.full(count, np.inf), learnt
+            next_use, rate = _NO_USE(count), learnt
         else:
             # Use the same array of hashes for both, so that objects are looked up once.
             next_use, draws = self._next_uses.expect(object_hashes, numbers, tick)
@@ -105,7 +107,7 @@ class PageFeatures:
         return PageColumns(
             next_use=next_use,
             rate=rate,
-            weight=self._weights.weights_of(object_hashes, numbers) if weighs else np.full(count, np.nan),
+            weight=self._weights.weights_of(object_hashes, numbers) if weighs else _NO_WEIGHT(count),
             last_use=last_use,
             admitted=admitted,
             uses=uses,

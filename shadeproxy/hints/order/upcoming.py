@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.datasets import Bits, Hashes, Ids, Sample
 from shadeproxy.policy.base import Column
+from shadeproxy.policy.expected import expect
 
 
 class NextUses(Protocol):
@@ -74,12 +75,13 @@ class Outlook(NamedTuple):
     """A live job whose announced order is believed.
 
     ``rate_per_s``: samples a second, over the announced ranks; nan until measured. ``left``: announced
-    samples still to be read, over all epochs.
+    samples still to be read, over all epochs. ``dataset``: the digest of the dataset that they are of.
     """
 
     job: str
     rate_per_s: float
     left: int
+    dataset: str
 
 
 class Upcoming(Protocol):
@@ -111,7 +113,7 @@ class NothingAnnounced:
         numbers: NDArray[np.uint32],  # noqa: ARG002 - as the protocol
         tick: float,  # noqa: ARG002 - as the protocol
     ) -> tuple[Column, Column]:
-        return np.full(len(object_hashes), np.inf), np.zeros(len(object_hashes))
+        return expect([], len(object_hashes))
 
     def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:  # noqa: ARG002 - as above
         return np.zeros(len(object_hashes), dtype=np.bool_)

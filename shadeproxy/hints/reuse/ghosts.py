@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.policy import kernels
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.history import History, read_again, read_again_many
 
@@ -21,10 +22,16 @@ _GAP_COLUMN: Column = np.array(_GAPS)
 _WRAP = 1 << 32
 _TAG = _WRAP - 1
 _HALF = np.uint64(32)
-# ``put_many`` ranks the entries of a set and takes the highest: the page's own entry, else a free one, else
+# ``_places_of`` ranks the entries of a set and takes the highest: the page's own entry, else a free one, else
 # the oldest. The rank of any other entry is its age, which is below 2^32.
 _FREE, _OWN = 1 << 33, 1 << 34
+WORTH_TOGETHER = 12
+"""Least number of pages whose ghosts are handled together, where nothing is compiled. That takes some 30
+steps of numpy, and each step costs as much as half a page.
+"""
+
 Hashes = NDArray[np.uint64]
+Index = NDArray[np.intp]
 
 BYTES = 12
 """Bytes of one ghost: hash of the page, last tick (modulo 2^32), gap, reads, state and group."""
@@ -42,9 +49,14 @@ class GhostColumns(NamedTuple):
 
     last: Column
     gap: Column
-    reads: NDArray[np.intp]
-    state: NDArray[np.intp]
-    prefix: NDArray[np.intp]
+    reads: Index
+    state: Index
+    prefix: Index
+
+    def at(self, places: Index) -> "GhostColumns":
+        """Return the histories of the pages at ``places``."""
+        last, gap, reads = self.last[places], self.gap[places], self.reads[places]
+        return GhostColumns(last, gap, reads, self.state[places], self.prefix[places])
 
 
 class StoredGhosts(NamedTuple):
@@ -74,6 +86,8 @@ class Ghosts:
         self._tags, self._lasts = self.tag.data, self.last.data
         self._gaps, self._reads = self.gap.data, self.reads.data
         self._states, self._prefixes = self.state.data, self.prefix.data
+        self.kernels = kernels.GhostKernels(*self.columns()) if kernels.COMPILED else None
+        """The work on many pages, compiled; None if it is not."""
 
     def __len__(self) -> int:
         return self._size
@@ -95,8 +109,17 @@ class Ghosts:
         gap = _GAPS[self._gaps[at]] if self._reads[at] > 1 else 0.0
         return Ghost(History(tick - idle, gap, self._reads[at], self._states[at]), self._prefixes[at])
 
-    def read(self, page: int, tick: float, prefix: int) -> None:
-        """Add one read to the history of a page, or begin it."""
+    def read_many(self, reads: list[tuple[int, int, float]], prefix_of: Index) -> None:
+        """Add one read to the history of each page, oldest first, or begin it. ``reads``: page, group and
+        tick of each. ``prefix_of``: the prefix of each group.
+        """
+        if self.kernels is not None:
+            self.kernels.read_many(reads, prefix_of)
+        elif len(reads) < WORTH_TOGETHER or not self._read_together(reads, prefix_of):
+            for page, group, tick in reads:
+                self._read(page, tick, prefix_of.item(group))
+
+    def _read(self, page: int, tick: float, prefix: int) -> None:
         known = self.find(page, tick)
         if known is not None:
             self.put(page, read_again(known.history, tick), prefix)
@@ -105,23 +128,25 @@ class Ghosts:
         self._tags[at], self._lasts[at], self._prefixes[at] = page & _TAG or 1, now, prefix
         self._gaps[at], self._reads[at], self._states[at] = 0, 1, 0
 
-    def read_many(self, pages: Hashes, ticks: Column, prefixes: NDArray[np.intp]) -> bool:
-        """Add one read to the history of each page, as ``read`` does. Return False, with nothing done, if two
-        of the pages share a set.
+    def _read_together(self, reads: list[tuple[int, int, float]], prefix_of: Index) -> bool:
+        """Add reads. Return False, with nothing done, if two of the pages share a set: then reads together
+        have not the results of single reads.
         """
+        hashes, groups, times = zip(*reads, strict=True)
+        pages, ticks = np.array(hashes, np.uint64), np.array(times)
         sets, tags, now = self._sets_of(pages), _tags_of(pages), _wrapped(ticks)
         if len(set(sets.tolist())) < len(pages):
             return False
         at = self._places_of(sets, tags, now)
         idle = now - self.last[at]
         known = (self.tag[at] == tags) & (idle <= len(self))
-        reads = np.where(known, self.reads[at], 1).astype(np.intp)
-        gaps = np.where(reads > 1, _GAP_COLUMN[self.gap[at]], 0.0)
-        more, gaps, states = read_again_many(reads, gaps, idle.astype(np.float64))
+        before = np.where(known, self.reads[at], 1).astype(np.intp)
+        gaps = np.where(before > 1, _GAP_COLUMN[self.gap[at]], 0.0)
+        more, gaps, states = read_again_many(before, gaps, idle.astype(np.float64))
         self.tag[at], self.last[at] = tags, now
         self.gap[at] = np.where(known, _steps(gaps), 0)
         self.reads[at], self.state[at] = np.where(known, more, 1), np.where(known, states, 0)
-        self.prefix[at] = prefixes
+        self.prefix[at] = prefix_of[np.array(groups)]
         return True
 
     def put(self, page: int, history: History, prefix: int) -> None:
@@ -132,22 +157,18 @@ class Ghosts:
         self._gaps[at] = min(round(log2(max(history.gap, 1.0)) * _STEPS), 255)
         self._reads[at], self._states[at], self._prefixes[at] = history.reads, history.state, prefix
 
-    def are_apart(self, pages: Hashes) -> bool:
-        """Return whether no two of the pages share a set. Only then do calls for many pages have the results
-        of single calls.
-        """
-        return len(set(self._sets_of(pages).tolist())) == len(pages)
-
-    def find_many(self, pages: Hashes, ticks: Column | float) -> GhostColumns:
-        """Return the histories of many pages at their ticks; see ``find``."""
+    def find_many(self, pages: Hashes, tick: float) -> GhostColumns:
+        """Return the histories of many pages; see ``find``."""
+        if self.kernels is not None:
+            return GhostColumns(*self.kernels.find_many(pages, tick))
         sets, tags = self._sets_of(pages), _tags_of(pages)
         own = self.tag.reshape(-1, _WAYS)[sets] == tags[:, None]
         at = sets * _WAYS + own.argmax(axis=1)
-        idle = _wrapped(ticks) - self.last[at]
+        idle = _wrapped(tick) - self.last[at]
         known = (self.tag[at] == tags) & (idle <= len(self))
         reads = np.where(known, self.reads[at], 0)
         return GhostColumns(
-            ticks - idle.astype(np.float64),
+            np.where(known, tick - idle.astype(np.float64), tick),
             np.where(reads > 1, _GAP_COLUMN[self.gap[at]], 0.0),
             reads.astype(np.intp),
             np.where(known, self.state[at], 0).astype(np.intp),
@@ -155,7 +176,20 @@ class Ghosts:
         )
 
     def put_many(self, pages: Hashes, ghosts: GhostColumns) -> None:
-        """Store many histories; see ``put``. No two of the pages may share a set (``are_apart``)."""
+        """Store the histories of different pages, in this order; see ``put``."""
+        if self.kernels is not None:
+            self.kernels.put_many(pages, *ghosts)
+            return
+        left, sets = np.arange(len(pages)), self._sets_of(pages)
+        while len(left):
+            # Pages that share a set are stored one after another.
+            _, firsts = np.unique(sets[left], return_index=True)
+            apart = left[firsts]
+            self._put_apart(pages[apart], ghosts.at(apart))
+            left = np.delete(left, firsts)
+
+    def _put_apart(self, pages: Hashes, ghosts: GhostColumns) -> None:
+        """Store histories of pages of which no two share a set."""
         sets, tags = self._sets_of(pages), _tags_of(pages)
         last = _wrapped(ghosts.last)
         at = self._places_of(sets, tags, last)
@@ -165,14 +199,8 @@ class Ghosts:
 
     def put_all(self, pages: Hashes, ghosts: GhostColumns) -> None:
         """Store the histories of different pages in the order of their last reads; see ``put``."""
-        left, sets = np.argsort(ghosts.last, kind="stable"), self._sets_of(pages)
-        while len(left):
-            _, firsts = np.unique(sets[left], return_index=True)
-            apart = left[firsts]
-            last, gap, reads = ghosts.last[apart], ghosts.gap[apart], ghosts.reads[apart]
-            columns = GhostColumns(last, gap, reads, ghosts.state[apart], ghosts.prefix[apart])
-            self.put_many(pages[apart], columns)
-            left = np.delete(left, firsts)
+        order = np.argsort(ghosts.last, kind="stable")
+        self.put_many(pages[order], ghosts.at(order))
 
     def columns(self) -> StoredGhosts:
         """Return all places, without copying them."""
@@ -189,18 +217,16 @@ class Ghosts:
         for column in self.columns():
             column[:] = 0
 
-    def _sets_of(self, pages: Hashes) -> NDArray[np.intp]:
+    def _sets_of(self, pages: Hashes) -> Index:
         return ((pages >> _HALF) * np.uint64(self._sets) >> _HALF).astype(np.intp)
 
-    def _places_of(
-        self, sets: NDArray[np.intp], tags: NDArray[np.uint32], last: NDArray[np.uint32]
-    ) -> NDArray[np.intp]:
+    def _places_of(self, sets: Index, tags: NDArray[np.uint32], last: NDArray[np.uint32]) -> Index:
         """Return the entries to write, as ``put`` chooses them."""
         found = self.tag.reshape(-1, _WAYS)[sets]
         rank = (last[:, None] - self.last.reshape(-1, _WAYS)[sets]).astype(np.int64)
         rank[found == 0] = _FREE
         rank[found == tags[:, None]] = _OWN
-        places: NDArray[np.intp] = sets * _WAYS + rank.argmax(axis=1)
+        places: Index = sets * _WAYS + rank.argmax(axis=1)
         return places
 
     def _place_of(self, page: int, now: int) -> int:

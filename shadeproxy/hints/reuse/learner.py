@@ -63,7 +63,8 @@ class ReuseLearner:
         self._made_tick, self._due_tick = 0.0, _LEAST_REFRESH
         self.hazards = Hazards.unknown(1)
         self._prefixes = 1
-        self._prefix_of: Index = np.zeros(16, dtype=np.intp)
+        self.prefix_of: Index = np.zeros(16, dtype=np.intp)
+        """The prefix of each group that was seen: 0 for all groups but those read often."""
         self._group_reads: Column = np.zeros(16)
 
     def observe(
@@ -74,28 +75,35 @@ class ReuseLearner:
         ``lasts``: tick of each page's latest read, if several reads count as one. None means ``ticks``.
         """
         of = groups.astype(np.intp)
-        self._make_room(int(of.max(initial=0)))
+        self.make_room(int(of.max(initial=0)))
         np.add.at(self._group_reads, of, 1.0)
         self._sample.observe(
             Reads(pages, of, ticks, ticks if lasts is None else lasts),
             self._fresh,
             self.hazards,
-            self._prefix_of,
+            self.prefix_of,
         )
 
     def enter(self, pages: Hashes, groups: NDArray[np.integer], histories: Histories, tick: float) -> None:
         """Add pages that an earlier process read. Learning then also counts those that are not read again."""
-        self._make_room(int(groups.max(initial=0)))
+        self.make_room(int(groups.max(initial=0)))
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
+
+    def make_room(self, group: int) -> None:
+        """Make ``prefix_of`` reach to ``group``."""
+        if group >= len(self.prefix_of):
+            more = max(group + 1, 2 * len(self.prefix_of)) - len(self.prefix_of)
+            self.prefix_of = np.append(self.prefix_of, np.zeros(more, dtype=np.intp))
+            self._group_reads = np.append(self._group_reads, np.zeros(more))
 
     def prefixes(self, groups: NDArray[np.integer]) -> Index:
         """Return the prefix to which pages of each group count: 0 for all groups but those read often."""
-        self._make_room(int(groups.max(initial=0)))
-        return self._prefix_of.take(groups)
+        self.make_room(int(groups.max(initial=0)))
+        return self.prefix_of.take(groups)
 
     def prefix(self, group: int) -> int:
         """Return the prefix of one group."""
-        return self._prefix_of.item(group) if group < len(self._prefix_of) else 0
+        return self.prefix_of.item(group) if group < len(self.prefix_of) else 0
 
     def rates(
         self,
@@ -149,7 +157,7 @@ class ReuseLearner:
             evidence, fresh = evidence.grown(self._prefixes), fresh.grown(self._prefixes)
         self._fresh = Evidence.empty(self._prefixes)
         self._evidence = evidence
-        return Refresh(evidence, fresh, self._sample.waiting(tick, self._prefix_of), self.hazards)
+        return Refresh(evidence, fresh, self._sample.waiting(tick, self.prefix_of), self.hazards)
 
     def finish(self, hazards: Hazards) -> None:
         """Use a new table."""
@@ -168,16 +176,16 @@ class ReuseLearner:
 
     def learnt(self, groups: int) -> LearnerState:
         """Return the state for ``groups`` groups. Its evidence is in use, see ``LearnerState``."""
-        self._make_room(groups)
-        prefix_of, group_reads = self._prefix_of[:groups].copy(), self._group_reads[:groups].copy()
+        self.make_room(groups)
+        prefix_of, group_reads = self.prefix_of[:groups].copy(), self._group_reads[:groups].copy()
         return LearnerState(self._sample.state(), self._evidence, self._fresh, prefix_of, group_reads)
 
     def restore(self, learnt: LearnerState, groups: Index, tick: float) -> None:
         """Continue from the state of an earlier learner at ``tick``. groups: the present numbers of its
         groups.
         """
-        self._make_room(int(groups.max(initial=0)))
-        self._prefix_of[groups], self._group_reads[groups] = learnt.prefix_of, learnt.group_reads
+        self.make_room(int(groups.max(initial=0)))
+        self.prefix_of[groups], self._group_reads[groups] = learnt.prefix_of, learnt.group_reads
         sample = learnt.sample
         self._sample = ReuseSample.restored(sample._replace(groups=groups[sample.groups]))
         learnt.evidence.add(learnt.fresh)
@@ -188,11 +196,11 @@ class ReuseLearner:
     def _split(self) -> None:
         """Make each group that is read often enough a prefix of its own."""
         total = self._group_reads.sum()
-        often = (self._prefix_of == 0) & (self._group_reads >= _LEAST_READS)
+        often = (self.prefix_of == 0) & (self._group_reads >= _LEAST_READS)
         for group in np.flatnonzero(often & (total - self._group_reads >= _LEAST_READS)).tolist():
             if self._prefixes >= MOST_PREFIXES:
                 return
-            self._prefix_of[group] = self._prefixes
+            self.prefix_of[group] = self._prefixes
             self._prefixes += 1
 
     def _wide(self) -> Hazards:
@@ -205,9 +213,3 @@ class ReuseLearner:
             return self.hazards
         known = self.hazards.rates, self.hazards.candidates, self.hazards.hazards
         return Hazards(*(np.concatenate([column, np.tile(column[:cells], missing)]) for column in known))
-
-    def _make_room(self, group: int) -> None:
-        if group >= len(self._prefix_of):
-            more = max(group + 1, 2 * len(self._prefix_of)) - len(self._prefix_of)
-            self._prefix_of = np.append(self._prefix_of, np.zeros(more, dtype=np.intp))
-            self._group_reads = np.append(self._group_reads, np.zeros(more))

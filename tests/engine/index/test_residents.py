@@ -3,15 +3,17 @@ once.
 """
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadeproxy.engine.index import columns, members
-from shadeproxy.engine.index.hash_table import PageTable
+from shadeproxy.engine.index.hash_table import page_table
 from shadeproxy.engine.index.residents import NO_TIER, Residents
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.rows import ROW
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
 # Few hashes, which share a shard and a first place, so that probes meet each other.
 HASHES = st.sampled_from([n * 8 + (n % 3 << 62) for n in range(12)] + [2**64 - 1, 0])
 PAGES = st.tuples(HASHES, st.integers(0, 3))
@@ -20,7 +22,7 @@ PAGES = st.tuples(HASHES, st.integers(0, 3))
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove"]), PAGES), max_size=120))
 def test_index_against_a_dict(steps):
-    index, model = PageTable(), {}
+    index, model = page_table(), {}
     hashes, numbers = np.zeros(len(steps) + 1, np.uint64), np.zeros(len(steps) + 1, np.uint32)
     index.bind(hashes.data, numbers.data)
     for slot, (step, page) in enumerate(steps):
@@ -33,6 +35,20 @@ def test_index_against_a_dict(steps):
         assert len(index) == len(model)
         for known in {page for _, page in steps}:
             assert index.find(*known) == model.get(known)
+
+
+def test_a_table_refuses_slots_beyond_its_columns(kernel_form):
+    index, hashes, numbers = page_table(), np.zeros(4, np.uint64), np.zeros(4, np.uint32)
+    index.bind(hashes.data, numbers.data)
+    with pytest.raises(IndexError):
+        index.add(4)
+    index.add(3)
+    with pytest.raises(AssertionError, match="removed twice"):
+        index.remove(2)
+    if kernel_form == "compiled":
+        with pytest.raises(ValueError, match="not in the columns"):
+            index.bind(hashes[:3].data, numbers.data)
+    assert index.find(0, 0) == 3
 
 
 def rows_of(hashes, first_unit=0) -> np.ndarray:

@@ -7,6 +7,8 @@ from shadeproxy.core.off_loop import at_once
 from shadeproxy.engine.index.residents import Residents
 from shadeproxy.engine.placement.histories import PageHistories
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
+
 
 @pytest.fixture
 def residents():

@@ -10,6 +10,7 @@ from shadeproxy.hints.reuse.ghosts import Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.policy.history import Histories, first_read
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
 PAGES = np.random.default_rng(5).integers(1 << 63, size=3000, dtype=np.uint64)
 GROUPS = 3
 

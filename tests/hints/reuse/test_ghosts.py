@@ -6,6 +6,8 @@ import pytest
 from shadeproxy.hints.reuse.ghosts import BYTES, GhostColumns, Ghosts
 from shadeproxy.policy.history import History, first_read, read_again
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
+
 
 def pages(count, seed=0):
     return np.random.default_rng(seed).integers(1 << 63, size=count, dtype=np.uint64).tolist()
@@ -96,19 +98,16 @@ def test_pages_together_are_forgotten_as_one_by_one():
 
 def test_pages_that_are_read_together_get_the_histories_of_single_reads():
     one, many, random = Ghosts(4096), Ghosts(4096), np.random.default_rng(7)
-    known = pages(3000)
+    known, prefix_of = pages(3000), np.array([0, 2, 1])
     tick = 0.0
     for turn in range(200):
-        coming = random.choice(known, 20, replace=False).tolist()
+        coming = random.choice(known, 20).tolist()
         ticks = [tick := tick + gap for gap in random.integers(1, 60, 20).tolist()]
-        prefix = turn % 3
-        for page, when in zip(coming, ticks, strict=True):
-            one.read(page, when, prefix)
-        columns = np.array(coming, np.uint64), np.array(ticks), np.full(20, prefix)
-        if not many.read_many(*columns):
-            assert not many.are_apart(columns[0])
-            for page, when in zip(coming, ticks, strict=True):
-                many.read(page, when, prefix)
+        reads = [(page, turn % 3, when) for page, when in zip(coming, ticks, strict=True)]
+        for read in reads:
+            one.read_many([read], prefix_of)
+        many.read_many(reads, prefix_of)
     assert one.reads.max() > 2
+    assert set(one.prefix[one.tag != 0].tolist()) == {0, 1, 2}
     for name in ("tag", "last", "gap", "reads", "state", "prefix"):
         assert np.array_equal(getattr(one, name), getattr(many, name)), name

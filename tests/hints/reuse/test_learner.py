@@ -6,6 +6,7 @@ import pytest
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.policy.history import STATES, first_read, read_again
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
 HASHES = np.random.default_rng(0).integers(1 << 63, size=200_000, dtype=np.uint64) * np.uint64(2)
 
 

@@ -7,6 +7,7 @@ from shadeproxy.hints.reuse.sample import Reads, ReuseSample
 from shadeproxy.policy.hazard import Evidence, Hazards
 from shadeproxy.policy.history import Histories
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
 HASHES = np.random.default_rng(0).integers(1 << 63, size=5000, dtype=np.uint64) * np.uint64(2)
 
 
