@@ -19,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = (
     Path("shadeproxy", "api", "s3", "_request_cache.pyx"),
+    Path("shadeproxy", "core", "_heads.pyx"),
     Path("shadeproxy", "policy", "_kernels.pyx"),
     Path("shadeproxy", "engine", "index", "_page_table.pyx"),
 )

@@ -11,6 +11,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.otel_handler import OtelHandler
 from shadeproxy.api.s3.peer_handler import PeerHandler
+from shadeproxy.api.s3.plain_miss import PlainMisses
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.origins import read_bounds
 from shadeproxy.app.reloadable import is_verbose, remembers
@@ -20,6 +21,7 @@ from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.ownership import Ownership
+from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.telemetry.otel import OtelTracer
 from shadeproxy.telemetry.requests import RequestCounts
 
@@ -35,13 +37,20 @@ def make_handler(
     counts: RequestCounts,
     tracer: OtelTracer | None,
     relays: PeerReads | None,
+    callback_reads: CallbackReads | None,
 ) -> tuple[S3Handler, FastLane]:
     """Return handler and lane. ``instance``: the proxy's own name. ``counts``: counts the hits of the lane.
     ``tracer``: makes otel spans of the requests that the handler serves. ``relays``: reads at other proxies.
+    ``callback_reads``: those of ``engine``.
     """
     options = _options(settings, observer, clock=clock, instance=instance)
+    plain = None
+    if callback_reads is not None:
+        plain = PlainMisses(
+            engine, engine.plain_reads, callback_reads, clock=clock, bounds=read_bounds(settings)
+        )
     handler = (
-        S3Handler(engine, authenticator, begins=engine, relays=relays, **options)
+        S3Handler(engine, authenticator, begins=engine, relays=relays, plain=plain, **options)
         if tracer is None
         else OtelHandler(engine, authenticator, begins=engine, relays=relays, tracer=tracer, **options)
     )

@@ -155,6 +155,7 @@ class Proxy:
             counts=self.stats.requests,
             tracer=tracer,
             relays=None if owned is None else owned.relays,
+            callback_reads=callback_reads,
         )
         sharing = opener.sharing(state.hints, engine)
         checkup = self._make_checkup(engine, origin, providers, state, sharing)

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from shadeproxy.core.errors import OriginError
-from shadeproxy.core.types import Intent, is_strong_etag
+from shadeproxy.core.types import SHARED, Intent, ObjectRef, is_strong_etag
 from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.link import LinkSlot
-from shadeproxy.origin.receiver import Dead, Surplus
+from shadeproxy.origin.receiver import Dead, Receiver, Surplus
 from shadeproxy.origin.s3pages import (
     Exchange,
     PageGets,
@@ -28,6 +28,8 @@ from shadeproxy.origin.s3pages import (
 from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, damage_of
 
 _READABLE = frozenset({200, 206})
+_WHOLE = Wanted(ObjectRef("", ""), None, None, SHARED)
+"""The GET of a plain read, for any object."""
 _TIMED = 32
 """One read in this many is timed until its first byte: the mean needs no more (docs/adr/0048). Reads are
 counted when they start. If answers were counted, the slowest of 32 reads that start together would be timed.
@@ -70,6 +72,36 @@ class CountsReads(Protocol):
         ...
 
 
+class PlainRead(Receiver, Protocol):
+    """A read of a whole object that keeps its slot and its connection itself, as ``CallbackRead`` does."""
+
+    slot: str | None
+    connection: Connection | None
+    head: Head | None
+    is_timed: bool
+    """True if the time until its first byte is counted."""
+    is_aborted: bool
+    length: int
+    started_s: float
+
+    @property
+    def summing(self) -> None:
+        """See ``CallbackRead.summing``."""
+        ...
+
+    def refuse(self) -> None:
+        """See ``CallbackRead.refuse``."""
+        ...
+
+    def complete(self) -> None:
+        """See ``CallbackRead.complete``."""
+        ...
+
+    def abort(self) -> None:
+        """See ``CallbackRead.abort``."""
+        ...
+
+
 class CallbackReads:
     """Reads pages by callbacks. ``gets`` sends the GETs, ``limited`` gives the slots, and ``counted`` counts
     the reads.
@@ -82,7 +114,7 @@ class CallbackReads:
         self.gets = gets
         self.limited = limited
         self.counted = counted
-        self.received: list[CallbackRead] = []
+        self.received: list[CallbackRead | PlainRead] = []
         """Reads whose last byte came in this turn of the loop."""
         self._started = 0
 
@@ -99,6 +131,36 @@ class CallbackReads:
             self.limited.give(slot)
             return None
         return read
+
+    def take(self, ref: ObjectRef, read: PlainRead, request_id: str) -> bytes | None:
+        """Take a slot and a connection for ``read``, which fetches all of ``ref`` with the proxy's own
+        credentials, and return its request. Return None, with nothing taken, if it would have to wait or to
+        connect. ``request_id``: the id of the client's request.
+        """
+        slot = self.limited.take_now(Intent.DEMAND)
+        if slot is None:
+            return None
+        prepared = self.gets.prepare(ref, _WHOLE, request_id)
+        if prepared is None:
+            self.limited.give(slot)
+            return None
+        self._started += 1
+        read.slot, read.is_timed = slot, not self._started % _TIMED
+        read.connection, request = prepared
+        return request
+
+    def give_back(self, read: PlainRead) -> None:
+        """Give back what ``take`` took, if anything, for a read that does not begin."""
+        if read.connection is not None and read.slot is not None:
+            self.gets.pool.put_back(read.connection)
+            self.limited.give(read.slot)
+
+    def note_received(self, read: "CallbackRead | PlainRead") -> None:
+        """End ``read``, whose last byte has come, in the next turn of the loop."""
+        received = self.received
+        if not received:
+            asyncio.get_running_loop().call_soon(self.finish)
+        received.append(read)
 
     def close(self, handed: HandedOver) -> None:
         """Release the slot and the exchange of a read that was handed over, unless a wrapper took them."""
@@ -134,7 +196,7 @@ class CallbackReads:
                 if read.connection is not None:
                     read.refuse()
                 elif not read.is_aborted:
-                    read.sink.complete()
+                    read.complete()
             except Exception as error:  # noqa: BLE001 - a bug in one read must not keep what the others hold
                 context = {"message": "a read by callbacks failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
@@ -218,10 +280,11 @@ class CallbackRead:
 
     def received(self) -> None:
         """See ``Receiver.received``."""
-        received = self._reads.received
-        if not received:
-            asyncio.get_running_loop().call_soon(self._reads.finish)
-        received.append(self)
+        self._reads.note_received(self)
+
+    def complete(self) -> None:
+        """End a read that has all bytes, which are right."""
+        self.sink.complete()
 
     def failed(self, error: Exception) -> None:
         """See ``Receiver.failed``."""

@@ -61,7 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         self._least = self._interim = 0
         self._arrived: Arrived | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._receiver: Receiver | None = None  # Until it has all bytes, or leaves the answer to a reader.
+        self.receiver: Receiver | None = None  # Until it has all bytes, or leaves the answer to a reader.
         self._whole: WholeReceiver | None = None  # The receiver, while its memory takes head and body.
         self._answered = False  # True if a byte came since the request was sent.
         self._on_interim: Callable[[], None] | None = None
@@ -74,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def waiting(self) -> bool:
         """True if a reader waits for bytes now."""
-        return self._receiver is not None or (self._waiter is not None and not self._waiter.done())
+        return self.receiver is not None or (self._waiter is not None and not self._waiter.done())
 
     @property
     def patience_s(self) -> float:
@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges += 1
         self.reusable = self._answered = self._bodiless = False
         self.state, self._head = State.HEAD, None
-        self._receiver, self._on_interim = receiver, None
+        self.receiver, self._on_interim = receiver, None
         self._scratch, self._held, self._taken, self._interim = self._own_scratch, 0, 0, 0
         self._pace.left_s = self._window_s
         self.since_s = self._loop.time()
@@ -253,9 +253,9 @@ class Connection(asyncio.BufferedProtocol):
         self._head, self._taken = head, head.size_bytes
         self._remaining = head.length or 0
         self.state = State.BODY
-        if (receiver := self._receiver) is not None:
+        if (receiver := self.receiver) is not None:
             opened = receiver.opened(head)
-            if self._receiver is None:
+            if self.receiver is None:
                 return  # The receiver gave up the exchange meanwhile.
             if opened is not None:
                 self._sink, self._arrived = memory, _ = opened
@@ -264,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
                     memory[:came] = self._scratch[self._taken : self._held]
                     self._arrive(came)
                 return
-            self._receiver = None
+            self.receiver = None
         self._leave_body(head, came)
 
     def _leave_body(self, head: Head, came: int) -> None:
@@ -293,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.filled > self._remaining:
             self._fail(BadAnswer("bytes after the end of an answer"))
         elif self.filled == self._remaining:
-            self._whole, self._receiver, self._sink = None, None, self._scratch[:0]
+            self._whole, self.receiver, self._sink = None, None, self._scratch[:0]
             self.state, self.reusable = State.IDLE, not self._ended
             receiver.received()
         else:
@@ -323,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
             self._held = self._taken = 0  # No more bytes may come; any are an error.
         else:
             self._pause()
-        receiver, self._receiver = self._receiver, None
+        receiver, self.receiver = self.receiver, None
         if receiver is None:
             self._wake()
             return
@@ -334,14 +334,14 @@ class Connection(asyncio.BufferedProtocol):
         receiver.received()
 
     def _tell_failure(self) -> None:
-        if (receiver := self._receiver) is not None:
+        if (receiver := self.receiver) is not None:
             self._let_go()
             receiver.failed(self.failure or Broken())
 
     def _let_go(self) -> None:
         """Stop calling the receiver, and drop its memory."""
-        if self._receiver is not None:
-            self._receiver = self._arrived = self._whole = None
+        if self.receiver is not None:
+            self.receiver = self._arrived = self._whole = None
             self._sink = self._scratch[:0]
 
     def _skip_interim(self, head: Head) -> None:
@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._interim > MOST_INTERIM:
             self._fail(BadAnswer("interim answers without end"))
         else:
-            tell = self._on_interim if self._receiver is None else self._receiver.interim
+            tell = self._on_interim if self.receiver is None else self.receiver.interim
             if tell is not None:
                 tell()
             self._held -= head.size_bytes

@@ -9,6 +9,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from shadeproxy.core import heads
 from shadeproxy.core.types import Headers, names_of
 from shadeproxy.origin.field_places import FieldPlaces, places_of
 
@@ -63,6 +64,8 @@ def parse_head(data: bytes | bytearray, held: int) -> Head | None:
     """Parse the head in the first ``held`` bytes of ``data``. Return None if its end is yet to come. Raises
     BadAnswer.
     """
+    if heads.COMPILED and (usual := _USUAL.read(data, held)) is not None:
+        return usual
     end = data.find(b"\r\n\r\n", 0, held) + 4
     if (held if end < 4 else end) > _MOST_HEAD_BYTES:
         raise BadAnswer("the head of the answer is too long")
@@ -127,6 +130,10 @@ def _is_kept(is_current: bool, options: str) -> bool:
         return is_current
     named = {option.strip() for option in options.split(",")}
     return "close" not in named and (is_current or "keep-alive" in named)
+
+
+if heads.COMPILED:
+    _USUAL = heads.HeadReader(places_of=places_of, is_kept=_is_kept, head=Head)
 
 
 class ChunkedBody:

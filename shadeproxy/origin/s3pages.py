@@ -100,20 +100,31 @@ class PageGets:
 
         The caller must put the connection back.
         """
+        prepared = self.prepare(wanted.ref, wanted, REQUEST_ID.get())
+        if prepared is None:
+            return None
+        connection, request = prepared
+        connection.start(request, receiver)
+        return connection
+
+    def prepare(self, ref: ObjectRef, wanted: Wanted, request_id: str) -> tuple[Connection, bytes] | None:
+        """Return an idle connection, which the caller must put back, and the request for ``ref``, as
+        ``wanted`` but for its object. Return None if that would have to wait. ``request_id``: see ``render``.
+        """
         provider = self._provider_of(wanted.upstream)
         if provider is None or not provider.is_ready:
             return None
         try:
-            target = self._endpoint.target(wanted.ref)
+            target = self._endpoint.target(ref)
         except InvalidRequest:
             return None
         connection = self.pool.take_now(self._peers.get(target.origin) or self._peer(target.origin))
-        if connection is not None:
-            request = self._heads.render(
-                target, wanted, provider.current, now_s=self.clock.now_s(), request_id=REQUEST_ID.get()
-            )
-            connection.start(request, receiver)
-        return connection
+        if connection is None:
+            return None
+        request = self._heads.render(
+            target, wanted, provider.current, now_s=self.clock.now_s(), request_id=request_id
+        )
+        return connection, request
 
     def peer_of(self, ref: ObjectRef) -> Peer | None:
         """Return the server that has ``ref``; None if no request can name ``ref``."""

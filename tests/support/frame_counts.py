@@ -36,6 +36,7 @@ import shadeproxy
 from shadeproxy.api.s3 import compiled
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
+from shadeproxy.core import heads
 from tests.support.calls import recorded
 
 MISSES = 32
@@ -359,10 +360,11 @@ async def _counts(directory: Path) -> dict[str, list[Count]]:
 
 def count_flows(directory: Path) -> dict[str, list[Count]]:
     """Count every flow ``ROUNDS`` times on a whole proxy in front of an S3 server, with the interpreted
-    lane.
+    lane and heads.
     """
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=StillLoop) as runner:
         patch.setattr(compiled, "COMPILED", False)
+        patch.setattr(heads, "COMPILED", False)
         patch.setenv("ORIGIN_KEY", "key")
         patch.setenv("ORIGIN_SECRET", "secret")
         return runner.run(_counts(directory))

@@ -15,9 +15,16 @@ from shadeproxy.api.s3.errors import HOST_ID, ErrorAnswer, answer_error, interna
 from shadeproxy.api.s3.operations import Operation
 from shadeproxy.api.s3.port import HasPeer, Port, Response
 from shadeproxy.api.s3.request import S3Request
-from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
+from shadeproxy.api.s3.response import (
+    NO_BODY_STATUSES,
+    connection_fields,
+    http_date,
+    render_head,
+    status_line,
+)
 from shadeproxy.api.s3.semantics import Answer, conditions_of
 from shadeproxy.cluster.peers import Peer
+from shadeproxy.core import heads
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.tracing import CLIENT, NODE_FIELD, REFUSED_FIELD, next_request_id
@@ -53,6 +60,17 @@ def fast_head(
     answer: Answer, *, method: str, request_id: str, now_s: float, source: Source, keep: bool
 ) -> bytes:
     """Return the head of ``answer`` as the fast lane sends it. ``keep``: the connection continues."""
+    if heads.COMPILED and keep:
+        usual = heads.render(
+            status_line(answer.status),
+            answer.headers,
+            id2=HOST_ID,
+            request_id=request_id,
+            date=http_date(int(now_s)),
+            source=source,
+        )
+        if usual is not None:
+            return usual
     fields = with_own(answer.headers, request_id=request_id, now_s=now_s, source=source)
     # A body without a Content-Length, and the last answer of a connection, need more fields.
     if not keep or "content-length" not in map(str.lower, names_of(answer.headers)):

@@ -8,7 +8,8 @@ from typing import Unpack
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.exchange import Asked, Call, Exchange, client_of, read_request
 from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
-from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
+from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead
+from shadeproxy.api.s3.plain_miss import MissOutlet, PlainMiss, PlainMisses
 from shadeproxy.api.s3.port import Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import serve_get, serve_head
@@ -21,6 +22,9 @@ from shadeproxy.core.errors import Unidentified
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
 from shadeproxy.engine.base import ReadPath, ReadRequest
+
+BegunRead = EngineLaneRead | RelayRead | PlainMiss
+"""A read that is answered without a task."""
 
 
 class S3Handler(ForwardHandler):
@@ -46,19 +50,22 @@ class S3Handler(ForwardHandler):
         *,
         begins: BeginsReads | None = None,
         relays: PeerReads | None = None,
+        plain: PlainMisses | None = None,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``: the engine, if it can read by callbacks. ``relays``: as for FastLane. ``options``: as
+        """``begins``: the engine, if it can read by callbacks. ``relays``: as for FastLane. ``plain``: the
+        parts of ``begins`` and of the origin that plain misses use, if they may be used. ``options``: as
         for ForwardHandler.
         """
         super().__init__(engine, engine, authenticator, **options)
         self._engine = engine
         self._begins = begins
         self._relays = relays
+        self._plain = plain
         self._relayed = Ledger(RELAYED_BUDGET_BYTES)
         self._posts = PostUploads(engine, authenticator)
 
-    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
+    def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
         """Begin, without a task, to answer a call that ``reads_cache``. Return None, with nothing done, if
         ``serve_read`` must be called instead.
         """
@@ -67,6 +74,10 @@ class S3Handler(ForwardHandler):
         call, engine, found = asked.call, self._begins, asked.found
         if engine is None or found is None or self.verbose or call.request.method != "GET":
             return None
+        if self._plain is not None and self._plain.may_be(asked):
+            miss = PlainMiss(self._plain, self, outlet, asked)
+            if miss.begin():
+                return miss
         request_id = next_request_id()
         inside, whose = REQUEST_ID.set(request_id), CLIENT.set(client_of(outlet, call.identity))
         bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
@@ -91,7 +102,7 @@ class S3Handler(ForwardHandler):
             request_id=request_id,
         )
 
-    def _begin_relayed(self, outlet: LaneOutlet, asked: Asked, peer: Peer) -> RelayRead | None:
+    def _begin_relayed(self, outlet: MissOutlet, asked: Asked, peer: Peer) -> RelayRead | None:
         if self._relays is None or self.verbose:
             return None
         read = RelayRead(

@@ -286,6 +286,13 @@ class EngineLaneRead(LaneRead[EngineReading]):
     __slots__ = ()
     engine: BeginsReads
 
+    def take_over(self, sent: int, length: int, *, now_s: float, started_s: float) -> None:
+        """Continue a plain miss, which has sent ``sent`` bytes of an object of ``length`` bytes."""
+        self.now_s, self.started_s = now_s, started_s
+        if sent:
+            self.status, self.bytes_sent, self.deadline = 200, sent, None
+            self._position, self._stop = sent, length
+
     def resume(self) -> AbstractAsyncContextManager[EngineReading]:
         """Open the reading for the task that continues it, see ``BeginsReads.resume``."""
         self._resumed = True

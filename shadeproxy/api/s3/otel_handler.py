@@ -11,8 +11,9 @@ from typing import Unpack
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.exchange import Asked, EndedRequest, Exchange, RequestObserver
 from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
-from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
+from shadeproxy.api.s3.handler import BegunRead, S3Handler
+from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead
+from shadeproxy.api.s3.plain_miss import MissOutlet
 from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.engine.base import ReadPath
@@ -128,7 +129,7 @@ class OtelHandler(OtelForwarding, S3Handler):
         options["observer"] = self._spans
         S3Handler.__init__(self, engine, authenticator, begins=begins, relays=relays, **options)
 
-    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
+    def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
         """See ``S3Handler.begin_read``. If the read cannot begin without a task, its span is dropped:
         ``serve_read`` makes another one.
         """

@@ -12,10 +12,10 @@ from typing import Unpack
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator, not_of_cluster
 from shadeproxy.api.s3.exchange import Asked, Call, Exchange, read_request
 from shadeproxy.api.s3.forward_handler import HandlerSettings
-from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
+from shadeproxy.api.s3.handler import BegunRead, S3Handler
+from shadeproxy.api.s3.lane_read import BeginsReads
 from shadeproxy.api.s3.operations import Touches
-from shadeproxy.api.s3.relay_read import RelayRead
+from shadeproxy.api.s3.plain_miss import MissOutlet
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.errors import AuthError, Misdirected, ShuttingDown
 from shadeproxy.core.tracing import RELAYED
@@ -55,7 +55,7 @@ class PeerHandler(S3Handler):
         self._ownership = ownership
         self._stats = stats
 
-    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
+    def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
         """Begin a read as S3Handler does."""
         was = RELAYED.set(True)
         try:

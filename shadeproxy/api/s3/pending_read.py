@@ -10,8 +10,9 @@ from contextvars import Context
 from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Asked
-from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.handler import BegunRead, S3Handler
 from shadeproxy.api.s3.lane_read import EngineLaneRead
+from shadeproxy.api.s3.plain_miss import PlainMiss
 from shadeproxy.api.s3.port import DirectPort, Outlet
 from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.response import break_off
@@ -28,7 +29,7 @@ class ReadingConnection(Outlet, Protocol):
 
 class PendingRead:
     """The pending read of ``connection``, if there is one. One object serves all reads of the connection, one
-    after another. Implements ``LaneOutlet`` of lane_read.py.
+    after another. Implements ``MissOutlet`` of plain_miss.py.
     """
 
     __slots__ = (
@@ -44,7 +45,7 @@ class PendingRead:
         self._connection = connection
         self._s3 = s3
         self._loop = asyncio.get_running_loop()
-        self._read: EngineLaneRead | RelayRead | None = None
+        self._read: BegunRead | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = None
         self._port: DirectPort | None = None
@@ -111,10 +112,15 @@ class PendingRead:
             self._end()
         self._connection.read_over(keep=keep)
 
+    def replace_read(self, read: EngineLaneRead) -> None:
+        """See ``MissOutlet.replace_read``."""
+        self._read = read
+
     def go_on_by_task(self) -> None:
         """See ``LaneOutlet.go_on_by_task``."""
         read = self._read
         assert read is not None, "it calls"
+        assert not isinstance(read, PlainMiss), "replaced before"
         self._end()
         # The caller may run in the context of another reader of the same page. A task must have the context
         # of this read.

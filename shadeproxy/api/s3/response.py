@@ -43,12 +43,18 @@ def http_date(now_s: int) -> str:
     return formatdate(now_s, usegmt=True)
 
 
+@lru_cache(maxsize=64)
+def status_line(status: int) -> str:
+    """Return the first line of an answer."""
+    return f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"
+
+
 def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     """Render status line and fields of an HTTP/1.1 answer. Values are UTF-8 with surrogateescape.
 
     Raises ValueError for a line break in a field, which would start a second answer.
     """
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
+    lines = [status_line(status)]
     lines += map(": ".join, headers)
     ends = len(lines) + 1
     lines += ("", "")

@@ -32,8 +32,10 @@ class Follower(Protocol):
     raise.
     """
 
-    deadline: Deadline | None
-    """The deadline for the first byte, as in ``Flight.opened``; None once it has come."""
+    @property
+    def deadline(self) -> Deadline | None:
+        """The deadline for the first byte, as in ``Flight.opened``; None once it has come."""
+        ...
 
     @property
     def waiting(self) -> bool:

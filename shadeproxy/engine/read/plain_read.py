@@ -8,6 +8,7 @@ from typing import Protocol
 
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.read.access_log import FetchedRead
 from shadeproxy.engine.read.fill_messages import (
     ClientLeft,
@@ -66,7 +67,8 @@ class PlainRead:
         """Begin to read the object with the hash ``hashed``. Return False, with nothing done, if the read is
         not plain.
         """
-        flight = self._reads.plain.begin(ref, hashed, job, self, self)
+        plain = self._reads.plain
+        flight = plain.begin(ref, hashed, job, self, self) if plain.is_new(ref, hashed) else None
         if flight is None:
             return False
         self._flight, self._hashed, self._job = flight, hashed, job
@@ -161,7 +163,11 @@ class PlainRead:
         if self._replaced is not None:
             return self._replaced
         reads, flight = self._reads, self._flight
-        reading = reads.plain.reading_of(flight, self._job, self.deadline) if self._has_client else None
+        reading = (
+            reads.plain.reading_of(ReadRequest(flight.ref, job=self._job), flight, self.deadline)
+            if self._has_client
+            else None
+        )
         sink = reads.plain.fill_of(flight) if self._is_filling else None
         read = WorkerRead.of_plain(reads, self._ident, flight, reading, sink, start=self._start)
         read.started_s = self._started_s

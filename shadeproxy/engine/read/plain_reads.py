@@ -41,19 +41,24 @@ class PlainReads:
         self._filler = fills.filler
         self._flights = fills.flights
         self._versions = versions
+        self.is_new = versions.is_new
+        """See ``Versions.is_new``."""
         self._counting = counting
         self.count = counting.count_fetched
         """Counts reads whose clients have left."""
         self._new_reading = new_reading
         self.page_size = self._filler.page_size
+        self.take = self._filler.take_now
+        """See ``FlightFiller.take_now``."""
+        self.detached = fills.detached
         self.readings = 0
         """Number of reads of the engine, plain or not, that are open."""
 
     def begin(
         self, ref: ObjectRef, hashed: int, job: JobContext | None, filling: Filling, follower: Follower
     ) -> Flight | None:
-        """Begin a read, in the context of its client. Return None, with nothing done, if it is not plain.
-        ``hashed``: hash of the object.
+        """Begin a read of an object of which nothing is known, in the context of its client. Return None,
+        with nothing done, if it is not plain. ``hashed``: hash of the object.
         """
         versions, began = self._versions, None
         if (
@@ -62,8 +67,6 @@ class PlainReads:
             or versions.verdicts is not None
             or self._flights.busy(ref, 0)
         ):
-            return None
-        if not versions.is_new(ref, hashed):
             return None
         if (ownership := versions.ownership) is not None:
             began = ownership.begin()
@@ -82,7 +85,7 @@ class PlainReads:
         self, flight: Flight, hashed: int, meta: ObjectMeta, memory: memoryview, *, doubtful: bool
     ) -> None:
         """Give the flight its metadata and the memory that its bytes come to, see ``Flight.open``."""
-        if flight.publishable and not self._versions.is_new(flight.ref, hashed):
+        if flight.publishable and not self.is_new(flight.ref, hashed):
             meta = self._filler.accept(flight, meta, None, whole=True)
         flight.open(meta, len(memory), doubtful=doubtful, memory=memory)
 
@@ -90,7 +93,7 @@ class PlainReads:
         """Store the page, see ``FlightFiller.complete``."""
         versions, meta = self._versions, flight.meta
         assert meta is not None, "opened before its bytes came"
-        is_new = flight.publishable and versions.is_new(flight.ref, hashed)
+        is_new = flight.publishable and self.is_new(flight.ref, hashed)
         if is_new:
             versions.learn(flight.ref, meta, flight.began)
         self._filler.complete(flight, writer, whole=not is_new)
@@ -101,9 +104,9 @@ class PlainReads:
         flight.followers.remove(read)
         self._flights.leave(flight, served=served)
 
-    def reading_of(self, flight: Flight, job: JobContext | None, deadline: Deadline | None) -> EngineReading:
+    def reading_of(self, request: ReadRequest, flight: Flight, deadline: Deadline | None) -> EngineReading:
         """Return the reading of a client that waits for ``flight`` by a read that is not plain any more."""
-        reading = self._new_reading(ReadRequest(flight.ref, job=job))
+        reading = self._new_reading(request)
         reading.adopt(flight, deadline)
         return reading
 

@@ -333,7 +333,7 @@ async def set_up(
         await proxy.start()
     (reads,) = made
     setup = Setup(proxy, server, engines[0], reads, settings, by_callbacks)
-    begin = reads.start
+    begin, take, give_back = reads.start, reads.take, reads.give_back
 
     def start(wanted: Any, *args: Any) -> Any:
         read = begin(wanted, *args)
@@ -341,7 +341,18 @@ async def set_up(
             setup.started.append(f"/{wanted.ref.bucket}/{wanted.ref.key}")
         return read
 
-    reads.start = start  # type: ignore[method-assign]
+    def takes(ref: ObjectRef, *args: Any) -> Any:
+        request = take(ref, *args)
+        if request is not None:
+            setup.started.append(f"/{ref.bucket}/{ref.key}")
+        return request
+
+    def gives_back(read: Any) -> None:
+        if read.connection is not None:
+            setup.started.pop()
+        give_back(read)
+
+    reads.start, reads.take, reads.give_back = start, takes, gives_back  # type: ignore[method-assign]
     try:
         yield setup
     finally:

@@ -1,0 +1,93 @@
+"""Plain misses: which reads are plain, and what replaces one. test_lane_read.py compares all courses."""
+
+import pytest
+
+from shadeproxy.api.s3.lane_read import EngineLaneRead
+from shadeproxy.api.s3.plain_miss import PlainMiss
+from shadeproxy.origin.callback_reads import CallbackRead
+from shadeproxy.origin.connection import Connection
+from tests.support.s3.cases import ok, part
+from tests.support.s3.scripted import CUT, WAIT, set_up
+
+pytestmark = pytest.mark.timeout(60)
+BODY = bytes(range(256)) * 200
+MADE = (PlainMiss, EngineLaneRead, CallbackRead)
+
+
+@pytest.fixture
+async def setup(tmp_path):
+    async with set_up(tmp_path, by_callbacks=True) as setup:
+        await setup.warm(2)
+        yield setup
+
+
+@pytest.fixture
+def made(setup, monkeypatch):
+    """Return the classes of the objects that are made from now on."""
+    made = []
+    for kind in MADE:
+
+        def init(self, *args, _kind=kind, _init=kind.__init__, **options):
+            made.append(_kind)
+            _init(self, *args, **options)
+
+        monkeypatch.setattr(kind, "__init__", init)
+    return made
+
+
+async def got(setup, *fields):
+    """Return the answer to a GET of the object, when nothing is under way any more."""
+    client = await setup.client()
+    answered = await client.get("/b/k", *fields)
+    await setup.settle()
+    return answered
+
+
+async def test_a_usual_miss_is_one_object(setup, made):
+    setup.server.scripts["/b/k"] = [[ok(BODY)]]
+    assert (await got(setup)).body == BODY
+    assert made == [PlainMiss]
+    assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+
+
+async def test_a_range_is_not_plain(setup, made):
+    setup.server.scripts["/b/k"] = [{"": [ok(BODY)], "bytes=0-9": [part(BODY, 0, 10)]}]
+    assert (await got(setup, "Range: bytes=0-9")).body == BODY[:10]
+    assert PlainMiss not in made
+
+
+async def test_a_body_that_breaks_off_replaces_fill_and_reader(setup, made):
+    setup.server.scripts["/b/k"] = [[ok(BODY)[:200], CUT], [CUT]]
+    assert (await got(setup)).cut
+    assert made == [PlainMiss, CallbackRead, EngineLaneRead]
+
+
+async def test_a_failure_before_the_head_replaces_the_fill_alone(setup, made):
+    setup.server.scripts["/b/k"] = [[CUT], [ok(BODY)]]
+    assert (await got(setup)).body == BODY
+    assert made == [PlainMiss, CallbackRead]
+
+
+async def test_a_request_that_cannot_be_sent_goes_to_a_task(setup, made, monkeypatch):
+    setup.server.scripts["/b/k"] = [[ok(BODY)]]
+    start, tries = Connection.start, []
+
+    def fails_once(self, request, receiver=None):
+        tries.append(receiver)
+        if len(tries) == 1:
+            raise RuntimeError("the transport is closed")
+        start(self, request, receiver)
+
+    monkeypatch.setattr(Connection, "start", fails_once)
+    assert (await got(setup)).body == BODY
+    assert made == [PlainMiss, CallbackRead]
+
+
+async def test_a_client_that_leaves_ends_fill_and_slot(setup, made):
+    setup.server.scripts["/b/k"] = [[ok(BODY)[:200], WAIT, ok(BODY)[200:]]]
+    client = await setup.client()
+    client.ask("/b/k")
+    await setup.server.reached.wait()
+    await client.close()
+    await setup.settle()
+    assert made == [PlainMiss, CallbackRead]
