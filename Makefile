@@ -100,8 +100,8 @@ chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real c
 # chaos-cluster-report/ has logs, and each violation with the events before it. WRITE=1 continues the rounds of these
 # seeds in docs/reliability/. SEED="1 2 3" runs several, one after another.
 chaos-cluster: ROUNDS := $(if $(filter file,$(origin ROUNDS)),100,$(ROUNDS))
-chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5 KILLS=8 WORKERS=1 NETWORK=auto); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(KILLS),--kills $(KILLS)) $(if $(filter file,$(origin WORKERS)),,--workers $(WORKERS)) $(if $(NETWORK),--network $(NETWORK)) $(if $(WRITE),--write docs/reliability)
+chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5 KILLS=8 WORKERS=1 NODES=4 NETWORK=auto); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(KILLS),--kills $(KILLS)) $(if $(filter file,$(origin WORKERS)),,--workers $(WORKERS)) $(if $(NODES),--nodes $(NODES)) $(if $(NETWORK),--network $(NETWORK)) $(if $(WRITE),--write docs/reliability)
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) \
@@ -115,14 +115,17 @@ fuzz-control: $(VENV)/.dev ## Requests made from /openapi.json against the contr
 
 # SECONDS bounds each search; its states take up to 4 GB of memory.
 model: SECONDS ?= 100
-model: ## All states of the cluster's protocol within bounds, random walks, and that each rule is needed (g++; 5 minutes)
+model: ## All states of the cluster's protocol within bounds, random walks, and that each rule is needed (g++; 7 minutes)
 	@mkdir -p $(VENV)
 	@for nodes in 2 3; do \
 	  g++ -O2 -std=c++17 -Wall -Wextra -DNODES=$$nodes bench/models/cluster.cpp -o $(VENV)/cluster-model$$nodes || exit 1; done
+	@g++ -O2 -std=c++17 -Wall -Wextra -DNODES=3 -DCOPY=1 bench/models/cluster.cpp -o $(VENV)/cluster-model-copy
 	@$(VENV)/cluster-model2 seconds=$(SECONDS)
-	@$(VENV)/cluster-model3 first=7 views=3 beats=30 ticks=40 writes=4 crashes=2 losses=1 failovers=1 lostbeats=3 ghosts=2 \
+	@$(VENV)/cluster-model3 first=7 views=3 beats=30 ticks=40 writes=4 crashes=2 losses=2 failovers=1 restores=3 lostbeats=3 ghosts=2 \
 	  walks=1000000000 seconds=$(SECONDS)
-	@$(VENV)/cluster-model2 mutants=1 seconds=$(SECONDS)
+	@$(VENV)/cluster-model-copy views=3 beats=30 ticks=40 writes=4 crashes=2 losses=2 restores=3 lostbeats=3 ghosts=2 \
+	  walks=1000000000 seconds=$(SECONDS)
+	@$(VENV)/cluster-model-copy mutants=1 seconds=$(SECONDS)
 
 model-test: EXAMPLES := $(if $(filter file,$(origin EXAMPLES)),100000,$(EXAMPLES))
 model-test: $(VENV)/.dev ## The cluster's code under random faults, clocks and orders of events (EXAMPLES=100000, half an hour)

@@ -156,7 +156,7 @@ def wrapped(origin: Origin, stats: Stats) -> Origin:
 async def opened_engine(
     origin: Origin, capacity_bytes: int, *, policy: str = "default", page_size: int = 4 << 20
 ) -> AsyncIterator[Engine]:
-    """Open an engine with an empty RAM tier of ``capacity_bytes``."""
+    """Open an engine with an empty RAM tier of ``capacity_bytes``, and close it afterwards."""
     stats, ledger, clock = Stats(), Ledger(256 << 20), SystemClock()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         tier = SegmentStore("ram", Path(folder), capacity_bytes)

@@ -33,10 +33,10 @@ GOLDEN = {
     # The request and the page handle are remembered.
     "remembered hit": Golden(13, 7),
     # A cached object is requested for the first time on this listener by a known client.
-    "first hit": Golden(70, 25),
+    "first hit": Golden(69, 24),
     # One of 32 misses in a turn of the loop. Each is fetched, sent and stored. ADR 48: the first byte of one
     # of them is timed, in two calls.
-    "miss": Golden(3_497 / MISSES, 64),
+    "miss": Golden(3_352 / MISSES, 62),
     # A binary body with the scores of all 256 samples. ADR 0040: two calls make the change.
     "POST of scores": Golden(41, 15),
     # Cached samples by id, in the order in which they are ready.
@@ -44,7 +44,7 @@ GOLDEN = {
     # A plain read of an object that another node owns, on an idle connection to that node.
     "relayed read, near node": Golden(61, 24),
     # The same read at the owner, which has the object in RAM: the request of a node is signed.
-    "relayed read, owner": Golden(22, 12),
+    "relayed read, owner": Golden(20, 11),
 }
 
 

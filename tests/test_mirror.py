@@ -147,6 +147,7 @@ TABLE = {
     "config.sections": "config/test_documented_defaults.py",
     "config.toml": "config/test_settings.py",
     "core.clock": "core/test_deadline.py",
+    "core.compiled": "test_build.py",
     "core.errors": "api/s3/test_errors.py",
     "core.identity": "engine/index/test_residents.py",
     "core.memo": "api/s3/test_compiled_slots.py",

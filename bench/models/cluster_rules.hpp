@@ -8,8 +8,10 @@
 // after the log handled the beat. A call to the log is a compare-and-set, so a delayed call is the same as a late one.
 // Reads have no state: one may begin at any instant, so a claim on every state is a claim on every read.
 //
-// Not modelled: two servers that both act as the log, two processes of one node id, two objects in one write, relayed
-// reads, and the time for which the late write of a dead node is feared.
+// With COPY=1 the last process has the node id of process 0: its state directory is a copy.
+//
+// Not modelled: two servers that both act as the log, two objects in one write, relayed reads, and the time for which
+// the late write of a dead node is feared.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +26,9 @@
 #ifndef NODES
 #define NODES 2
 #endif
+#ifndef COPY
+#define COPY 0
+#endif
 
 namespace {
 
@@ -33,16 +38,22 @@ using std::string;
 using std::vector;
 using u8 = uint8_t;
 
-const int VIEWS = 8, CAP = 7;
+const int VIEWS = 8, CAP = 7, IDS = NODES - COPY;
+const u8 NOBODY = 255;  // has the seat yet
+
+// The node id of a process.
+int id(int i) { return i < IDS ? i : 0; }
 
 // ---------------------------------------------------------------------------------------------- state
 
 struct Node {
   u8 boot;                                      // which process of this node it is
   u8 lease_age, token;                          // ticks since the granted beat was sent, capped; the lease's name
-  u8 life;                                      // of the log, by the last answer
+  u8 life, lease_life;                          // of the log, by the last answer; the one that granted the lease
+  u8 kept;                                      // the life whose lease lasted when `life` was first seen, 0: none
   u8 view, settled;                             // adopted; 0: none
   u8 beat, beat_age, beat_view, beat_life;      // 0 none, 1 on its way, 2 its answer is; acknowledged view and life
+  u8 beat_kept;                                 // the claim that it carries
   u8 granted, new_token, new_life, new_view, new_settled;  // the answer
   u8 cached, cached_trust, fill, fill_trust;    // versions, 0: none
   u8 write, written;                            // 0 none, 1 sent, 2 applied as version `written`
@@ -52,8 +63,11 @@ struct State {
   u8 tick, beats, writes, crashes, losses, failovers, views, lost, ghosts_made;  // what happened so far
   u8 origin, acked, ghosts;                     // versions; writes without a writer that may still be applied
   u8 life, life_age, view, settled, view_count; // the log: its life, and the views since
-  u8 members[VIEWS], away[VIEWS];               // masks, by view
-  u8 age[NODES], count_token[NODES], acks[NODES], retired[NODES], boots[NODES];  // the log's records
+  u8 members[VIEWS], away[VIEWS], view_life[VIEWS];  // masks and the life of the log, by view
+  u8 known[NODES], age[NODES], count_token[NODES], acks[NODES], retired[NODES], boots[NODES];  // the log's records
+  u8 reserved[NODES];                           // the seat is kept for the process that had it in life `from`
+  u8 from;                                      // the life whose view was restored in this one; 0: none was
+  u8 restores, call[NODES], call_life[NODES];   // calls on their way that restore a view; 0: none
   u8 tokens;
   Node nodes[NODES];
 };
@@ -61,7 +75,7 @@ struct State {
 // The object's owner is the first node of the list that the view has and that is not away.
 int owner(const State& s, int view) {
   int here = view ? s.members[view] & ~s.away[view] : 0;
-  for (int i = 0; i < NODES; i++)
+  for (int i = 0; i < IDS; i++)
     if (here >> i & 1) return i;
   return -1;
 }
@@ -70,8 +84,8 @@ bool leased(const Node& n) { return n.lease_age < config.lease; }
 
 bool mine(const State& s, int i) {
   const Node& n = s.nodes[i];
-  if (!leased(n) || !n.view || owner(s, n.view) != i) return false;
-  return !config.settled || n.settled == n.view || owner(s, n.settled) == i;
+  if (!leased(n) || !n.view || owner(s, n.view) != id(i)) return false;
+  return !config.settled || n.settled == n.view || owner(s, n.settled) == id(i);
 }
 
 void distrust(Node& n) {
@@ -96,53 +110,82 @@ const char* violation(const State& s) {
 
 // ---------------------------------------------------------------------------------------------- the log
 
-bool is_open(const State& s) { return !config.closing || s.life_age >= config.closed; }
+bool is_open(const State& s) { return !config.closing || s.from || s.life_age >= config.closed; }
+
+void forget(State& s, int i) {
+  s.known[i] = s.age[i] = s.count_token[i] = s.acks[i] = s.retired[i] = s.reserved[i] = 0;
+  s.boots[i] = NOBODY;
+}
 
 void settle(State& s) {
   if (!s.view) return;
   int need = s.members[s.view];
   if (config.all)
     for (int v = s.settled; v < s.view; v++) need |= s.members[v];
-  for (int i = 0; i < NODES; i++)
+  for (int i = 0; i < IDS; i++)
     if (need >> i & 1 && !s.retired[i] && s.acks[i] < s.view) return;
   s.settled = s.view;
+  for (int i = 0; i < IDS; i++)
+    if (!(s.members[s.view] >> i & 1)) forget(s, i);
 }
 
 void forget_all(State& s) {
   s.life++;
   s.life_age = 0;
-  s.view = s.settled = 0;
-  for (int i = 0; i < NODES; i++) s.age[i] = s.count_token[i] = s.acks[i] = s.retired[i] = s.boots[i] = 0;
+  s.view = s.settled = s.from = 0;
+  for (int i = 0; i < IDS; i++) forget(s, i);
 }
 
 void propose(State& s, int members, int away) {
   int before = s.view ? s.members[s.view] : 0;
   s.members[++s.view_count] = members;
   s.away[s.view_count] = away;
+  s.view_life[s.view_count] = s.life;
   if (!s.view) s.settled = s.view_count;
   s.view = s.view_count;
-  for (int i = 0; i < NODES; i++)
-    if (members >> i & 1 && !(before >> i & 1) && (s.retired[i] || !s.count_token[i]))
-      s.retired[i] = s.age[i] = s.count_token[i] = s.boots[i] = 0;
+  for (int i = 0; i < IDS; i++)
+    if (members >> i & 1 && !(before >> i & 1) && (s.retired[i] || !s.known[i])) {
+      u8 acked = s.acks[i];
+      forget(s, i);
+      s.known[i] = 1;
+      s.acks[i] = acked;
+    }
+}
+
+// Open this life of the log with the view that node i had in the life before.
+void restore(State& s, int i) {
+  s.from = s.view_life[s.call[i]];
+  if (config.same) propose(s, s.members[s.call[i]], s.away[s.call[i]]);
+  for (int k = 0; k < IDS; k++) {
+    if (!config.same || !(s.members[s.call[i]] >> k & 1)) continue;
+    s.age[k] = config.fresh ? 0 : config.retire;
+    s.reserved[k] = config.reserve;
+  }
 }
 
 void handle_beat(State& s, int i) {
   Node& n = s.nodes[i];
+  int k = id(i);
   bool open = is_open(s);
-  bool member = s.view && s.members[s.view] >> i & 1;
-  bool taken = s.count_token[i] && !s.retired[i] && s.boots[i] != n.boot;
+  bool member = s.view && s.members[s.view] >> k & 1;
+  bool reserved = s.reserved[k] && !s.retired[k], named = n.beat_life == s.life || !config.named;
+  n.beat = 2;
+  n.new_life = s.life;
+  n.granted = n.new_token = n.new_view = n.new_settled = 0;
+  // Whoever wants a seat that is kept must know the life of the log first.
+  if (open && member && reserved && !named) return;
+  if (reserved && n.beat_kept && n.beat_kept == s.from) s.reserved[k] = reserved = 0, s.boots[k] = n.boot;
+  bool taken = reserved || (!s.retired[k] && s.boots[k] != NOBODY && s.boots[k] != n.boot);
   n.granted = open && member && !taken;
   if (n.granted) {
-    if (!s.count_token[i] || s.retired[i]) s.count_token[i] = ++s.tokens;
-    s.age[i] = s.retired[i] = 0;
-    s.boots[i] = n.boot;
+    if (!s.count_token[k] || s.retired[k]) s.count_token[k] = ++s.tokens;
+    s.age[k] = s.retired[k] = s.reserved[k] = 0;
+    s.boots[k] = n.boot;
   }
-  bool own = s.boots[i] == n.boot && n.beat_life == s.life;
-  if (open && own && n.beat_view <= s.view) s.acks[i] = max(s.acks[i], n.beat_view);
+  bool own = s.boots[k] == n.boot && n.beat_life == s.life;
+  if (open && own && n.beat_view <= s.view) s.acks[k] = max(s.acks[k], n.beat_view);
   if (open) settle(s);
-  n.beat = 2;
-  n.new_token = s.count_token[i];
-  n.new_life = s.life;
+  n.new_token = s.count_token[k];
   n.new_view = s.view;
   n.new_settled = s.settled;
 }
@@ -150,23 +193,29 @@ void handle_beat(State& s, int i) {
 // ---------------------------------------------------------------------------------------------- a node
 
 void no_beat(Node& n) {
-  n.beat = n.beat_age = n.beat_view = n.beat_life = 0;
+  n.beat = n.beat_age = n.beat_view = n.beat_life = n.beat_kept = 0;
   n.granted = n.new_token = n.new_life = n.new_view = n.new_settled = 0;
 }
 
 void adopt_answer(State& s, int i) {
   Node& n = s.nodes[i];
+  if (n.life != n.new_life) n.kept = leased(n) || !config.running ? n.lease_life : 0;
   n.life = n.new_life;
+  if (n.new_view && !n.granted && (config.denied || n.new_life != n.lease_life)) n.lease_age = CAP;
   if (n.new_view && (n.new_view != n.view || n.new_settled != n.settled)) {
-    bool gained = owner(s, n.new_settled) == i && !(n.settled && owner(s, n.settled) == i);
-    if (config.moved && (owner(s, n.new_view) != i || gained)) distrust(n);
+    bool gained = owner(s, n.new_settled) == id(i) && !(n.settled && owner(s, n.settled) == id(i));
+    if (config.moved && (owner(s, n.new_view) != id(i) || gained)) distrust(n);
     n.view = n.new_view;
     n.settled = n.new_settled;
   }
   if (n.granted && n.beat_age < config.lease) {
-    if (config.lapse && (!leased(n) || n.token != n.new_token)) distrust(n);
+    // A lease that lasts until another life of the log renews it has another name, but did not end.
+    bool renamed = n.token != n.new_token && (n.lease_life == n.new_life || !config.goes_on);
+    if (config.lapse && (!leased(n) || renamed)) distrust(n);
     n.lease_age = n.beat_age;
+    n.lease_life = n.new_life;
     n.token = n.new_token;
+    n.kept = 0;
   }
   no_beat(n);
 }
@@ -189,11 +238,14 @@ void canonical(State& s) {
     n.beat_age = min<int>(n.beat_age, config.lease);
     if (n.beat != 2) n.granted = n.new_token = n.new_life = n.new_view = n.new_settled = 0;
     if (!n.granted) n.new_token = 0;
+    if (!leased(n) && config.running) n.token = n.lease_life = 0;
     if (!n.cached) n.cached_trust = 0;
     if (!n.fill) n.fill_trust = 0;
     fresh(n.token);
     fresh(n.new_token);
     fresh(s.count_token[i]);
+    if (!s.call[i]) s.call_life[i] = 0;
+    if (s.retired[i]) s.reserved[i] = 0;
   }
   s.tokens = next;
 }
@@ -212,6 +264,19 @@ struct Steps {
   }
 };
 
+// The life of which node i may claim that it had a seat in it until the end of that life; 0: none.
+int claim(const State& s, int i) {
+  const Node& n = s.nodes[i];
+  return config.named ? n.kept : leased(n) ? n.lease_life : 0;
+}
+
+// Whether node i knows that no other view than its own was settled when that life ended.
+bool can_restore(const State& s, int i) {
+  const Node& n = s.nodes[i];
+  if (!n.view || !claim(s, i) || s.view_life[n.view] != claim(s, i)) return false;
+  return !config.whole || n.settled == n.view;
+}
+
 void steps_of_node(const State& s, int i, Steps& out) {
   const Node& n = s.nodes[i];
   State x = s;
@@ -220,7 +285,7 @@ void steps_of_node(const State& s, int i, Steps& out) {
   if (s.crashes < config.crashes) {
     x.crashes++;
     if (n.write == 1 && s.ghosts_made < config.ghosts) x.ghosts++, x.ghosts_made++;
-    u8 cached = n.cached, boot = n.boot + 1;
+    u8 cached = n.cached, boot = n.boot + 1 + COPY;
     memset(&y, 0, sizeof y);
     y.cached = cached;
     y.boot = boot;
@@ -233,6 +298,7 @@ void steps_of_node(const State& s, int i, Steps& out) {
     y.beat = 1;
     y.beat_view = n.view;
     y.beat_life = n.life;
+    y.beat_kept = claim(s, i);
     out.add(x, "node %d sends a beat that acknowledges view %d", i, n.view);
     again();
   }
@@ -251,13 +317,20 @@ void steps_of_node(const State& s, int i, Steps& out) {
     out.add(x, "node %d adopts the answer", i);
     again();
   }
+  if (s.restores < config.restores && !s.call[i] && can_restore(s, i)) {
+    x.restores++;
+    x.call[i] = n.view;
+    x.call_life[i] = config.named ? n.life : 0;
+    out.add(x, "node %d asks to restore view %d", i, n.view);
+    again();
+  }
   if (!s.view && is_open(s) && n.life == s.life && s.view_count + 1 < VIEWS) {
-    int members = n.view ? s.members[n.view] | 1 << i : 1 << i;
-    propose(x, members, n.view ? s.away[n.view] & ~(1 << i) : 0);
+    int bit = 1 << id(i), members = n.view ? s.members[n.view] | bit : bit;
+    propose(x, members, n.view ? s.away[n.view] & ~bit : 0);
     out.add(x, "node %d proposes the view that it knows, as view %d", i, x.view);
     again();
   }
-  if (!n.fill && !n.write && !(n.cached && n.cached_trust) && n.view && owner(s, n.view) == i) {
+  if (config.reads && !n.fill && !n.write && !(n.cached && n.cached_trust) && n.view && owner(s, n.view) == id(i)) {
     y.fill = s.origin;
     y.fill_trust = 1;
     out.add(x, "node %d reads version %d at the origin", i, s.origin);
@@ -301,6 +374,15 @@ void steps_of_node(const State& s, int i, Steps& out) {
 
 void steps_of_log(const State& s, Steps& out) {
   for (int i = 0; i < NODES; i++)
+    if (s.call[i]) {
+      State x = s;
+      bool here = !s.call_life[i] || s.call_life[i] == s.life;
+      if (here && !s.view && !is_open(s) && s.view_count + 1 < VIEWS) restore(x, i);
+      int view = s.call[i];
+      x.call[i] = 0;
+      out.add(x, "the log is asked by node %d to restore view %d", i, view);
+    }
+  for (int i = 0; i < IDS; i++)
     if (s.view && is_open(s) && !s.retired[i] && s.age[i] >= config.retire) {
       State x = s;
       x.retired[i] = 1;
@@ -319,13 +401,13 @@ void steps_of_log(const State& s, Steps& out) {
     if (config.run) forget_all(x);
     // The new server has an older copy: the last renewals and the last view are lost.
     else
-      for (int i = 0; i < NODES; i++) x.age[i] = config.retire, x.acks[i] = min<int>(x.acks[i], s.settled);
+      for (int i = 0; i < IDS; i++) x.age[i] = config.retire, x.acks[i] = min<int>(x.acks[i], s.settled);
     if (!config.run && s.view > s.settled) x.view--;
     out.add(x, "the log fails over");
   }
   if (!s.view || !is_open(s) || s.views >= config.views || s.view_count + 1 >= VIEWS) return;
   // Nodes propose what they saw some time ago, so any change of one node's place is possible.
-  for (int i = 0; i < NODES; i++) {
+  for (int i = 0; i < IDS; i++) {
     int bit = 1 << i, members = s.members[s.view], away = s.away[s.view];
     for (int place = 0; place < 3; place++) {  // out, here, away
       int m = place ? members | bit : members & ~bit, a = place == 2 ? away | bit : away & ~bit;
@@ -368,13 +450,16 @@ State start() {
   s.origin = s.acked = s.life = s.view = s.settled = s.view_count = 1;
   s.members[1] = config.first;
   s.life_age = CAP;
+  s.view_life[1] = 1;
+  for (int i = 0; i < IDS; i++) forget(s, i);
   for (int i = 0; i < NODES; i++) {
     Node& n = s.nodes[i];
-    bool member = config.first >> i & 1;
+    bool member = i < IDS && config.first >> i & 1;
     n.life = n.view = n.settled = 1;
+    n.boot = i >= IDS;
     n.lease_age = member ? 0 : CAP;
-    if (member) n.token = s.count_token[i] = ++s.tokens, s.acks[i] = 1;
-    if (owner(s, 1) == i) n.cached = n.cached_trust = 1;
+    if (member) n.token = s.count_token[i] = ++s.tokens, s.acks[i] = n.lease_life = s.known[i] = 1, s.boots[i] = 0;
+    if (i < IDS && owner(s, 1) == i) n.cached = n.cached_trust = 1;
   }
   canonical(s);
   return s;

@@ -24,9 +24,9 @@ def ask_from_processes(
     the last end, and the results. Raises what ``ask`` raises.
     """
     for piece in pieces:
-        piece.body()  # A process made by fork has what the parent has computed.
+        piece.body()  # A process made by fork starts with what its parent has computed.
     forking = get_context("fork")
-    # Each process takes one share: it waits for the others before it begins.
+    # Each process takes one share, and waits for the others before it begins.
     started = partial(_start, forking.Barrier(processes))
     with ProcessPoolExecutor(processes, mp_context=forking, initializer=started) as pool:
         shares = [pieces[first::processes] for first in range(processes)]

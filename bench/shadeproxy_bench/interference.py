@@ -63,7 +63,7 @@ def _hints(
 ) -> JobHints:
     """Return the hints of H: its order by epochs, of which the next epoch is announced at half of the last,
     and scores at the end of each epoch. ``said``: the kind of hints. Some kinds leave out the order or the
-    scores, others make them false.
+    scores; others make them false.
     """
     since, known = _next_at_half(len(order))
     announced = order

@@ -65,7 +65,7 @@ Requests = Sequence[tuple[Piece, bytes]]
 
 class Answered(NamedTuple):
     """The number of answers, and the number of each thread. Thread n of m has the requests n, n + m, ... and
-    cycles through them. If there are several threads, their numbers may be off by one or two.
+    cycles through them. If there are several threads, the number of each may be off by one or two.
     """
 
     total: int

@@ -30,7 +30,7 @@ class Meeting:
 
 
 def together(exchanges: Iterable[Exchange], meeting: Meeting, *, every: int = 1) -> Iterator[Exchange]:
-    """Yield ``exchanges``; before each of ``every`` of them, wait for the other readers."""
+    """Yield ``exchanges``. Before the first of them and each ``every``-th after it, wait for all readers."""
     for turn, exchange in enumerate(exchanges):
         if turn % every == 0:
             meeting.meet()

@@ -24,7 +24,7 @@ _REPORT_S = 1.0
 
 
 class Loop(NamedTuple):
-    """A training loop. ``sample_bytes`` names the data set, so it must differ from that of each other loop.
+    """A training loop. ``sample_bytes`` also names the data set, so each loop must have another value.
     ``needs``: fields of PUT /v1/jobs. ``begins_s``: how many seconds later than the other loops it begins.
     """
 

@@ -32,7 +32,7 @@ class Sides(NamedTuple):
 
     @property
     def told(self) -> str:
-        """The sides in words, for the results."""
+        """Threads, origins and cores in words, for the results."""
         if not self.apart:
             return f"{self.connections} connections"
         others = f"client of {self.threads} threads, origin of {self.origins} processes"

@@ -196,7 +196,7 @@ def _set_epoch(sampler: Any, epoch: int) -> None:
 
 def _twin(sampler: Any) -> Any:
     """Return an independent copy of ``sampler`` that draws the same next items, or None if no such copy is
-    possible. Subclasses are not copied, because they may draw from anywhere.
+    possible. Subclasses are not copied, because nothing is known of how they draw.
     """
     kind = type(sampler)
     if kind in {DistributedSampler, SequentialSampler}:

@@ -46,8 +46,8 @@ class Request:
         self._ids = ids
 
     def missing(self) -> list[int]:
-        """Return the positions that are to be asked from the called proxy: those that are missing, and were
-        not asked from another one.
+        """Return the positions to ask the called proxy for: those that are missing, and were not asked from
+        another proxy.
         """
         missing, elsewhere = self.batch.missing(), self.elsewhere
         return [position for position in missing if position not in elsewhere] if elsewhere else missing
@@ -70,8 +70,8 @@ class Request:
         return "", "application/json", b'{"items": [%b]%b}' % (items, rest.encode())
 
     def give_way(self, error: ControlError) -> bool:
-        """Drop the part of the request that caused the refusal ``error``. Return False if there is no such
-        part.
+        """Drop the part of the request that caused the refusal ``error``, so that the call can be repeated.
+        Return False if there is no such part.
         """
         if error.code == "unknown_name" and self.tag is not None:
             # The proxy does not know the job, or has forgotten it. Read without naming the job, instead of

@@ -34,7 +34,8 @@ class Answer(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Offers:
     """The offers in ``GET /v1/info``: whether batch and locate exist, and ``socket``, the path of the Unix
-    socket. ``owners``: whether several proxies share their pages, and can be asked for their own.
+    socket. ``owners``: whether several proxies share their pages, so that each can be asked for the samples
+    that it caches.
     """
 
     batch: bool

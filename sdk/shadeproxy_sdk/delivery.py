@@ -42,7 +42,8 @@ class Delivery:
         self.orders: Announcements | None = Announcements()
         self.announced = self.sent = 0
         self._orders_entered = self._scores_entered = 0
-        self._measures = True  # False once a proxy refused measurements that only newer proxies take.
+        # False once a proxy has refused measurements, because only newer proxies take them.
+        self._measures = True
 
     def send(self) -> bool:
         """Send everything that waits. Return whether all of it arrived."""

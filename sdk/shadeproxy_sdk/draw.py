@@ -69,7 +69,8 @@ def importance_order(
     dealt into ``coverage_epochs`` parts, and each epoch reads one part once. All other draws are independent,
     with replacement, from ``chances``. A sample's chance per draw is then p = f / N + (1 - f) chance, where f
     is the part's share of the draws. The correction is therefore at most 1 / f, and its mean over draws is
-    one. The part does not depend on weights, so the floor holds even if ranks know different weights.
+    one. The part does not depend on weights, so the floor holds even if ranks know different weights. With
+    ``length`` 0 all corrections are one.
     """
     samples = chances.size
     part = np.random.default_rng([seed]).permutation(samples)[epoch % coverage_epochs :: coverage_epochs][
@@ -80,7 +81,8 @@ def importance_order(
     order = np.empty(length, dtype=np.uint32)
     order[places[: part.size]] = part
     order[places[part.size :]] = _draw(chances, generator.random(length - part.size))
-    floor = part.size / length
+    # Without draws there is no loss to correct: then all corrections are one, as without independent draws.
+    floor = part.size / length if length else 1.0
     correction = 1.0 / (samples * (floor / samples + (1.0 - floor) * chances))
     return order, correction.astype(np.float32)
 

@@ -33,8 +33,8 @@ cold sample is therefore soon received in large steps again, and an answer in an
 a second copy for every frame.
 """
 _CHUNK_FOLLOWS_BYTES = 28
-"""Bytes that surely follow a chunk without the last frame. At least 29 do: a chunk with the last frame, and
-the last chunk, with their line ends.
+"""If a chunk does not hold the last frame, at least this many bytes follow: a chunk with the last frame, and
+the last chunk. With their line ends these have at least 29 bytes.
 """
 
 

@@ -219,7 +219,9 @@ class Job:
             self._watch.exhausted()
 
     def gave(self, position: int) -> None:
-        """Set the position by the sampler's count of about ``position``, for loops without reports."""
+        """Set the position from the sampler's count of samples it has yielded, about ``position``. This is
+        for loops without reports.
+        """
         self._progress.gave(position)
 
     @property

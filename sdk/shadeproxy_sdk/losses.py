@@ -138,7 +138,7 @@ def _new_buffer(tensor: Any) -> tuple[Any, Any]:
     """Return pinned memory for values of ``tensor``, and an event that shows when they have come."""
     torch = sys.modules["torch"]
     dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    # Later copies into it may be made outside of the inference mode in which this one is made.
+    # Make it usable in any mode: later copies may be made outside of the inference mode of this one.
     with torch.inference_mode(mode=False):
         host = torch.empty(tensor.shape, dtype=dtype, device="cpu", pin_memory=True)
     return host, torch.cuda.Event()

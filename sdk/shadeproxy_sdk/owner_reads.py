@@ -1,9 +1,9 @@
 """Batch calls to the proxies that cache the samples, where several proxies share their pages.
 
-Laws: a failure here never fails a read: samples that another proxy does not bring are asked from the called
-one, which has them relayed. A proxy is asked only after it has shown that it is the node of the cluster that
-was meant, because an address may lead to another server. The token is sent over no less secure connection
-than the caller's own.
+Laws: a failure here never fails a read. Samples that another proxy does not bring are asked from the called
+proxy, which gets them from that proxy or the origin. A proxy is asked only after it has shown that it is the
+node of the cluster that was meant, because an address may lead to another server. The token is sent over no
+less secure connection than the caller's own.
 """
 
 import ipaddress
@@ -126,8 +126,8 @@ class OwnerReads:
 
     def _receive(self, request: Request, shares: list[_Share]) -> None:
         while shares:
-            # From here on the channel closes with its answer, so a failure that no caller expects, like the
-            # lack of memory, does not let this share be asked for again.
+            # From here on, the channel closes with its answer. So after a failure that no caller expects, as
+            # when memory is short, this share is not asked for again.
             share = shares.pop(0)
             breaker = share.calls.connections.transport.batch
             try:
@@ -152,7 +152,9 @@ class OwnerReads:
     # ------------------------------------------------------------------ columns
 
     def _column(self, request: Request) -> OwnerColumn | None:
-        """Return the owners of the request's data set; None if all is read from the called proxy."""
+        """Return the owners of the request's data set; None if all samples are to be read from the called
+        proxy.
+        """
         offers, dataset = self.connections.transport.offers, request.known_as
         if offers is None or not (offers.owners and offers.batch) or dataset is None or not request.by_id:
             return None

@@ -1,6 +1,6 @@
 """The proxies that cache the samples of a data set, where several proxies share their pages.
 
-Law: all of this is a hint. A proxy also answers for samples that another one caches, only later.
+Law: all of this is only a hint. A proxy also answers for samples that another proxy caches, but takes longer.
 """
 
 import json
@@ -31,8 +31,8 @@ class Owner(NamedTuple):
 
 class OwnerColumn(NamedTuple):
     """The owner of each sample of a data set: a place in ``owners``, or another number if any proxy may be
-    asked. Both are empty while that proxy knows no others, as when its cluster's log does not answer.
-    ``here``: the proxy that gave the column. ``tag``: its ETag.
+    asked. Column and ``owners`` are empty while the called proxy knows no other, for example because its
+    cluster's log does not answer. ``here``: the proxy that gave the column. ``tag``: its ETag.
     """
 
     tag: str
@@ -87,8 +87,8 @@ class Owners:
         return self._columns.get(dataset)
 
     def is_due(self, dataset: tuple[str, str]) -> bool:
-        """Return whether the caller should ask the proxy for the column. Other callers then use the last
-        column meanwhile.
+        """Return whether this caller should ask the proxy for the column. If it should, other callers use the
+        last column meanwhile.
         """
         with self._lock:
             now_s = self._clock()

@@ -28,8 +28,8 @@ _MAX_REPEAT = 4
 _LARGEST_SEED = (1 << 63) - 1 - (1 << 31)
 """A seed plus an epoch is a seed of torch, which takes 63 bits."""
 _UNSEEN = 1.0
-"""The weight of a sample that was never drawn, as in SHADE's public code. A drawn sample has at least ln 10
-= 2.3.
+"""The weight of a sample that was never drawn, as in SHADE's public code. A sample that was drawn weighs at
+least ln 10 = 2.3.
 """
 _SHARED_SMOOTHING = 0.01
 """The smoothing if the ranks share no mean loss: SHADE's first value for a mean loss of one."""
@@ -112,7 +112,7 @@ class ImportanceControl:
         return {"level": self.level, "best": self.best}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the result of ``state``."""
+        """Continue from the numbers that ``state`` returned."""
         self.level, self.best = state["level"], state["best"]
 
 

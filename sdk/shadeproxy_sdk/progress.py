@@ -116,7 +116,7 @@ class Progress:
             self._estimated_s += stall_s
 
     def reads_by(self, loader: Any) -> None:
-        """Set ``loader`` by the settings of a DataLoader or its iterator, if it is one."""
+        """Set ``loader`` to the settings of ``loader``, if that is a DataLoader or its iterator."""
         self.loader = loader_settings(loader) or self.loader
 
     def told(self, position: int, stall_s: float) -> None:
@@ -136,8 +136,8 @@ class Progress:
             self._stall_s += stall_s - known_s
 
     def gave(self, position: int) -> None:
-        """Set the position by the sampler's count, which is used only if no other counter has moved. No lock
-        is needed, because only one thread sets it.
+        """Set the position from the sampler's count, which is used only if no other counter has moved. No
+        lock is needed, because only one thread sets it.
         """
         self._given = max(position - self._start, 0)
 

@@ -32,13 +32,14 @@ _BAD_REQUEST = 400
 NEEDS = frozenset({"slowdown", "samples_per_s", "deadline_s", "epochs", "best_effort"})
 """Fields of a job's need; see docs/protocol.md."""
 _NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
-_MAY_BE_GONE = frozenset({"unknown_name", "conflict"})  # An older proxy answers "not_found" to a new call.
+# If a proxy is older than a call and does not know it, it answers "not_found" instead.
+_MAY_BE_GONE = frozenset({"unknown_name", "conflict"})
 _MARK_LENGTH = 8
 
 
 def check_needs(needs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a job's need. Raises ConfigError for a name that is none; the proxy checks the
-    rest.
+    """Return the fields of a job's need. Raises ConfigError for an unknown name; the proxy checks the
+    values.
     """
     wrong = sorted(set(needs or ()) - NEEDS)
     if wrong:
@@ -237,8 +238,8 @@ class Registration:
             raise Unreachable(str(error)) from None
 
     def _is_gone(self, error: ControlError, name: str) -> bool:
-        """Return whether ``error`` means that the job is gone: the proxy has no job ``name``, or it has a
-        job of that name on other samples.
+        """Return whether ``error`` means that the job is gone: the proxy has no job ``name``, or its job of
+        that name is on other samples.
         """
         if error.status != _CONFLICT:
             return error.status == _NOT_FOUND
@@ -338,7 +339,8 @@ class Registration:
         try:
             answer = self._session.call("PUT", path, body)
         except ControlError as error:
-            # After the start no user can correct a need that is refused, as one whose deadline is over.
+            # Only the start raises. Later no user can correct a need that is refused, such as one whose
+            # deadline is over.
             is_late = self._has_started and error.status == _BAD_REQUEST and NEEDS & self._body.keys()
             if error.status != _NOT_FEASIBLE and not is_late:
                 raise

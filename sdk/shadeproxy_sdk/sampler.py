@@ -2,8 +2,9 @@
 
 Law: an epoch is planned once (planner.py), announced as soon as its order is known, and read as announced.
 Coming epochs are planned on the job's own thread, under a lock, and meanwhile that thread may wait for the
-proxy. The training loop takes this lock only when it needs a plan that does not exist yet, begins an epoch,
-reports a validation, or saves or loads a checkpoint: these change or keep what plans are drawn from.
+proxy. The training loop takes this lock only in five cases: it needs a plan that does not exist yet, begins
+an epoch, reports a validation, or saves or loads a checkpoint. These change or keep what plans are drawn
+from.
 """
 
 import math
@@ -236,8 +237,8 @@ class ShadeSampler(Sampler[int]):
         with self._planning:
             self._planned(self.epoch)
             if self._planner.drawn_from_weights and self.job.half_reported(self.epoch):
-                # The next epoch can be drawn by now. Plan it here, because only a plan keeps the data it is
-                # drawn from.
+                # The next epoch can be drawn by now, so plan it. Only the plan is kept in the state, not the
+                # scores it is drawn from.
                 self._planned(self.epoch + 1)
             weights, losses = self.job.scores_state()
             state |= self._planner.state()

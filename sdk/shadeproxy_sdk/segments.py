@@ -3,11 +3,11 @@
 Bodies are read with ``preadv`` and never through a mapping. Measured per 100 KB from tmpfs into a batch
 buffer (CPU, 2-core EPYC): preadv takes 14 us; a slice of a mapping takes 9 if this process has touched its
 pages before, and 20 if it has not. After an eviction the pages are untouched again. The 5 us that a mapping
-would save have three costs. Touching a hole of a tmpfs file allocates a page that the proxy does not count. A
-full tmpfs or a bad disk raises SIGBUS, which kills the worker, where a system call returns an error. Each
-worker pays for page tables of the whole cache. A check before the touch does not exclude the first two costs,
-because the record may be evicted in between. Copies that the kernel makes out of a mapping (process_vm_readv)
-cost the same as preadv: the kernel's copy is slow, not the way to the page.
+would save would have three costs. Touching a hole of a tmpfs file allocates a page that the proxy does not
+count. A full tmpfs or a bad disk raises SIGBUS, which kills the worker, where a system call returns an error.
+Each worker pays for page tables of the whole cache. A check before the touch would not prevent the first two,
+because the record may be evicted in between. The kernel can also copy out of a mapping (process_vm_readv),
+but this costs the same as preadv: it is the kernel's copy that is slow.
 
 Law: the file at a path may change, so an open descriptor may be of an old file. Each reader checks the
 record's header after its copy.

@@ -38,8 +38,9 @@ class ScoreSnapshot(NamedTuple):
 
     @property
     def shared_within_s(self) -> float:
-        """Seconds to wait for the column of all ranks. A proxy of a cluster itself waits 5 s for it, and
-        longer for a long one. A rank that gave up before would draw alone, though the others get the column.
+        """Seconds to wait for the column of all ranks. A proxy of a cluster itself waits 5 s for the column,
+        and longer for a long one. A rank that gave up earlier would draw alone, although the other ranks get
+        the column.
         """
         return _SHARED_WITHIN_S + self.weights.nbytes / _BYTES_PER_S
 

@@ -127,7 +127,7 @@ def _follow(column: Sequence[Any]) -> bool:
         return False
     shape, dtype, address = first.shape, first.dtype, first.data_ptr()
     storage = first.untyped_storage()
-    # Storages that are in use never overlap: a tensor within the first storage's bytes is a view of it.
+    # Storages in use never overlap. So a tensor whose memory lies within the first storage is a view of it.
     if address + size * len(column) > storage.data_ptr() + storage.nbytes():
         return False
     for tensor in column:

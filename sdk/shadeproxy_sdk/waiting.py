@@ -23,7 +23,7 @@ _PERIOD_S = 1 / LOOKS_PER_S
 _LONGEST_S = 4 * _PERIOD_S
 _MOST_FRAMES = 60
 _MOST_WRAPPERS = 4
-_LINGER_S = 10.0  # Checks go on for this long after the sampler's end, longer while workers have batches.
+_LINGER_S = 10.0  # Checks go on for this long after the sampler's end, and longer while workers have batches.
 _LONGEST_LINGER_S = 600.0
 
 
@@ -90,7 +90,7 @@ class LoaderWatch:
         return now < self._until or (now < self._ended_at + _LONGEST_LINGER_S and self._has_more())
 
     def _has_more(self) -> bool:
-        """Return whether the workers of the observed loader still have batches, or are making some."""
+        """Return whether the workers of the observed loader still hold batches, or are making some."""
         iterator = None if self._iterator is None else self._iterator()
         return getattr(iterator, "_tasks_outstanding", 0) > 0
 

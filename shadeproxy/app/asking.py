@@ -1,4 +1,6 @@
-"""Demands of a job on link and cache: its need in samples per second, and its data set in bytes."""
+"""Computes what each job demands of the link and the cache: a number of samples per second, and room for its
+data set.
+"""
 
 from collections.abc import Mapping
 
@@ -21,8 +23,8 @@ def samples_of(hints: HintRegistry, dataset: str | None) -> float:
 
 
 def length_in(hints: HintRegistry, dataset: str | None, jobs: Mapping[str, MeasuredJob]) -> float:
-    """Return the mean length of the samples of a data set, as its manifest states it, or else as one of
-    ``jobs`` has read them; 0 if neither is known.
+    """Return the mean length of the samples of a data set. Its manifest may state it; if not, take it from
+    what one of ``jobs`` has read. Return 0 if neither is known.
     """
     known = hints.datasets.get(dataset or "")
     if known is None:
@@ -34,8 +36,8 @@ def length_in(hints: HintRegistry, dataset: str | None, jobs: Mapping[str, Measu
 
 
 def needed_rate(job: Job, measured: MeasuredJob, samples: float, now_s: float) -> float:
-    """Return the samples per second to which a job's need amounts; 0 if that is not known, or nothing is left
-    to read. ``samples``: number of samples of its data set. ``now_s``: Unix time.
+    """Return the need of a job as samples per second; 0 if it is not known, or nothing is left to read.
+    ``samples``: number of samples of its data set. ``now_s``: Unix time.
     """
     need = job.need
     if need is None:
@@ -51,7 +53,9 @@ def needed_rate(job: Job, measured: MeasuredJob, samples: float, now_s: float) -
 
 
 def demands_of(rows: list[list[float]]) -> Demands:
-    """Return the columns of rows of (rate, need, sample_bytes, data_bytes)."""
+    """Turn rows of (rate, need, sample_bytes, data_bytes), one for each job, into the columns of
+    ``Demands``.
+    """
     columns = np.array(rows, dtype=np.float64).reshape(-1, len(Demands._fields)).T
     return Demands(*columns)
 

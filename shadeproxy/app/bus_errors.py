@@ -20,7 +20,7 @@ from shadeproxy.tiers.segment import SUFFIX
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _keeps: list[Any] = []
-"""Keeps the handler in memory: the kernel would call it even after it was garbage-collected."""
+"""Keeps a reference to the handler. The kernel would call the handler even after it was garbage-collected."""
 
 
 def explain_bus_errors() -> None:
@@ -68,7 +68,7 @@ def _size(path: Path) -> int:
 
 
 def _mapped_segments() -> dict[Path, int]:
-    """Return path and mapped length of every segment in this process (proc(5), maps)."""
+    """Return path and mapped length of every segment that this process has mapped (proc(5), maps)."""
     found: dict[Path, int] = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _, _, _, _, *path = line.split(maxsplit=5)

@@ -35,11 +35,11 @@ _ROUTES_DECODER = msgspec.msgpack.Decoder(RoutesRecord)
 
 END = b""
 CONFIRMED = b""
-# No frame of reads begins with one of these bytes.
+# A frame of reads never begins with one of these bytes, so they mark other frames.
 SERVING = b"\0"
 REQUESTS = b"\1"
 RELAYS = b"\2"
-# No frame of a change begins with this byte.
+# A frame of a change never begins with this byte.
 ROUTES = b"\3"
 
 
@@ -75,7 +75,7 @@ class ClusterEnds(NamedTuple):
 
 
 Change = ReloadableSettings | Certificate
-"""A message that a worker gets after its start, and confirms."""
+"""A message that a worker gets after its start, and whose adoption it confirms."""
 
 
 class Opening(NamedTuple):
@@ -135,7 +135,7 @@ class Channel(asyncio.Protocol):
             self._heard(frame)
 
     def say(self, frame: bytes) -> bool:
-        """Send a frame. Return False if the other end is gone, or so far behind that the frame is dropped."""
+        """Send a frame. Return False if it was dropped: the other end is gone, or too far behind."""
         transport = self._transport
         if transport is None or transport.get_write_buffer_size() > _MOST_WAITING_BYTES:
             return False
@@ -143,7 +143,7 @@ class Channel(asyncio.Protocol):
         return True
 
     def leave(self) -> None:
-        """Close in order, without calling ``lost``."""
+        """Close the channel in order. ``lost`` is not called."""
         self._lost = nothing
         self.close()
 

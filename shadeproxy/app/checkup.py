@@ -1,7 +1,7 @@
 """Collects facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
 
-This module also holds the warnings of ``/readyz``, which come from memory alone. To keep them current, it
-probes an origin that stopped answering, or from which nothing was heard for a while, at most once in 15 s.
+This module also holds the warnings of ``/readyz``, which are kept in memory, so that a call costs nothing. To
+keep them current, it probes an origin that stopped answering or has been quiet, at most once in 15 s.
 """
 
 import asyncio
@@ -163,12 +163,13 @@ class Checkup:
             await self._look()
 
     def _probe_due_s(self) -> float:
-        """Return the time of the next probe. While the origin answers, requests show its state, and a probe
-        can wait. Only a probe may show that the origin answers again, or no longer refuses the proxy.
+        """Return the time of the next probe. While the origin answers requests, they show its state, and the
+        probe can wait. But only a probe can show that an origin answers again, or no longer refuses the
+        proxy.
         """
         since_s = self._probed_s
-        # A refusal is an answer too. It shows that the origin is there, but not that it accepts the proxy's
-        # requests.
+        # A refusal is an answer too: the origin is reachable. But it does not show that the origin accepts
+        # the proxy.
         is_refused = self._health.refusal is not self._seen_refusal
         if self._health.answering and self._told == _ANSWERS and not is_refused:
             since_s = max(since_s, self._health.known_s)
@@ -199,8 +200,7 @@ class Checkup:
         if failure is None:
             self._health.answered()
         elif not isinstance(failure, DeadlineExceeded) or not self._answered_since(began_s):
-            # If another request was answered meanwhile, that answer shows more than the silence after this
-            # probe.
+            # If another request was answered meanwhile, that says more than the failure of this probe.
             self._health.gave_up(failure)
         self._tell(answer, failure)
         return answer, failure
@@ -311,7 +311,7 @@ class Checkup:
 def _room(path: Path) -> tuple[Room, str]:
     """Return the room of a file system, or why it cannot be read."""
     try:
-        # A deleted directory has no room of its own, although its parent still has some.
+        # Do not ask for the room of a deleted directory: its parent would answer for it.
         path.stat()
         return look_at(path), ""
     except OSError as error:

@@ -37,8 +37,8 @@ def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
 
 
 def build_upstreams(settings: Settings) -> dict[str, Upstream]:
-    """Map each namespace to the upstream with which the proxy itself reads there: the upstream of the first
-    client of the namespace.
+    """Map each namespace to the upstream with which the proxy itself reads there. It is that of the
+    namespace's first client.
     """
     upstreams = {OWN: SHARED}
     for client in settings.auth.clients:
@@ -53,17 +53,21 @@ def has_own_upstreams(settings: Settings) -> bool:
 
 
 class Grants:
-    """The mark in ``state`` that the cache has objects read for clients with upstreams of their own."""
+    """Keeps a mark in ``state``: the cache may have objects that were read for clients with upstreams of
+    their own.
+    """
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
 
     async def take_over(self, settings: Settings, cache: PageCache) -> None:
-        """Make the mark, or act on a mark of an earlier start, before the first request is answered."""
+        """Make the mark. If an earlier start made it, act on it. Both happen before the first request is
+        answered.
+        """
         found = await asyncio.to_thread(self._state.load_all, _KIND)
         if has_own_upstreams(settings):
             self.note(settings)
-            with suppress(StateError):  # The store logs the error and tries again.
+            with suppress(StateError):  # If this fails, the store logs the error, and tries again later.
                 await self._state.flush()
         elif found:
             cache.distrust()

@@ -1,7 +1,7 @@
-"""Watches whether the machine's clock is set back. By its time, the freshness rules judge the age of pages.
+"""Watches whether the machine's clock is set back. The freshness rules judge the age of pages by this clock.
 
-Law: a check that lies ahead of the clock counts as made long ago. Otherwise its page would be taken for fresh
-until the clock has caught up, which may take years.
+Law: if the time of a page's last check lies in the future, the check counts as made long ago. Otherwise the
+page would count as fresh until the clock has caught up, which may take years.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_S = 10.0
 _STEP_S = 1.0
-"""Smaller steps are ignored: a page may stay fresh so much longer."""
+"""Smaller steps are ignored. They only make pages count as fresh for this much longer."""
 
 
 async def watch_clock(engine: Engine, clock: Clock) -> None:
-    """Look at the clock again and again: first when all pages of the last process are recovered, because the
-    clock may have been set back since then.
+    """Look at the clock again and again. Look first when all pages of the last process are recovered, because
+    the clock may have been set back since that process checked them.
     """
     await engine.cache.recovery.over()
     ahead_s = 0.0
@@ -31,11 +31,11 @@ async def watch_clock(engine: Engine, clock: Clock) -> None:
         pages = age_later_checks(engine.cache.residents, now_s + _STEP_S)
         if pages or ahead_s < former_s - _STEP_S:
             _log.warning("the clock was set back", pages_to_check=pages)
-            # Drop page handles, metadata and verdicts, which have later times too.
+            # Drop page handles, metadata and verdicts too: their times may also lie in the future.
             engine.distrust(_all)
         await clock.sleep(_LOOK_S)
 
 
 def _all(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return that all pages keep their time of validation."""
+    """Return that every page keeps its time of validation."""
     return np.ones(len(hashes), np.bool_)

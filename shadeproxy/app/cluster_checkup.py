@@ -1,4 +1,4 @@
-"""Collects facts about a proxy's cluster for the doctor: the other proxies are asked, 2 s at most."""
+"""Collects facts about a proxy's cluster for the doctor. It asks the other proxies, and waits 2 s at most."""
 
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, NodeReport
 from shadeproxy.app.owned_pages import OwnedPages

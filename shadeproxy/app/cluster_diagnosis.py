@@ -36,9 +36,9 @@ class ClusterFacts:
     """Facts about the cluster as one proxy sees it. ``owned``: each object is cached by one proxy.
     ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
     process has its name. ``forgotten``: an operator removed it. ``problem``: why the last beat got no usable
-    answer from the log. ``unsettled_s``: seconds for which the newest view has been unsettled. ``late``: the
-    proxies for which that view waits. ``lapses``: how often the lease has lapsed in the last hour.
-    ``clock_rate``: see ``rate_of``.
+    answer from the log. ``unsettled_s``: for how many seconds the newest view has not been settled. ``late``:
+    the proxies that have not adopted that view yet. ``lapses``: how often the lease has lapsed in the last
+    hour. ``clock_rate``: see ``rate_of``.
     """
 
     owned: bool
@@ -165,7 +165,8 @@ def _peer(node: NodeReport) -> Iterator[Finding]:
             f"{node.node} of the cluster does not answer this proxy ({node.problem}), so reads of its objects"
             " go to the origin, and writes are refused",
             f"check that it runs, the network to {node.address or 'it'}, its cluster.listen and"
-            " cluster.advertise, and that all proxies have the same cluster.secret and TLS settings",
+            " cluster.advertise, that all proxies have the same cluster.secret and TLS settings, and that the"
+            " clocks of their machines agree",
         )
     elif node.skipped:
         yield Finding(

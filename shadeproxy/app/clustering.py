@@ -1,6 +1,6 @@
-"""The cluster of a running proxy: opens what shares its hints with other proxies, if [cluster] names one.
+"""Takes a running proxy into the cluster that [cluster] names: opens the parts that share hints and pages.
 
-Without a name nothing of this is opened, and no module of the engine's client is imported.
+Without a name none of them is opened, and the client library of Redis is not imported.
 """
 
 import asyncio
@@ -118,6 +118,7 @@ class Clustering:
             self.owned = OwnedPages(
                 self._settings,
                 self._node.name,
+                boot=str(self._node.boot),
                 rules=rules,
                 hints=hints,
                 clock=self._clock,
@@ -138,7 +139,7 @@ class Clustering:
         stack.push_async_callback(_close, log)
         replication, places = self._share(parts, log, node, self._kept)
         stack.push_async_callback(self._aclose, parts, replication, places)
-        # The listeners are opened later, so they close before: the lease is given up after the last answer.
+        # The listeners open later and so close earlier: the lease is given up after the last answer.
         stack.push_async_callback(self._say_goodbye)
         replication.start()
         saving = self._save(parts.store, replication)
@@ -168,6 +169,7 @@ class Clustering:
             wire=WIRE,
             origin=self._node.origin,
             config=agreed(self._settings),
+            boot=str(self._node.boot),
             release=__version__,
         )
         timing = Timing(
@@ -250,7 +252,7 @@ class Clustering:
     def _name(self, store: StateStore, kept: dict[str, bytes]) -> Node:
         """Return this proxy's name and the number of this start, which are kept in the state directory."""
         name = kept.get(_NODE, b"").decode() or secrets.token_hex(8)
-        # Starts are numbered upwards even if the clock was set back: other proxies ignore earlier starts.
+        # Numbers of starts rise even if the clock was set back: other proxies ignore earlier starts.
         boot = max(int(self._clock.now_s() * 1000), int(kept.get(_BOOT, b"0")) + 1)
         store.put(_KIND, _NODE, name.encode())
         store.put(_KIND, _BOOT, str(boot).encode())
@@ -321,7 +323,7 @@ class Clustering:
         }
 
     async def _save(self, store: StateStore, replication: Replication) -> None:
-        """Save the position that this proxy has reached. After a restart it makes the purges since then."""
+        """Save the reached position of the log. After a restart, this proxy makes the purges since then."""
         saved = replication.reached
         while True:
             await self._clock.sleep(_SAVE_S)

@@ -29,8 +29,8 @@ class ControlSocket:
         self.path = path.absolute()
         _make_way(self.path)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # The umask applies to the whole process: a file that another thread makes meanwhile is at worst more
-        # private.
+        # The umask applies to the whole process. A file that another thread makes at this moment is private
+        # too, which does no harm.
         mask = os.umask(0o177)
         try:
             self.socket.bind(str(self.path))
@@ -70,7 +70,9 @@ def open_control_socket(settings: Settings) -> ControlSocket | None:
 
 
 def _make_way(path: Path) -> None:
-    """Remove the socket that a dead process left at ``path``. Raises ConfigError for anything else."""
+    """Remove the socket that a dead process left at ``path``. Raises ConfigError if there is anything
+    else.
+    """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ConfigError(f"control.socket: {path} is there and is no socket; name another path")
@@ -93,8 +95,8 @@ def _make_way(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Return device, inode and time of change of the file. The time is needed, because inode numbers are soon
-    reused.
+    """Return device, inode and time of change of the file. The time is needed because inode numbers are used
+    again soon.
     """
     status = path.lstat()
     return status.st_dev, status.st_ino, status.st_mtime_ns

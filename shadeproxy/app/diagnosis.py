@@ -54,10 +54,10 @@ class MissedNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyState:
-    """Facts about a proxy. ``probe``: the origin's answer to a request just now. If that failed,
-    ``probe_error`` and ``probe_code`` tell why, and ``probe_hint`` what to change if there is no S3 server.
-    ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. ``ghost_bytes``:
-    memory of read histories. Times are in seconds, None where unknown.
+    """Facts about a proxy. ``probe``: the origin's answer to a request just now. If the request failed,
+    ``probe_error`` and ``probe_code`` say why; ``probe_hint`` says what to change if the address is not that
+    of an S3 server. ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload could not change.
+    ``ghost_bytes``: memory of read histories. Times are in seconds, None where unknown.
     """
 
     status: str

@@ -1,4 +1,4 @@
-"""Closes listeners: requests under way end, for a while, before they are cut off."""
+"""Closes listeners: requests under way may end, but are cut off after a while."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from shadeproxy.app.workers import Workers
 
 _log = structlog.get_logger(__name__)
 DRAIN_S = 30.0
-# Time for cancelled handlers to end; aiohttp waits for it twice.
+# Time for cancelled handlers to end. aiohttp waits for this time twice.
 _ABORT_S = 0.1
 
 
 async def drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers | None) -> None:
-    """Flush the state, and close the S3 listener and the workers meanwhile."""
-    # Flush the state first: a supervisor may lose patience and kill this process.
+    """Close the S3 listener and the workers, and meanwhile flush the state."""
+    # Begin with the flush: a supervisor may lose patience and kill this process.
     draining = [] if workers is None else [workers.stop(DRAIN_S)]
     await asyncio.gather(state.persistence.flush(state.hints), drain(runner, DRAIN_S), *draining)
 

@@ -95,7 +95,8 @@ def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, e
     if aside:
         delete = f"delete {', '.join(map(str, aside))}{', or' if enough else ' and'} "
     if enough:
-        # The user may delete the renamed caches or keep them; compute what is left if they are kept.
+        # The user may delete the renamed caches or keep them. Compute what is left for tiers if they are
+        # kept.
         left_bytes -= sum(aside.values())
     left_bytes -= sum(tier.capacity_bytes for tier in tiers[1:])
     if not tiers or left_bytes < _MIB:
@@ -127,7 +128,7 @@ def _held_bytes(path: Path) -> int:
     held_bytes = 0
     for directory, _, names in os.walk(path):
         for name in names:
-            with suppress(OSError):  # It was deleted meanwhile.
+            with suppress(OSError):  # The directory was deleted meanwhile.
                 held_bytes += Path(directory, name).lstat().st_blocks * 512
     return held_bytes
 

@@ -58,8 +58,8 @@ def make_peer_handler(
     clock: Clock,
     stats: Callable[[], bytes],
 ) -> tuple[PeerHandler, FastLane]:
-    """Return handler and lane of the listener for the other proxies of a cluster. Their requests are not
-    counted as those of clients: the proxy that the client called counts them. ``stats``: see PeerHandler.
+    """Return handler and lane of the listener for the other proxies of a cluster. Requests are not counted
+    here, because the proxy that the client called counts them. ``stats``: see PeerHandler.
     """
     options = _options(settings, observer, clock=clock, instance="")
     options["base_domains"] = ()
@@ -69,7 +69,7 @@ def make_peer_handler(
         ownership=ownership,
         begins=engine,
         stats=stats,
-        # The others wait for the same time, unless their settings differ.
+        # The other proxies wait for as long as this setting says here, unless their settings differ.
         interim_every_s=settings.cluster.peer_timeout / 2,
         **options,
     )

@@ -25,21 +25,23 @@ JUDGED_S = 10.0
 
 _REPORT_S = 1.0  # The SDK reports its position once a second.
 _SURELY_KEPT = 1.05  # A job whose measured rate is this multiple of its need is not behind.
-# At most so many needs that do not fit are looked at in one step, to find out how much of each would fit.
+# If a need does not fit, a search finds how much of it would. At most this many needs are searched in one
+# step.
 _MOST_TOLD = 8
 
 
 @dataclass
 class Schedule:
     """The reads of a job in its present epoch, the position that its ranks report, and the time since the
-    epoch began. Time in which the job neither reads nor waits for the link does not count. Reads that name no
-    epoch are counted by windows of ten seconds.
+    epoch began. Time in which the job neither reads nor waits for the link is left out. Reads that name no
+    epoch are counted in windows of ten seconds.
 
     The position says more than the reads: samples are read for many batches at once, and if one of a batch is
     late, training waits for it.
 
-    Where reads alternate between epochs (ranks that are not together, an evaluation with epochs of its own),
-    no count of one epoch says how far the job is. Then its measured rate decides, until a newer epoch begins.
+    Reads may alternate between epochs, if ranks are apart or an evaluation has epochs of its own. Then the
+    count of one epoch does not show how far the job is, and its measured rate decides until a newer epoch
+    begins.
     """
 
     epoch: int | None = None
@@ -60,7 +62,7 @@ class Schedule:
         """
         epoch = epochs.latest
         if self._newest is not None and self._newest not in epochs.epochs:
-            self._newest = None  # A new run has begun, which counts its epochs from the beginning.
+            self._newest = None  # A new run has begun, and it counts its epochs from the beginning.
         read = epochs.epochs[epoch].requests if epoch in epochs.epochs else 0
         if epoch != self.epoch or (epoch is None and self.elapsed_s >= JUDGED_S):
             # Loaders begin an epoch with many reads at once, so all reads of a newer epoch count.
@@ -76,8 +78,8 @@ class Schedule:
         self._position = position
 
     def is_behind(self, need: float, measured: MeasuredJob) -> bool:
-        """Return whether the job is behind ``need`` samples a second: by the samples that training has used,
-        or else by its reads.
+        """Return whether the job gets less than ``need`` samples a second. The samples that training reports
+        as used decide, or the reads if it reports none.
         """
         if self._alternates:
             return measured.average < _SURELY_KEPT * need
@@ -85,13 +87,13 @@ class Schedule:
             trained = self._position + measured.compute * min(self._told_s, _REPORT_S)
             if trains_behind(trained, self.elapsed_s, need):
                 return True
-        # A read is counted when it begins, and then waits.
+        # A read is counted when it begins. It may then wait for the link.
         return is_behind(self._read - self._first - self._waiting, self.elapsed_s, need)
 
 
 @dataclass
 class JudgedNeed:
-    """The state of one job's need. ``admitted``: it is kept, as far as possible. ``feasible``: by the latest
+    """The state of one job's need. ``admitted``: the proxy tries to satisfy it. ``feasible``: by the latest
     measurement, it fits beside the other needs; None before the first. ``would_get``: samples per second that
     the job would get. ``raised``: see ``JobShare``. ``off_s``: time for which the job has got far less than
     it needs. ``schedule``: the reads of the job's present epoch.
@@ -114,8 +116,8 @@ def judged(job: Job, *known: Mapping[str, JudgedNeed]) -> JudgedNeed | None:
 
 
 def in_order(jobs: Iterable[Job], known: Mapping[str, JudgedNeed]) -> list[Job]:
-    """Return those of ``jobs`` that are in use and have a need: first those whose present needs are
-    ``known``, in that order.
+    """Return those of ``jobs`` that are in use and have a need. Jobs whose present needs are ``known`` come
+    first, in the order of ``known``.
     """
     asked = {job.name: job for job in jobs if job.need is not None and job.in_use}
     earlier = [name for name, claim in known.items() if name in asked and claim.need == asked[name].need]
@@ -138,9 +140,9 @@ def admit(
     room: Room,
     now_s: float,
 ) -> None:
-    """Decide which of ``claims`` fit: first those that are admitted, the earliest of these first. ``rows``:
-    what each job asks, as for ``demands_of``, for all jobs with and without claims. ``needed``: the need of
-    each claim in samples per second.
+    """Decide which of ``claims`` fit. Those that are admitted already come first, the earliest of them at the
+    front. ``rows``: what each job asks, as for ``demands_of``, for all jobs with and without claims.
+    ``needed``: the need of each claim in samples per second.
     """
     names = list(rows)
     demands = demands_of(list(rows.values()))

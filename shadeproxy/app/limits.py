@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping
 
 _OTHERS = 64
-"""Descriptors for everything but tiers, origin and clients: libraries, logs, state, the control listener."""
+"""Descriptors for everything except tiers, origin and clients: libraries, logs, state, the control
+listener.
+"""
 _ORIGIN_POOLS = 4
 """Connection pools: one for pages, one for heads and listings, one for forwarded reads, one for changes."""
 _OF_CLIENT = 2
@@ -38,7 +40,9 @@ def collect_less() -> None:
 
 
 class _FreezeSurvivors:
-    """Freezes survivors. The collector calls this before and after each collection."""
+    """A callback of the collector, called before and after each collection. It freezes the objects that
+    survived a full one.
+    """
 
     def __init__(self) -> None:
         self._everything_s = time.monotonic() + _EVERYTHING_S

@@ -1,7 +1,7 @@
 """Measures jobs and the origin's link from the statistics, one window after another.
 
-Laws: pure but for its own state; times are arguments. Only counters that exist anyway are read, so a request
-costs nothing more. A window in which a job rests (a checkpoint, an evaluation) says nothing about its pace.
+Laws: no I/O and no clock; times are arguments. Only counters that exist anyway are read, so measuring costs
+requests nothing. A window in which a job rests (a checkpoint, an evaluation) says nothing about its pace.
 """
 
 import math
@@ -15,19 +15,19 @@ from shadeproxy.telemetry.counters import JobReads
 from shadeproxy.telemetry.stats import JobEpochs, Stats
 
 _PAGE_GET = "get"
-# A job rests in a window if it reads at less than this share of its own rate.
+# A job rests in a window if its rate there is below this share of its usual rate.
 _RESTING = 0.1
 _GONE_S = 60.0
 _BEST_WINDOWS = 3
-# Factor of the best rate for each window that passes. The rate halves in 23 minutes.
+# The best rate is multiplied by this factor in each window. So it halves in 23 minutes.
 _FADING = 0.999
 _AVERAGE_S = 6.0
 _MISSES_S = 20.0
 _ENOUGH_COMPUTE_S = 2.0
 _LINK_WINDOWS = 64
 _ENOUGH_READS = 8
-# The link is full in a window if its rate is at least _NEARLY of its highest rate, and reads take at least
-# _FULL times the shortest latency, because they wait for each other.
+# The link is full in a window if two things hold. Its rate is at least _NEARLY of its highest rate. And reads
+# take at least _FULL times the shortest latency, because they wait for each other.
 _NEARLY = 0.9
 _FULL = 1.5
 
@@ -76,7 +76,7 @@ class MeasuredJob:
 
     @property
     def is_gone(self) -> bool:
-        """True after a minute without a read: the job asks for nothing, and misses nothing."""
+        """True after a minute without a read. Such a job demands nothing and misses nothing."""
         return self.idle_s >= _GONE_S
 
     @property
@@ -114,7 +114,9 @@ class MeasuredJob:
             self.compute = job.world_size * read / computed_s
 
     def _advance(self, job: Job, samples: float) -> float | None:
-        """Return how many samples training has finished since the last window; None: not reported."""
+        """Return how many samples training has finished since the last window; None if training does not
+        report that.
+        """
         if not job.progress:
             return None
         of_rank = samples / job.world_size
@@ -153,12 +155,14 @@ class MeasuredJob:
         self.active_s += elapsed_s
 
     def is_of(self, job: Job) -> bool:
-        """Return whether ``job`` was measured, and not one of the same name that was deleted meanwhile."""
+        """Return whether these measurements are of ``job`` itself, and not of a deleted job that had the same
+        name.
+        """
         return self._job is None or self._job is job
 
 
 def measured_jobs(jobs: Mapping[str, Job], known: Mapping[str, MeasuredJob]) -> dict[str, MeasuredJob]:
-    """Return the measurements of ``jobs``, empty for a job that is not ``known``."""
+    """Return the measurements of ``jobs``. A job that is not ``known`` gets empty ones."""
     return {
         name: known[name] if name in known and known[name].is_of(job) else MeasuredJob()
         for name, job in jobs.items()
@@ -184,7 +188,9 @@ class MeasuredLink:
 
     @property
     def is_known(self) -> bool:
-        """True if the rate is all that the link can carry, because reads waited for each other."""
+        """True if the link cannot carry more than the measured rate. Reads that waited for each other have
+        shown that.
+        """
         if self._told():
             return True
         high = _NEARLY * self.bytes_per_s

@@ -42,7 +42,7 @@ class Media:
         calls = calls or {}
         cache = settings.cache
         self._pools: list[ThreadPoolExecutor] = []
-        # The directory records its origin, because buckets and keys alone do not tell two origins apart.
+        # The directory records its origin, because two origins may have the same buckets and keys.
         contents, set_aside = origin_name(settings), cache.on_other_origin == "set-aside"
         group_id = _group_id(cache.group)
         ram = SegmentStore(
@@ -106,15 +106,15 @@ def _submit(writer: Executor, work: Callable[[], None]) -> None:
 
 
 def _without_ghosts(settings: Settings, capacity_bytes: int) -> int:
-    """Return the capacity of a tier without its share of the memory of ghosts: the configured capacity is for
-    both.
+    """Return the bytes that a tier may use for pages. The configured capacity also covers the tier's share of
+    the ghosts' memory.
     """
     return capacity_bytes - round(capacity_bytes * ghost_share(settings))
 
 
 def ghost_share(settings: Settings) -> float:
-    """Return the share of the capacity that ghosts take: 0.6 % of most caches, 0 if the policy does not
-    learn.
+    """Return the share of the capacity that ghosts take. It is 0.6 % for most caches, and 0 if the policy
+    does not learn.
     """
     total_bytes = settings.cache.capacity_bytes
     learns = POLICIES[settings.policy.name].learns
@@ -122,8 +122,8 @@ def ghost_share(settings: Settings) -> float:
 
 
 def _tombstones(settings: Settings) -> Path:
-    """Return the directory of the tombstones: in memory, where no disk fails, or else in the
-    state directory.
+    """Return the directory of the tombstones: a directory in memory, where no disk can fail, if there is a
+    RAM tier there; otherwise the state directory.
     """
     ram = settings.cache.ram.path
     there = next((one for one in (ram, *ram.parents) if one.is_dir()), ram)

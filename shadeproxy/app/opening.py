@@ -56,10 +56,12 @@ from shadeproxy.tiers.medium import Calls
 _log = structlog.get_logger(__name__)
 
 _LEARNING_RESTS = 32.0
-"""Times as long as it took that learning rests. So it takes 3 % of a core at most, at any rate of reads."""
+"""After each refresh, learning rests for this many times as long as the refresh took. So it takes at most 3 %
+of a core, at any rate of reads.
+"""
 
 _INDEX_RESTS = 32.0
-"""The same for indexes of datasets: jobs may come and go at any rate."""
+"""The same for making indexes of datasets, because jobs may come and go at any rate."""
 
 _LISTED_AT_ONCE = 1000
 # Most listed objects, as a multiple of the objects of the data set: its prefix may hold other objects too.
@@ -144,7 +146,8 @@ class PartOpener:
 
         def begin_run(name: str) -> None:
             if self._engine is not None:
-                self._engine.access_log.flush_to_statistics()  # The reads of the former run.
+                # Count the reads of the former run now, before the new run begins.
+                self._engine.access_log.flush_to_statistics()
             self._stats.begin_run(name)
 
         hints = HintRegistry(
@@ -185,11 +188,11 @@ class PartOpener:
         return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)
 
     def take_part(self, part: float) -> None:
-        """Take this part of the limits of the origin, once it is built; see ``OriginShare``."""
+        """Use this part of the limits of the origin, as soon as the origin is built; see ``OriginShare``."""
         self._origin_share.take_part(part)
 
     def prefetched(self) -> int:
-        """Return the number of open reads of the origin from which on nothing is fetched ahead."""
+        """Return the number of open reads of the origin above which nothing more is fetched ahead."""
         return self._limited.prefetched
 
     async def engine(
@@ -244,7 +247,7 @@ class PartOpener:
         return engine
 
     def sharing(self, hints: HintRegistry, engine: Engine) -> JobSharing:
-        """Return the sharing of cache and link among the jobs, not started."""
+        """Return the object that shares cache and link among the jobs. The caller starts it."""
         media = engine.cache.media
         return JobSharing(
             hints,

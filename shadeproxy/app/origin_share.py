@@ -1,8 +1,8 @@
 """The limits of ``[origin]`` that are totals of a cluster, and this proxy's share of them.
 
-Laws: each owner has the part of the connections and of the bandwidth that it has of the objects, because it
-has this part of the misses. Without a cluster that shares pages, the part is 1. A proxy without objects keeps
-a little: it still executes parts of uploads and listings, and reads what no owner answers.
+Laws: a proxy that owns a part of the objects also gets that part of the connections and of the bandwidth,
+because it has that part of the misses. Without a cluster that shares pages, the part is 1. A proxy without
+objects keeps a little: it still executes parts of uploads and listings, and reads what no owner answers.
 """
 
 import structlog
@@ -38,7 +38,7 @@ class OriginShare:
         return self._section.bandwidth * max(self._part, _LEAST)
 
     def take_part(self, part: float) -> None:
-        """Take another part of the totals, from 0 to 1."""
+        """Use another part of the totals, from 0 to 1."""
         if part == self._part:
             return
         self._part = part

@@ -109,7 +109,7 @@ def build_origin(
             health=health,
             instance=instance,
         )
-    # Reads by callbacks would bypass a delay or a limit of bandwidth.
+    # Reads by callbacks would bypass the wrapper that delays requests or limits the bandwidth.
     gets = None if server is None or section.delay or section.bandwidth else server.page_gets
     if section.delay:
         origin = DelayedOrigin(origin, delay_s=section.delay, clock=clock)

@@ -59,6 +59,7 @@ class OwnedPages:
         settings: Settings,
         node: str,
         *,
+        boot: str,
         rules: Rules,
         hints: HintRegistry,
         clock: Clock,
@@ -67,9 +68,9 @@ class OwnedPages:
         take_part: Callable[[float], None] = lambda _part: None,
         on_lease: Callable[[float], None] = lambda _until_s: None,
     ) -> None:
-        """``node``: the proxy's name in the cluster. ``take_part`` is called with the part of all objects
-        that the proxy owns. ``on_lease``: see ``OwnedObjects``. Raises ConfigError if the secret cannot be
-        read.
+        """``node``: the proxy's name in the cluster. ``boot``: the number of this start. ``take_part`` is
+        called with the part of all objects that the proxy owns. ``on_lease``: see ``OwnedObjects``. Raises
+        ConfigError if the secret cannot be read.
         """
         cluster = settings.cluster
         self.objects = OwnedObjects(
@@ -89,7 +90,7 @@ class OwnedPages:
         self._take_part = take_part
         self._workers: Workers | None = None
         self._secrets = secrets = cluster.resolve_secrets()
-        self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock)
+        self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock, boot=boot)
         self._peers = Peers(
             node,
             cluster.name,
@@ -110,8 +111,8 @@ class OwnedPages:
         self._observer: Observer | None = None
 
     def past(self, origin: Origin, stack: AsyncExitStack) -> Origin:
-        """Return the origin for reads past the cache and for forwarded requests. It asks ``origin`` for all
-        but the objects of other proxies.
+        """Return the origin for reads past the cache and for forwarded requests. It sends requests for the
+        objects of other proxies to these, and all others to ``origin``.
         """
         stack.push_async_callback(self._peers.aclose)
         return RelayingOrigin(
@@ -161,7 +162,8 @@ class OwnedPages:
         bound = None if workers is None else bind("cluster.listen", listens_at)
         first = None if bound is None else bound.dup()
         if bound is not None:
-            stack.callback(stop_listening, bound)  # Before the drain: workers may have it open still.
+            # Registered so that it runs before the drain: workers may still have the listener open then.
+            stack.callback(stop_listening, bound)
         self.address = await listen("cluster.listen", runner, listens_at, context, bound=first)
         if workers is None or bound is None:
             return None
@@ -192,15 +194,15 @@ class OwnedPages:
         self.forget_requests()
 
     def void(self) -> None:
-        """Drop what answers without a look at the lease: page handles and remembered requests."""
+        """Drop all that could answer without a look at the lease: page handles and remembered requests."""
         if self._engine is not None:
             self._engine.hits.forget()
         self.forget_requests()
 
     def view_changed(self) -> None:
-        """Use announced orders for the objects that are this proxy's now, take the part of the origin's
-        limits that belongs to them, and close the connections to proxies that have left. Writes wait no
-        longer for proxies that are away.
+        """Act on a new view. Restrict announced orders to the objects that now belong to this proxy, and take
+        that part of the origin's limits. Close the connections to proxies that have left, and let no write
+        wait for a proxy that is away.
         """
         if (part := self.objects.part()) is not None:
             self._take_part(part)
@@ -253,7 +255,9 @@ class OwnedPages:
 
 
 def answers_by_rule(settings: Settings, rules: Rules, hints: HintRegistry) -> Callable[[ObjectRef], bool]:
-    """Return the function that tells which objects are answered by their rule while the log is silent."""
+    """Return a function that tells which objects are answered by their freshness rule while the log does not
+    answer.
+    """
     cut_off = settings.cluster.cut_off
     if cut_off != "datasets":
         return lambda _ref: cut_off == "rule"
@@ -265,6 +269,6 @@ def _is_in_use(hints: HintRegistry, ref: ObjectRef) -> bool:
     hashed = object_hash(ref)
     names = {job.dataset for job in hints.jobs if job.dataset is not None and job.in_use}
     found = (hints.datasets.get(name) for name in names)
-    # Each first hit after the end of the lease asks several times: a search by columns would cost as much as
-    # the hit.
+    # Each object's first hit after the end of the lease asks this several times. A search of columns would
+    # cost as much as the hit.
     return any(dataset is not None and dataset.groups.find_one(hashed) >= 0 for dataset in found)

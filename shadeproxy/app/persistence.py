@@ -29,7 +29,8 @@ class Persistence:
         self._state = state
         self._pool = pool
         self._clock = clock
-        # By item: a new object for each change, so an export can tell whether its blob is still the newest.
+        # For each item, a new object at each change. So an export can tell whether its blob is still the
+        # newest.
         self._dirty: dict[Item, object] = {}
         self._failing: set[Item] = set()
         self._task: asyncio.Task[None] | None = None
@@ -88,7 +89,7 @@ class Persistence:
                 blob = await self._export(hints, *item)
                 if self._dirty.get(item) is noted:
                     self._hand_over(item, blob)
-                # If not, the item changed during the export, or another task stored it: the blob is old.
+                # Otherwise the item changed during the export, or another task stored it: this blob is old.
             except Exception:  # noqa: BLE001 - logged; one bad item must not keep back the others
                 # The item is tried again in every round: log the failure once, not every second.
                 if item not in self._failing:
@@ -100,7 +101,7 @@ class Persistence:
     async def _export(self, hints: HintRegistry, kind: str, name: str) -> bytes | None:
         if kind not in {"datasets", "orders"}:
             return hints.export(kind, name)
-        # In a thread, because packing millions of keys or ids takes long.
+        # Pack in a thread: packing millions of keys or ids takes long.
         return await asyncio.get_running_loop().run_in_executor(self._pool, hints.export, kind, name)
 
     def _hand_over(self, item: Item, blob: bytes | None) -> None:

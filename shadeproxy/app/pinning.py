@@ -22,7 +22,8 @@ from shadeproxy.state.store import StateStore
 _log = structlog.get_logger(__name__)
 _KIND = "pins"
 _VERSION = 1
-# Version of a pin outside the proxy's own namespace. Older releases, without namespaces, leave it out.
+# Version of a stored pin in another namespace than the proxy's own. Older releases know no namespaces, and
+# skip such a pin.
 _NAMESPACE_VERSION = 2
 _MOST_NAMED = 10
 
@@ -69,7 +70,8 @@ class DurablePins:
         """Pin a prefix. Raises Conflict for too many pins, StateError when it cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place in self.pins:
-            # The call that made the pin may still wait for its save, or the save may have failed.
+            # The call that made this pin may still wait for it to be saved, or saving may have failed. So
+            # save again.
             await self._state.flush()
             return
         if len(self.pins) >= MOST_PINS:
@@ -88,7 +90,8 @@ class DurablePins:
         """Remove a pin. Raises UnknownName, Conflict; StateError if the change cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
-            # The call that removed the pin may still wait for its save, or the save may have failed.
+            # The call that removed this pin may still wait for that to be saved, or saving may have failed.
+            # So save again.
             await self._state.flush()
         self.require(place)
         self.pins.remove(*place)
@@ -155,6 +158,6 @@ def _uri(place: Prefix) -> str:
 
 def _name(place: Prefix) -> str:
     if place.namespace:
-        # JSON begins with "[" here, and no bucket's name does, so the two forms cannot be confused.
+        # JSON begins with "[" here, and no bucket's name begins so. The two forms cannot be confused.
         return msgspec.json.encode(place).decode()
     return f"{place.bucket}/{place.prefix}"

@@ -66,7 +66,7 @@ from shadeproxy.tiers.medium import Calls
 _log = structlog.get_logger(__name__)
 _CONTROL_DRAIN_S = 5.0
 _CONTROL_THREADS = 4
-# With so many processes the coordinator serves clients too. With more, it is busy with deciding for them.
+# Up to this many workers, the coordinator serves clients too. With more, deciding for them keeps it busy.
 _ACCEPTS_BESIDE = 2
 
 
@@ -205,7 +205,7 @@ class Proxy:
         self._run_until_stopped(keep_charging(self.stats, clock), "processor")
         self._run_until_stopped(checkup.watch(), "probe")
         self._run_until_stopped(sharing.run(), "sharing")
-        # Registered a second time, so that a stop ends them before the listeners drain.
+        # Registered a second time here, so that they end before the listeners drain.
         self._stack.push_async_callback(context.operations.aclose)
 
     def _make_checkup(
@@ -329,7 +329,7 @@ class Proxy:
         self._stack.callback(task.cancel)
 
     def _most_connections(self, engine: Engine) -> int:
-        # As many connections lead to other proxies.
+        # Reserve as many connections again for requests to other proxies.
         own = self.settings.origin.max_connections * (2 if self.settings.cluster.is_owned else 1)
         segments = sum(medium.tier.most_segments for medium in engine.cache.media)
         return client_connections(origin_connections=own, segments=segments)

@@ -12,7 +12,7 @@ from shadeproxy.telemetry.recording import Recording, write
 _log = structlog.get_logger(__name__)
 MOST_READS = 10_000_000
 _EVERY_S = 60.0
-_GROWTH = 1.25  # Packing time grows with the recording, so write it less and less often.
+_GROWTH = 1.25  # Packing takes longer as the recording grows, so write less and less often.
 
 
 class Recorder:

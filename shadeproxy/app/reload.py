@@ -1,8 +1,8 @@
 """The settings of a running proxy. A reload applies every change that needs no restart, or none at all.
 
 Laws: everything that can fail happens before the first change. Applying is one step of the event loop, so no
-request is judged half by the old and half by the new settings. Memories that depend on the old settings are
-dropped in the same step. The reload ends when no process uses the old settings any more.
+request is judged half by the old and half by the new settings. Remembered requests and rights that depend on
+the old settings are dropped in the same step. The reload ends when no process uses the old settings any more.
 """
 
 import asyncio
@@ -150,7 +150,7 @@ class ConfigReloader:
     def _apply(self, new: _Prepared) -> None:
         targets, status, settings = self.targets, self.status, new.settings
         targets.authenticator.adopt(new.reloadable.clients, anonymous=new.reloadable.anonymous)
-        # Forget first, in case a later step fails: remembered rights belong to the old clients.
+        # Forget remembered rights first, because they belong to the old clients. A later step could fail.
         targets.engine.forget_rights(make_verdicts(settings))
         targets.lane.forget(remembers=remembers(settings.telemetry))
         targets.rules.adopt(new.reloadable.rules)
@@ -166,7 +166,7 @@ class ConfigReloader:
         self._reloaded(settings)
 
     def _log_as(self, settings: Settings) -> None:
-        """Apply the logging of ``settings`` and keep the settings; the lane drops its request cache."""
+        """Set up logging by ``settings`` and keep these settings. The lane drops its request cache."""
         self.status.settings = settings
         telemetry, targets = settings.telemetry, self.targets
         configure_log(telemetry)

@@ -1,7 +1,7 @@
 """The settings that coordinator and workers use and that may change at run time.
 
-Law: a process uses one set of them at a time. All other settings stay as they were at the start. The mixture
-of both must be a configuration with which ``serve`` would have started.
+Law: a process uses one set of reloadable settings at a time. All other settings stay as they were at the
+start. Both together must be a configuration with which ``serve`` would have started.
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,7 +61,9 @@ def is_verbose(telemetry: Telemetry) -> bool:
 
 
 def remembers(telemetry: Telemetry) -> bool:
-    """Return whether the lane may remember requests: a remembered request is not reported by itself."""
+    """Return whether the lane may remember requests. It may not if each request must be reported by
+    itself.
+    """
     return not (telemetry.access_log or is_verbose(telemetry))
 
 

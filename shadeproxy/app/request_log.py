@@ -1,4 +1,4 @@
-"""The report of each answered request, alike in every process: it is counted, and may be logged in one line.
+"""Reports each answered request, in the same way in every process: counts it, and may log it in one line.
 
 A process counts and logs what it answered itself: a worker its hits, the coordinator also what workers relay
 to it. Hits of the request cache are not reported here: the cache counts them.
@@ -28,7 +28,7 @@ class RequestLog:
         self._groups = self.counts.groups
 
     def on_job(self, job: JobContext) -> None:
-        """Do nothing: a worker sends its reads to the coordinator, and each read names its job."""
+        """Do nothing. A worker sends its reads to the coordinator, and each of them names its job."""
 
     def on_forwarded(self, request: EndedRequest) -> None:
         """Do nothing: a worker reports the requests that it forwarded."""
@@ -38,7 +38,7 @@ class RequestLog:
         group = self._groups.get((operation, status, source))  # type: ignore[call-overload] # equal to the key
         if group is None:
             group = self.counts.group(operation, status, source)
-        # ``RequestGroup.observe``, without its call.
+        # These lines repeat ``RequestGroup.observe``, to save its call.
         group.requests += 1
         group.seconds += request["duration_s"]
         group.received_bytes += request.get("bytes_received", 0)

@@ -56,14 +56,14 @@ class Places:
         return BegunPlace(task, purge)
 
     async def aclose(self) -> None:
-        """Wait for all of them."""
+        """Wait until all pins, unpins and purges that were begun have ended."""
         await asyncio.gather(*self._begun, return_exceptions=True)
 
     async def _make(
         self, verb: str, place: Prefix, purge: Purge | None, before: set[asyncio.Task[Any]]
     ) -> PinAnswer | None:
-        # Wait for all earlier ones, not only for the last: if the last is cancelled, it ends before the
-        # others do.
+        # Wait for all of them, not only for the last one: if that one is cancelled, it ends before the others
+        # do.
         if before:
             await asyncio.wait(before)
         if purge is not None:

@@ -1,8 +1,8 @@
-"""Shares cache and link among jobs with needs: measures, decides which needs fit, and moves two knobs.
+"""Shares cache and link among jobs with needs: sets weights of jobs in the cache, and shares of the link.
 
-Laws: nothing is shared while no job in use has a need, or only one reads from the origin. Both knobs follow
-from measured misses (policy/sharing.py); no job has a quota. A need is admitted only while it fits beside
-those that were admitted before it, and a job whose need is not admitted is treated as one without. If an
+Laws: these two knobs stay neutral while no job in use has a need, or only one job reads from the origin. Both
+follow from measured misses (policy/sharing.py); no job has a quota. A need is admitted only while it fits
+beside the needs admitted before. A job whose need is not admitted is treated as if it had none. If an
 admitted job gets less than 70 % of its need for 10 s although its reads wait for the link, the measurements
 are wrong: then all jobs get equal shares for a minute, and the statistics say so.
 """
@@ -51,7 +51,7 @@ _EQUAL_S = 60.0
 _KEPT = 0.98
 # A job reads from the origin if more than this share of the link's bytes is its own.
 _MUCH = 0.01
-# The limit is higher for the reads of no job: parts of pages that jobs read are counted there too.
+# For reads that belong to no job. They include parts of pages that jobs read, so the limit is higher.
 _MUCH_OF_OTHERS = 0.1
 
 Held = Callable[[list[Job]], Awaitable[dict[str, float]]]
@@ -99,7 +99,7 @@ class JobSharing:
         self._queue = LinkQueue(self._job_of, LinkDepth(clock.monotonic_s), page_bytes=page_bytes)
         self._jobs: dict[str, MeasuredJob] = {}
         self._claims: dict[str, JudgedNeed] = {}
-        self._new: dict[str, JudgedNeed] = {}  # Judged since the last step.
+        self._new: dict[str, JudgedNeed] = {}  # Needs that were judged since the last step.
         self._cache_share: dict[str, float] = {}
         self._state = _State()
         self._served: dict[str, float] = {}
@@ -121,7 +121,7 @@ class JobSharing:
                 _log.exception("sharing of cache and link failed and goes on")
 
     def step(self) -> None:
-        """Measure, and move both knobs."""
+        """Measure the jobs, and set both knobs."""
         now_s = self._clock.monotonic_s()
         elapsed_s, self._stepped_s = max(now_s - self._stepped_s, 1e-3), now_s
         self._measure(elapsed_s)
@@ -154,7 +154,7 @@ class JobSharing:
         """See ``SharesJobs.judge``. A need is admitted for now if something of it is not measured yet."""
         claim = self._claims.get(name)
         if claim is not None and claim.need == need:
-            return  # Another rank registers the same need.
+            return  # Another rank has registered the same need before.
         names = [other for other in self._asking() if other != name]
         measured = self._measured(name) or MeasuredJob()
         job = Job(name, dataset, need=need)
@@ -220,7 +220,7 @@ class JobSharing:
         found = []
         for name in self._claims:
             if name not in self._hints.jobs:
-                continue  # It was forgotten after the last step.
+                continue  # The job was forgotten after the last step.
             share = self.share_of(name)
             if share.kept is False and share.needs_per_s and share.got_per_s is not None:
                 need = share.needs_per_s, share.got_per_s
@@ -284,7 +284,7 @@ class JobSharing:
         ]
 
     def _asked_by(self, name: str) -> list[float]:
-        """Return the row of a job in ``Demands``."""
+        """Return what a job asks for, as a row of ``Demands``."""
         job, measured = self._hints.jobs.get(name), self._jobs[name]
         claim = judged(job, self._claims, self._new)
         needed = self._needed(job) if claim is not None and claim.admitted else 0.0
@@ -315,7 +315,7 @@ class JobSharing:
         """Fall back to equal shares if an admitted job has got far less than it needs for too long."""
         for name, claim in self._claims.items():
             measured, flow = self._jobs[name], self._queue.flows.get(name)
-            # The job's reads go first. If only a few of them wait, the link is not the cause.
+            # The reads of this job go first. So if only a few of them wait, the link is not the cause.
             waits = flow is not None and flow.queue.count > flow.flying
             needed = self._needed(self._hints.jobs.get(name))
             is_off = claim.admitted and self._queue.is_shared and waits and measured.got < _OFF * needed
@@ -330,7 +330,7 @@ class JobSharing:
                 _log.warning("equal shares", reason=self._state.reason)
 
     def _move(self, now_s: float) -> None:
-        """Move both knobs."""
+        """Set both knobs."""
         names = self._asking()
         claims = [name for name in names if name in self._claims and self._claims[name].admitted]
         for claim in self._claims.values():
@@ -365,7 +365,7 @@ class JobSharing:
         self._share(dict(zip(names, weights.tolist(), strict=True)), claims)
 
     def _share(self, weights: dict[str, float], claims: list[str]) -> None:
-        """Share the link. Reads of no job get the mean weight of jobs without a need, or of all."""
+        """Share the link. Reads without a job get the mean weight of jobs without a need, or of all jobs."""
         without = [weight for name, weight in weights.items() if name not in claims]
         alike = without or list(weights.values())
         weights[OTHERS] = sum(alike) / len(alike)

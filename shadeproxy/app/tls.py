@@ -48,7 +48,7 @@ def use_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
     while another copies it.
     """
     with ExitStack() as files:
-        # Python's ssl takes the names of files alone.
+        # Python's ssl module only loads certificates from files, by their names.
         chain, key = (files.enter_context(_file_in_memory(content)) for content in certificate)
         context.load_cert_chain(chain, key)
 
@@ -85,7 +85,7 @@ class ServerTls:
         if stamp == self._seen:
             return False
         found = self._read()
-        # Load into a separate context: half of a pair that does not match would stay in the live context.
+        # Load into another context first: if the files do not match, half of a pair would stay in this one.
         self._context_of(found)
         self._found_at, self._found = stamp, found
         return True

@@ -1,12 +1,12 @@
 """Remembers which stores the latest start of the proxy used, in a file of the state directory.
 
 A write erases the old pages of its object in every tier. A tier that a start leaves out, because its table
-was deleted or its disk was away, keeps them. So when it is back, all of its pages are checked with the origin
-before they are used.
+was deleted or its disk was away, keeps them. So when the tier is back, all of its pages are checked with the
+origin before they are used.
 
-Law: a start records its stores before it serves, and a store that the latest start did not record counts as
-left out. Without a file, as after an upgrade, none does. If a record cannot be written, every store does, and
-if not even an empty file can be, the start is refused.
+Law: a start records its stores before it serves. A store that the latest start did not record counts as left
+out. If there is no file, as after an upgrade, no store counts as left out. If the record cannot be written,
+an empty file replaces it, so that every store does. If that fails too, the start is refused.
 """
 
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ class UsedStores:
 
     def _forget(self) -> None:
         try:
-            write_synced(self._path, "")  # This needs no room on a full medium.
+            write_synced(self._path, "")  # An empty file needs no room, even on a full medium.
         except OSError as error:
             raise refusal(self._path, error) from error
 

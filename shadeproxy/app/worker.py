@@ -1,8 +1,8 @@
 """A worker: a process that serves requests, started by ``workers.py`` alone.
 
-It answers hits, and relays to the coordinator what it cannot do itself. If the coordinator is gone it ends at
-once, because the next one may overwrite the cache. It ignores signals: the coordinator handles them and tells
-it when to end.
+It answers hits, and relays to the coordinator what it cannot do itself. It ends at once when the coordinator
+is gone, because the next coordinator may overwrite the cache. It ignores signals: the coordinator handles
+them and tells it when to end.
 """
 
 import asyncio
@@ -72,8 +72,8 @@ _BACKLOG = 1024
 
 
 class WorkerRequestLog(RequestLog):
-    """Also tells the coordinator which jobs read objects that other proxies answer. ``reader``: its access
-    log goes to the coordinator.
+    """The request log of a worker. It also tells the coordinator which jobs read objects of other proxies.
+    ``reader``: its access log goes to the coordinator.
     """
 
     def __init__(self, reader: WorkerReads, *, access_log: bool) -> None:
@@ -136,7 +136,7 @@ class WorkerProcess:
             remembers=remembers(telemetry),
             counts=self._request_log.counts,
             shared=self._reader,
-            # Spans of relayed reads are the coordinator's.
+            # For relayed reads, the coordinator makes the spans.
             relays=None if cluster is None or tracer is not None else cluster.relays,
         )
         self._clock = clock
@@ -175,7 +175,7 @@ class WorkerProcess:
         self._channel.leave()
 
     async def _listen(self, descriptor: int, make: Callable[[], WorkerProtocol]) -> None:
-        """Accept connections from a listener, unless this process is to end already."""
+        """Accept connections from a listener, unless this process is about to end."""
         listener = socket.socket(fileno=descriptor)
         if self._over.is_set():
             listener.close()
@@ -261,7 +261,7 @@ class WorkerProcess:
         )
 
     def _ended(self, connection: WorkerProtocol) -> WorkerProtocol:
-        """End a connection that was accepted in the turn of the loop in which the server was closed."""
+        """End a connection that was accepted in the same turn of the loop in which the server was closed."""
         if self._over.is_set():
             connection.end()
         return connection
@@ -331,7 +331,7 @@ class WorkerProcess:
         try:
             self._channel.say(pack_reads(uses, kinds))
         except UnicodeEncodeError:
-            return  # A job's name is not valid text, so the reads of these 50 ms are not counted.
+            return  # The name of a job is not valid text. So the reads of these 50 ms are not counted.
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The authorisation of a worker: it answers clients that share the proxy's upstream.
 
 Law: the origin decides for each client with an upstream of its own, and only the coordinator knows its
-verdicts. A worker neither answers such a client nor remembers its requests, which would match objects that
-it remembers for others.
+verdicts. So a worker does not answer such a client. It also does not remember its requests, because they
+would match objects that are remembered for other clients.
 """
 
 from typing import Unpack
@@ -37,8 +37,8 @@ class SharedForwardHandler(ForwardHandler):
 
     async def _forward(self, exchange: Exchange, call: Call, authenticated: Authenticated) -> None:
         if call.identity.upstream != SHARED:
-            # The request was accepted while its client shared the proxy's upstream. A new configuration has
-            # changed that.
+            # When the request was accepted, its client shared the proxy's upstream. A reload has changed that
+            # meanwhile.
             raise Overloaded("the rights of this client have just changed; retry")
         await super()._forward(exchange, call, authenticated)
 

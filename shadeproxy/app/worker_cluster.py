@@ -1,5 +1,5 @@
-"""A worker's part in a cluster whose proxies share their pages: it relays reads of clients to the other
-proxies, and answers their hits on this one's part of the cache.
+"""A worker's part in a cluster whose proxies share their pages. It relays reads of its clients to the other
+proxies. It also answers requests of other proxies, if they hit this proxy's part of the cache.
 
 Law: a worker takes part in no protocol. It knows the routes that the coordinator told it, and answers from
 the cache only until the end of the lease that the shared table shows.
@@ -74,8 +74,8 @@ class ClusterInWorker:
         """The fast lane of the other proxies' connections, once ``open_lane`` was called."""
 
     def open_lane(self, reader: WorkerReads, reloadable: ReloadableSettings) -> None:
-        """Make the fast lane of the other proxies' connections. Their requests are not counted as those of
-        clients: the proxy that the client called counts them.
+        """Make the fast lane of the other proxies' connections. Requests are not counted here, because the
+        proxy that the client called counts them.
         """
         telemetry = reloadable.telemetry
         self._log = RequestLog(access_log=telemetry.access_log)

@@ -1,4 +1,6 @@
-"""Opens memory and channel by which a worker fetches pages, at the coordinator's end."""
+"""Opens, for each worker, the memory and the channel by which it fetches pages. This is the coordinator's
+end.
+"""
 
 import socket
 from collections.abc import Callable
@@ -21,15 +23,15 @@ from shadeproxy.origin.callback_reads import CallbackReads
 _log = structlog.get_logger(__name__)
 _LEDGER_PAGES = 2
 _LEAST_PAGES = 2
-_SHARE = 2  # one part in this many of ``cache.inflight`` is fill memory
+_SHARE = 2  # Fill memory takes one part in this many of ``cache.inflight``.
 
 
 def fill_memory_bytes(settings: Settings) -> int:
     """Return the bytes of fill memory of each worker; 0: workers fetch nothing.
 
-    All workers together get at most half of ``cache.inflight``, from which their fill memory is taken. A
-    share below two pages is no use: while the client of one page is slow, the worker could fetch nothing
-    else.
+    All workers together get at most half of ``cache.inflight``, from which their fill memory is taken. Less
+    than two pages for a worker would be useless: while the client of one page is slow, the worker could fetch
+    nothing else.
     """
     workers = settings.s3.processes - 1
     if workers < 1 or settings.origin.kind != "s3" or settings.origin.delay or settings.origin.bandwidth:
@@ -64,11 +66,11 @@ class OpenFills(NamedTuple):
     prefetch: PrefetchWorkers
 
     def serve(self) -> None:
-        """Let the worker prefetch too, because it serves."""
+        """Let the worker also fetch pages for the prefetcher, because it serves now."""
         self.prefetch.add(self.fills)
 
     def close(self) -> None:
-        """Let other processes continue its pages, because the worker has ended."""
+        """Let other processes finish the pages that this worker was fetching, because it has ended."""
         self.prefetch.remove(self.fills)
         self.channel.close()
         self.fills.close()
@@ -124,8 +126,8 @@ class FillsOpener:
                 clock=self._clock,
                 bounds=read_bounds(self._settings),
                 on_job=self._on_job,
-                # Use half of its memory for prefetches, so that its clients and bodies on their way have the
-                # other half.
+                # Prefetches may use half of the worker's memory. The other half is for its clients, and for
+                # bodies on their way to a tier.
                 most_orders=size_bytes // self._settings.cache.page_size // 2,
             )
 

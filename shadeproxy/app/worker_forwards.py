@@ -1,4 +1,4 @@
-"""Opens the channel by which a worker forwards requests, at the coordinator's end."""
+"""Opens, for each worker, the channel by which it forwards requests. This is the coordinator's end."""
 
 import socket
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Opens the channels by which a worker fetches pages and forwards requests, at the coordinator's end."""
+"""Opens, for each worker, its channels for fetching pages and for forwarding requests. This is the
+coordinator's end.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,7 +23,7 @@ class OpenedChannels(NamedTuple):
     forwards: OpenForwards | None
 
     def serve(self) -> None:
-        """Note that the worker serves."""
+        """Note that the worker now serves."""
         if self.fills is not None:
             self.fills.serve()
 
@@ -32,7 +34,7 @@ class OpenedChannels(NamedTuple):
         return found if self.forwards is None else [*found, self.forwards.ends.channel]
 
     def close_theirs(self) -> None:
-        """Close the worker's ends, which it has now."""
+        """Close the worker's ends in this process, because the worker has them now."""
         for one in (self.fills, self.forwards):
             if one is not None:
                 one.theirs.close()
@@ -48,7 +50,9 @@ NOTHING_OPENED = OpenedChannels(None, None)
 
 
 class Openers(NamedTuple):
-    """Open the parts by which a worker fetches pages and forwards requests; None: the coordinator does so."""
+    """The objects that open a worker's parts for fetching pages and for forwarding requests. None: the
+    coordinator does that work itself.
+    """
 
     fills: FillsOpener | None
     forwards: ForwardsOpener | None
@@ -83,6 +87,7 @@ def make_openers(
         return NO_OPENERS
     fills = FillsOpener(settings, engine, reads, providers, clock, on_job=observer.on_job, prefetch=prefetch)
     if settings.cluster.is_owned:
-        # The coordinator executes the writes of its own objects, and sends on all others.
+        # Of all writes, the coordinator executes those of its own objects, and sends the others to their
+        # owners.
         return Openers(fills, None)
     return Openers(fills, ForwardsOpener(engine, reads, providers, observer))

@@ -68,16 +68,19 @@ then tells it that the coordinator has died; otherwise clients would wait at a l
 Later it ignores the signal.
 """
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(16 << 20), "MALLOC_MMAP_THRESHOLD_": str(8 << 20)}
-"""Environment of a worker, unless the user's has other values: glibc keeps up to 16 MiB of freed memory.
+"""Variables for the environment of a worker, unless the user has set them: glibc keeps up to 16 MiB of freed
+memory.
 
 Bodies of uploads are pieces of up to 1 MB. With the defaults, glibc gives their pages back to the kernel and
 gets them again for each upload, which takes a third of a worker's CPU (ADR 31).
 """
 RELAY_KEEPALIVE_S = 1e6
-"""Only the worker closes idle relay connections: a close by the coordinator could cross a request."""
+"""A time without end: only the worker closes idle relay connections. A close by the coordinator could cross a
+request.
+"""
 _RESTART_S = 1.0
 _BACKLOG = 1024
-# Short, because all relayed connections have ended before.
+# A short time, because all relayed connections have ended before.
 _RELAY_END_S = 0.1
 _CONFIRM_S = 5.0
 
@@ -110,8 +113,8 @@ class PeerListening(NamedTuple):
 
 
 class Workers:
-    """All workers but the coordinator. ``on_reads`` gets their reads; ``on_requests`` gets the counts of
-    their requests.
+    """All workers of the proxy. ``on_reads`` gets their reads; ``on_requests`` gets the counts of their
+    requests.
     """
 
     def __init__(
@@ -213,7 +216,7 @@ class Workers:
         if self._listener is not None:
             stop_listening(self._listener)
         if (peers := self._peers) is not None and not peers.runner.sites:
-            # Until the last client has its answer, this proxy acts for its share, and nobody else may.
+            # Until the last client has its answer, this proxy acts for its share, so no other proxy may.
             again = peers.listener.dup()
             await web.SockSite(peers.runner, again, ssl_context=peers.tls, backlog=_BACKLOG).start()
         servers = [relay.server for relay in self._relays if relay.server is not None]
@@ -242,7 +245,7 @@ class Workers:
         while not self._stopping:
             try:
                 code = await self._run(listener.fileno())
-            except OSError as error:  # the machine is short of processes, descriptors or memory
+            except OSError as error:  # The machine is short of processes, descriptors or memory.
                 _log.warning("a worker cannot be started; it is tried again", error=str(error))
             else:
                 if not self._stopping:
@@ -251,7 +254,7 @@ class Workers:
                 await asyncio.sleep(_RESTART_S)
 
     async def _run(self, listener: int) -> int:
-        # ``stop`` closes the listeners, perhaps while this worker starts.
+        # While this worker starts, ``stop`` may close the listeners.
         cluster = (
             None
             if (peers := self._peers) is None
@@ -334,8 +337,8 @@ class Workers:
 
 
 def stop_listening(listener: socket.socket) -> None:
-    """Refuse connections from now on, also those that wait until a process accepts them. Otherwise they would
-    wait as long as any worker runs that does not accept, and has the descriptor.
+    """Refuse connections from now on, also those that wait until a process accepts them. Otherwise such
+    connections would wait as long as any worker has the descriptor open, even one that no longer accepts.
     """
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
@@ -343,5 +346,5 @@ def stop_listening(listener: socket.socket) -> None:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):  # it may have ended without our knowing yet
+    with suppress(ProcessLookupError):  # The process may have ended, although this one does not know it yet.
         process.kill()

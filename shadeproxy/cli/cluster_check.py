@@ -21,7 +21,7 @@ _SENDER = "check"
 
 
 async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
-    """Yield a row for the engine, and one for each other proxy that has a listener for the others."""
+    """Yield a row for the engine, and one for each other proxy that has a listener for proxies."""
     try:
         secrets = settings.cluster.resolve_secrets()
         view = await _peek(settings)
@@ -83,7 +83,7 @@ def _rows(facts: list[NodeFacts], stats: list[NodeStats]) -> Iterator[CheckRow]:
     for node, answer in zip(facts, stats, strict=True):
         name = f"proxy {node.node}"
         if answer.problem:
-            # The proxy starts without the others, so this is a warning.
+            # The proxy starts even without the other proxies, so this is only a warning.
             yield CheckRow(
                 name,
                 ok=True,

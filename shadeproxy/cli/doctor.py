@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shadeproxy.plan.profile import Profile
 
 Report = dict[str, Any]
-_MOST_ADVISED = 16  # Each takes up to a second.
+_MOST_ADVISED = 16  # The advice for each job takes up to a second.
 
 
 def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Report:
@@ -46,8 +46,8 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 
 
 def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
-    """Yield a finding for each job in use that waits for its data. For many jobs, the last one names those
-    for which no remedy was looked for.
+    """Yield a finding for each job in use that waits for its data. If there are many such jobs, the last
+    finding names those for which no remedy was looked for.
     """
     # This import loads numpy, which takes 100 ms.
     from shadeproxy.cli.plan import profile_of  # noqa: PLC0415
@@ -55,7 +55,7 @@ def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
 
     waiting: list[tuple[float, Profile]] = []
     for name in [job["job"] for job in client.get("/v1/jobs")["jobs"] if job["in_use"]]:
-        # The proxy may have forgotten the job meanwhile, and one of another version may tell more or less.
+        # The proxy may have forgotten the job meanwhile. A proxy of another version may send other fields.
         with suppress(UnknownName, ConfigError):
             profile = profile_of(client, name)
             waiting += [(waits, profile)] if (waits := waits_of(profile)) is not None else []

@@ -104,7 +104,7 @@ def plan_runs(
 
     Needs one epoch that was trained through the proxy.
     """
-    # The part of numpy takes 100 ms.
+    # The import of the part that needs numpy takes 100 ms.
     from shadeproxy.cli.plan import PlanOptions, parse_link, run_plan  # noqa: PLC0415
 
     if place:

@@ -28,8 +28,8 @@ _STATES = {
     False: (("origin down", "bold red"), ("origin down", "bold red")),
     None: (("checking the origin", "bold yellow"), ("origin unknown", "yellow")),
 }
-"""The beginnings of the first line and of the line about the origin, by whether the origin answers; None:
-unknown yet.
+"""The beginnings of the first line and of the line about the origin, each with its style. Key: whether the
+origin answers; None: not known yet.
 """
 Answer = Mapping[str, Any]
 NONE: Answer = {}

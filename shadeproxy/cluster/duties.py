@@ -39,6 +39,7 @@ class Propose(NamedTuple):
 
     base: ViewId
     seats: tuple[Seat, ...]
+    kept: str = ""
 
 
 Call = Open | Retire | Propose
@@ -94,9 +95,13 @@ class Duties:
         self.change_facts(msgspec.structs.replace(self.facts, distrust=number))
         return number
 
-    def of_closed(self, inc: str, now_s: float) -> list[Call]:
-        """Return the calls that follow from an answer of a closed incarnation."""
+    def of_closed(self, inc: str, now_s: float, kept: View | None) -> list[Call]:
+        """Return the calls that follow from an answer of a closed incarnation. ``kept``: the view that was
+        settled when the incarnation before ended, if the node knows it.
+        """
         self._enter(inc, now_s)
+        if kept is not None:
+            return [Propose(ViewId(inc, 0), _ordered(kept.seats), kept.id.inc)]
         self.opens_at_s = self._since_s + self._timing.surely_over_s + self._timing.failover_s
         return [Open(inc)] if now_s >= self.opens_at_s else []
 
@@ -127,8 +132,7 @@ class Duties:
                 seats[self._seat.node] = self._seat
             changed = bool(seats) and (view is not None or self._empty_for_long(now_s))
         if changed:
-            ordered = tuple(seats[node] for node in sorted(seats))
-            calls.append(Propose(ViewId(answer.inc, answer.view.number), ordered))
+            calls.append(Propose(ViewId(answer.inc, answer.view.number), _ordered(seats)))
         return calls
 
     def _enter(self, inc: str, now_s: float) -> None:
@@ -209,3 +213,7 @@ class Duties:
             if facts.config != self.facts.config:
                 return f"node {node} of the cluster has other settings in which nodes must agree"
         return ""
+
+
+def _ordered(seats: dict[str, Seat]) -> tuple[Seat, ...]:
+    return tuple(seats[node] for node in sorted(seats))

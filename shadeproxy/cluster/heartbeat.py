@@ -116,14 +116,16 @@ class Heartbeat:
         return began_s + self.membership.timing.beat_s / _HURRIED
 
     async def beat(self) -> bool:
-        """Send a beat, adopt its answer and make the calls that follow; return whether the log changed."""
+        """Send a beat, adopt its answer and make the calls that follow; return whether the next beat will get
+        another answer.
+        """
         sent_s = self._clock()
         made = []
         try:
             answer = await self._log.beat(self.membership.beat())
             calls = self._adopt(answer, sent_s)
             self._tell("")
-            made = [await self._make(call) for call in calls]
+            made = [answer.seat_kept, *[await self._make(call) for call in calls]]
         except (ClusterUnavailable, PeerError) as error:
             self._tell(str(error))
         except Exception as error:  # noqa: BLE001 - logged and counted; see the law above
@@ -166,8 +168,9 @@ class Heartbeat:
                 if retired and node != self.membership.node:
                     _log.warning("a node of the cluster is away", node=node)
                 return retired
-            case Propose(base, seats):
-                return await self._log.propose(base, seats) is not None
+            case Propose(base, seats, kept):
+                # If another node was the first to restore a view, that one counts.
+                return await self._log.propose(base, seats, kept=kept) is not None or bool(kept)
 
     def _state(self) -> tuple[object, ...]:
         member = self.membership

@@ -53,12 +53,15 @@ NO_VIEW = ViewRecord(0, ())
 
 class Beat(NamedTuple):
     """The periodic request of a node for a lease. ``boot``: a random name of this life of the node's process.
-    ``acked``: the view that the node has adopted.
+    ``acked``: the view that the node has adopted. ``inc``: the incarnation that the node knows; "" before its
+    first answer. ``kept``: the incarnation before, if the node had a lease of it when it first saw ``inc``.
     """
 
     node: str
     boot: str
     acked: ViewId | None
+    inc: str = ""
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,8 +85,10 @@ class BeatAnswer:
     """The log's state at one instant. It is adopted whole, or not at all.
 
     ``time_s``: the server's Unix time. ``closed``: the incarnation grants nothing yet, and all fields below
-    are empty. ``token``: the name of the granted lease, "" if none was granted. It changes when a lease was
-    over before the beat. ``taken``: the lease belongs to another process with the same node id.
+    are empty. ``seat_kept``: the incarnation is open, and keeps the seat for the process that had it in
+    the incarnation before. The node must beat again, because only now it knows the incarnation; all fields
+    below are empty. ``token``: the name of the granted lease, "" if none was granted. It changes when a lease
+    was over before the beat. ``taken``: the lease belongs to another process with the same node id.
     ``forgotten``: an operator removed this node. ``settled``: the newest view for which no node can still act
     by an older one. ``nodes``: records of all nodes of the views from ``settled`` to ``view``, sorted.
     """
@@ -91,6 +96,7 @@ class BeatAnswer:
     inc: str
     time_s: float = 0.0
     closed: bool = False
+    seat_kept: bool = False
     token: str = ""
     taken: bool = False
     forgotten: bool = False
@@ -135,9 +141,13 @@ class ClusterLog(Protocol):
         """
         ...
 
-    async def propose(self, base: ViewId, seats: Sequence[Seat]) -> ViewId | None:
+    async def propose(self, base: ViewId, seats: Sequence[Seat], *, kept: str = "") -> ViewId | None:
         """Replace the view ``base`` (compare and set); return the new view's id, or None if the log has
         another view or incarnation by now, or is closed. ``base.number`` 0: the log must have no view.
+
+        ``kept``: the incarnation before, in which this was the settled view when it ended. The incarnation
+        must still be closed. It is opened, and each seat is kept for the process that had it before, until
+        another node retires it.
         """
         ...
 

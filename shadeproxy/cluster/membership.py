@@ -6,11 +6,14 @@ machines are never compared, but their rates may differ by 10 % at most.
 
 1. A beat is sent each third of a lease, one at a time. Its answer is adopted whole or not at all.
 2. A closed incarnation of the log says nothing but its name. A node that has seen it closed for 1.25 leases
-   opens it: by then all leases of the life before are over.
+   opens it: by then all leases of the life before are over. A node whose lease and settled view lasted until
+   it saw the new incarnation *restores* it: it opens the log at once, with that view. Each seat is kept for
+   the process that had it, until others retire it (rule 3).
 3. The log expires nothing. A node that sees the beat count of another unchanged for 1.25 leases retires it.
-4. A lease ends one lease after its beat was *sent*.
+4. A lease ends one lease after its beat was *sent*, or with an answer that grants none.
 5. The trust epoch rises when the own lease lapsed or has another name, and with every change of a view. A
-   view in which a node asks for distrust ends all trust.
+   lease goes on if it lasts until a new incarnation renews it. A view in which a node asks for distrust ends
+   all trust.
 6. A read from the origin is trusted only as long as no rise of the epoch concerns its object.
 7. An object is this node's own while the lease lasts and both the view and the settled view say so.
 
@@ -107,8 +110,8 @@ class Membership:
         """Until then no other node can have retired this one and written in its share since its last lease. A
         lease with another name that begins by then needs no checks.
         """
-        self._was_kept = False
-        """True if the lease lasted when this incarnation was first seen."""
+        self._kept = ""
+        """The incarnation before this one, if its lease lasted when this one was first seen."""
         self._trusted_since = 0
         self._all_checked_until_s = float("-inf")
         self._changes: deque[_Change] = deque()
@@ -202,7 +205,8 @@ class Membership:
     def beat(self) -> Beat:
         """Return the beat to send. The caller notes the time before it sends it."""
         view = self.view
-        return Beat(self.node, self.boot, view.id if view is not None and view.id.inc == self.inc else None)
+        acked = view.id if view is not None and view.id.inc == self.inc else None
+        return Beat(self.node, self.boot, acked, self.inc, self._kept)
 
     def adopt(self, answer: BeatAnswer, sent_s: float, now_s: float) -> list[Call]:
         """Adopt the answer to the beat sent at ``sent_s``; return the calls that follow.
@@ -215,12 +219,15 @@ class Membership:
         self._judge_share(answer, sent_s, now_s)
         self.inc, self._answered_s = answer.inc, sent_s
         if answer.closed:
-            return self.duties.of_closed(answer.inc, now_s)
-        if answer.inc != self._lease[0]:
+            return self.duties.of_closed(answer.inc, now_s, self._kept_view())
+        if answer.seat_kept:
+            return []
+        granted = answer.token and now_s < sent_s + self.timing.lease_s
+        if not granted:
             self._lease_until_s = float("-inf")
         if view is not None and settled is not None:
             self._take(view, settled, now_s)
-        if answer.token and now_s < sent_s + self.timing.lease_s:
+        if granted:
             self._take_lease((answer.inc, answer.token), sent_s, now_s)
         own = [one.count for one in answer.nodes if one.node == self.node]
         self._count = own[0] if own and answer.token else 0
@@ -249,11 +256,22 @@ class Membership:
         if answer.inc != self.inc:
             # If the lease still lasts, the node was not retired in the incarnation that is over. After a
             # failover, the old server may act for a while beside the new one.
-            self._was_kept = self.leased(now_s) and not self.timing.failover_s
+            kept = self.leased(now_s) and not self.timing.failover_s
+            self._kept = self._lease[0] if kept else ""
             self._is_new = self._is_new and not self.inc
         self._is_new = self._is_new and not answer.taken
-        if (self._is_new and not answer.token) or (self._was_kept and answer.closed):
+        if (self._is_new and not answer.token) or (self._kept and answer.closed):
             self._untouched_until_s = sent_s + self.timing.lease_s
+
+    def _kept_view(self) -> View | None:
+        """Return the view that was settled when the incarnation before ended; None if this node cannot know.
+
+        It could not be replaced without the acknowledgement of a node that had a seat in it and a lease.
+        """
+        view, settled = self.view, self.settled
+        if not self._kept or view is None or settled is None:
+            return None
+        return view if view.id == settled.id and view.id.inc == self._kept else None
 
     def _take(self, view: View, settled: View, now_s: float) -> None:
         was_view, was = self.view, self.settled
@@ -275,13 +293,14 @@ class Membership:
             self._all_checked_until_s = max(self._all_checked_until_s, dropped.checked_until_s)
 
     def _take_lease(self, lease: tuple[str, str], sent_s: float, now_s: float) -> None:
+        goes_on = bool(self._kept) and now_s < self._lease_until_s
         if lease != self._lease:
-            if now_s >= self._untouched_until_s:
+            if not goes_on and now_s >= self._untouched_until_s:
                 # In between, another node may have acted as the owner, or an earlier process of this one did.
                 # Their writes may still be on their way to the origin.
                 self._all_checked_until_s = now_s + self.timing.late_write_s
-            self._untouched_until_s, self._was_kept, self._is_new = float("-inf"), False, False
-        if lease != self._lease or now_s >= self._lease_until_s:
+            self._untouched_until_s, self._kept, self._is_new = float("-inf"), "", False
+        if not goes_on and (lease != self._lease or now_s >= self._lease_until_s):
             self.epoch += 1
             self._trusted_since = self.epoch
         self._lease = lease

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shadeproxy.cluster.peer_requests import addressed
+from shadeproxy.cluster.peer_requests import addressed, refusal_of
 from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.tracing import REFUSED_FIELD
-from shadeproxy.core.types import OWN, ObjectRef, first_value
+from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.s3answers import read_bounded
 
@@ -80,8 +79,9 @@ async def _read(peer: Peer, sender: str) -> NodeStats:
     async with peer.origin.forward(request) as answer:
         body = await read_bounded(answer.chunks, _MOST_BYTES)
     if answer.status != 200:
-        named = first_value(answer.headers, REFUSED_FIELD)
-        return NodeStats(node=peer.node, problem=f"it refused the request: {named or answer.status}")
+        return NodeStats(
+            node=peer.node, problem=f"it refused the request: {refusal_of(answer) or answer.status}"
+        )
     try:
         return msgspec.structs.replace(msgspec.json.decode(body, type=NodeStats), node=peer.node, problem="")
     except msgspec.DecodeError as error:

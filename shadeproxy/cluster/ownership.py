@@ -7,6 +7,7 @@ callers judge it by a ``LeaseClock``, which makes such a call.
 """
 
 import asyncio
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
@@ -65,9 +66,12 @@ class OwnedObjects:
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
         self.counters = ClusterCounters() if counters is None else counters
+        self.lease: memoryview[float] = memoryview(array("d", [-inf]))
+        """End of the lease (seconds since boot) in one f64. Until then ``notice`` has nothing to do."""
+        self.clock = clock
+        """Seconds since boot."""
         self._on_lease = on_lease
         self._by_rule = by_rule
-        self._clock = clock
         self._heartbeat: Heartbeat | None = None
         self._member: Membership | None = None
         self._distrust: Callable[[Keep | None], None] = lambda _keep: None
@@ -110,7 +114,7 @@ class OwnedObjects:
             # Marking takes some milliseconds, and the others do not wait for this process.
             self.lapsed()
             self._distrust(member.keep_since(epoch))
-        if member.leased(self._clock()):
+        if member.leased(self.clock()):
             self._leased, self._ruled = True, False
         else:
             self.notice()
@@ -119,24 +123,28 @@ class OwnedObjects:
             if self._ruled:
                 self._ruled = False
                 self._void()
-        self._on_lease(member.lease_until_s)
+        self._show(member.lease_until_s)
 
     def lapsed(self) -> None:
         """Let no other process answer from the cache, until the log has answered again."""
-        self._on_lease(-inf)
+        self._show(-inf)
+
+    def _show(self, until_s: float) -> None:
+        self.lease[0] = until_s
+        self._on_lease(until_s)
 
     def notice(self) -> None:
         """Void all that answers without a check, if the lease has ended since the last call."""
-        if self._leased and self._member is not None and not self._member.leased(self._clock()):
+        if self._leased and self._member is not None and not self._member.leased(self.clock()):
             self._leased = False
             self.counters.lapses += 1
-            self._lapsed_s.append(self._clock())
+            self._lapsed_s.append(self.clock())
             self._void()
 
     def lapses_within(self, seconds: float) -> int:
         """Return how often the lease has lapsed in the last ``seconds``."""
         self.notice()
-        since_s = self._clock() - seconds
+        since_s = self.clock() - seconds
         return sum(at_s >= since_s for at_s in self._lapsed_s)
 
     # ------------------------------------------------------------------ routes.py ``Routes``
@@ -213,7 +221,7 @@ class OwnedObjects:
         member = self._member
         if member is None or member.view is None:
             return Standing.CHECK
-        now_s, hashed = self._clock(), object_hash(ref)
+        now_s, hashed = self.clock(), object_hash(ref)
         place = self._place(member, member.view, hashed)
         if place.home != member.node:
             return Standing.FOREIGN
@@ -232,7 +240,7 @@ class OwnedObjects:
 
     def begin(self) -> Began:
         """See ``Ownership.begin``."""
-        return Began(0 if self._member is None else self._member.epoch, self._clock())
+        return Began(0 if self._member is None else self._member.epoch, self.clock())
 
     def trusts(self, ref: ObjectRef, began: Began) -> bool:
         """See ``Ownership.trusts``."""
@@ -246,7 +254,7 @@ class OwnedObjects:
         """See ``Ownership.mine``."""
         self.notice()
         member = self._member
-        if member is None or member.view is None or not member.leased(self._clock()):
+        if member is None or member.view is None or not member.leased(self.clock()):
             return False
         return self._place(member, member.view, object_hash(ref)).named
 
@@ -257,10 +265,10 @@ class OwnedObjects:
 
     async def wait_until_mine(self, refs: Sequence[ObjectRef]) -> bool:
         """See ``Ownership.wait_until_mine``. Ends early if another process is to write one of them."""
-        until_s = self._clock() + _WAIT_S
+        until_s = self.clock() + _WAIT_S
         while not all(map(self.mine, refs)):
             moved = not all(map(self.writes_here, refs))
-            if moved or self._clock() >= until_s:
+            if moved or self.clock() >= until_s:
                 reason = "moved" if moved else "lease"
                 self.counters.refused_writes[reason] = self.counters.refused_writes.get(reason, 0) + 1
                 return False
@@ -272,9 +280,9 @@ class OwnedObjects:
         del namespace
         if self._member is None:
             raise _not_distrusted(bucket)
-        number, until_s = self._member.ask_for_distrust(), self._clock() + _DISTRUST_S
+        number, until_s = self._member.ask_for_distrust(), self.clock() + _DISTRUST_S
         while not self._member.is_distrusted(number):
-            if self._clock() >= until_s:
+            if self.clock() >= until_s:
                 raise _not_distrusted(bucket)
             await self._look_later()
 
@@ -300,15 +308,24 @@ class LeaseClock:
     """A clock by whose ``now_s`` page handles are judged: reading it voids them if the lease has ended."""
 
     def __init__(self, clock: Clock, ownership: OwnedObjects) -> None:
-        self._wall_s = clock.now_s
+        self.wall_s = clock.now_s
+        """Returns Unix time, without a look at the lease."""
         self._notice = ownership.notice
+        self._boot_s = ownership.clock
+        self._lease = ownership.lease
         self.monotonic_s = clock.monotonic_s
         self.sleep = clock.sleep
 
+    @property
+    def lease(self) -> "memoryview[float] | None":
+        """See ``LeasedClock.lease``. None if this clock judges the lease by a clock of its own."""
+        return self._lease if self._boot_s is boot_time_s else None
+
     def now_s(self) -> float:
         """Return Unix time."""
-        self._notice()
-        return self._wall_s()
+        if self._boot_s() >= self._lease[0]:
+            self._notice()
+        return self.wall_s()
 
 
 def _none(hashes: Hashes) -> Bits:

@@ -12,16 +12,20 @@ from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from shadeproxy.core.errors import ConfigError, InvalidRequest
-from shadeproxy.core.tracing import JOB_FIELD, NONCE_FIELD, PEER_FIELD
-from shadeproxy.core.types import SHARED, JobContext, Upstream
-from shadeproxy.origin.base import ForwardRequest
+from shadeproxy.core.errors import ClockSkew, ConfigError, InvalidRequest, NotOfCluster
+from shadeproxy.core.tracing import JOB_FIELD, NONCE_FIELD, PEER_FIELD, REFUSED_FIELD
+from shadeproxy.core.types import SHARED, JobContext, Upstream, first_value
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse
 
 PEER_KEY = "shade-peer"
 """The access key of the internal client."""
 REGION = "shade-cluster"
 """The region in the scope of its signatures."""
 _LABEL = b"shadeproxy peer listener\0"
+_REASONS = {
+    ClockSkew.__name__: "the clocks of both machines differ by more than 15 minutes: set them",
+    NotOfCluster.__name__: "cluster.secret or the clocks of both machines differ: give both the same",
+}
 
 
 def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
@@ -40,26 +44,28 @@ def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
 
 class PeerField(NamedTuple):
     """The content of the field ``x-shade-peer``. ``sender``, ``receiver``: names of nodes. ``upstream``,
-    ``namespace``: the upstream and the namespace of the client for which the sender asks.
+    ``namespace``: the upstream and the namespace of the client for which the sender asks. ``boot``: the
+    number of the receiver's start, as its facts give it; "" if the sender does not know it.
     """
 
     sender: str
     receiver: str
     upstream: Upstream
     namespace: str
+    boot: str = ""
 
     def render(self) -> str:
-        """Return the value of the field: four texts, each percent-encoded."""
-        return ";".join(quote(text, safe="") for text in self)
+        """Return the value of the field: four or five texts, each percent-encoded."""
+        return ";".join(quote(text, safe="") for text in (self if self.boot else self[:-1]))
 
     @classmethod
     def parse(cls, field: str) -> "PeerField":
         """Parse the value of the field. Raises InvalidRequest."""
         texts = [unquote(text) for text in field.split(";")]
-        if len(texts) != 4:
+        if len(texts) not in {4, 5}:
             raise InvalidRequest(f"The header {PEER_FIELD} cannot be understood")
-        sender, receiver, upstream, namespace = texts
-        return cls(sender, receiver, Upstream(upstream), namespace)
+        sender, receiver, upstream, *others = texts
+        return cls(sender, receiver, Upstream(upstream), *others)
 
 
 def job_field(job: JobContext) -> str:
@@ -68,14 +74,22 @@ def job_field(job: JobContext) -> str:
     return ";".join([job.job, *(f"{name}={value}" for name, value in numbers if value is not None)])
 
 
-def addressed(request: ForwardRequest, sender: str, receiver: str, *, writes: bool) -> ForwardRequest:
-    """Return ``request`` as it is sent to another node. ``writes``: make it differ from every other request,
-    so that it cannot be sent twice.
+def addressed(
+    request: ForwardRequest, sender: str, receiver: str, *, boot: str = "", writes: bool
+) -> ForwardRequest:
+    """Return ``request`` as it is sent to another node. ``boot``: see ``PeerField``. ``writes``: make it
+    differ from every other request, so that it cannot be sent twice.
     """
-    field = PeerField(sender, receiver, request.upstream, request.ref.namespace)
+    field = PeerField(sender, receiver, request.upstream, request.ref.namespace, boot)
     fields = [(PEER_FIELD, field.render())]
     if request.job is not None:
         fields.append((JOB_FIELD, job_field(request.job)))
     if writes:
         fields.append((NONCE_FIELD, secrets.token_hex(16)))
     return replace(request, headers=(*request.headers, *fields), upstream=SHARED, here=None)
+
+
+def refusal_of(answer: ForwardResponse) -> str:
+    """Return why the node that was asked did nothing, and what to change; "" if it answered the request."""
+    named = first_value(answer.headers, REFUSED_FIELD)
+    return f"{named}, {_REASONS[named]}" if named in _REASONS else named or ""

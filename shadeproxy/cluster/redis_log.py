@@ -87,7 +87,8 @@ class RedisLog:
 
     async def beat(self, beat: Beat) -> BeatAnswer:
         acked = beat.acked or ViewId("", 0)
-        arguments = [beat.node, beat.boot, acked.inc, acked.number, secrets.token_hex(8)]
+        fresh_inc = secrets.token_hex(8)
+        arguments = [beat.node, beat.boot, acked.inc, acked.number, fresh_inc, beat.inc, beat.kept]
         answer = await self._run(self._beat, self._state, arguments)
         try:
             return _beat_answer(answer)
@@ -104,9 +105,9 @@ class RedisLog:
     async def retire(self, inc: str, node: str, count: int) -> bool:
         return bool(await self._run(self._retire, self._state, [inc, node, count]))
 
-    async def propose(self, base: ViewId, seats: Sequence[Seat]) -> ViewId | None:
+    async def propose(self, base: ViewId, seats: Sequence[Seat], *, kept: str = "") -> ViewId | None:
         ids = " ".join(seat.node for seat in seats)
-        arguments = [base.inc, base.number, msgspec.msgpack.encode(list(seats)), ids]
+        arguments = [base.inc, base.number, msgspec.msgpack.encode(list(seats)), ids, kept]
         number = await self._run(self._propose, self._state, arguments)
         return ViewId(base.inc, number) if number else None
 
@@ -189,7 +190,7 @@ def _beat_answer(answer: Any) -> BeatAnswer:
     """
     inc, time_s = answer[0].decode(), answer[2] / 1000
     if answer[1]:
-        return BeatAnswer(inc=inc, closed=True, time_s=time_s)
+        return BeatAnswer(inc=inc, closed=answer[1] == 1, seat_kept=answer[1] == 2, time_s=time_s)
     _, _, _, token, taken, forgotten, number, seats, settled_number, settled_seats, records = answer
     return BeatAnswer(
         inc=inc,

@@ -6,7 +6,8 @@ All of this state is one hash, so that Redis loses it whole or not at all, even 
 - ``v``, ``seats``, ``ids``: number, packed seats and node names of the view; ``vs``, ``settled``: number and
   seats of the settled one; ``need``: names of all nodes of the views from the settled one on
 - ``beats``, ``tokens``: the last numbers given, so that none is given twice in an incarnation
-- ``n:<node>``: ``boot token count acked retired forgotten``
+- ``n:<node>``: ``boot token count acked retired forgotten``. Instead of a boot, ``-``: no process has had the
+  seat yet; ``@<inc>``: it is kept for the process that had it when that incarnation ended
 
 Redis expires nothing here, because it would do so by the wall clock: the nodes find out whose lease is over.
 """
@@ -68,6 +69,7 @@ BEAT = (
     _BEGIN
     + """
 local node, boot, acked_inc, acked, fresh_inc = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local known_inc, kept_inc = ARGV[6], ARGV[7]
 if state.inc == nil or state.run ~= run then
   redis.call('DEL', key)
   state = {}
@@ -80,6 +82,14 @@ local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 if state.open ~= '1' then return {state.inc, 1, now_ms} end
 
 local one, token, taken = record(node), '', 0
+if one and string.sub(one.boot, 1, 1) == '@' and one.retired ~= '1' then
+  -- Only a node that knows this incarnation can say what it had when the one before ended.
+  if known_inc ~= state.inc then return {state.inc, 2, now_ms} end
+  if one.boot == '@' .. kept_inc then
+    one.boot = boot
+    keep(node, one)
+  end
+end
 if one and one.forgotten == '1' and one.boot ~= boot then
   one.forgotten = '0'
   keep(node, one)
@@ -138,7 +148,11 @@ return 1
 PROPOSE = (
     _BEGIN
     + """
-local inc, base, seats, ids = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local inc, base, seats, ids, kept_inc = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if kept_inc ~= '' then
+  if state.inc ~= inc or state.run ~= run or state.open == '1' then return 0 end
+  set('open', '1')
+end
 if not is_open(inc) or base ~= (state.v or '0') then return 0 end
 local time = redis.call('TIME')
 local number = math.max(tonumber(base) + 1, tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
@@ -153,6 +167,7 @@ for node in string.gmatch(ids, '%S+') do
     -- It has the time of a lease for its first beat.
     one = one or {acked = '0', forgotten = '0'}
     one.boot, one.token, one.count, one.retired = '-', '0', next_number('beats'), '0'
+    if kept_inc ~= '' then one.boot = '@' .. kept_inc end
     keep(node, one)
   end
 end

@@ -21,7 +21,7 @@ from typing import Self, Unpack
 
 from shadeproxy.cluster.delete_parts import DeletePart, PartEnd, end_of, is_delete, merged, split_delete
 from shadeproxy.cluster.peer_reads import BEGUN, relayed_by
-from shadeproxy.cluster.peer_requests import addressed
+from shadeproxy.cluster.peer_requests import addressed, refusal_of
 from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relayed_read import answered_read, continued, read_request
@@ -222,7 +222,7 @@ class RelayingOrigin(WrappedOrigin):
         if not facts.peer:
             raise WriterUnavailable(f"{name} has no address for other nodes: nothing was written")
         peer = self._peers.find(facts)
-        outgoing = addressed(request, self._peers.node, peer.node, writes=True)
+        outgoing = addressed(request, self._peers.node, peer.node, boot=facts.boot, writes=True)
         async with AsyncExitStack() as stack:
             tally = stack.enter_context(_Sent(peer, self._counts, self._clock))
             tally.bytes = request.content_length or 0
@@ -241,9 +241,7 @@ class RelayingOrigin(WrappedOrigin):
                 tally.result = refusal
                 if refusal is RelayEnd.MISDIRECTED:
                     raise WriterUnavailable(_CHANGING)
-                raise WriterUnavailable(
-                    f"{name} refused it ({first_value(answer.headers, REFUSED_FIELD)}): nothing was written"
-                )
+                raise WriterUnavailable(f"{name} refused it ({refusal_of(answer)}): nothing was written")
             yield _passed_on(replace(answer, chunks=_while_there(answer.chunks, peer)), tally)
 
     @asynccontextmanager

@@ -18,8 +18,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``weight``: capacity in GiB, the node's share of the objects; 0 takes no more. ``peer``, ``s3``,
     ``control``: addresses, "" if there is none. ``wire``: version of what nodes say to each other. ``origin``
     and ``config``: digests of the origin's name, and of the settings in which nodes must agree. ``distrust``:
-    a number that the node changes when all nodes must distrust what they cached. ``release``: the software's
-    version, for people.
+    a number that the node changes when all nodes must distrust what they cached. ``boot``: the number of
+    the node's start. ``release``: the software's version, for people.
     """
 
     node: str
@@ -31,6 +31,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     config: str = ""
     distrust: int = 0
+    boot: str = ""
     release: str = ""
 
 

@@ -39,7 +39,7 @@ def _parse_weight(value: Any) -> float | str:
 
 
 class Cluster(Section):
-    """``name`` "": the proxy is alone."""
+    """The table ``[cluster]``. ``name``: the name of the cluster; "" if the proxy is alone."""
 
     name: _CLUSTER_NAME = ""
     engine: EngineUrl = "redis://127.0.0.1:6379/0"

@@ -56,7 +56,7 @@ class Address:
 
     @property
     def is_unspecified(self) -> bool:
-        """True for a listener on all addresses, to which nothing can connect by this name."""
+        """True for a listener on all addresses, such as 0.0.0.0, which is no address to connect to."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:

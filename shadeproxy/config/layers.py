@@ -23,7 +23,7 @@ Key = tuple[str | int, ...]
 
 class Layer(NamedTuple):
     """Raw values of one source. ``place``: a template that says where a value was set; "{key}" is replaced by
-    the dotted key, "{env}" by the name as a variable has it.
+    the dotted key, "{env}" by the name of the environment variable for it.
     """
 
     place: str

@@ -152,8 +152,9 @@ class UpstreamCredentials(Section):
 
 
 class OriginCredentials(Section):
-    """The proxy's own credentials. At most one source may be named: the key's two ``_env`` names, a profile
-    or a file (or both, the profile being a section of the file), or "anonymous".
+    """The proxy's own credentials, from one source at most. A source is the two ``_env`` names of a key, a
+    profile, a file, or "anonymous". A profile and a file together are one source: the profile is a section of
+    the file.
     """
 
     source: Literal["chain", "anonymous"] = "chain"

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 
 class Clock(Protocol):
@@ -15,9 +16,21 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+@runtime_checkable
+class LeasedClock(Protocol):
+    """A clock whose ``now_s`` acts on the end of a lease.
+
+    ``lease``: the end, in seconds since boot, as one f64. Before it ``now_s`` only returns the time, and
+    ``wall_s`` may be called instead. None: call ``now_s`` always.
+    """
+
+    lease: "memoryview[float] | None"
+    wall_s: Callable[[], float]
+
+
 def boot_time_s() -> float:
-    """Return the seconds since the machine's boot, alike in all its processes. The clock also runs while the
-    machine is suspended.
+    """Return the seconds since the machine's boot. All processes of the machine get the same time. The clock
+    also runs while the machine is suspended.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 

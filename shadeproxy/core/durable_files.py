@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def replace_durably(path: Path, text: str) -> None:
-    """Replace the file at ``path``, for its user alone (blocking I/O). Raises OSError."""
+    """Replace the file at ``path`` (blocking I/O). Only its user may read it. Raises OSError."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         write_synced(fresh, text)
@@ -28,8 +28,8 @@ def replace_durably(path: Path, text: str) -> None:
 
 
 def write_synced(path: Path, text: str) -> None:
-    """Write a file in place, for its user alone, and wait until it is on the medium (blocking I/O). Raises
-    OSError.
+    """Write a file in place, and wait until it is on the medium (blocking I/O). Only its user may read it.
+    Raises OSError.
     """
     path.touch(mode=0o600)
     with path.open("w") as file:

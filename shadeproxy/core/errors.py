@@ -60,7 +60,7 @@ class OriginIsProxy(RequestError):
 
 
 class Misdirected(RequestError):
-    """A node of a cluster got a request of another node, and a third one must serve it."""
+    """A node of a cluster got a request from another node, although a third node must serve it."""
 
 
 class NotSupported(RequestError):
@@ -96,7 +96,7 @@ class AccessDenied(AuthError):
 
 
 class NotOfCluster(AccessDenied):
-    """A request to the listener for the nodes of a cluster was not made by one of them."""
+    """The listener for the nodes of a cluster got a request that none of them made."""
 
 
 class UnknownAccessKey(AuthError):

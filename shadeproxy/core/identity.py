@@ -40,8 +40,10 @@ def _seed(namespace: str) -> int:
 
 @lru_cache(maxsize=4096)
 def etag_hash(etag: str) -> int:
-    """Hash an entity tag with its quotes by xxh3-64 into an unsigned 64-bit integer."""
-    return xxhash.xxh3_64_intdigest(etag.encode())
+    """Hash an entity tag with its quotes by xxh3-64 into an unsigned 64-bit integer. A tag that is not valid
+    UTF-8 on the wire keeps its octets.
+    """
+    return xxhash.xxh3_64_intdigest(etag.encode("utf-8", "surrogateescape"))
 
 
 def group_name(ref: ObjectRef) -> GroupName:

@@ -74,7 +74,7 @@ class Ledger:
 
     def _withdraw(self, client: str, entry: _Waiter) -> None:
         self._waiting.remove(client, entry)
-        # Without this waiter, the free bytes may be enough for the next one.
+        # This waiter wanted more bytes than the next one, for which the free bytes may be enough.
         self._grant()
 
     def _grant(self) -> None:

@@ -17,7 +17,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers of a full medium."""
 _TRIES = 20
 _PAUSE_S = 0.01
-"""Pause between attempts: far longer than ``holder_of`` keeps the lock."""
+"""Pause between attempts to lock. It is far longer than ``holder_of`` keeps the lock."""
 _PROCESSES = Path("/proc")
 _STOPPED = frozenset({"T", "t"})
 

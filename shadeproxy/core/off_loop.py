@@ -52,11 +52,11 @@ at_once = AtOnce()
 class InPool:
     """Calls ``work`` on a thread of ``pool``, and ``done`` with its result on the calling event loop.
 
-    When ``work`` raises, ``failed`` is called instead, and the loop's exception handler reports the error.
-    If a shutdown of the pool cancels ``work``, neither is called.
+    When ``work`` raises, ``failed`` is called instead, and the loop's exception handler reports the error. If
+    a shutdown of the pool cancels ``work``, neither is called.
 
-    ``rests``: rest so many times as long as each ``work`` ran. The interpreter runs one thread at a time, so
-    work that never rested would take half of the event loop's time.
+    ``rests``: after each ``work``, rest this many times as long as it ran. The interpreter runs one thread at
+    a time, so work that never rested would take half of the event loop's time.
     """
 
     def __init__(self, pool: Executor, *, rests: float = 0.0) -> None:

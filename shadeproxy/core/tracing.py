@@ -33,7 +33,9 @@ knows.
 """
 
 RELAYED: ContextVar[bool] = ContextVar("relayed", default=False)
-"""True while a request of another node of the cluster is served: it is not sent to a third one."""
+"""True while a request of another node of the cluster is served. Such a request is not sent on to a third
+node.
+"""
 
 PEER_FIELD = "x-shade-peer"
 """The header field by which a node of a cluster tells another for which client it asks."""
@@ -48,8 +50,8 @@ NODE_FIELD = "x-shade-node"
 """The header field of an answer that names the node of the cluster from which it came."""
 
 REFUSED_FIELD = "x-shade-refused"
-"""The header field of an answer by which a node says that it did nothing, because the request must be served
-elsewhere, or is not one of its cluster.
+"""The header field of an answer by which a node says that it did nothing. Either the request must be served
+elsewhere, or it does not come from the node's cluster.
 """
 
 NUMBERS = itertools.count(secrets.randbits(60))

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class WorkProgress:
-    """Counts of objects, and of bytes of bodies. ``listed``: True once ``total`` is final.
+    """Counts of objects, and of bytes of bodies. ``listed``: True once ``total`` is final. ``done``: finished
+    objects.
 
-    ``done``: finished objects. A warm counts of these ``resident``, which were cached before, ``not_stored``,
-    with a page that won no place, and ``failed``, with a page that could not be read; ``bytes`` are those
-    read from the origin and stored. A purge counts objects without a page left as ``done``, and ``pages`` and
-    ``bytes`` that it dropped. In a dry run all this is what would be done. ``error``: text of the first
-    failure.
+    Of the finished objects of a warm, ``resident`` were cached before, ``not_stored`` have a page that won no
+    place, and ``failed`` have a page that could not be read; ``bytes`` were read from the origin and stored.
+    An object of a purge is finished once it has no page left; ``pages`` and ``bytes`` were dropped. In a dry
+    run, all counts are what would be done. ``error``: text of the first failure.
     """
 
     listed: bool = False

@@ -1,5 +1,6 @@
-"""``shadeproxy demo --nodes N``: one training of N ranks, each beside a proxy of its own, whose pages are one
-cache. For comparison, the same training runs through one proxy with as much cache.
+"""``shadeproxy demo --nodes N``: runs one training of N ranks. Each rank reads through a proxy of its own,
+and the N proxies share their pages as one cache. For comparison, the same training runs through a single
+proxy with as much cache.
 
 Law: as in ``main``, everything below temporary directories is gone afterwards.
 """

@@ -56,8 +56,8 @@ def write_report(report: NodesReport, directory: Path) -> Path:
 
 
 def table(report: NodesReport) -> Table:
-    """Return a table with a row for each proxy, their sum, and the one proxy beside: means over epochs
-    without the first, which only fills the caches.
+    """Return a table with a row for each proxy, their sum, and the single proxy. The numbers are means over
+    all epochs but the first, which only fills the caches.
     """
     made = table_of_means(
         "proxy",
@@ -128,7 +128,9 @@ def _mib(nodes: Sequence[Node], field: str) -> float:
 
 
 def _mean(nodes: Sequence[Node], field: str) -> float:
-    """Return the sum of ``field`` over the nodes, as a mean over the epochs that can hit."""
+    """Return the sum of ``field`` over the nodes: the mean of all epochs but the first, in which nothing can
+    hit.
+    """
     return sum(_later([getattr(epoch, field) for epoch in node.epochs]) for node in nodes)
 
 

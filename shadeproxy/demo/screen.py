@@ -73,8 +73,8 @@ class Bar:
 
 
 def comparison(report: Report, titles: Mapping[str, str]) -> Table:
-    """Return a table with a row for each run: means over its epochs without the first, which only fills the
-    cache, and the final accuracy.
+    """Return a table with a row for each run: the final accuracy, and means over all epochs but the first,
+    which only fills the cache.
     """
     table = table_of_means(
         "run",

@@ -67,7 +67,7 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
     for epoch in range(plan.epochs):
         _meet()
         before = _count(client) if plan.control_url else None
-        _meet()  # Other ranks' reads of this epoch count at this rank's proxy too.
+        _meet()  # Wait for the other ranks, because their reads of this epoch count at this rank's proxy too.
         meter, seen = shade.StallMeter(), _Seen(elsewhere)
         progress = _Steps(emit, epoch, len(sampler))
         started = time.perf_counter()

@@ -17,7 +17,7 @@ USE = np.dtype(
         ("object_hash", np.uint64),
         ("first", np.int64),  # First byte of the read, within the object.
         ("size_bytes", np.int64),
-        ("kind", np.int32),  # Index into a list of ``Kind``.
+        ("kind", np.int32),  # Index into the list of ``Kind`` that comes with the rows.
         ("reads", np.int32),  # 1, or 0 for the second page of a read, which counts once.
     ]
 )
@@ -31,7 +31,9 @@ Uses = NDArray[np.void]
 
 
 class Kind(NamedTuple):
-    """Fields that many reads share. The statistics count reads of one kind together."""
+    """Fields that many reads share, such as bucket and job. The statistics count reads of one kind
+    together.
+    """
 
     bucket: str
     source: Source
@@ -39,10 +41,11 @@ class Kind(NamedTuple):
 
 
 class AccessRecord(NamedTuple):
-    """A row that is ready to be added to the access log: a read of one whole page by ``job``. ``row``: the
-    bytes of one USE.
+    """A row for the access log, made once for all reads of a whole page by ``job``. ``row``: the bytes of one
+    USE.
 
-    ``kind`` is the index of its ``Kind`` in ``kinds``. When that dict has grown large, the log replaces it.
+    ``kind`` is the index of its ``Kind`` in ``kinds``. When that dict has grown large, the log replaces it,
+    and the row must be made again.
     """
 
     job: JobContext | None

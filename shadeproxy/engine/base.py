@@ -38,7 +38,9 @@ NO_CONDITIONS = Conditions()
 
 
 class Grant(IntEnum):
-    """A right that the origin granted to a client; a greater value includes the lesser."""
+    """The right to an object that the origin granted to a client. A greater value includes the smaller
+    ones.
+    """
 
     HEAD = 1
     GET = 2
@@ -65,7 +67,7 @@ class ReadRequest(NamedTuple):
 
 
 class NothingKnown(Enum):
-    """The type of ``UNKNOWN``, so that type checkers tell it from None."""
+    """The type of ``UNKNOWN``. Type checkers can so tell ``UNKNOWN`` from None."""
 
     UNKNOWN = auto()
 
@@ -86,7 +88,8 @@ NO_HIT = Hit(Source.RAM, ())
 
 
 class PageHandle:
-    """Page handle: a validated resident page, validated again by comparing one number.
+    """A resident page that was found and validated once. Comparing one number shows whether it is still
+    valid.
 
     ``slot`` and ``stamp``: the handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. While it
     is valid, ``window[start:stop]`` is the page's body; copy the body, or pin it through ``tier``, before any
@@ -157,7 +160,7 @@ class PageHandle:
         self.access_record: AccessRecord | None = None
 
     def bounds(self, span: Span) -> tuple[int, int]:
-        """Return start and stop, in the window, of the bytes of the object's ``span`` that the page holds."""
+        """Return where the page's bytes of the object's ``span`` start and stop in the window."""
         offset = self.start - self.first
         return max(span.start + offset, self.start), min(span.stop + offset, self.stop)
 
@@ -172,10 +175,11 @@ class PageHandle:
 
 
 class SendfileSlice(NamedTuple):
-    """Sendfile slice: bytes ``[start, stop)`` of a page handle's file, the same as those of its window.
+    """The bytes ``[start, stop)`` of a page handle's file, for sending by sendfile. They equal those of its
+    window.
 
-    Bytes ``[first, last)`` may leave by sendfile, if they are sent at once. Send all other bytes, or later
-    ones, from the view of ``pin``. ``file``: None if no byte may leave by sendfile.
+    Only bytes ``[first, last)`` may leave by sendfile, and only at once. Send other bytes, and bytes that
+    must wait, from the view of ``pin``. ``file``: None if no byte may leave by sendfile.
     """
 
     handle: PageHandle
@@ -207,10 +211,10 @@ class Located(NamedTuple):
 
 
 class FoundSamples(NamedTuple):
-    """The samples that were found. ``here``: bool[k], which of the requested ids were found. The other
-    columns have an element for each found id, in order. ``file``: index into ``files``; ``source``: index
-    into SOURCES; ``header``: V64. Offsets and lengths are in bytes. ``uses``: rows for the access log,
-    without their kinds.
+    """The samples that a lookup of k ids found. ``here``: bool[k], true for each id that was found. The other
+    columns have one element for each found id, in the order of the ids. ``file``: index into ``files``;
+    ``source``: index into SOURCES; ``header``: V64. Offsets and lengths are in bytes. ``uses``: rows for the
+    access log, without their kinds.
     """
 
     here: Bits
@@ -225,7 +229,7 @@ class FoundSamples(NamedTuple):
 
 
 class Reading(Protocol):
-    """A read of one object that has been opened. All its bytes are of one version."""
+    """One object that was opened for reading. All bytes that it gives are of one version."""
 
     @property
     def meta(self) -> ObjectMeta:
@@ -247,15 +251,17 @@ class Reading(Protocol):
 
 
 class ReadsNow(Protocol):
-    """Reads without waiting: by the engine, or by a worker process (worker_reads.py)."""
+    """Reads that are answered without waiting. The engine implements them, and worker processes
+    (worker_reads.py) do.
+    """
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """Return metadata that may answer without asking the origin. None: call ``open`` or ``stat``."""
         ...
 
     def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
-        """Return the result of ``usable_now``; UNKNOWN if nothing is known of the object, and this client may
-        learn its metadata by a GET.
+        """Return the result of ``usable_now``. Return UNKNOWN instead if nothing is known of the object and
+        this client may learn its metadata by a GET.
         """
         ...
 
@@ -295,8 +301,8 @@ class ReadsNow(Protocol):
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Return sendfile slices instead of the bytes that ``take`` returns. None also if a page is short or
-        cannot be sent.
+        """Return sendfile slices instead of the bytes that ``take`` returns. Return None also if a page is
+        short or cannot be sent by sendfile.
 
         ``span`` begins in the page, and may end in one of the next few pages. There is one slice for each
         page.
@@ -304,7 +310,7 @@ class ReadsNow(Protocol):
         ...
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return the place of the page's record instead of the bytes that ``take`` returns."""
+        """Return where the page's record lies, instead of the bytes that ``take`` returns."""
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
@@ -335,14 +341,14 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
-        """Return the places of the bytes, in order, instead of the bytes that ``hit`` returns."""
+        """Return the places of the bytes, in order. ``hit`` would return the bytes themselves."""
         ...
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """Return the places of samples of a dataset, at a hundredth of the cost of ``place``. ``ids``:
-        i64[k].
+        """Return the places of samples of a dataset, at a hundredth of what one call of ``place`` for each
+        would cost. ``ids``: i64[k].
 
         A sample is found only if it was given to ``remember_sample`` and its page handle is still valid.
         None: no sample is found.
@@ -354,13 +360,15 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
-        """Read an object that is not ``cacheable`` from the origin, past the cache, as ``Origin.open`` does.
-        The read is not counted.
+        """Read an object that is not ``cacheable`` from the origin, as ``Origin.open`` does. The cache is
+        neither asked nor filled, and the read is not counted.
         """
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """Send any request but a cached read to the origin. Invalidates nothing: see ``writing``."""
+        """Send any request except a cached read to the origin. This drops nothing from the cache: wrap a
+        write in ``writing``.
+        """
         ...
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:

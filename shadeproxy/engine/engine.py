@@ -254,12 +254,12 @@ class Engine:
     async def list_objects(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
     ) -> ListPage:
-        """Return a page of the origin's listing, with the upstream that reads in ``namespace``."""
+        """List keys at the origin, one part at a time, with the upstream that reads in ``namespace``."""
         upstream = upstream_in(self._upstreams, namespace)
         return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
     def purging(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> Purge:
-        """Return a ``Purge``, not started, of all cached pages under a prefix. A dry run only counts."""
+        """Return a ``Purge`` of the cached pages under a prefix, to be run. A dry run only counts."""
         place = ObjectRef(bucket, prefix, namespace)
         return Purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
 
@@ -321,11 +321,11 @@ class Engine:
     # ------------------------------------------------------------------ inside
 
     def _count_earlier(self) -> None:
-        """Count the reads in the access log. Called before a later read is recorded, to keep the order."""
+        """Count the reads in the access log: each read is counted before the reads that came after it."""
         self.access_log.flush_to_statistics()
 
     def _owns(self, request: ReadRequest) -> bool:
-        """Return whether the cache may answer now, by the freshness rule. Called in a cluster only."""
+        """Return whether the cache may answer now by the freshness rule alone. Called in a cluster only."""
         return self._ownership is not None and self._ownership.standing(request.ref) is Standing.OWN
 
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
@@ -350,8 +350,8 @@ class Engine:
         return reading
 
     async def _explain(self, request: ReadRequest, answer: OriginAnswer) -> None:
-        """Raise the error of a GET if ``answer`` is the bare answer to a HEAD, which has no code and no body
-        to explain it. Otherwise raise ``answer``. Return if the GET finds the object.
+        """Raise ``answer``, or a more exact error. The answer to a HEAD has no code and no body that explain
+        it; then ask again by a GET, and raise the error of that. Return if the GET finds the object.
         """
         if answer.code:
             raise answer
@@ -367,7 +367,7 @@ class Engine:
         await self._versions.authorise(request)
         first = first_needed(request)
         if first is not None and not reading.begun:
-            # Count the read before the page is on its way: a page is ranked by its next use, not by this one.
+            # Count the read before its page comes: a page is ranked by the next use, which comes after this.
             reading.explained |= self._counting.note_read(request, first)
         meta = await self._versions.usable(request)
         if meta is None:
@@ -377,7 +377,7 @@ class Engine:
                 except OriginAnswer as answer:
                     if answer.status != 416:
                         raise
-                    # Not every server sends the object's size with a 416; our answers do, so ask for it.
+                    # Our 416 states the object's size. Some servers leave it out, so ask for it.
                     reading.reset()
                 else:
                     return

@@ -23,27 +23,30 @@ class Standing(Enum):
 
 
 Here = frozenset[ObjectRef] | None
-"""The objects of a write that this process sends to the origin; all others are sent to the proxies that own
-them. None: all objects are written here.
-"""
+"""The objects of a write that this process sends to the origin. The other objects of the write go to the
+proxies that own them. None: this process sends all."""
 
 
 class Began(NamedTuple):
-    """The instant before a read of the origin: the trust epoch, and seconds since boot."""
+    """The instant before a read of the origin, as a trust epoch and seconds since boot. It shows later
+    whether the read may have missed a write.
+    """
 
     epoch: int
     at_s: float
 
 
 class Ownership(Protocol):
-    """The part of a cluster's protocol that the engine asks. Plain defs do not wait.
+    """The part of a cluster's protocol that the engine asks. Methods that are plain defs do not wait.
 
     At each rise of the trust epoch, ``Engine.distrust`` is called before any other code runs. Between two
-    rises, an object stops being OWN by time alone (``own_for_s``).
+    rises, an object stops being OWN only because time passes (``own_for_s``).
     """
 
     def standing(self, ref: ObjectRef) -> Standing:
-        """Return the standing at this instant. Reads the clock: a lease ends by time alone."""
+        """Return the standing at this instant. This reads the clock, because a lease ends without any
+        call.
+        """
         ...
 
     def own_for_s(self, ref: ObjectRef) -> float:
@@ -64,12 +67,12 @@ class Ownership(Protocol):
         ...
 
     def mine(self, ref: ObjectRef) -> bool:
-        """Return whether this process alone may execute writes of the object at this instant."""
+        """Return whether, at this instant, this process and no other may execute writes of the object."""
         ...
 
     def writes_here(self, ref: ObjectRef) -> bool:
-        """Return whether the newest view names this process as the one that executes writes of the object,
-        whether or not it may do so yet.
+        """Return whether the newest view makes this process the executor of the object's writes. It may still
+        have to wait until the view is settled.
         """
         ...
 
@@ -78,15 +81,17 @@ class Ownership(Protocol):
         ...
 
     async def distrust_bucket(self, bucket: str, namespace: str) -> None:
-        """Return when every proxy of the cluster distrusts what it holds of a bucket, because a write changed
-        the bucket itself: its rights, or its existence. Raises ShadeProxyError if that cannot be made sure.
+        """Let every proxy of the cluster distrust what it caches of a bucket, because a write changed the
+        bucket itself: its rights, or its existence. Return when all have done so. Raises ShadeProxyError if
+        that cannot be made sure.
         """
         ...
 
 
 def validated_s(ownership: Ownership | None, ref: ObjectRef, began: Began | None, now_s: float) -> float:
-    """Return the time of validation of an answer of the origin that came at ``now_s`` (Unix time); 0.0 if the
-    answer must be checked once. ``began``: the result of ``Ownership.begin`` before the origin was asked.
+    """Return the time of validation to store with an answer of the origin: ``now_s`` (Unix time), at which it
+    came, or 0.0 if it must be checked once more. ``began``: the result of ``Ownership.begin`` before the
+    origin was asked.
     """
     if ownership is None or (began is not None and ownership.trusts(ref, began)):
         return now_s

@@ -1,4 +1,6 @@
-"""The port through which the package prefetch learns of reads of missing pages and of prefetched pages."""
+"""The port through which the package ``prefetch`` learns which missing pages readers want, and which
+prefetched pages they read.
+"""
 
 from typing import Protocol
 

@@ -13,8 +13,8 @@ from shadeproxy.core.types import ObjectRef
 
 
 class Freshness(StrEnum):
-    """``immutable``: never checked again. ``ttl``: checked in the background once older than the TTL, and
-    answered from the cache meanwhile. ``revalidate``: checked before every answer.
+    """When cached metadata is checked with the origin. ``immutable``: never again. ``ttl``: in the background
+    once it is older than the TTL; meanwhile the cache answers. ``revalidate``: before every answer.
     """
 
     IMMUTABLE = "immutable"
@@ -23,7 +23,7 @@ class Freshness(StrEnum):
 
 
 class Age(Enum):
-    """A rule's judgement of cached metadata, by the time of the last check."""
+    """A rule's judgement of cached metadata, by the time since its last check."""
 
     FRESH = auto()
     STALE = auto()  # Answer now, and check in the background.
@@ -64,7 +64,9 @@ class Rule:
 
 
 class Rules:
-    """An ordered list of rules. The first rule that applies decides; the default rule is the last."""
+    """An ordered list of rules. The first rule that fits an object decides; the default rule comes last and
+    fits all.
+    """
 
     def __init__(self, rules: Sequence[Rule] = (), default: Rule | None = None) -> None:
         self._default = default or Rule()

@@ -1,10 +1,10 @@
 """Hits in a worker: reads the coordinator's table and segments, and writes nothing.
 
-Laws: bytes are sent only if, after they were copied, the stamp of their slot is unchanged (columns.py). For
-any read but a plain, fresh hit, the calls return None, and the worker asks the coordinator. Where several
-proxies share a cache, each hit is also judged by the lease at that instant. Bodies are copied by system
-calls. Reading through a mapping would allocate blocks that were punched meanwhile, and would crash the worker
-if the medium fails.
+Laws: a worker sends copied bytes only if the stamp of their slot is the same after the copy as before
+(columns.py). For any read but a plain, fresh hit, the calls return None, and the worker asks the coordinator.
+Where several proxies share a cache, each hit is also judged by the lease at that instant. Bodies are copied
+by system calls. Reading through a mapping would allocate blocks that were punched meanwhile, and would crash
+the worker if the medium fails.
 """
 
 import os
@@ -37,8 +37,8 @@ _MOST_KINDS = 1024
 
 
 class TierFiles(NamedTuple):
-    """A tier as a worker needs it. ``can_wait``: the coordinator answers reads of bytes that are not in the
-    page cache.
+    """A tier as a worker sees it. ``can_wait``: True if the tier is on a disk. The coordinator then answers
+    reads of bytes that are not in the kernel's page cache.
     """
 
     path: Path
@@ -56,8 +56,8 @@ class _SharedStamps(NamedTuple):
 class WorkerAccessLog:
     """Access log of a worker (read/access_log.py). ``on_flush``: called with the reads since the last flush.
 
-    The compiled lane appends to ``rows`` (USE) exactly as ``record`` does. A timer of the worker flushes them
-    (``timer``), so nothing schedules a flush.
+    The compiled lane appends to ``rows`` (USE) exactly as ``record`` does. A timer of the worker flushes
+    them. ``timer`` is always set, so that the compiled lane does not schedule a flush of its own.
     """
 
     __slots__ = (
@@ -101,20 +101,21 @@ class WorkerAccessLog:
         return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
 
     def touch(self, bucket: str, job: JobContext) -> None:
-        """Pass on that ``job`` reads, by a read that another proxy answers and counts."""
+        """Report that ``job`` reads, although another proxy answers and counts the read."""
         self._touched.add(Kind(bucket, Source.BYPASS, job))
 
     def flush(self) -> None:
-        """Pass on the reads since the last call, with the kinds that they have."""
+        """Pass on the reads since the last call, with their kinds."""
         if not self.rows and not self._touched:
             return
         uses, self.rows = np.frombuffer(self.rows, USE), bytearray()
         touched, self._touched = self._touched, set()
         every = list(self.kinds)
-        # Kinds stay, so that rows of handles stay good. But a job that no longer reads must not be told.
+        # Keep the kinds, because page handles hold rows with kind numbers. But forget which jobs read, so
+        # that only jobs that still read are reported.
         numbers, uses["kind"] = np.unique(uses["kind"], return_inverse=True)
         if len(every) > _MOST_KINDS:
-            # Clear the old dict as well: page handles that are never read again keep a reference to it.
+            # Clear the old dict too: page handles that are never read again would otherwise keep it alive.
             self.kinds.clear()
             self.kinds = {}
         self._on_flush(uses, [*(every[number] for number in numbers.tolist()), *touched])
@@ -177,7 +178,7 @@ class WorkerReads:
     def forget(self, *, by_verdicts: bool) -> None:
         """Drop all page handles, because the rules or rights changed; callers must drop theirs."""
         self._by_verdicts = by_verdicts
-        # Emptied and not replaced, because the compiled lane has it.
+        # Clear the dict instead of replacing it, because the compiled lane refers to it.
         self.handles.clear()
 
     # ------------------------------------------------------------------ calls of ReadsNow
@@ -252,10 +253,10 @@ class WorkerReads:
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> None:
-        """Return None: a worker cannot mark blocks as sent, or pin a page until it is sent."""
+        """Return None. A worker can neither mark blocks as sent nor pin a page until it is sent."""
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
-        """Return None: only the coordinator returns places, on the control listener."""
+        """Return None. Only the coordinator returns places, through the control listener."""
 
     # ------------------------------------------------------------------ access log
 
@@ -264,7 +265,7 @@ class WorkerReads:
         self.access_log.flush()
 
     def note_job(self, bucket: str, job: JobContext) -> None:
-        """Note that a job reads, by a read of ``bucket`` that another proxy answers and counts."""
+        """Note that a job reads ``bucket``, although another proxy answers and counts the read."""
         self.access_log.touch(bucket, job)
 
     # ------------------------------------------------------------------ pages
@@ -274,7 +275,8 @@ class WorkerReads:
         if self.lease is not None and not _lasts(self.lease):
             return None
         handle = self.handles.get((ref, number))
-        # Check freshness only for the first page: the others are bound to it by their ETag.
+        # Check freshness only for the first page. The other pages have the same ETag, so they are of the same
+        # version.
         if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
         hashed = object_hash(ref)
@@ -288,14 +290,19 @@ class WorkerReads:
         return None
 
     def _prove(self, slot: int, ref: ObjectRef, number: int) -> SharedPageHandle | None:
-        """Return a handle for a slot, if the slot holds that page. The stamp is read first and last."""
+        """Return a handle for a slot, if the slot holds that page.
+
+        The stamp is read before everything else and again at the end: if it is the same, nothing of the slot
+        changed in between.
+        """
         stamp = self._stamps[slot]
         index, location = self._tiers_of[slot], self._locations[slot]
         validated_s, rule = self._validated[slot], self._rules.of(ref)
         if index == NO_TIER or self._unverified[slot]:
             return None
         fresh_until_s = rule.fresh_until_s(validated_s)
-        # Only the first page needs a fresh time of validation: others are bound to it by their ETag.
+        # Only the first page needs a fresh time of validation. The others are of the same version by their
+        # ETag.
         if not number:
             if self._by_verdicts:
                 fresh_until_s = min(fresh_until_s, self._share.verdict_until_s(slot, stamp))
@@ -330,7 +337,7 @@ class WorkerReads:
         return handle
 
     def _copy(self, handle: SharedPageHandle, start: int, stop: int) -> memoryview | None:
-        """Return bytes of a record; None if the record changed during the copy."""
+        """Return a copy of a record's bytes; None if the record changed during the copy."""
         first = 0 if start == handle.start else start
         raw = _pread(handle.descriptor, handle.offset + first, stop - first, nowait=handle.can_wait)
         if (

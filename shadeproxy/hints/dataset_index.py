@@ -2,7 +2,7 @@
 
 Law: a DatasetIndex never changes, so any thread may make it and read it. Searching a hundred datasets for an
 object costs a hundred times as much as searching one. Memory is 20 to 24 bytes an object. A dataset that
-shares objects with an earlier one is left out; it is searched by itself.
+shares objects with an earlier one is left out of the index, and searched by itself.
 """
 
 from collections.abc import Sequence

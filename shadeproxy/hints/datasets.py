@@ -163,7 +163,9 @@ class Groups:
         return spread
 
     def index(self, offset: Ids | None, length: Ids | None, page_size: int) -> PageIndex | None:
-        """Return the index of samples by page; None when each sample is an object of its own."""
+        """Return the index that finds samples by page; None when each sample is an object of its own, which
+        needs no index.
+        """
         if offset is None or length is None:
             if self.starts is None:
                 return None

@@ -43,11 +43,13 @@ _DOUBT = 0.5
 # With many jobs, the list of active jobs is made again after so many ticks, not for each decision.
 _SPACES_TICKS = 256.0
 _MOST_OWNERS = 2
-"""Most jobs on one dataset that are asked by the index. With more, asking each about its pages costs less."""
+"""Largest number of jobs on one dataset that are asked by the index. If there are more, asking each about its
+pages costs less.
+"""
 _LEAST_INDEXED = LEAST_JOBS // 2  # With fewer datasets an index is dropped.
-_GONE_SHARE = 4  # If more than one in so many of its objects are wanted no more, an index is made again.
+_GONE_SHARE = 4  # An index is made again when more than one in this many of its objects is no longer wanted.
 _WORTH_COLUMNS = 4
-"""Least number of pages for which columns are made. Fewer pages cost less one by one."""
+"""Columns are made for this number of pages or more. Fewer pages cost less one by one."""
 
 
 class Belief(NamedTuple):
@@ -101,8 +103,10 @@ class Expectations:
         self._shared: list[SharedColumns] = []
         self._off_loop, self._indexing = off_loop, False
         self._index = DatasetIndex([])
-        self._looked_up: DatasetIndex | None = None  # The index in which pages are looked up, if it is right.
-        # The jobs on indexed datasets, at most one of each dataset in one table; and all others.
+        # The index for looking up pages; None if there is none that fits the present datasets.
+        self._looked_up: DatasetIndex | None = None
+        # Tables of the jobs on indexed datasets, where a table has at most one job of a dataset. Then all
+        # other jobs.
         self._owners: list[HintRows] = []
         self._beside: list[tuple[Space, list[Job]]] = []
         self._is_whole = True  # True if all samples are whole objects.
@@ -149,8 +153,8 @@ class Expectations:
         return expect(columns, count)
 
     def _renew_spaces(self, tick: float) -> None:
-        """List the jobs that count, by their samples. With many jobs, the list may be ``_SPACES_TICKS``
-        old.
+        """Group the jobs that count by the samples that they read. With many jobs this is done again only
+        every ``_SPACES_TICKS``.
         """
         if tick < self._spaces_until and len(self._jobs) >= LEAST_JOBS:
             return
@@ -169,8 +173,8 @@ class Expectations:
             self._look_up()
 
     def _look_up(self) -> None:
-        """Look up pages in an index of datasets, if there are many. Until it is made, and if a dataset cannot
-        be in it, each is searched.
+        """Use an index for looking up pages, if there are many datasets. Until the index is made, each
+        dataset is searched by itself; so is, always, a dataset that cannot be in the index.
         """
         if len(self._spaces) < LEAST_JOBS and not self._index.datasets:
             self._beside, self._owners = self._spaces, []

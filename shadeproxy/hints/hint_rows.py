@@ -1,7 +1,9 @@
-"""Hint rows: what the jobs of indexed datasets say of whole objects, one job of each, in one table.
+"""Hint rows: one table with what jobs say of whole objects. It has one job of each indexed dataset.
 
-A job's row is computed again once the job has read a few times more, or at its pace may have, or has
-another order. With a hundred jobs, computing all rows for each ranking would cost more than the ranking.
+A job's row is computed again when the job has read a few times more, when it may have done so at its pace, or
+when it has another order. With a hundred jobs, computing all rows for each ranking would cost more than the
+ranking.
+
 Event loop only.
 """
 
@@ -19,8 +21,9 @@ from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale
 
 LEAST_WEIGHT = 1e-9
-_RENEWED_READS = 8  # The averages of a job take in as many reads together.
-_SILENCE_SHARE = 64  # A silence may be known with an error of 1 / n.
+# A row is computed again after this many reads, because a job's averages take in as many reads at a time.
+_RENEWED_READS = 8
+_SILENCE_SHARE = 64  # The length of a silence is known to within 1 / n.
 
 
 class JobHints(NamedTuple):
@@ -44,8 +47,9 @@ Values = list[memoryview | None]
 
 
 class HintRows:
-    """The hints of ``jobs``, which has by owner a job and its dataset, or None; owner -1 has none. ``hints``
-    returns those of a job at a tick. ``trackers``: the trackers by job; ``activities`` has one of each job.
+    """The hints of ``jobs``: for each owner a job and its dataset, or None. Owner -1 means no job. ``hints``
+    returns the hints of a job at a tick. ``trackers``: the order trackers by job. ``activities`` has an entry
+    for each job.
     """
 
     def __init__(
@@ -68,13 +72,13 @@ class HintRows:
         self._scores: Values = [None] * count
         self._mine: Values = [None] * count
         self._due = [-np.inf] * count
-        # By reads too: a slow or silent job may suddenly read fast.
+        # Reads also make a row due, not only time: a slow or silent job may suddenly read fast.
         self._due_reads = [0] * count
         self._orders: list[object] = [None] * count  # The column of places by which each row was computed.
 
     def columns(self, owners: Ids, samples: Ids, tick: float) -> JobColumns[Column]:
-        """Return when, or how often, each sample is expected to be read by the job of its owner: at the cost
-        of one job, the answers of many. Samples are whole objects.
+        """Return when, or how often, each sample is expected to be read by the job of its owner. One look
+        into the table answers for many jobs. Samples are whole objects.
         """
         self._renew(tick)
         rows = self._rows.take(owners, axis=0, mode="wrap").T
@@ -112,7 +116,9 @@ def _row(hints: JobHints) -> tuple[float, ...]:
 
 
 def _gathered(columns: Values, pages: list[tuple[int, int]], none: float) -> Column:
-    """Return the value of each page, an owner and a sample; ``none`` where its owner has no column."""
+    """Return the value of each page, which is named by an owner and a sample. ``none``: the value where the
+    owner has no column.
+    """
     if not any(column is not None for column in columns):
         return np.full(len(pages), none)
     return np.array([none if (column := columns[of]) is None else column[at] for of, at in pages])

@@ -66,8 +66,9 @@ class JobExpectations:
         return self._scale(job, tick).columns(left, draws)
 
     def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobAnswers:
-        """Return when, or how often, each of ``jobs`` is expected to read the pages. For shared columns,
-        which ask about a page only now and then and must allow for cursors that jump in between.
+        """Return when, or how often, each of ``jobs`` is expected to read the pages. This is for shared
+        columns: they ask about a page only now and then, so an answer must allow for cursors that jump in
+        between.
         """
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
@@ -143,7 +144,7 @@ class JobExpectations:
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:
-        """Return how many times each page is drawn, on average, in one read of the job."""
+        """Return how many times each page is drawn, on average, in one read of the job, by its scores."""
         draws = np.empty(len(pages.units))
         draws[:] = self._weights(job, space, pages)
         np.minimum(draws, space.count, out=draws)

@@ -1,7 +1,8 @@
-"""Reader of whole objects: one job, its hints and its activity, found together for each of its reads.
+"""Job readers: a job with its hints and its activity, so that each read of the job finds all of these
+together.
 
-Law: a reader is of one registration, one order and one column of scores. When one of these is replaced, the
-reader is made again.
+Law: a job reader belongs to one registration of the job, one order and one score column. When one of these is
+replaced, the job reader is made again.
 """
 
 from itertools import compress
@@ -43,7 +44,9 @@ class JobReader:
         return self.tracker is not None or (self.scores is not None and self.scores.known > 0)
 
     def count(self, reads: int, tick: float) -> None:
-        """Count reads for the job's activity alone."""
+        """Note that the job has read, for its activity only. Its order and scores are not compared with these
+        reads.
+        """
         self._activity.read(reads, tick)
 
     def note_few(

@@ -26,13 +26,17 @@ from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.hints.shared_columns import SharedColumns, has_whole_objects
 
 _WORTH_BATCH = 6
-"""Least number of reads without a job that are noted as columns. Fewer reads cost less one by one."""
+"""Reads that name no job are noted as columns if there are this many or more. Fewer reads cost less one by
+one.
+"""
 
 _FEWER = 16
-"""If there are fewer reads for each dataset, their samples are looked up one by one."""
+"""If there are fewer reads than this for each dataset, their samples are looked up one by one."""
 
 _MANY = 64
-"""Least number of reads of one job on whole objects that are noted as columns. Fewer cost less one by one."""
+"""Reads of one job on whole objects are noted as columns if there are this many or more. Fewer cost less one
+by one.
+"""
 
 _SPACES_TICKS = 64.0  # After so many ticks, the datasets of all jobs are listed again.
 _FEW = 16
@@ -135,8 +139,8 @@ class JobReads:
         return explained
 
     def _are_of_jobs(self, object_hashes: Hashes, tick: float) -> list[bool]:
-        """Return which objects jobs with hints may read, for reads that name no job: beside many jobs, to ask
-        each of them about the reads of others would cost a hundred times as much.
+        """Return which objects jobs with hints may read, for reads that name no job. With many jobs, asking
+        each of them about reads that are not its own would cost a hundred times as much.
         """
         known = len(self._jobs), len(self._orders.trackers), self._each.scored, self._index()
         if known != self._known or tick >= self._spaces_until:
@@ -287,13 +291,14 @@ class JobReads:
         return explains
 
     def _weight_of(self, job: str, object_hash: int, offset: int) -> tuple[bool, float | None]:
-        """Return whether a read is of a job's samples, and the weight of the sample or page; None without
-        scores.
+        """Return whether a read is of a job's samples; and the weight of the sample or page, None if the job
+        has no scores.
         """
         scores, space = self._each.scores(job), self._space(job)
         if isinstance(space, Dataset):
             sample = space.groups.find_one(object_hash)
-            if sample < 0:  # With a hundred jobs most return here, before arrays, which would cost 1 ms.
+            # With a hundred jobs, most of these calls return here. Making arrays for them would take 1 ms.
+            if sample < 0:
                 return False, None
             if space.pages is None:
                 return True, None if scores is None else scores.draw_weight(sample)
@@ -342,8 +347,8 @@ def _parts(reads: list[int], most: int) -> Iterator[list[int]]:
 
 
 def _by_job(jobs: Sequence[JobContext | None]) -> Iterable[tuple[JobContext | None, list[int]]]:
-    """Return the indices of the reads of each job, in its epoch and rank. Reads by equal contexts may be
-    apart: looking these up by what they say would cost more than all else here.
+    """Return the indices of the reads of each job context. Two contexts that are equal but not the same
+    object stay apart, because comparing their contents would cost more than everything else here.
     """
     by_job: dict[int, tuple[JobContext | None, list[int]]] = {}
     for at, job in enumerate(jobs):

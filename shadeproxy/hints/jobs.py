@@ -161,8 +161,8 @@ class Jobs:
         return [job for job in self if job.dataset == dataset]
 
     def renew(self, job: Job) -> None:
-        """Forget everything about an ended job but its registration. A job that has not ended is deleted,
-        because its ids would now name other samples.
+        """Forget everything about an ended job but its registration. A job that has not ended is deleted
+        altogether, because its ids would now name other samples.
         """
         self._remove(job.name)
         if len(job.ended) >= job.world_size:

@@ -57,7 +57,9 @@ class ScoreColumn:
 
     @property
     def factor(self) -> float:
-        """The number by which a score is multiplied to give a weight; 0 if all are 0, and say nothing."""
+        """The number by which a score is multiplied to give a weight; 0 if all scores are 0, and so say
+        nothing.
+        """
         return 1 / self.mean if self._total > 0 else 0.0
 
     def copy(self, count: int, *, of_run: bool) -> Scores:

@@ -1,11 +1,11 @@
 """Shared columns: next uses of the pages of one dataset over all of its jobs, where jobs are many.
 
-Asking each of a hundred jobs about each page costs fifty times as much as asking one job. Each page
-therefore keeps the jobs that use it next, and its place in the order of each of these jobs. A place stays
-true while the job reads on: when it comes follows from the job's own place and pace, which are renewed for
-all pages at once. Laws: a page that a job has read waits for the job's next use of it at once. All jobs are
-asked about a page again before the last use that they told is over, and when the rotation over all pages
-reaches it. Memory is 58 bytes a page. Event loop only.
+Asking each of a hundred jobs about each page costs fifty times as much as asking one job. Each page therefore
+keeps the jobs that use it next, and its place in the order of each of these jobs. A place stays true while
+the job reads on: the time until it comes follows from the job's own place and pace, which are renewed for all
+pages at once. Laws: a page that a job has read waits for the job's next use of it at once. All jobs are asked
+about a page again before the last use that they told is over, and when the rotation over all pages reaches
+it. Memory is 58 bytes a page. Event loop only.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,14 +34,16 @@ MOST_ASKED = 1 << 14
 USES = 8
 """Number of next uses that a page keeps, each by another job."""
 
-_SURE_USES = 5  # After so many of them the jobs are asked again: later ones may come in another order.
+# After this many uses have passed, the jobs are asked again: the later uses may come in another order.
+_SURE_USES = 5
 
-_JOB_TICKS, _LEAST_TICKS, _MOST_TICKS, _TICKS_SHARE = 16, 512, 2048, 16  # from one question to the next
-_FIRST_TICKS = 1  # the same until every page has an answer
-_TURN_SHARE = 8  # share of an epoch of all jobs, within which each page has its turn
-_FAST_TURN_SHARE = 32  # the same after a job or an order came or went
-_NEXT = 1.0  # ticks until the read of a page that should have been read by now
-_NO_JOB = 0  # the number of no job
+# Ticks from one question to the next.
+_JOB_TICKS, _LEAST_TICKS, _MOST_TICKS, _TICKS_SHARE = 16, 512, 2048, 16
+_FIRST_TICKS = 1  # The same, until every page has an answer.
+_TURN_SHARE = 8  # Within this share of an epoch of all jobs, each page has its turn.
+_FAST_TURN_SHARE = 32  # The same, after a job or an order came or went.
+_NEXT = 1.0  # Ticks until the read of a page that should have been read by now.
+_NO_JOB = 0  # The number that stands for no job.
 _MOST_NUMBERS = 1 << 16
 _ALL_KNOWN = 255
 
@@ -77,8 +79,8 @@ class PageUnits(NamedTuple):
 
 
 class JobAnswers(NamedTuple):
-    """The answers of j jobs about n pages. scales: of each job. series: the number of each job's order;
-    places of one order mean the same as long as it has that number. starts: the place that each job reads
+    """The answers of j jobs about n pages. scales: of each job. series: the number of each job's order; an
+    order keeps its number as long as its places keep their meaning. starts: the place that each job reads
     next; floors: the place below which all places are over: f64[j, 1]. places: the place of each page's next
     announced read, or NEVER: i64[j, n]. draws: how many times each page is drawn, on average, in one read of
     the job: f64[j, n].
@@ -108,7 +110,8 @@ class SharedColumns:
         # The uses of each page, by the number of a job, and its place.
         self._users = np.zeros((self._count, USES), np.uint16)
         self._places: Places = np.zeros((self._count, USES), np.int32)
-        self._known = np.zeros(self._count, np.uint8)  # uses that may pass until the jobs are asked again
+        # Number of uses that may pass until the jobs are asked again.
+        self._known = np.zeros(self._count, np.uint8)
         self._rate: Column = np.zeros(self._count)
         self._flat_users, self._flat_places = self._users.reshape(-1).data, self._places.reshape(-1).data
         self._flat_known = self._known.data
@@ -117,8 +120,8 @@ class SharedColumns:
         ] = {}  # The jobs and their numbers, by id and series.
         self._numbers: dict[int, int] = {}  # The number of each job, by id.
         self._next_number = _NO_JOB + 1
-        # By number: the place that the job reads next, how far places that are over are behind it, the ticks
-        # from one place to the next, and other ticks.
+        # By number of a job: the place that it reads next, how far behind that the places begin that are
+        # over, the ticks from one place to the next, and ticks that come on top.
         self._start, self._over, self._step, self._wait = (
             np.zeros(1),
             np.zeros(1),
@@ -127,7 +130,7 @@ class SharedColumns:
         )
         self._short: list[int] = []  # Pages of which too few uses are known.
         self._is_short = bytearray(self._count)  # 1 for each page in this list.
-        self._at, self._fast = 0, 0  # How many pages have their turn soon.
+        self._at, self._fast = 0, 0  # Number of pages whose turn comes soon.
         self._is_hurried = False  # True if ``_fast`` was set in this rotation.
         self._tick = self._due_tick = tick
 
@@ -157,7 +160,7 @@ class SharedColumns:
         return JobColumns(max(soonest - (tick - self._tick), _NEXT), self._rate.item(row), 0.0, 1.0)
 
     def read(self, job: Job, rows: list[int], places: list[int]) -> None:
-        """Note that ``job`` has read pages, and that it reads them next at ``places`` of the same order, or
+        """Note that ``job`` has read pages. ``places``: where the same order has the next read of each, or
         NEVER.
         """
         number = self._numbers.get(id(job), _NO_JOB)
@@ -174,7 +177,7 @@ class SharedColumns:
                 else:
                     users[at], self._flat_places[at] = number, place
             else:
-                # The job has read the page before others that were said to be sooner.
+                # The job has read this page before pages that were expected to be read sooner.
                 left = min(left, 0)
             if 0 <= left < _ALL_KNOWN - 1:
                 known[row] = left
@@ -189,8 +192,8 @@ class SharedColumns:
             self.tell(pages, jobs, ask(jobs, self.space, pages, tick), tick)
 
     def due(self, jobs: int, tick: float) -> PageUnits:
-        """Return the pages about which to ask the jobs next: those of which too few uses are known, and those
-        whose turn it is. ``jobs``: the number of jobs. Pass the answers to ``tell``.
+        """Return the pages about which to ask the jobs next: pages of which too few uses are known, and pages
+        whose turn has come. ``jobs``: the number of jobs. Pass the answers to ``tell``.
         """
         most = in_turn = max(MOST_ASKED // jobs, 1)
         if self.ready:
@@ -230,8 +233,8 @@ class SharedColumns:
             self._at, self.ready, self._is_hurried = 0, True, False
 
     def _number(self, jobs: Sequence[Job], answers: JobAnswers, tick: float) -> NDArray[np.uint16]:
-        """Return the numbers of jobs, and renew their places and paces. A job whose order is another one now
-        gets a new number, so that the places in its former order no longer count.
+        """Return the numbers of jobs, and renew their places and paces. A job that now has another order gets
+        a new number, so that the places in its former order no longer count.
         """
         if self._next_number + len(jobs) > _MOST_NUMBERS:
             self._users[:], self._jobs, self._next_number = _NO_JOB, {}, _NO_JOB + 1
@@ -244,7 +247,7 @@ class SharedColumns:
                 self._next_number += 1
             self._jobs[key] = before.get(key, (job, self._next_number - 1))
         if self._jobs.keys() != before.keys() and not self._is_hurried:
-            # The second time because trust in a new job changes fast.
+            # Do it a second time, because trust in a new job changes fast.
             self._fast, self._is_hurried = 2 * self._count, True
         numbers = np.array([number for _, number in self._jobs.values()], np.uint16)
         self._numbers = {id(job): number for job, number in self._jobs.values()}

@@ -96,7 +96,8 @@ class StoredHints:
     def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
         """Restore the bytes from ``export``, kinds in the order of KINDS. Raises StateError.
 
-        An error changes nothing. A restored job counts as alive: perhaps only the proxy was silent.
+        An error changes nothing. A restored job counts as alive, because perhaps only the proxy was away, and
+        not the job.
         """
         if kind == "datasets":
             self.datasets[name] = durable.load_dataset(blob, self.page_size)

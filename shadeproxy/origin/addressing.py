@@ -86,7 +86,7 @@ class Endpoint:
         self._addressing = addressing
         self.is_aws = is_aws(self.url)
         self._reserved = frozenset() if self.is_aws else frozenset(reserved)
-        # The target is the same for all objects of a bucket but for the key.
+        # All objects of a bucket share this target. Only the key differs.
         self._bucket_target = lru_cache(maxsize=1024)(self._target_of_bucket)
 
     def target(self, ref: ObjectRef) -> Target:

@@ -126,10 +126,9 @@ class ForwardRequest:
     ``reads_current``: True for a GET or HEAD of the plain current object. In a cluster, the proxy that caches
     the object may answer it from its cache.
 
-    ``here``: the objects that this process writes. None: it sends the whole request to the origin, as it
-    always does without a cluster. All other objects of a write must be written by the proxies that execute
-    their writes, never by a request from here to the origin. The set is empty if other proxies write all
-    objects. Only a DeleteObjects can be divided among proxies.
+    ``here``: the objects that this process may write at the origin. None: all of them, as without a cluster.
+    Other proxies of the cluster must write the other objects; if the set is empty, they write all of them.
+    Only a DeleteObjects can be divided among proxies.
     """
 
     method: str
@@ -168,7 +167,7 @@ async def once(piece: bytes) -> AsyncIterator[bytes]:
 
 
 class Relayed(NamedTuple):
-    """The way of a read of an object that another proxy of the cluster caches. ``node``: the proxy that
+    """Tells which way a read took whose object another proxy of the cluster caches. ``node``: the proxy that
     answered; "" if it did not, and the origin answered. ``source``: where its bytes came from.
     """
 
@@ -262,8 +261,8 @@ class Sink(Protocol):
     ) -> memoryview | None:
         """Return memory for ``length`` bytes, or None to let a coroutine continue. ``doubtful``: see
         ``OriginRead``. ``held``: show readers nothing, not even the metadata, before ``arrived`` says that
-        all bytes have come, because another attempt may bring other bytes. ``memory``: the bytes come into
-        this memory, so return it.
+        all bytes have come, because another attempt may bring other bytes. ``memory``: if given, the bytes
+        arrive in this memory, so return it.
         """
         ...
 
@@ -272,7 +271,9 @@ class Sink(Protocol):
         ...
 
     def complete(self, writer: BodyWriter | None = None) -> None:
-        """Note that all bytes came, and no surplus. ``writer``: the other process that has them too."""
+        """Note that all bytes came, and no more than announced. ``writer``: another process that has the
+        bytes too, and can write them to a tier.
+        """
         ...
 
     def failed(self, error: OriginError) -> None:

@@ -30,7 +30,7 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
-# Share of the first-byte limit. A read that is cancelled earlier says nothing about the origin.
+# If a read is cancelled before this share of the first-byte limit, that says nothing about the origin.
 _SILENT = 0.5
 
 

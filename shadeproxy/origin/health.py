@@ -1,6 +1,6 @@
 """The state of the origin, as its answers and failures show it, to requests and to probes.
 
-All wrappers of an origin share one object. It decides nothing: statistics and warnings show it.
+All wrappers of an origin share one such object. It decides nothing; statistics and warnings show it.
 """
 
 from dataclasses import dataclass

@@ -46,7 +46,8 @@ def prefetch_slots(max_open: int) -> int:
 
 
 class Slots:
-    """A limit of ``count`` slots. ``kept``: one slot in so many is out of one client's reach; 0: none is.
+    """A limit of ``count`` slots. ``kept``: one slot in so many is kept from a client that has all others; 0:
+    none is.
 
     A wait longer than ``max_wait_s`` raises Overloaded, which clients get as 503 SlowDown. ``what`` names the
     slots in the error text. Single event loop; not thread-safe.
@@ -104,7 +105,7 @@ class Slots:
         return client
 
     def give(self, *clients: str) -> None:
-        """Release a slot of each of ``clients``, and pass it to the next waiter."""
+        """Release a slot of each of ``clients``, and pass each slot to the next waiter."""
         for client in clients:
             self.taken -= 1
             held = self._held.pop(client) - 1
@@ -213,7 +214,9 @@ class ForwardSlots(Protocol):
         ...
 
 
-_KEPT = 4  # One slot in this many is out of one client's reach, for forwards and reads at the client's pace.
+# For forwards and reads at the client's pace: one slot in this many is kept from a client that has all
+# others.
+_KEPT = 4
 
 
 class LimitedOrigin(WrappedOrigin):
@@ -249,7 +252,7 @@ class LimitedOrigin(WrappedOrigin):
 
     @property
     def prefetched(self) -> int:
-        """Number of open bodies from which on PREFETCH gets no slot."""
+        """PREFETCH gets no slot while this many bodies or more are open."""
         return self._reads.prefetched
 
     @property

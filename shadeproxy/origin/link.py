@@ -27,7 +27,7 @@ _LEARNING = 0.1
 _MOST_PREFETCHES = 8
 _LEAST_WEIGHT = 1e-3
 _LEFT = 0.1
-"""Bytes that the other flows get for each byte of the flows that go before them."""
+"""While some flows go before the others, the others get this many bytes for each of their bytes."""
 _MOST_LEFT = 4  # Pages that the other flows may have saved up.
 
 Granted = asyncio.Future["LinkSlot"]
@@ -107,7 +107,8 @@ class LinkQueue:
         self._hurried: Collection[str] = ()
         self._left_bytes = 0.0
         """Bytes that the other flows may have before the hurried ones."""
-        # Virtual times: the start tags of the latest reads that were let through, in turn and before others.
+        # Virtual times of the fair queueing: the start tag of the latest read that was let through in its
+        # turn, and of the latest that was let through before others.
         self._now = self._first_now = 0.0
 
     @property
@@ -127,7 +128,7 @@ class LinkQueue:
                 del self.flows[name]  # A job that is gone.
         for name in {*self.flows, *weights}:
             flow, weight = self._flow(name), max(weights.get(name, mean) / mean, _LEAST_WEIGHT)
-            # The bytes that the flow has had in advance stay the same.
+            # The flow keeps what it has had in advance, in bytes.
             flow.start = self._now + max(flow.start - self._now, 0.0) * flow.weight / weight
             flow.weight = weight
 
@@ -193,7 +194,9 @@ class LinkQueue:
     def _serve(
         self, flows: Collection[Flow], may: Callable[[str], bool], *, is_first: bool = False
     ) -> tuple[Granted, LinkSlot] | None:
-        """Let through the next read of ``flows``, of the flow with the smallest start tag that has one."""
+        """Let through the next read of one of ``flows``: the flow that has such a read, and the smallest
+        start tag.
+        """
         tag = self._first_tag if is_first else self._tag
         flow = min(flows, key=tag)
         waiter = flow.queue.take(may)

@@ -1,9 +1,10 @@
 """Ends connections that the network no longer carries, although no FIN and no reset says so.
 
-Laws: a server that works for long, or that takes no more bytes for now, keeps its connection: its kernel
-acknowledges. While nothing is to be sent, the kernel here asks that one (TCP keepalive). While there is, it
-sends the bytes again, or asks whether the receive window has opened; ``LinkWatch`` then looks for how long
-nothing was acknowledged. TCP_USER_TIMEOUT would also end a connection whose server keeps its window closed.
+Laws: a server may work for long, or take no bytes for now. It keeps its connection, because its kernel still
+acknowledges. While nothing waits to be sent, TCP keepalive asks that kernel. While bytes wait, the kernel
+here sends them again, or asks whether the receive window has opened; ``LinkWatch`` then looks for how long
+nothing was acknowledged. TCP_USER_TIMEOUT is not used, because it would also end a connection whose server
+keeps its window closed.
 """
 
 import asyncio
@@ -23,7 +24,9 @@ _INFO_BYTES = 104
 _INFO = struct.Struct("@B2xB20xI28xI")
 _ESTABLISHED = 1
 _UNANSWERED = 2
-"""Questions about a closed window without an answer. One may just be on its way."""
+"""Number of unanswered questions about a closed window that show a dead link. A single question may still be
+on its way.
+"""
 
 
 class LinkWatch:
@@ -67,7 +70,7 @@ class LinkWatch:
 
 def _end(connection: socket.socket) -> None:
     """End a connection, and drop what was not acknowledged. Otherwise the kernel would go on sending it: a
-    write that was given up could reach its server long afterwards, behind a newer one.
+    write that was given up could reach its server long afterwards, after a newer write.
     """
     with suppress(OSError):  # if the kernel has just ended it
         reset_on_close(connection)

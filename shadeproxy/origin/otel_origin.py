@@ -1,8 +1,8 @@
 """``OtelOrigin``: makes an otel span of each request to the origin. Built only if otel spans are on.
 
-One span is one request as its caller sees it, with its waits and repetitions; ``CountedAttempts``, below the
-repetitions, counts these. A span is a child of the request that is served when it begins. A prefetch has no
-parent, because no client waits for it.
+One span is one request as its caller sees it, with its waits and repeated attempts. ``CountedAttempts`` wraps
+the origin below the retries, and counts the attempts. A span is a child of the request that is served when it
+begins. A prefetch has no parent, because no client waits for it.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ def end_request(span: OtelSpan, error: BaseException | None) -> None:
     if isinstance(error, OriginAnswer):
         span.note({STATUS: error.status})
     if isinstance(error, asyncio.CancelledError):
-        # The readers have left: no fault of the origin.
+        # All readers have left, which is no fault of the origin.
         span.note({CANCELLED: True})
         error = None
     span.end("" if error is None else type(error).__name__)

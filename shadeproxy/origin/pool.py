@@ -200,7 +200,8 @@ class ConnectionPool:
             self._waiting.popleft().granted.set_result(None)
 
     def _lost(self, connection: Connection) -> None:
-        # A connection that was lost while it was being opened is not in the table; ``take`` handles that.
+        # A connection that was lost while it was being opened is not in the table. ``take`` handles that
+        # case.
         if connection in self._peers:
             self._remove_idle(connection)
             del self._peers[connection]

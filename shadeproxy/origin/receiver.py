@@ -45,8 +45,8 @@ class WholeReceiver(Receiver, Protocol):
 
     def make_memory(self) -> memoryview:
         """Return memory for head and body, with more bytes than any answer that is recognised. It is called
-        when the first bytes are there: so one piece of memory, which is in the processor's cache, serves many
-        reads.
+        only when the first bytes have come, so that one piece of memory, which stays in the processor's
+        cache, can serve many reads.
         """
 
     def recognised(self, filled: int) -> int:

@@ -3,7 +3,7 @@
 It repeats head, list_objects, open before its first byte, and a body that broke off. Such a body continues
 where it stopped, on the same version (If-Match), if the answer identifies its version. It never repeats a
 forwarded request (its body may have been sent, and the client must decide), probe (the command ``check`` must
-see the first error), or a request with a final error. A whole read has one budget of attempts. Source:
+see the first error), or a request whose error is final. A whole read has one budget of attempts. Source:
 "Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RFC 9110 section 10.2.3.
 """
 

@@ -295,7 +295,7 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
         meta = answers.object_meta(head, size=head.length, is_ranged=span is not None)
         if span is None:
             return meta, Span(0, head.length), 0
-        # The origin ignores ranges: cut the span out.
+        # The origin ignored the range and sends the whole object: deliver only the span.
         if span.start >= head.length:
             raise invalid_range(head.length)
         return meta, Span(span.start, min(span.stop, head.length)), span.start

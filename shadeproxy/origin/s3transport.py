@@ -214,7 +214,7 @@ class S3Transport:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connector that skips idle connections on which bytes came: aiohttp would take these bytes for the
+    """A connector that skips an idle connection on which bytes came. aiohttp would take these bytes for the
     answer to the next request.
     """
 
@@ -239,7 +239,7 @@ def _noting_what_is_sent() -> aiohttp.TraceConfig:
 
 
 class _NoAnswer(aiohttp.ClientError):
-    """The head that came has a status that answers no request."""
+    """The head that came has a status that cannot be the answer to a request."""
 
 
 class _Unanswered(aiohttp.ClientError):
@@ -251,8 +251,8 @@ async def _sent_once(
 ) -> aiohttp.ClientResponse:
     """Keep aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer.
 
-    The origin may have carried out the first request, and would answer the second one differently: the client
-    must decide.
+    The origin may have carried out the first request, and would answer the second one differently. So the
+    client must decide whether to repeat it.
     """
     try:
         return await handler(request)

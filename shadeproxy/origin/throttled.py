@@ -21,7 +21,7 @@ from shadeproxy.origin.base import (
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _CREDIT_S = 0.01
-"""Idle time in which the link may catch up: a loop wakes later than requested."""
+"""The link may make up for this much idle time, because a loop wakes later than requested."""
 
 
 class ThrottledOrigin(WrappedOrigin):

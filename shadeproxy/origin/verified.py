@@ -70,7 +70,7 @@ class _VerifiedRead:
         """Open and verify once. Raises BodyDamaged."""
         opened = self._inner.open(self._ref, **self._options)
         reading = await opened.__aenter__()
-        # A reader that holds a body in memory holds its slot too, so the slots bound the memory.
+        # A reader that holds a body in memory holds its slot too. So the number of slots bounds the memory.
         self._opened = opened
         if self._begun is not None:
             return guarded(reading, self._begun, self._ref)

@@ -1,5 +1,5 @@
 """Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs. Fetched
-samples wait in the cache for their readers, in places of samples that would be hits.
+samples wait in the cache for their readers, and take the places of samples that would be hits.
 
 Each hit of an epoch is in the cache when the epoch begins. So the loss is the number of samples that have
 been fetched by then and wait for their readers: samples at the beginning of the order that the cache lacked.
@@ -16,8 +16,8 @@ from shadeproxy.prefetch.pace import EARLY_PRICE, FEWEST, LEAD, MOST_READY, SPAR
 
 
 class Ahead(NamedTuple):
-    """Numbers of samples. ``unread``: the most samples that are fetched, or being fetched, and not yet read.
-    ``lost``: samples of an epoch that are no hits because of that.
+    """The effect of prefetching, in samples. ``unread``: the most samples that are fetched, or being fetched,
+    before they are read. They take room in the cache. ``lost``: the hits of an epoch that this costs.
     """
 
     unread: float
@@ -52,11 +52,11 @@ def fetched_ahead(
     flying = latency_s / needed_s if needed_s else 0.0
     soon = max(SPARE * flying, FEWEST)
     if miss_ratio * link_s > compute_s:
-        # Every fetch comes late. No fetched sample waits for its reader, so nothing is lost.
+        # Every fetch comes late, so no fetched sample waits for its reader, and nothing is lost.
         return Ahead(min((reach + soon) * miss_ratio, most), 0.0)
     unread = min(LEAD * soon * miss_ratio, most)
     kept = hit_ratio * reads
-    # Reads run ahead of training.
+    # Reads run this far ahead of training.
     left = reads - min(announced_at * reads + reach, reads)
     # Samples that have been read, and whose next place in an order is not known, are expected within the next
     # epoch, in its middle on average.
@@ -65,7 +65,7 @@ def fetched_ahead(
     missing = min(max(1 - (left + max(kept - waiting, 0.0)) / reads, 0.0), 1.0) if reads else 0.0
     if not missing or missing == 1:
         return Ahead(unread, 0.0)
-    # The number of reads before that of the sample which would be displaced last.
+    # The number of reads before the read of the sample that would be displaced last.
     furthest = kept / (1 - missing)
     lost = min(max(LEAD * soon, furthest / EARLY_PRICE) * missing, most, kept)
     if unread + lanes < flying * miss_ratio:

@@ -73,8 +73,9 @@ class Question:
 
 class Plan(msgspec.Struct, frozen=True):
     """The answer. ``error``: see ``Predictor.error``; None: it is not known, and ``UNKNOWN_ERROR`` was used.
-    ``chosen``: index of the cheapest row that meets the deadline (without prices: of the one with the
-    smallest cache, then fewest workers); None: none does, or no deadline was given.
+    ``chosen``: index of the cheapest row that meets the deadline. Without prices, it is the row with the
+    smallest cache, and among these the fewest workers. None: no row meets the deadline, or no deadline was
+    given.
     """
 
     job: str

@@ -29,7 +29,9 @@ _MOST_TIMES = 8
 
 _DRAWN = 8192  # Waits that are drawn; then they repeat.
 
-_NOTED_S = 0.01  # Reads of samples that were fetched ahead are noted together, this long after the first one.
+# Reads of samples that were fetched ahead are noted together, once this time has passed since the first of
+# them.
+_NOTED_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,9 @@ class _Origin:
 class _Ahead:
     """Fetches missing samples in the order of the epoch, before their readers come.
 
-    The proxy decides on further fetches whenever a fetch has ended, and in rounds of ``PAUSE_S``. It knows
-    at once that a reader waits for a sample, and a little later that a sample which had come was read.
+    The proxy decides on further fetches whenever a fetch has ended, and in rounds of ``PAUSE_S``. It learns
+    at once that a reader waits for a sample. It learns a little later that a sample was read which had come
+    in time.
     """
 
     def __init__(self, origin: _Origin, hits: Sequence[bool], unread: int, *, cold: bool) -> None:

@@ -220,7 +220,8 @@ def lower_bound(
 ) -> tuple[float, DualPrices]:
     """Return the best bound found, and its prices. Stop once the bound reaches ``enough``."""
     load, room = loads_if_alone(groups, devices), _rooms(groups, devices)
-    count = len(devices) - 1  # The last device has the rest of the prices of time, and has room for all.
+    # The last device, the origin, has the rest of the prices of time, and room for all data.
+    count = len(devices) - 1
     best, best_prices = 0.0, DualPrices(np.append(np.zeros(count), 1.0), np.zeros(count + 1))
     if not count:
         return float(load.sum()), best_prices

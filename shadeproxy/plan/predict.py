@@ -188,7 +188,8 @@ class Predictor:
         were faster than the mean.
         """
         first_s = self.profile.first_byte_s
-        if first_s is None:  # Not measured: any part of the time may be the link's.
+        # The time of the first byte was not measured, so the link may account for any part of the whole time.
+        if first_s is None:
             first_s = max(self._origin_s - link_s, 0.0)
         body_s = max(self._origin_s - first_s, link_s)
         if setting.latency_s is not None:

@@ -29,7 +29,9 @@ class Processor:
     cores: float
 
     def busy_s(self, reads: float, fetched: float) -> float:
-        """Return the least seconds that ``reads`` take, of which ``fetched`` come from the origin."""
+        """Return the seconds for which all cores are busy with ``reads``, of which ``fetched`` come from the
+        origin. An epoch cannot be shorter.
+        """
         return (reads * self.read_s + fetched * self.fetch_s) / self.cores
 
 

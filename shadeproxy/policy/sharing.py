@@ -111,9 +111,9 @@ def link_weights(demands: Demands, miss_bytes: Rates) -> Rates:
     """Return the weights by which jobs divide the part of the link that no job behind its need takes.
     ``miss_bytes``: measured bytes from the origin for each sample read.
 
-    Each job without a need has the bytes per second that it would read. A job with a need has a third of
-    their mean, because it is not behind its need then. If all jobs have needs, each has the bytes that its
-    need takes.
+    The weight of a job without a need is the bytes per second that it would read. The weight of a job with a
+    need is a third of their mean, because this job is not behind its need now. If all jobs have needs, the
+    weight of each is the bytes that its need takes.
     """
     has_need = ~np.isnan(demands.need)
     asked = demands.rate * miss_bytes
@@ -134,8 +134,7 @@ def is_behind(reads: float, elapsed_s: float, need: float) -> bool:
 
 def trains_behind(samples: float, elapsed_s: float, need: float) -> bool:
     """Return whether a job is behind its need, if training has used ``samples`` in ``elapsed_s`` of an epoch.
-    It need not be further ahead, because a job whose need is close to its own speed cannot train that far
-    ahead.
+    It must only keep up, without a lead, because a job whose need is close to its own speed cannot get ahead.
     """
     return samples < _MARGIN * need * elapsed_s
 

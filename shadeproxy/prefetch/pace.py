@@ -12,7 +12,8 @@ slowly afterwards.
 import math
 
 SPARE = 1.5
-PAUSE_S = 0.02  # Pause between two rounds of decisions.
+PAUSE_S = 0.02  # Shortest pause between two rounds of decisions.
+_REST, _LONGEST_PAUSE_S = 16, 0.2  # A round takes 1 / n of the time of the pause after it.
 FEWEST = 4
 _FIRST_DEPTH = 16
 _FIRST_REACH = 16.0
@@ -22,7 +23,7 @@ _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
 _BOOSTED = 4.0  # From this boost on, late pages have another cause than latency.
 LEAD = 2.0  # A page is early if its read is further away than this multiple of the depth.
-# An early page displaces only pages whose reads are this many times further away (docs/adr/0036).
+# An early page displaces only a page whose read is this many times further away (docs/adr/0036).
 EARLY_PRICE = 8.0
 MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _MOST_LOST, _FEW_LOST = 0.1, 0.02
@@ -34,8 +35,8 @@ _MORE_SHARE = 1.25
 _SHARE_HALF_LIFE_S = 60.0
 _LEARNING = 1 / 32
 _FIRST_LATENCY_S = 0.1
-# The first guess is small. One that is too big for a small cache would allow no fetch, and only fetches
-# correct the guess.
+# The first guess is small. If it were too big for a small cache, it would allow no fetch, and only fetches
+# correct it.
 _FIRST_SIZE_BYTES = 64 * 1024
 
 
@@ -44,6 +45,13 @@ def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
     but at least a few.
     """
     return max(FEWEST, math.ceil(SPARE * rate_per_s * miss_ratio * latency_s))
+
+
+def pause_after(spent_s: float) -> float:
+    """Return the pause after a round of decisions that took ``spent_s``. With a hundred jobs a round takes 8
+    ms: with the shortest pause, rounds would take a quarter of a core.
+    """
+    return min(max(PAUSE_S, _REST * spent_s), _LONGEST_PAUSE_S)
 
 
 class Latency:

@@ -30,21 +30,20 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
-from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, PAUSE_S, Latency
+from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, PAUSE_S, Latency, pause_after
 from shadeproxy.prefetch.parts import Guess, Parts
+from shadeproxy.prefetch.resident_samples import ResidentSamples
 from shadeproxy.prefetch.walk import Walk, Wanted
 
 _log = structlog.get_logger(__name__)
 
-# Number of pages that are planned for each fetch that starts when another one ends. Some planned pages will
-# win no place, or be stored before.
+# Pages planned for each fetch that starts when another one ends: some will win no place, or be stored before.
 _SPARE = 2
 _MOST_SAMPLES = 32_768
-_LEAST_MISS_RATIO = 0.1
-_PART_PAGES = 8
-_ASKED = 64  # Pages of an object that are looked up in the orders.
+_LEAST_MISS_RATIO, _PART_PAGES = 0.1, 8
+_ASKED = 64  # At most this many pages of an object are looked up in the orders.
 _FAILURES_IN_A_ROW = 3
-_REFUSALS_IN_A_ROW = 32  # One refusal may concern its object only; so many in a row concern the origin.
+_REFUSALS_IN_A_ROW = 32  # One refusal may concern only its object. This many in a row concern the origin.
 _MOST_DOUBLINGS = 10  # Failures are counted as long as the origin is away: 2**failures must stay small.
 _FIRST_PAUSE_S, _MOST_PAUSE_S, _FAULT_PAUSE_S = 0.1, 5.0, 5.0
 
@@ -94,13 +93,13 @@ class Prefetcher:
         self._latency = Latency(page_size)
         self._parts = Parts(page_size=page_size, whole_bytes=limits.whole_bytes)
         self._walks: dict[str, Walk] = {}
+        self._known: dict[str, ResidentSamples] = {}  # By dataset.
         self._queue: list[Wanted] = []  # Soonest last.
-        self._depth = 0
+        self._depth, self._pause_s = 0, PAUSE_S
         self._flying: dict[int, _Flying] = {}
         self._keys = count()
         self._flying_bytes = 0
-        self._failures = 0
-        self._refusals = 0
+        self._failures = self._refusals = 0
         self._fetched = FetchedPages()
         self._paused = False
         self._woken = woken
@@ -114,7 +113,7 @@ class Prefetcher:
 
     async def aclose(self) -> None:
         """Cancel all fetches, and wait until they are over."""
-        # A fetch that is cancelled makes room for another one, which must not start.
+        # The end of each fetch makes room for another one, which must not start now.
         self._paused = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -175,17 +174,18 @@ class Prefetcher:
         return bool(self._next_uses.announces(hashes, numbers).any())
 
     async def _run(self) -> None:
-        # Before recovery has ended, cached pages of an earlier process are unknown and would be fetched
-        # again.
+        # Before recovery has ended, cached pages of an earlier process would be fetched again.
         await self._port.recovered()
         while True:
             await self._woken.wait()
             self._woken.clear()
+            began_s = self._clock.monotonic_s()
             if not self._safely(self._plan_and_pump):
                 # A failed round will probably fail again: do not repeat and log it fifty times a second.
                 self._woken.set()
                 await self._clock.sleep(_FAULT_PAUSE_S)
-            await self._clock.sleep(PAUSE_S)
+            self._pause_s = pause_after(self._clock.monotonic_s() - began_s)
+            await self._clock.sleep(self._pause_s)
 
     def _plan_and_pump(self) -> None:
         self._plan()
@@ -210,18 +210,19 @@ class Prefetcher:
         now_s = self._clock.monotonic_s()
         outlooks = self._upcoming.outlooks()
         self._withdraw({outlook.job for outlook in outlooks})
+        self._known = {one.dataset: self._known.get(one.dataset) or ResidentSamples() for one in outlooks}
         self._depth = 0
         for outlook in outlooks:
             walk = self._walks.get(outlook.job)
             if walk is None:
                 walk = self._walks[outlook.job] = Walk(outlook.job, self._latency, now_s)
-            walk.note(outlook, now_s)
+            walk.note(outlook, self._known[outlook.dataset], now_s)
             self._depth += walk.pace.depth(walk.latency.mean_s)
-        most = self._startable()
+        most, walks = self._startable(), len(outlooks)
         wanted: list[list[Wanted]] = []
         for outlook in outlooks:
             walk = self._walks[outlook.job]
-            coming = walk.look(self._upcoming, self._port, self._window(walk), most, now_s)
+            coming = walk.look(self._upcoming, self._port, self._window(walk), most, now_s, walks=walks)
             if walk.pace.pays:
                 wanted.append(coming)
             if not walk.complete:
@@ -232,7 +233,7 @@ class Prefetcher:
     def _startable(self) -> int:
         """Return how many fetches will start before the next plan: now, and as other fetches end."""
         slots = min(self._depth, self._limits.fetches())
-        coming = slots * PAUSE_S / max(self._latency.mean_s, PAUSE_S)
+        coming = slots * self._pause_s / max(self._latency.mean_s, self._pause_s)
         return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
@@ -287,7 +288,7 @@ class Prefetcher:
             walk = self._walks.get(wanted.job)
             if walk is not None:
                 if not self._limits.may_wait(wanted.job):
-                    continue  # The next plan contains this page again.
+                    continue  # Skip the page: the next plan contains it again.
                 walk.issued(wanted)
                 if self._port.lacks(wanted.need):
                     self._start(wanted.need, wanted)
@@ -329,7 +330,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        key = next(self._keys)  # The page cannot be the key: another version of it may be under way.
+        key = next(self._keys)  # Use another key, not the page: another version of the page may be under way.
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key), "" if wanted is None else wanted.job)
         now_s = self._clock.monotonic_s()

@@ -19,9 +19,13 @@ from shadeproxy.hints.datasets import Sample
 from shadeproxy.hints.order.upcoming import Outlook, Upcoming
 from shadeproxy.prefetch.fetched import ReadyPages
 from shadeproxy.prefetch.pace import FetchPace, Latency
+from shadeproxy.prefetch.resident_samples import ResidentSamples
 
 _MOST_NEW = 512
-"""Most samples looked up in one look: about 2 ms."""
+"""Most samples that all walks search for by name in one round: about 2 ms."""
+
+_LEAST_NEW = 16
+"""Samples that each of many walks may search for."""
 
 _MOST_PAGES = 1024
 """Most pages looked up in one look: about 1 ms. Also the most pages prefetched for one sample."""
@@ -66,6 +70,7 @@ class Walk:
         self._read = 0
         self._state = np.zeros(0, dtype=np.uint8)  # By sample.
         self._needs: dict[int, list[Need]] = {}  # By sample: its missing pages.
+        self._residents = ResidentSamples()
         self._known_s = now_s
         self._looks = 0
         self._looked = np.zeros(0, dtype=np.uint32)  # By sample: the last look that listed it.
@@ -75,18 +80,26 @@ class Walk:
         """See ``FetchPace.is_early``."""
         return self.pace.is_early(place, self.latency.mean_s)
 
-    def note(self, outlook: Outlook, now_s: float) -> None:
-        """Record the job's progress."""
+    def note(self, outlook: Outlook, residents: ResidentSamples, now_s: float) -> None:
+        """Record the job's progress, and what is known of the samples of its dataset."""
+        self._residents = residents
         read = 0 if self._left is None else max(self._left - outlook.left, 0)
         self._read += read
         self._left = outlook.left
         self.pace.note_reads(read, outlook.rate_per_s, now_s)
 
     def look(
-        self, upcoming: Upcoming, port: PrefetchPort, count: int, most: int, now_s: float
+        self,
+        upcoming: Upcoming,
+        port: PrefetchPort,
+        count: int,
+        most: int,
+        now_s: float,
+        *,
+        walks: int,
     ) -> list[Wanted]:
         """Return the missing pages of the next ``count`` samples, soonest first. ``most``: how many pages are
-        wanted; the result may be longer.
+        wanted; the result may be longer. ``walks``: number of walks that look in this round.
         """
         ids = upcoming.coming(self.job, count)
         if not len(ids):
@@ -98,10 +111,10 @@ class Walk:
             self._known_s = now_s
             self._state[:] = _UNKNOWN
             self._needs.clear()
-        new = ids[self._state[ids] == _UNKNOWN]
-        self.complete = len(new) <= _MOST_NEW
-        if len(new):
-            self._look_up(upcoming, port, list(dict.fromkeys(new[:_MOST_NEW].tolist())))
+        unknown = ids[self._state[ids] == _UNKNOWN]
+        self.complete = True
+        if len(unknown):
+            self._look_up(upcoming, port, unknown, max(_MOST_NEW // walks, _LEAST_NEW))
         rate = self.pace.rate_per_s
         per_sample_s = 1 / rate if rate > 0 else 0.0
         places = np.flatnonzero(self._state[ids] == _LACKS)[:most]
@@ -159,21 +172,50 @@ class Walk:
                 self._needs.pop(sample, None)
                 self.ready.drop_sample(sample)
         if self._read > len(gone):
-            # Some samples that were read lay beyond the end of the last look. So the reach is more than the
-            # look could show.
+            # Samples were read that the last look did not list: they lie beyond its end. So the reach is
+            # longer than that look.
             self.pace.note_reach(2 * len(self._listed))
         self._listed = ids
         self._read = 0
 
-    def _look_up(self, upcoming: Upcoming, port: PrefetchPort, ids: list[int]) -> None:
-        room = _MOST_WANTED - sum(map(len, self._needs.values()))
-        if room <= 0:
-            self.complete = True
-            return
-        samples = upcoming.samples(self.job, np.array(ids, dtype=np.uint32))
+    def _look_up(
+        self,
+        upcoming: Upcoming,
+        port: PrefetchPort,
+        ids: NDArray[np.uint32],
+        most: int,
+    ) -> None:
+        """Find out which of these coming samples have missing pages. Search for ``most`` of them by name."""
+        still = self._residents.are_still(ids, port)
+        self._state[ids[still]] = _THERE
+        places = np.flatnonzero(~still)
+        if not len(places):
+            self.pace.note_misses(0, len(ids))
+        elif (room := _MOST_WANTED - sum(map(len, self._needs.values()))) > 0:
+            self.complete = len(places) <= most
+            new: dict[int, int] = {}
+            for sample, place in zip(ids[places[:most]].tolist(), places[:most].tolist(), strict=True):
+                new.setdefault(sample, place)
+            missing, looked = self._search(upcoming, port, list(new), room)
+            last = list(new.values())[looked - 1]
+            self.pace.note_misses(missing, looked + int(np.count_nonzero(still[:last])))
+
+    def _search(
+        self,
+        upcoming: Upcoming,
+        port: PrefetchPort,
+        ids: list[int],
+        room: int,
+    ) -> tuple[int, int]:
+        """Search for pages, until ``room`` pages are missing. Return how many samples lack pages, of how
+        many.
+        """
+        column = np.array(ids, dtype=np.uint32)
+        samples = upcoming.samples(self.job, column)
+        found = self._residents.find(column, samples, port).tolist()
         left, looked, missing = _MOST_PAGES, 0, 0
-        for sample, where in zip(ids, samples, strict=False):
-            pages = list(islice(pages_of(port, where), left))
+        for sample, where, is_there in zip(ids, samples, found, strict=True):
+            pages = [] if is_there else list(islice(pages_of(port, where), left))
             if looked and len(pages) == left:
                 self.complete = False  # The next look continues here.
                 break
@@ -188,7 +230,7 @@ class Walk:
             if room <= 0:
                 self.complete = True
                 break
-        self.pace.note_misses(missing, looked)
+        return missing, looked
 
 
 def pages_of(port: PrefetchPort, sample: Sample) -> Iterator[Need | None]:

@@ -16,7 +16,7 @@ from shadeproxy.policy.expected import JobColumns, expect
 from shadeproxy.simulate.hints import Announce, hints_of, read_facts
 from shadeproxy.simulate.trace import Ids, JobHints, Positions, Trace
 
-# How far behind a job's own place its next read may lie in the order, and the number of all places near it.
+# How far behind a job's own place its next read may lie in the order, and how many places count as near it.
 _BEHIND, _NEAR = 64, 64 + 256
 _MOST_CHANCE = 0.9
 _LEAST_WEIGHT = 1e-9

@@ -32,7 +32,7 @@ class Cache(NamedTuple):
 
 class Row(msgspec.Struct, frozen=True):
     """Ratios over the counted reads (``Trace.counted``). distinct: mean number of different ids read in an
-    epoch. of_min: the hit ratio over the clairvoyant's hit ratio.
+    epoch. of_min: the hit ratio divided by the clairvoyant's.
     """
 
     policy: str

@@ -66,8 +66,8 @@ class CheckedFileWriter:
             self._new.unlink(missing_ok=True)
 
     def _write(self, *parts: bytes) -> None:
-        """Write the parts, then a hash of all parts written so far. So a reader notices blocks that changed
-        places.
+        """Write the parts, then a hash of all parts written so far. With this hash, a reader notices blocks
+        that changed places.
         """
         for part in parts:
             self._hash.update(part)

@@ -148,8 +148,7 @@ class StateStore:
         return self._flight
 
     async def _finish_commit(self, batch: _Batch) -> None:
-        # A task awaits the executor, and no callback: these attributes must be right before a waiter
-        # continues.
+        # Only this task awaits the executor: the attributes must be right before a waiter continues.
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
         except BaseException:

@@ -2,7 +2,8 @@
 
 Laws: the number of points and of series is fixed, so memory is bounded (about 200 KB). A point is the
 difference of two readings of ``Stats`` over the time between them; nothing is counted for it. A counter that
-is smaller than before gives a rate of 0. A reading looks at no job and no epoch: there may be 16,384.
+is smaller than before gives a rate of 0. A reading does not look at single jobs and epochs, because there may
+be 16,384.
 """
 
 import math

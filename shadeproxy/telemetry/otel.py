@@ -18,8 +18,9 @@ CANCELLED = "shadeproxy.cancelled"
 """Attributes that several spans have: names of OpenTelemetry's conventions, and of our own."""
 
 SERVED_FAILS_FROM, ASKED_FAILS_FROM = 500, 400
-"""Lowest status that is a failure: of a request that is served, whose client may be wrong, and of one to the
-origin (OpenTelemetry, semantic conventions for HTTP spans).
+"""Lowest statuses that count as a failure. The first is for requests that are served, where a 4xx is the
+client's mistake; the second is for requests to the origin (OpenTelemetry, semantic conventions for HTTP
+spans).
 """
 
 
@@ -42,7 +43,7 @@ class OtelSpan(Protocol):
         ...
 
     def end(self, error: str = "") -> None:
-        """End it. ``error``: the kind of failure, or "" if the work went well."""
+        """End the span. ``error``: the kind of failure, or "" if the work went well."""
         ...
 
 

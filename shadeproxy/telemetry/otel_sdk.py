@@ -145,8 +145,8 @@ class SdkTracer:
 
 
 class RareWarnings(logging.Handler):
-    """Logs at most one warning of the SDK a minute. Without it, each batch that a collector does not take
-    would be several lines.
+    """Logs at most one warning of the SDK a minute. Without this limit, each batch that a collector does not
+    take would become several lines.
     """
 
     def __init__(self, clock: Clock) -> None:

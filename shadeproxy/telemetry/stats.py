@@ -28,7 +28,7 @@ from shadeproxy.telemetry.lag import LoopLag
 from shadeproxy.telemetry.requests import RequestCounts
 
 MAX_BUCKETS = 256
-MAX_JOBS = 256  # As many as can be registered: what a job gets is measured by its counters.
+MAX_JOBS = 256  # As many as can be registered, because each job's counter shows what the job gets.
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 

@@ -29,7 +29,7 @@ from shadeproxy.tiers.version import (
 
 _logger = logging.getLogger(__name__)
 
-_FURTHER = "cache.disks["  # How the settings of disks begin that a start can do without.
+_FURTHER = "cache.disks["  # A start can do without a disk. The settings of disks begin with this text.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -63,7 +63,7 @@ class HeldDirectory:
 
     def release(self, *, clean: bool = True, checked: bool = False) -> None:
         """Unlock the directory. ``clean``: the session ended in order, with every erasure on the medium.
-        ``checked``: the origin was asked about every page. The lock file stays, because without it two
+        ``checked``: every page was checked with the origin. The lock file stays, because without it two
         processes could lock two different files.
         """
         try:

@@ -64,7 +64,9 @@ def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
 
 
 def _keep_reserve(path: Path) -> None:
-    """Create the reserve file for the marks of the next start, smaller than usual on a nearly full medium."""
+    """Create the reserve file, so that the next start has room for its marks. On a nearly full medium it is
+    smaller than usual.
+    """
     size_bytes = _RESERVE_BYTES
     while not path.exists() and size_bytes >= _LEAST_RESERVE_BYTES:
         try:

@@ -23,8 +23,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Erasures:
-    """The erasures of tier ``name``. ``segments`` returns all segments of the tier; ``note`` receives
-    failures; ``submit`` runs I/O in the order of the store's decisions. Any thread may use ``owed`` and
+    """The erasures of tier ``name``. ``segments`` returns all segments of the tier; ``note`` is called with
+    each failure; ``submit`` runs I/O in the order of the store's decisions. Any thread may use ``owed`` and
     ``settle``.
     """
 

@@ -15,7 +15,8 @@ _EXACT_BINS = 64
 _STEPS_LOG2 = 3
 # Enough bins for lengths below 2**32 units, longer than any segment.
 _BINS = (33 << _STEPS_LOG2) + (1 << _STEPS_LOG2)
-# Extents tried in the bin whose extents *may* be long enough, before a bin of longer ones is used.
+# Number of extents to try in the bin whose extents *may* be long enough. After that, a bin is used whose
+# extents surely are.
 _TRIES = 4
 
 

@@ -81,13 +81,14 @@ class SegmentFiles:
             if not path.stem.isdecimal() or int(path.stem) >= NUMBERS:
                 continue
             if path.stat().st_size < BLOCK_BYTES:
-                # A process created this file and died before it set the size.
+                # A process created this file, and ended before it had set the file's size.
                 path.unlink()
             else:
                 yield int(path.stem), path
         for path in self._directory.glob(f"*{catalogue.SUFFIX}"):
             if not path.with_suffix(SUFFIX).exists():
-                # The segment is gone. The next segment of this number would use this catalogue as its own.
+                # The segment of this catalogue is gone. Delete the catalogue, because the next segment of
+                # this number would use it as its own.
                 path.unlink()
 
     def keep(self, number: int, path: Path) -> Segment:

@@ -48,7 +48,7 @@ class Health:
         """Count a failed call. ``used_bytes``: bytes that the tier holds."""
         self.failures += 1
         if error.errno in _FULL:
-            # Below the used bytes, so that the next reservation must first free something.
+            # Set the ceiling below the used bytes, so that the next reservation must first free something.
             self.ceiling_bytes = max(0, used_bytes - self._step_bytes)
             return
         if error.errno in _PASSING:

@@ -18,8 +18,8 @@ NUMBERS = 1 << 17
 # Half of what the bits allow: so the end of one segment is never the start of the next, and free extents of
 # two segments never merge.
 MOST_SEGMENT_BYTES = UNIT_BYTES << (_UNIT_BITS - 1)
-# 80 units less than the bits allow: a record may also get the rest of its last block, and a gap too short for
-# any other record.
+# 80 units less than the bits allow, because a record may get more room than it needs: the rest of its last
+# block, and a gap that is too short for any other record.
 MOST_RECORD_UNITS = (1 << _LENGTH_BITS) - 80
 SEGMENT_SPAN_BYTES = UNIT_BYTES << _UNIT_BITS
 _UNIT_MASK = (1 << _UNIT_BITS) - 1

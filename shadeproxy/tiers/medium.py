@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 PROBE_NAME = "probe"
-"""Name of the file that a start tries the medium with."""
+"""Name of the file with which a start tests the medium."""
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_PAGES = 4096
-"""Most pages in one mincore call."""
+"""Largest number of pages for one call of mincore."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate
@@ -61,7 +61,8 @@ class Calls(Protocol):
 class SystemCalls:
     """Implements ``Calls`` by the kernel's own calls. Tests and fault runs replace it by calls that fail."""
 
-    # Every record is written by two of these calls, so they have no call of their own around them.
+    # The function of ``os`` itself, without a Python call around it: writing a record takes two of these
+    # calls.
     pwrite = staticmethod(os.pwrite)
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:

@@ -157,7 +157,7 @@ class PendingSegments:
         self._segments.clear()
 
     def _fitting(self, arrival: Arrival) -> tuple[Rows, list[Extent]]:
-        """Return the records that fit the capacity, and the free gaps between them; erase the records that do
+        """Return the records that fit the capacity, and the free gaps between them. Erase the records that do
         not fit.
         """
         segment, rows = arrival.segment, arrival.rows

@@ -1,4 +1,4 @@
-"""The record format, versions 1 and 2: how one page looks inside a segment file.
+"""The record format, versions 1 to 3: how one page looks inside a segment file.
 
 Little-endian: a fixed header of 64 bytes, then the meta (MessagePack), then the body, then zero to
 fewer than 320 bytes of slack, so that every record starts on a multiple of 64 bytes.
@@ -6,8 +6,9 @@ fewer than 320 bytes of slack, so that every record starts on a multiple of 64 b
 The header's hash covers the store's id and the record's own address. So a stale copy, a file from another
 store, or bytes inside a body that look like a header never count as a record. A record of the proxy's own
 namespace has version 1. A record of another namespace has version 2, with the namespace at the end of its
-meta. An older release, without namespaces, does not know version 2 and never uses such a record. Golden tests
-freeze the formats. This module does no I/O. Data that cannot be packed or parsed raises TierError.
+meta. If the entity tag or a header field is not UTF-8, the record has version 3, with both as octets. A
+release that does not know version 2 or 3 never uses such a record. Golden tests freeze the formats. This
+module does no I/O. Data that cannot be packed or parsed raises TierError.
 """
 
 import re
@@ -29,6 +30,7 @@ from shadeproxy.tiers.base import NewHeader, RecordHeader
 
 FORMAT_VERSION = 1
 NAMESPACE_VERSION = 2
+OCTETS_VERSION = 3
 HEADER_BYTES = 64
 UNIT_BYTES = 64
 MAGIC = b"ShPg"
@@ -41,8 +43,11 @@ WHOLE_BLOCKS_UNITS = 1024
 Body = bytes | bytearray | memoryview
 _Meta = tuple[str, str, str, bytes, int, list[int | str]]
 _NamespaceMeta = tuple[str, str, str, bytes, int, list[int | str], str]
+_OctetsMeta = tuple[tuple[str, str, str], bytes, int, list[bytes]]
 
-_VERSIONS = (FORMAT_VERSION, NAMESPACE_VERSION)
+_VERSIONS = (FORMAT_VERSION, NAMESPACE_VERSION, OCTETS_VERSION)
+# The version of a record by the first byte of its meta, which is the number of the meta's parts.
+_VERSION_OF_PARTS = {0x96: FORMAT_VERSION, 0x97: NAMESPACE_VERSION, 0x94: OCTETS_VERSION}
 # The fields: magic, version, meta bytes, store id, address, body bytes, page number, sequence, validated_s,
 # body hash. The sequence makes two records at one address differ even when they hold the same page.
 _FIXED = struct.Struct("<4sHHQQIIQdQ")
@@ -54,6 +59,8 @@ _META_DECODER = msgspec.msgpack.Decoder(_Meta)
 _NAMESPACE_META_DECODER = msgspec.msgpack.Decoder(_NamespaceMeta)
 _NAMES_DECODER = msgspec.msgpack.Decoder(tuple[str, str, str, bytes, int, msgspec.Raw])
 _NAMESPACE_NAMES_DECODER = msgspec.msgpack.Decoder(tuple[str, str, str, bytes, int, msgspec.Raw, str])
+_OCTETS_META_DECODER = msgspec.msgpack.Decoder(_OctetsMeta)
+_OCTETS_NAMES_DECODER = msgspec.msgpack.Decoder(tuple[tuple[str, str, str], bytes, int, msgspec.Raw])
 # MD5 entity tags, of one part or of several ("<hex>-12"), are stored as 16 bytes.
 _HEX_ETAG = re.compile(r'"([0-9a-f]{32})(-\d+)?"')
 _META_LIMIT_BYTES = 0xFFFF
@@ -122,7 +129,11 @@ def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
     try:
         bucket, key, namespace = page.ref
         parts = (bucket, key, etag_text, etag_hash, meta.size, coded)
-        raw = _META_ENCODER.encode((*parts, namespace) if namespace else parts)
+        try:
+            raw = _META_ENCODER.encode((*parts, namespace) if namespace else parts)
+        except UnicodeEncodeError:
+            names, fields = (bucket, key, namespace), list(map(_octets_of, texts))
+            raw = _META_ENCODER.encode((names, _octets_of(meta.etag), meta.size, fields))
     except (UnicodeError, OverflowError, msgspec.MsgspecError) as error:
         raise TierError(f"metadata of {page.ref!r} cannot be stored: {error}") from error
     if len(raw) > _META_LIMIT_BYTES:
@@ -173,7 +184,7 @@ def pack_header(
     ``encode_meta``.
     """
     page = header.page
-    version = NAMESPACE_VERSION if page.ref.namespace else FORMAT_VERSION
+    version = _VERSION_OF_PARTS[meta[0]]
     hashed = body.hashed if isinstance(body, WrittenBody) else xxh3_64_intdigest(body)
     try:
         fixed = _FIXED.pack(
@@ -221,8 +232,7 @@ def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHead
     if fields[1] not in _VERSIONS or fields[3] != store_id or fields[4] != address:
         raise TierError("record belongs to another place, store or format")
     try:
-        bucket, key, etag_text, etag_hash, size, texts, namespace = _decode_meta(meta_raw, fields[1])
-        meta = ObjectMeta(_etag(etag_text, etag_hash), size, _headers(texts))
+        bucket, key, namespace, meta = _decode_meta(meta_raw, fields[1])
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise TierError(f"record metadata is damaged: {error}") from error
     # There are few buckets and many records, so all records share one string.
@@ -247,22 +257,42 @@ def read_facts(raw: Body, *, store_id: int, address: int) -> RecordSummary:
     try:
         if version == FORMAT_VERSION:
             bucket, key, etag_text, etag_hash, _, _ = _NAMES_DECODER.decode(meta_raw)
-            namespace = OWN
-        else:
+            namespace, etag = OWN, _etag(etag_text, etag_hash)
+        elif version == NAMESPACE_VERSION:
             bucket, key, etag_text, etag_hash, _, _, namespace = _NAMESPACE_NAMES_DECODER.decode(meta_raw)
+            etag = _etag(etag_text, etag_hash)
+        else:
+            (bucket, key, namespace), octets, _, _ = _OCTETS_NAMES_DECODER.decode(meta_raw)
+            etag = _text_of(octets)
     except msgspec.MsgspecError as error:
         raise TierError(f"record metadata is damaged: {error}") from error
-    ref, etag = ObjectRef(bucket, key, namespace), _etag(etag_text, etag_hash)
+    ref = ObjectRef(bucket, key, namespace)
     length = HEADER_BYTES + meta_bytes + body_bytes
     return RecordSummary(ref, etag, number, body_bytes, validated_s, -(-length // UNIT_BYTES))
 
 
-def _decode_meta(raw: bytes, version: int) -> _NamespaceMeta:
-    """Parse the meta of a record. Raises msgspec.MsgspecError."""
+def _decode_meta(raw: bytes, version: int) -> tuple[str, str, str, ObjectMeta]:
+    """Return bucket, key, namespace and metadata. Raises msgspec.MsgspecError, IndexError, ValueError."""
+    if version == OCTETS_VERSION:
+        (bucket, key, namespace), octets, size, fields = _OCTETS_META_DECODER.decode(raw)
+        headers = _headers(list(map(_text_of, fields)))
+        return bucket, key, namespace, ObjectMeta(_text_of(octets), size, headers)
+    parts: _NamespaceMeta
     if version == FORMAT_VERSION:
-        return (*_META_DECODER.decode(raw), OWN)
-    meta: _NamespaceMeta = _NAMESPACE_META_DECODER.decode(raw)
-    return meta
+        parts = (*_META_DECODER.decode(raw), OWN)
+    else:
+        parts = _NAMESPACE_META_DECODER.decode(raw)
+    bucket, key, etag_text, etag_hash, size, texts, namespace = parts
+    return bucket, key, namespace, ObjectMeta(_etag(etag_text, etag_hash), size, _headers(texts))
+
+
+def _octets_of(text: str) -> bytes:
+    """Return the octets of a text. Raises UnicodeEncodeError for a text that was not decoded from octets."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text_of(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
 
 
 def body_hash(body: Body) -> int:
@@ -274,6 +304,6 @@ def _etag(text: str, hashed: bytes) -> str:
     return f'"{hashed.hex()}{text}"' if hashed else text
 
 
-def _headers(texts: list[int | str]) -> Headers:
+def _headers(texts: Sequence[int | str]) -> Headers:
     plain = [_COMMON_TEXTS[text] if isinstance(text, int) else text for text in texts]
     return tuple(zip(plain[::2], plain[1::2], strict=True))

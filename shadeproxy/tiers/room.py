@@ -1,4 +1,4 @@
-"""Room for a tier on its file system, judged alike by ``check``, ``serve`` and ``doctor``.
+"""Judges whether a file system has room for a tier, in the same way for ``check``, ``serve`` and ``doctor``.
 
 A capacity that the file system can never hold is a wrong setting. A capacity that it cannot hold now, because
 other files take the space, is no reason to refuse a start: the tier then holds less and warns.

@@ -1,11 +1,13 @@
 """One segment file: its bytes, and the state of each of its 4-KiB blocks.
 
-Bodies are written with pwrite, never through the mapping: a full medium then returns ENOSPC, where a store to
-a mapped page would kill the process with SIGBUS. Bodies are read through one shared read-only mapping. A
-write puts the body first and the header last; an erasure zeroes the header first. Before each of them the
-segment's catalogue is emptied. The store places records and counts the capacity. ``occupy``, ``vacate``,
-``cost`` and ``give_back`` only count and do no I/O; they belong to the store's thread. ``fill`` belongs to
-the recovery thread, before the segment is added to the space.
+Bodies are written with pwrite and not through the mapping. If the medium is full, pwrite returns ENOSPC; a
+store to a mapped page would kill the process with SIGBUS. Bodies are read through one shared read-only
+mapping. A write puts the body first and the header last; an erasure zeroes the header first. Before each of
+them the segment's catalogue is emptied.
+
+The store places records and counts the capacity. Its thread calls ``occupy``, ``vacate``, ``cost`` and
+``give_back``, which only count and do no I/O. The recovery thread calls ``fill``, before the segment is added
+to the space.
 """
 
 import contextlib
@@ -34,8 +36,8 @@ from shadeproxy.tiers.record import (
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""Address of a closed segment. mincore refuses it, and every address whole pages above it: none of them is
-aligned.
+"""Address of a closed segment. It is not aligned to a page, nor is any address whole pages above it, so
+mincore refuses all of them.
 """
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
@@ -282,7 +284,7 @@ class Segment:
             self._prepare()
 
     def flush(self) -> None:
-        """Flush every erasure so far to the medium. Raises OSError; then some of them may be lost."""
+        """Flush every erasure so far to the medium. Raises OSError; some of the erasures may then be lost."""
         if self.unflushed and self.descriptor >= 0:
             # Another thread may add an erasure during the flush; the next flush covers it.
             erased = self._erased
@@ -379,8 +381,8 @@ class Segment:
         self.catalogued = False
 
     def _write_rest(self, data: Body, offset: int, written: int) -> None:
-        """Write the rest of ``data`` after a short write: the medium is filling up, and the next call raises
-        the error.
+        """Write the rest of ``data`` after a short write. If the medium is full, the next call raises the
+        error.
         """
         view = memoryview(data)
         while written < len(data):

@@ -71,7 +71,8 @@ class Session:
         if left_out:
             _logger.warning("%s was not used by the latest start: every page is checked", self.directory)
         self._in_doubt = is_lost or left_out or self._cut_off
-        # A check proves what the medium holds, unless the page cache hides that an erasure was lost.
+        # When every record has been checked with the origin, the doubt ends. But the page cache may hide that
+        # an erasure was lost, and then it must not.
         self._doubt_ends = self._cut_off or (not is_lost and self.tombstones.doubt_ends)
         number = secrets.randbits(63) + 1
         try:
@@ -85,8 +86,8 @@ class Session:
             raise
         (self.directory / legacy_tombstones.NAME).unlink(missing_ok=True)
         if self._before is not None and self._before != self.tombstones.path:
-            # A later start may keep its tombstones at this path again. It would take an old file for the file
-            # of a later session.
+            # A later start may keep its tombstones at this path again. It would then take an old file for
+            # that of a later session.
             with suppress(OSError):
                 self._before.unlink()
 

@@ -18,7 +18,8 @@ from shadeproxy.tiers.location import address_of, number_of, unit_of
 from shadeproxy.tiers.record import LEAST_UNITS
 from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
-# Extents that one block of an ext4 extent tree describes. The blocks of the tree count against the disk too.
+# If an ext4 file lies in many pieces on the disk, a tree of blocks lists the pieces, and these blocks take
+# room too. One of them lists this many pieces.
 _EXTENTS_PER_BLOCK = 340
 _INLINE_EXTENTS = 4
 _SLACK_RANGES = 4096
@@ -53,8 +54,8 @@ class Space:
         return self.limit_bytes - self.claimed_bytes
 
     def overhead_bytes(self, segment: Segment) -> int:
-        """Return the bytes of the file system's own blocks for a segment file in as many pieces
-        as possible.
+        """Return the bytes that the file system needs to describe a segment file, if the file is in as many
+        pieces as possible.
         """
         blocks = min(segment.size_bytes, self._capacity_bytes) // BLOCK_BYTES
         extents = blocks // 2 + 1
@@ -77,13 +78,15 @@ class Space:
         self.used_bytes += self.overhead_bytes(segment)
 
     def pending_bytes_of(self, segment: Segment) -> int:
-        """Return the bytes that a pending segment counts as, at least what it will take once it is recovered.
-        Raises OSError.
+        """Return the bytes by which a pending segment counts: at least what it will take once it is
+        recovered. Raises OSError.
         """
         return segment.allocated_bytes + self.overhead_bytes(segment)
 
     def fitting(self, segment: Segment, units: Counts, lengths: Counts) -> int:
-        """Return how many of a segment's records, in order, the limit allows beside the recovered ones."""
+        """Return how many of a segment's records, in order, fit the limit beside the records that are
+        recovered already.
+        """
         room = (self.limit_bytes - self.used_bytes - self.overhead_bytes(segment)) // BLOCK_BYTES
         firsts, stops = units // UNITS_PER_BLOCK, -(-(units + lengths) // UNITS_PER_BLOCK)
         blocks = stops - firsts
@@ -120,7 +123,8 @@ class Space:
 
         ``to_block_end``: add the rest of the last block, unless the next record uses it.
         """
-        # Blocks that no neighbour can share. Their number alone decides most refusals, without a search.
+        # Count only blocks that no neighbour can share. If even these do not fit, refuse without a search:
+        # most refusals end here.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
         room_bytes = self._room_bytes
         if own_blocks * BLOCK_BYTES > room_bytes:
@@ -188,7 +192,7 @@ class Space:
             return units
         self._free.add(address + kept, units - kept)
         segment, unit = self.segments[number_of(address)], unit_of(address)
-        # The block in which the shorter record ends still counts for it.
+        # The block in which the shorter record ends is still in use.
         own_stop = -(-(unit + kept) // UNITS_PER_BLOCK) * UNITS_PER_BLOCK
         if own_stop < unit + units:
             blocks = segment.vacate(own_stop, unit + units - own_stop)

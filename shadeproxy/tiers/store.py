@@ -303,7 +303,7 @@ class SegmentStore(RecordReads):
         self._punch(self._space.trim())
         if self._space.empty_segments:
             return
-        # Create the next segment file before it is needed, because creating it may wait for the disk.
+        # Create the next segment file before it is needed: creating a file may wait for the disk.
         if not self._files.ready and not self._files.creating and self.segments < self.most_segments:
             self._files.creating = True
             self._try(self._files.create, self._files.new_number())

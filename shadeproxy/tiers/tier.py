@@ -44,8 +44,8 @@ class Tier(Protocol):
         ...
 
     def is_detached(self) -> bool:
-        """Return whether the directory was deleted or replaced since ``open`` (a short blocking call). The
-        pages stay readable while the tier is open, and are lost after that.
+        """Return whether the directory was deleted or replaced since ``open`` (a short blocking call). If so,
+        the pages stay readable while the tier is open, and are lost after that.
         """
         ...
 

@@ -197,9 +197,9 @@ class Tombstones:
         self.doubted = True
 
     def turn(self) -> int:
-        """Write new names into the other half from now on, if that half is empty. Return a token of the half
-        that gets no new names. When every record dropped so far is erased, pass the token to ``forget``,
-        after which it is not valid.
+        """Write new names into the other half from now on, if that half is empty. Return a token for the half
+        that gets no more names. When every record dropped so far is erased, pass the token to ``forget``,
+        once.
         """
         with self._lock:
             if not self._places[1 - self._half]:

@@ -1,6 +1,7 @@
 """The rows of owned pages: their pure parts, and their helpers with real servers."""
 
 import http.client
+import re
 import sys
 import threading
 import time
@@ -15,9 +16,10 @@ from shadeproxy_bench.counted_origin import PART_BYTES, Counts, counts_at
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.lockstep import Meeting, read_all, together
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.owned import hash_of, owned, rendezvous, until
+from shadeproxy_bench.owned import LEASE_S, hash_of, owned, rendezvous, until
 from shadeproxy_bench.requests import plain_requests
 from shadeproxy_bench.server import listening
+from shadeproxy_bench.suites import cluster_outage
 from shadeproxy_bench.suites.cluster_failures import Readers
 from shadeproxy_bench.suites.cluster_ratios import Ranks, play
 from shadeproxy_bench.suites.cluster_reads import cold, require_hits, warm
@@ -184,6 +186,18 @@ def test_failed_reads_are_counted_and_tried_again(source, make_fake):
         Readers([], [], tries=1).measured("")
 
 
+def test_checkpoints_that_fail_are_counted(source, make_fake, monkeypatch):
+    monkeypatch.setattr(cluster_outage, "_EVERY_S", 0.01)
+    monkeypatch.setattr(cluster_outage, "_TRIES", 1)
+    with cluster_outage.Writer(source) as writer:
+        until(lambda: writer.written > 1, "it writes")
+    assert (writer.failures, writer.written) == ([], counts_at(source.url).writes)
+    with cluster_outage.Writer(make_fake("closing")) as writer:
+        until(lambda: writer.failures, "a write fails")
+    assert writer.written == 0
+    assert writer.failures[0].startswith("/bench/8000000/00000000.bin: ")
+
+
 @needs_redis
 def test_a_cluster_runs_its_rows(two):
     pieces = [Piece(2000, number) for number in range(60)]
@@ -210,7 +224,7 @@ def test_ranks_read_through_their_nodes_and_hits_are_counted_at_the_origin(two):
 
 
 @needs_redis
-def test_a_killed_proxy_and_a_killed_engine_come_back(two, sender_to):
+def test_a_killed_proxy_and_a_killed_engine_come_back(two, sender_to, monkeypatch):
     piece = two.owned_by(1, [Piece(3000, number) for number in range(20)])[0]
     killed = sender_to(two.members[1].served)
     two.members[1].kill()
@@ -219,6 +233,7 @@ def test_a_killed_proxy_and_a_killed_engine_come_back(two, sender_to):
     assert sender_to(two.members[0].served).must("GET", piece.path) == bytes(piece.body())
     two.members[1].start()
     two.settle(two.members)
-    two.engine.kill()
-    two.engine.start()
-    two.settle(two.members)
+    monkeypatch.setattr(cluster_outage, "_EVERY_S", 0.3)
+    found = cluster_outage.outage(two, [piece], seconds=LEASE_S + 1)
+    assert (found.reads.ours, found.checkpoints.ours) == (0, 0)
+    assert re.search(r"answers 200: \d+, 503: \d+", found.checkpoints.note)

@@ -9,12 +9,14 @@ import pytest
 from shadeproxy_bench import clients, run
 from shadeproxy_bench.clients import Clients, Job
 from shadeproxy_bench.faults import BenchError, NotBuilt
+from shadeproxy_bench.load import ReaderLoad
 from shadeproxy_bench.objects import Piece, key_of
 from shadeproxy_bench.origin import Latency
 from shadeproxy_bench.plan import Scale
 from shadeproxy_bench.registry import SUITES
 from shadeproxy_bench.server import proxy
 from shadeproxy_bench.suites import scripts
+from shadeproxy_bench.suites.beside_jobs import Crowd, Hits, cost_us, hit_beside
 from shadeproxy_bench.suites.epochs import first_epoch, shuffled_epochs, worst_later_epoch
 from shadeproxy_bench.suites.knowledge import apply_scores, choose_victim, take_order
 from shadeproxy_bench.suites.misses import cold_reads
@@ -73,6 +75,20 @@ def test_tier_writes_are_compared():
 def test_scores_and_victims():
     assert apply_scores(samples=500, scores=100, rounds=2).ours > 0
     assert choose_victim(residents=2000, choices=3).ours > 0
+
+
+def test_hits_beside_jobs_follow_the_announced_orders():
+    hits = Hits([Piece(4000, number) for number in range(400)], 60_000, 1.0)
+    found = hit_beside(hits, jobs=3, rounds=1)
+    assert found.ours > 0
+    assert found.reference > 0
+
+
+def test_reads_beside_jobs_that_miss_are_noticed(servers):
+    ours, _ = servers
+    hits = Hits([Piece(4000, number) for number in range(400)], 400, 0.1)
+    with pytest.raises(BenchError, match=r"proxy: wanted hits, got {'"):
+        cost_us(Crowd(ours, hits.pieces, jobs=3), ReaderLoad(), hits)
     taken = take_order(samples=500, rounds=2)
     assert taken.ours > 0
     assert taken.note.startswith("the loop is held ")

@@ -254,11 +254,11 @@ class Standing:
         return self.now_s
 
 
-def slow(server, clock):
+def slow(server, clock, name="a"):
     """Return the beats of a node that rests for hours, unless it need not."""
-    facts = NodeFacts(node="a", weight=1.0)
+    facts = NodeFacts(node=name, weight=1.0)
     timing = Timing(lease_s=30_000.0)
-    return Heartbeat(Membership(facts, "a1", SEALS, timing), FakeLog(server), clock=clock)
+    return Heartbeat(Membership(facts, name + "1", SEALS, timing), FakeLog(server), clock=clock)
 
 
 async def test_a_node_opens_the_log_proposes_its_view_and_gets_its_lease_without_a_rest():
@@ -278,6 +278,24 @@ async def test_a_node_opens_the_log_proposes_its_view_and_gets_its_lease_without
     one.start()
     await until(lambda: whole([one]))
     await one.aclose()
+
+
+async def test_nodes_take_their_seats_in_a_restored_log_without_a_rest():
+    server, clock = Server(), Standing()
+    beats = [slow(server, clock, name) for name in "ab"]
+    for _ in range(12):
+        for one in beats:
+            await one.beat()
+            await one.beat()
+        clock.now_s += 9_000
+    assert whole(beats)
+    server.lose()
+    for one in beats:
+        one.start()
+    await until(lambda: whole(beats))
+    assert server.beats < 20
+    for one in beats:
+        await one.aclose()
 
 
 async def test_a_beat_is_due_when_the_node_may_open_the_log_and_early_if_the_last_one_failed():

@@ -1,53 +1,16 @@
 """One suite for every log: the one in memory, by which the protocol is tested, and that in Redis."""
 
 import asyncio
-import itertools
 import random
 
 import pytest
 import uvloop
 
-from shadeproxy.cluster.log import BEGINNING, NO_VIEW, Beat, NodeRecord, Seat, ViewId, digest_of
+from shadeproxy.cluster.log import BEGINNING, NO_VIEW, Beat, NodeRecord, ViewId, digest_of
 from shadeproxy.cluster.redis_log import RedisLog
 from shadeproxy.core.errors import ClusterUnavailable
-from tests.support.cluster_log import FakeLog, Server
+from tests.support.cluster_logs import FakeCluster, RedisCluster, opened, seats
 from tests.support.redis_server import redis_server
-
-NAMES = itertools.count()
-
-
-class FakeCluster:
-    """Logs in memory. ``lose`` and ``fail_over`` have the effects of a restart on the server."""
-
-    def __init__(self):
-        self.server = Server(itertools.count(1_800_000_000_000).__next__)
-
-    def connect(self):
-        return FakeLog(self.server)
-
-    def lose(self):
-        self.server.lose()
-
-    def fail_over(self):
-        self.server.fail_over()
-
-
-class RedisCluster:
-    """Logs in a real server, each test under another cluster's name."""
-
-    def __init__(self, redis):
-        self.redis = redis
-        self.name = f"test{next(NAMES)}"
-
-    def connect(self):
-        return RedisLog(self.redis.url, self.name, timeout_s=10)
-
-    def lose(self):
-        self.redis.command("FLUSHALL")
-
-    def fail_over(self):
-        # A replica that takes over has the data, and a run id of its own.
-        self.redis.command("HSET", f"sp:{{{self.name}}}:state", "run", "another")
 
 
 @pytest.fixture(params=["fake", "redis"])
@@ -60,20 +23,6 @@ async def log(cluster):
     log = cluster.connect()
     yield log
     await log.close()
-
-
-def seats(*nodes, away=()):
-    return [Seat(node, f"facts of {node}".encode(), node in away) for node in nodes]
-
-
-async def opened(log, *nodes):
-    """Open the log with a view of these nodes, which have beaten once; return the view's id."""
-    inc = (await log.beat(Beat("x", "b", None))).inc
-    await log.open(inc)
-    view = await log.propose(ViewId(inc, 0), seats(*nodes))
-    for node in nodes:
-        await log.beat(Beat(node, "b", view))
-    return view
 
 
 async def test_a_beat_is_told_the_time_of_the_server(log):
@@ -242,9 +191,11 @@ class Side:
         return seen.index(value)
 
     async def beat(self, node, boot, life, which):
-        answer = await self.log.beat(Beat(node, boot, self.view(life, which)))
+        kept = self.incs[max(life - 1, -len(self.incs))]
+        answer = await self.log.beat(Beat(node, boot, self.view(life, which), self.incs[life], kept))
         return (
-            self.place(self.incs, answer.inc), answer.closed, answer.token, answer.taken, answer.forgotten,
+            self.place(self.incs, answer.inc), answer.closed, answer.seat_kept,
+            answer.token, answer.taken, answer.forgotten,
             self.place(self.numbers, answer.view.number), answer.view.seats,
             self.place(self.numbers, answer.settled.number), answer.settled.seats,
             [(one.node, one.count, self.place(self.numbers, one.acked), one.retired, one.forgotten)
@@ -254,27 +205,35 @@ class Side:
     def view(self, life, which):
         return ViewId(self.incs[life], self.numbers[max(which, -len(self.numbers))])
 
-    async def do(self, act, *, node, boot, life, which, count, members):
+    async def propose(self, base, members, **kept):
+        view = await self.log.propose(base, members, **kept)
+        return view and self.place(self.numbers, view.number)
+
+    async def do(self, act, *, node, boot, life, which, count, members):  # noqa: PLR0911
         match act:
             case "beat":
                 return await self.beat(node, boot, life, which)
             case "open":
                 return await self.log.open(self.incs[life])
             case "propose":
-                view = await self.log.propose(self.view(life, which), members)
-                return view and self.place(self.numbers, view.number)
+                return await self.propose(self.view(life, which), members)
+            case "restore":
+                kept = self.incs[max(life - 1, -len(self.incs))]
+                return await self.propose(ViewId(self.incs[life], 0), members, kept=kept)
             case "retire":
                 return await self.log.retire(self.incs[life], node, count)
             case "forget":
                 return await self.log.forget(self.incs[life], node)
             case "fail over":
+                await asyncio.sleep(0.002)  # Numbers of views are milliseconds.
                 return self.cluster.fail_over()
 
 
 async def test_any_order_of_calls_gives_the_same_answers_as_the_rules_in_python(redis):
     draw = random.Random(5)
     acts = ["beat"] * 20 + ["open"] * 3 + ["propose"] * 4 + ["retire"] * 6 + ["forget", "fail over"]
-    granted = settled = 0
+    acts += ["restore"] * 3 + ["fail over"]
+    granted = settled = kept = 0
     for _ in range(20):
         real, fake = Side(RedisCluster(redis)), Side(FakeCluster())
         for _ in range(150):
@@ -289,11 +248,13 @@ async def test_any_order_of_calls_gives_the_same_answers_as_the_rules_in_python(
             }
             answer = await real.do(act, **call)
             assert answer == await fake.do(act, **call), (act, call)
-            granted += act == "beat" and answer[2] != ""
-            settled += act == "beat" and answer[5] == answer[7] > 1
+            granted += act == "beat" and answer[3] != ""
+            settled += act == "beat" and answer[6] == answer[8] > 1
+            kept += act == "beat" and answer[2]
         await real.log.close()
     assert granted > 30
     assert settled > 30
+    assert kept > 10
 
 
 async def test_events_come_in_order_from_every_stream(log):

@@ -105,6 +105,38 @@ class TakesAnyBoot(Server):
         return super().beat(beat)
 
 
+class RestoresNothing(Server):
+    """A fault: it is opened at once, without the view that is to be restored."""
+
+    def propose(self, base, seats, kept=""):
+        if kept:
+            return self.open(base.inc)
+        return super().propose(base, seats)
+
+
+class KeepsNoSeats(Server):
+    """A fault: it gives restored seats to any process."""
+
+    def propose(self, base, seats, kept=""):
+        made = super().propose(base, seats, kept)
+        if made and kept:
+            for node in self.nodes.values():
+                node.kept = ""
+        return made
+
+
+def judge_share_without_the_lease(self, answer, sent_s, now_s):
+    inc = self.inc
+    JUDGE_SHARE(self, answer, sent_s, now_s)
+    if answer.inc != inc:
+        self._kept = self._lease[0]
+
+
+def kept_though_unsettled(self):
+    seated = self.view is not None and self.node in self.view.seats
+    return self.view if seated and self.view.id.inc == self._kept else None
+
+
 def mine_by_the_view_alone(self, x, now_s):
     return self.leased(now_s) and self.view is not None and self.view.owner(x) == self.node
 
@@ -127,14 +159,14 @@ def distrusted_by_the_view(self, number):
     return bool(facts) and facts.distrust >= number
 
 
-TAKE_LEASE = Membership._take_lease
+TAKE_LEASE, JUDGE_SHARE = Membership._take_lease, Membership._judge_share
 MUTANTS = {  # "seed": the seed of a walk that finds the fault, tried first.
     "a read joins any flight": {"seed": 465, "world": {"check_joins": False}},
     "a fill gets the epoch of its end": {"seed": 998, "world": {"stamp_flights": False}},
     "a write is not checked again": {"seed": 451, "world": {"check_again": False}},
     "the log is opened at once": {
         "seed": 122,
-        "patch": [(Duties, "of_closed", lambda _, inc, __: [Open(inc)])],
+        "patch": [(Duties, "of_closed", lambda _, inc, *__: [Open(inc)])],
     },
     "a closed log grants": {"seed": 55, "world": {"server": Talks}},
     "a failover is not seen": {"seed": 1, "world": {"server": ForgetsItsRun}},
@@ -157,6 +189,16 @@ MUTANTS = {  # "seed": the seed of a walk that finds the fault, tried first.
         "seed": 1781,
         "patch": [(Membership, "is_distrusted", distrusted_by_the_view)],
     },
+    "a lapsed lease restores its view": {
+        "seed": 55,
+        "patch": [(Membership, "_judge_share", judge_share_without_the_lease)],
+    },
+    "an unsettled view is restored": {
+        "seed": 748,
+        "patch": [(Membership, "_kept_view", kept_though_unsettled)],
+    },
+    "a restored log has no view": {"seed": 332, "world": {"server": RestoresNothing}},
+    "a restored seat is not kept": {"seed": 81, "world": {"server": KeepsNoSeats, "clone": True}},
 }
 
 
@@ -178,6 +220,7 @@ def test_the_walks_come_to_acknowledged_writes_and_new_views():
     assert sum(world.removed for world in worlds) > 10
     assert sum(world.hits for world in worlds) > 300
     assert sum(world.settled for world in worlds) > 300
+    assert sum(world.restored for world in worlds) > 50
 
 
 @pytest.mark.parametrize("name", MUTANTS)

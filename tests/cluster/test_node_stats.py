@@ -10,6 +10,7 @@ from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.view import NodeFacts
 from tests.support.relaying import cluster, listening
 
+ANOTHER_SECRET = "NotOfCluster, cluster.secret or the clocks of both machines differ: give both the same"
 COUNTED = NodeStats(node="?", reads=12, hits=3, bytes=4096, lease_s=2.5, view=9)
 
 
@@ -91,7 +92,7 @@ async def test_a_node_of_another_secret_is_refused(tmp_path):
     async with cluster(tmp_path, "a", "b", secrets={"a": ("another secret",)}) as (a, b):
         tells(b, COUNTED)
         (found,) = await ask(a, *facts_of(b))
-    assert (found.problem, found.reads) == ("it refused the request: NotOfCluster", 0)
+    assert (found.problem, found.reads) == (f"it refused the request: {ANOTHER_SECRET}", 0)
 
 
 async def test_a_node_of_a_later_release_may_say_more(three):

@@ -338,6 +338,8 @@ def _heads() -> None:
             S0,
             keeps=keeps,
         )
+    latin_1 = '"v1-\udce9"'
+    simple("etag-latin1", "right", lambda a: well(a, S0, etag=latin_1), S0, keeps=True)
     simple("nothing", "error", lambda _: CLOSE)
     simple("nothing-reset", "error", lambda _: RESET)
     simple("half-a-head", "error", lambda _: b"HTTP/1.1 200 O" + CLOSE)

@@ -151,6 +151,28 @@ def passing(serve):
         yield proxy, running
 
 
+@pytest.mark.parametrize("name", ["head-latin1-in-value", "etag-latin1"])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_metadata_that_is_not_utf_8_is_cached(serve, name, workers):
+    with odd_origin() as running:
+        proxy = serve(
+            origin__endpoint=running.url,
+            origin__credentials="anonymous",
+            cache__page_size="64 KiB",
+            s3__workers=workers,
+        )
+        first, *others = [Got(proxy, "GET", name) for _ in range(4)]
+        for got in others:
+            assert got.judged(KINDS[name].bodies, _WHOLE) == "right"
+            assert got.fields["x-shade-cache"] == "ram"
+            assert (got.fields["etag"], got.fields.get("x-amz-meta-a")) == (
+                first.fields["etag"],
+                first.fields.get("x-amz-meta-a"),
+            )
+        assert len([asked for asked in running.asked if asked[1]]) == 1
+    assert not log_of(proxy, "tier failed")
+
+
 @pytest.mark.parametrize(
     "name",
     [

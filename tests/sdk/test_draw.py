@@ -47,6 +47,12 @@ def test_any_run_of_coverage_epochs_reads_every_sample(coverage_epochs, length):
         assert np.unique(run).size == 48
 
 
+def test_no_draws_need_no_correction():
+    order, correction = importance_order(skewed(48), 0, coverage_epochs=5, seed=3, epoch=1)
+    assert (order.size, order.dtype) == (0, np.uint32)
+    assert correction.tolist() == [1.0] * 48
+
+
 def test_draws_follow_their_chances():
     samples, length = 40, 200_000
     chances = skewed(samples)

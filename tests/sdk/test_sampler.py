@@ -184,6 +184,26 @@ def test_distinct_samples_leave_out_the_batch_that_drop_last_drops(make_job, pro
         assert sampler.distinct_samples == len(set(every))
 
 
+@pytest.mark.parametrize("mode", ["uniform", "importance", "shade", "reorder", "substitute"])
+def test_fewer_samples_than_ranks_make_empty_epochs_where_the_last_ones_are_dropped(make_job, proxy, mode):
+    proxy.resident = bytes([0x0F] * 5)
+    for rank in (0, 63):
+        job = make_job(rank=rank, world_size=64)
+        sampler = shade.ShadeSampler(job, mode, batch_size=4, drop_last=True)
+        assert (len(sampler), sampler.batches) == (0, 0)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            report_everything(job, seed=epoch)  # So that the later epochs are drawn by weights.
+            assert job.flush()
+            assert list(sampler) == []
+            assert sampler.order(epoch).dtype == np.uint32
+            assert sampler.weight_of([1, 2]).tolist() == [1.0, 1.0]
+        assert sampler.distinct_samples == 0
+        resumed = shade.ShadeSampler(job, mode, batch_size=4, drop_last=True)
+        resumed.load_state_dict(sampler.state_dict())
+        assert list(resumed) == []
+
+
 @pytest.mark.parametrize("mode", ["uniform", "importance", "shade"])
 def test_resumes_at_the_same_sample_and_goes_on_the_same(make_job, proxy, mode):
     proxy.resident = bytes([0x0F] * 5)

@@ -24,7 +24,7 @@ class Node:
     """The record of one node."""
 
     def __init__(self):
-        self.boot, self.token = "", 0
+        self.boot, self.token, self.kept = "", 0, ""
         self.count = self.acked = 0
         self.retired = self.forgotten = False
 
@@ -70,21 +70,10 @@ class Server:
             self.inc, self.inc_run, self.opened = f"inc{self.run}", self.run, False
         if not self.opened:
             return BeatAnswer(inc=self.inc, time_s=self.now_ms() / 1000, closed=True)
-        node, token, taken = self.nodes.get(beat.node), "", False
-        if node and node.forgotten and node.boot != beat.boot:
-            node.forgotten = False
-        if any(seat.node == beat.node for seat in self.view.seats):
-            if node.boot not in {beat.boot, ""} and not node.retired:
-                taken = True
-            else:
-                if not node.token or node.retired:
-                    self.tokens += 1
-                    node.token = self.tokens
-                self.beats += 1
-                node.boot, node.retired, node.count = beat.boot, False, self.beats
-                token = str(node.token)
-        if node and node.boot == beat.boot and beat.acked and beat.acked.inc == self.inc:
-            node.acked = max(node.acked, beat.acked.number)
+        node = self.nodes.get(beat.node)
+        if node and node.kept and not node.retired and beat.inc != self.inc:
+            return BeatAnswer(inc=self.inc, time_s=self.now_ms() / 1000, seat_kept=True)
+        token, taken = self.grant(node, beat)
         self.settle()
         return BeatAnswer(
             inc=self.inc,
@@ -100,6 +89,27 @@ class Server:
                 if name in self.need
             ),
         )
+
+    def grant(self, node, beat):
+        """Return the token that the beat gets, and whether another process has the lease."""
+        token, taken = "", False
+        if node and node.kept and not node.retired and beat.kept == node.kept:
+            node.boot, node.kept = beat.boot, ""
+        if node and node.forgotten and node.boot != beat.boot:
+            node.forgotten = False
+        if any(seat.node == beat.node for seat in self.view.seats):
+            if (node.kept or node.boot not in {beat.boot, ""}) and not node.retired:
+                taken = True
+            else:
+                if not node.token or node.retired:
+                    self.tokens += 1
+                    node.token = self.tokens
+                self.beats += 1
+                node.boot, node.retired, node.count, node.kept = beat.boot, False, self.beats, ""
+                token = str(node.token)
+        if node and node.boot == beat.boot and beat.acked and beat.acked.inc == self.inc:
+            node.acked = max(node.acked, beat.acked.number)
+        return token, taken
 
     def settle(self):
         needed = [self.nodes[name] for name in self.need]
@@ -123,7 +133,11 @@ class Server:
         self.settle()
         return True
 
-    def propose(self, base, seats):
+    def propose(self, base, seats, kept=""):
+        if kept:
+            if self.inc != base.inc or self.inc_run != self.run or self.opened:
+                return None
+            self.opened = True
         if not self.is_open(base.inc) or base.number != self.view.number:
             return None
         first, before = self.view is NO_VIEW, {seat.node for seat in self.view.seats}
@@ -135,6 +149,7 @@ class Server:
                 node = self.nodes.setdefault(seat.node, Node())
                 self.beats += 1
                 node.boot, node.token, node.count, node.retired = "", 0, self.beats, False
+                node.kept = kept
         if first:
             self.settled = self.view
         return ViewId(base.inc, self.view.number)
@@ -185,8 +200,8 @@ class FakeLog:
     async def retire(self, inc, node, count):
         return self._reach().retire(inc, node, count)
 
-    async def propose(self, base, seats):
-        return self._reach().propose(base, seats)
+    async def propose(self, base, seats, *, kept=""):
+        return self._reach().propose(base, seats, kept)
 
     async def forget(self, inc, node):
         self._reach().forget(inc, node)

@@ -44,7 +44,7 @@ class Cluster:
                 case Retire():
                     self.server.retire(call.inc, call.node, call.count)
                 case Propose():
-                    self.server.propose(call.base, call.seats)
+                    self.server.propose(*call)
         return calls
 
     def run(self, seconds, *nodes):

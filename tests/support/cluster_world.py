@@ -94,7 +94,7 @@ class World:
         self.ghosts = []
         self.to_log = []
         self.to_nodes = []
-        self.acknowledged = self.removed = self.hits = self.opened = self.settled = 0
+        self.acknowledged = self.removed = self.hits = self.restored = self.settled = 0
         self.last_settled = ("", 0)
         for at in range(len(NODES)):
             self.start(at)
@@ -154,7 +154,8 @@ class World:
             case Retire():
                 self.retire(message)
             case Propose():
-                self.server.propose(message.base, message.seats)
+                made = self.server.propose(*message)
+                self.restored += bool(made and message.kept)
             case (sent_s, beat):
                 answer = self.server.beat(beat)
                 if answer.closed and (answer.token or answer.view.number):

@@ -33,7 +33,8 @@ class FakeOrders:
 
     def outlooks(self) -> list[Outlook]:
         return [
-            Outlook(name, one.rate_per_s, len(one.coming) - one.position) for name, one in self.orders.items()
+            Outlook(name, one.rate_per_s, len(one.coming) - one.position, name)
+            for name, one in self.orders.items()
         ]
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> np.ndarray:

@@ -52,6 +52,11 @@ class Requests:
         """Ignore it."""
 
 
+def boot_of(node: str) -> str:
+    """Return the number of the start of a node in its facts."""
+    return f"{node}1"
+
+
 class Log:
     def debug(self, _event: str, **_fields: object) -> None:
         """Ignore it."""
@@ -228,7 +233,9 @@ async def cluster(
                     compiled=compiled,
                     send_bytes=send_bytes,
                 )
-                facts[name] = NodeFacts(node=name, weight=1.0, peer=f"127.0.0.1:{node.peer_port}")
+                facts[name] = NodeFacts(
+                    node=name, weight=1.0, peer=f"127.0.0.1:{node.peer_port}", boot=boot_of(name)
+                )
                 nodes.append(node)
             yield nodes
             asked = [peer for node in nodes for peer in node.peers._peers.values()]
@@ -287,7 +294,7 @@ async def _start(
     )
     peer_handler = PeerHandler(
         engine,
-        PeerAuthenticator(name, CLUSTER, secrets, clock=clock),
+        PeerAuthenticator(name, CLUSTER, secrets, clock=clock, boot=boot_of(name)),
         ownership=view,
         begins=engine,
         interim_every_s=interim_every_s,

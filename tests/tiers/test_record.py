@@ -1,6 +1,7 @@
 """The record format is frozen: every release must read the records of each format version that it knows."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from shadeproxy.tiers.record import (
     FORMAT_VERSION,
     HEADER_BYTES,
     NAMESPACE_VERSION,
+    OCTETS_VERSION,
     encode_meta,
     pack_header,
     read_facts,
@@ -42,6 +44,13 @@ GOLDEN_NAMESPACED = (
     "fddc625c55e85595a05821417c137db797a5747261696eaf696d616765732fc3a920312e706e67a32d3132c410012345"
     "6789abcdef0123456789abcdefcf0000000218711a0096012300bd5475652c203031204a756c20323032352031303a30"
     "303a303020474d54a3782d79a17aa67465616d2d61"
+)
+
+GOLDEN_OCTETS = (
+    "53685067030078008877665544332211e803000c000000000500000002000000070000000000000000001068ec18da41"
+    "fddc625c55e8559547fb19132d40f8969493a5747261696eaf696d616765732fc3a920312e706e67a0c4252230313233"
+    "343536373839616263646566303132333435363738396162636465662d313222cf0000000218711a0094c40c436f6e74"
+    "656e742d54797065c409696d6167652f706e67c40d782d616d7a2d6d6574612d6279c40452656ee9"
 )
 
 
@@ -77,6 +86,28 @@ def test_a_proxy_that_knows_no_namespaces_takes_no_record_of_one(monkeypatch):
             read(pack(NAMESPACED), store_id=STORE, address=ADDRESS)
 
 
+LATIN_1 = HEADER._replace(
+    meta=replace(HEADER.meta, headers=(("Content-Type", "image/png"), ("x-amz-meta-by", "Ren\udce9")))
+)
+
+
+def test_golden_record_of_metadata_that_is_not_utf_8():
+    raw = pack(LATIN_1)
+    assert raw.hex() == GOLDEN_OCTETS, "format changed: bump OCTETS_VERSION (and this test)"
+    assert int.from_bytes(raw[4:6], "little") == OCTETS_VERSION == 3
+    assert unpack_header(raw, store_id=STORE, address=ADDRESS)[0] == LATIN_1
+    facts = read_facts(raw, store_id=STORE, address=ADDRESS)
+    assert (facts.ref, facts.etag) == (LATIN_1.page.ref, LATIN_1.meta.etag)
+
+
+def test_a_proxy_that_knows_only_utf_8_takes_no_other_record(monkeypatch):
+    """An earlier release knows versions 1 and 2 only."""
+    monkeypatch.setattr(record, "_VERSIONS", (FORMAT_VERSION, NAMESPACE_VERSION))
+    for read in (unpack_header, read_facts):
+        with pytest.raises(TierError, match="another place, store or format"):
+            read(pack(LATIN_1), store_id=STORE, address=ADDRESS)
+
+
 def test_round_trip_and_layout():
     raw = pack() + b"hello"
     header, layout = unpack_header(raw, store_id=STORE, address=ADDRESS)
@@ -86,6 +117,7 @@ def test_round_trip_and_layout():
 
 
 _text = st.text(st.characters(codec="utf-8"), max_size=40)
+_octets = st.binary(max_size=40).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
 
 
 _meta = st.builds(
@@ -100,6 +132,19 @@ _meta = st.builds(
 def test_any_page_survives(ref, meta, number, validated_s):
     header = RecordHeader(Page(ref, meta.etag, number), meta, 0, validated_s)
     assert unpack_header(pack(header, b""), store_id=STORE, address=ADDRESS)[0] == header
+
+
+@given(
+    st.lists(st.tuples(_octets, _octets), max_size=5).map(tuple),
+    _octets,
+)
+def test_metadata_that_is_not_utf_8_survives(headers, etag):
+    meta = ObjectMeta(etag, 5, headers)
+    header = RecordHeader(Page(ObjectRef("b", "k", "team"), etag, 2), meta, 0, 0.0)
+    raw = pack(header, b"")
+    assert unpack_header(raw, store_id=STORE, address=ADDRESS)[0] == header
+    facts = read_facts(raw, store_id=STORE, address=ADDRESS)
+    assert (facts.ref, facts.etag) == (header.page.ref, etag)
 
 
 @pytest.mark.parametrize("etag", ['"abc"', '"0123456789ABCDEF0123456789abcdef"', 'W/"x"', "", '"' + "a" * 32])

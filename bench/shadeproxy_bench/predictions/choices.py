@@ -14,8 +14,8 @@ from shadeproxy.plan.prices import CachePrices, Instance, OriginPrices, Prices, 
 from shadeproxy_bench.predictions.runs import SAMPLE_BYTES, SAMPLES, Found, Point
 
 PRICES = Prices(
-    # Machines, by the number of workers for which they have processors. Bigger machines and a cache cost more
-    # than the time that they save, so the cheapest run is slow.
+    # Each machine is named by the number of workers for which it has processors. Bigger machines and a cache
+    # cost more than the time that they save. So the cheapest run is a slow one.
     instances={"4": Instance(per_hour=0.5), "8": Instance(per_hour=1.5), "16": Instance(per_hour=4.0)},
     date="made up: 10 $ an hour for a cache of all the data",
     origin=OriginPrices(per_1000_requests=0.0004, per_gib=0.01),

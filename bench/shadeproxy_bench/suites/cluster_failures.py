@@ -4,8 +4,11 @@ import http.client
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import cache, partial
+from itertools import cycle
 from typing import NamedTuple, Self
 
 from shadeproxy_bench.faults import BenchError
@@ -16,6 +19,7 @@ from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.suites.cluster_reads import between, cost, warm
+from shadeproxy_bench.suites.cluster_writes import Sender
 
 _SIZE_BYTES = 20_000
 _PAUSE_S = 0.005
@@ -99,8 +103,9 @@ class Readers:
 def engine_lost(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, outages: int, seconds: float
 ) -> EngineLost:
-    """Kill the Redis server again and again. Return the failed reads; how much slower hits of a data set in
-    use are while the server is gone; and the seconds from its restart until all nodes have a lease again.
+    """Kill the Redis server again and again. Return three things: the failed reads, how much slower hits of a
+    data set in use are while the server is gone, and the seconds from its restart until all nodes have a
+    lease again.
     """
     member, other = cluster.members[0], cluster.members[1]
     own = cluster.owned_by(0, pieces)
@@ -127,6 +132,40 @@ def engine_lost(
     )
 
 
+def engine_restarted(cluster: Owned, pieces: Sequence[Piece], *, restarts: int) -> Measured:
+    """Kill the Redis server and start it again at once, again and again, while a writer writes ``pieces``
+    through a node that does not own them. Return the seconds from a restart until all nodes have a lease of
+    the new server.
+    """
+    near, back, answers = cluster.members[0], list[float](), Counter[int]()
+    over = threading.Event()
+
+    def write() -> None:
+        with closing(Sender(near.served)) as sender:
+            for piece in cycle(pieces):
+                answers[sender.send("PUT", piece.path, bytes(piece.body()))[0]] += 1
+                if over.wait(_PAUSE_S):
+                    return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(restarts):
+            time.sleep(LEASE_S)
+            before = near.get("/v1/cluster")["view"]
+            cluster.engine.kill()
+            cluster.engine.start()
+            began = time.monotonic()
+            until(partial(_has_newer_view, cluster, before), "the view is a new one")
+            cluster.settle(cluster.members)
+            back.append(time.monotonic() - began)
+    finally:
+        over.set()
+        writer.join()
+    refused = {status: number for status, number in answers.items() if status != http.client.OK}
+    return measured(back, note=f"{answers.total()} writes meanwhile; not answered 200: {refused or 'none'}")
+
+
 def owner_lost(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measured:
     """Kill an owner again and again; return the reads that failed at the other nodes."""
     *others, owner = cluster.members
@@ -141,16 +180,21 @@ def owner_lost(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measur
     return readers.measured(f"kills: {kills}; {_TRIES} tries a read at most")
 
 
-def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
-    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run."""
+def cached_pieces(scale: Scale, cluster: Owned) -> list[Piece]:
+    """Register a data set, let each owner cache its objects of it, and return the objects."""
+    found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
+    register_everywhere([member.served for member in cluster.members], found, "job")
+    for member in cluster.members:
+        warm(member.served, found)
+    return found
 
-    @cache
-    def pieces() -> list[Piece]:
-        found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
-        register_everywhere([member.served for member in cluster().members], found, "job")
-        for member in cluster().members:
-            warm(member.served, found)
-        return found
+
+def rows(
+    scale: Scale, cluster: Callable[[], Owned], pieces: Callable[[], Sequence[Piece]]
+) -> Iterator[Planned]:
+    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run. ``pieces``:
+    objects of a data set in use that their owners have cached.
+    """
 
     @cache
     def found() -> EngineLost:
@@ -182,6 +226,14 @@ def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
         lambda: found().back,
     )
     yield Planned(
+        "owned: back after the restart of the engine within a lease",
+        "s",
+        Target(_BACK_S, at_least=False, of="ours"),
+        "from the first answer of the empty Redis, which was killed and started at once, until all nodes have"
+        " one settled view of it and a lease; a writer through a node that is not the owner goes on",
+        lambda: engine_restarted(cluster(), cluster().owned_by(1, pieces())[:50], restarts=scale.pick(10, 2)),
+    )
+    yield Planned(
         "owned: reads that fail while an owner is killed and started",
         "reads",
         none,
@@ -209,6 +261,10 @@ def _fault(link: http.client.HTTPConnection, piece: Piece) -> str:
 
 def _no_lease(cluster: Owned) -> bool:
     return all(member.get("/v1/cluster")["lease_s"] == 0 for member in cluster.members)
+
+
+def _has_newer_view(cluster: Owned, number: int) -> bool:
+    return all(member.get("/v1/cluster")["settled"] > number for member in cluster.members)
 
 
 def _is_away(member: Member, node: str) -> bool:

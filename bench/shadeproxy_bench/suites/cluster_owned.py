@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 
+from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.owned import Owned, owned
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.suites import (
     cluster_failures,
+    cluster_outage,
     cluster_ratios,
     cluster_reads,
     cluster_shares,
@@ -31,8 +33,13 @@ def rows(scale: Scale) -> Iterator[Planned]:
         def cluster() -> Owned:
             return opened.enter_context(owned(_NODES, ram_bytes=_RAM_BYTES, latency_s=_LATENCY_S))
 
+        @cache
+        def pieces() -> list[Piece]:
+            return cluster_failures.cached_pieces(scale, cluster())
+
         yield from cluster_reads.rows(scale, cluster)
         yield from cluster_writes.rows(scale, cluster)
-        yield from cluster_failures.rows(scale, cluster)
+        yield from cluster_failures.rows(scale, cluster, pieces)
+        yield from cluster_outage.rows(scale, cluster, pieces)
     yield from cluster_ratios.rows(scale)
     yield from cluster_shares.rows(scale)

@@ -1,7 +1,7 @@
 """CPU of reads in a cluster whose pages have owners, and origin reads of objects that all nodes ask for.
 
-CPU is counted for each process alone. Between rounds the same reads are measured twice. The spread of the
-ratio of these two is the A/A spread, below which no difference counts.
+CPU is counted for each process alone. Between rounds, the same reads are measured twice. The ratio of these
+two measurements should be 1; its spread is the A/A spread, below which no difference counts.
 """
 
 import statistics
@@ -73,8 +73,9 @@ def warm(server: Served, pieces: Sequence[Piece]) -> None:
 def relayed(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, rounds: int, seconds: float
 ) -> tuple[Measured, Measured]:
-    """Return the CPU of the asked node for a relayed read, and the CPU of the owner for it beside a hit asked
-    at the owner itself. ``pieces`` belong to member 1, and are asked at member 0.
+    """Return two costs. The first is the CPU that the asked node takes for a relayed read. The second is the
+    CPU that the owner takes for it, beside a hit that is requested from the owner itself. ``pieces`` belong
+    to member 1, and are requested from member 0.
     """
     near, owner = (member.served for member in cluster.members[:2])
     warm(near, pieces)

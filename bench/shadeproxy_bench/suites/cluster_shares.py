@@ -73,8 +73,8 @@ def moves(*, hashes: int, most: int) -> tuple[Measured, Measured]:
 
 
 def read_again(cluster: Owned, member: Member, pieces: Sequence[Piece]) -> Measured:
-    """Read all of a restarted member's share through another member. Return the per cent of it that the
-    origin sends once more.
+    """Read all of a restarted member's share through another member. Return the per cent of these bytes that
+    the origin sends once more.
     """
     share = cluster.owned_by(cluster.members.index(member), pieces)
     before = cluster.counts()
@@ -85,7 +85,9 @@ def read_again(cluster: Owned, member: Member, pieces: Sequence[Piece]) -> Measu
 
 
 def restarted(cluster: Owned, pieces: Sequence[Piece], *, kill: bool) -> Measured:
-    """Restart the last of the first members, and return ``read_again`` of it."""
+    """Restart one member, the last of those that run from the start, and return the result of ``read_again``
+    for it.
+    """
     member = cluster.members[_NODES - 1]
     if kill:
         member.kill()

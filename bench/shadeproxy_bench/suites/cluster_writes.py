@@ -115,7 +115,7 @@ def upload_rate(server: Served, number: int) -> float:
 
 
 def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Measured:
-    """Return MB/s of a multipart upload at member 0, where member 1 owns the object, and direct.
+    """Return MB/s of a multipart upload at member 0 of an object of member 1, and MB/s direct to the origin.
 
     The note has what bounds both: the same upload through ``other``, a proxy without a cluster, in the same
     rounds, and the processor time of each process.
@@ -125,7 +125,8 @@ def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Mea
     rates: tuple[list[float], list[float], list[float]] = ([], [], [])
     spent: list[list[float]] = []
     for server in (far, other):
-        upload_rate(server, number)  # It opens the connections to the origin and to the owner.
+        # This upload is not measured. It opens the connections to the origin and to the owner.
+        upload_rate(server, number)
     for _ in range(rounds):
         for server, found in zip((cluster.source, far, other), rates, strict=True):
             before = [cpu_s(pid) for pid in pids]
@@ -133,7 +134,7 @@ def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Mea
             if server is far:
                 spent.append([cpu_s(pid) - began for pid, began in zip(pids, before, strict=True)])
     direct, ours, others = rates
-    # The proxies and the origin are children of this process, whose figure has theirs.
+    # The proxies and the origin are children of this process, so its figure includes theirs.
     asked, owners, origin, all_of_them = (
         1000 * statistics.mean(times) / (_LONG_BYTES / 1e6) for times in zip(*spent, strict=True)
     )

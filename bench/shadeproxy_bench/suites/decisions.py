@@ -52,7 +52,7 @@ class _Unwritten(SegmentStore):
 
 
 class _Beside(AtOnce):
-    """Works at once, and measures how long that takes."""
+    """Runs work at once that the proxy would run off the event loop, and measures how long it takes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -72,8 +72,8 @@ def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measur
     loop.
 
     Objects are read at random, so some of the pages have been read before. The proxy makes tables of learnt
-    rates off the event loop, so their time is not counted. ``mixed``: lognormal sizes, otherwise all of one
-    size.
+    rates off the event loop, so the time for making them is not counted. ``mixed``: lognormal sizes,
+    otherwise all of one size.
     """
     random, beside = np.random.default_rng(0), _Beside()
     lengths = lognormal(random, _OBJECTS, _MEAN_BYTES, 1.0) if mixed else np.full(_OBJECTS, _MEAN_BYTES)

@@ -64,7 +64,9 @@ def first_epoch(rounds: Rounds) -> Measured:
 
 
 def worst_later_epoch(rounds: Rounds) -> Measured:
-    """Return the worst epoch after the first: its median against the direct epoch before it is the worst."""
+    """Return the worst epoch after the first: the one with the worst median of its time, compared with the
+    direct epoch before it.
+    """
     later = [
         (
             measured([epochs[number][0] for epochs in rounds], [epochs[number][1] for epochs in rounds]),
@@ -84,7 +86,7 @@ def _of(judge: Callable[[Rounds], Measured], run: Callable[[], Rounds]) -> Measu
 
 def epochs(scale: Scale) -> Iterator[Planned]:
     """Yield both rows, with a constant and with a varying latency of the origin. With a constant latency,
-    readers that once wait for the same moment do so again in each batch.
+    readers that have once waited at the same moment do so again in each batch.
     """
     objects = scale.pick(2000, 500)
     for sigma, varies, tells in (

@@ -76,8 +76,8 @@ def compare(
     from other ``sources`` (values of x-shade-cache) than these.
     """
     for reference in references:
-        _check(reference, _plain(pieces, reference))
-    _warm(ours, pieces, sources, signed=signed)
+        check(reference, _plain(pieces, reference))
+    warm(ours, pieces, sources, signed=signed)
     piloting, pilot_s = pilot or (load, seconds)
     costs = {
         one: cpu_us(one, piloting, _plain(pieces, one), seconds=pilot_s)
@@ -88,13 +88,13 @@ def compare(
     def reference_side() -> float:
         requests = _plain(pieces, best)
         cost = cpu_us(best, load, requests, seconds=seconds)
-        _check(best, _sample(requests))
+        check(best, _sample(requests))
         return cost
 
     def our_side() -> float:
         requests = _requests(pieces, ours, signed=signed, distinct=distinct)
         cost = cpu_us(ours, load, requests, seconds=seconds)
-        _check(ours, _sample(requests), sources)
+        check(ours, _sample(requests), sources)
         return cost
 
     found = alternate(our_side, reference_side, rounds=rounds)
@@ -174,14 +174,14 @@ def _sample(requests: Requests) -> Requests:
     return requests[:: max(1, len(requests) // _SAMPLE)]
 
 
-def _warm(server: Served, pieces: Sequence[Piece], sources: Collection[str], *, signed: bool) -> None:
+def warm(server: Served, pieces: Sequence[Piece], sources: Collection[str], *, signed: bool) -> None:
     """Read until all answers come from ``sources``. Several passes may be needed, because pages are written
     after they are read.
     """
     whole = [Piece(size, number) for size, number in sorted({piece[:2] for piece in pieces})]
     for turn in range(_MOST_PASSES):
         requests = _requests(whole, server, signed=signed, distinct=len(whole))
-        seen = _check(server, requests, connections=CONNECTIONS if turn else _FEW)
+        seen = check(server, requests, connections=CONNECTIONS if turn else _FEW)
         if seen <= set(sources):
             return
         time.sleep(_SETTLE_S)
@@ -190,7 +190,7 @@ def _warm(server: Served, pieces: Sequence[Piece], sources: Collection[str], *, 
     )
 
 
-def _check(
+def check(
     server: Served,
     requests: Requests,
     sources: Collection[str] | None = None,

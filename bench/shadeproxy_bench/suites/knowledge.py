@@ -26,7 +26,9 @@ from shadeproxy.tiers.tier import Tier
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
+from shadeproxy_bench.suites.beside_jobs import Hits, hit_beside
 from shadeproxy_bench.suites.decisions import decide
+from shadeproxy_bench.suites.hits import middle_objects, small_objects
 from shadeproxy_bench.suites.many_jobs import Shape, read_beside
 
 _JOB = "bench"
@@ -113,8 +115,8 @@ class _Books:
 
 
 def choose_victim(*, residents: int, choices: int) -> Measured:
-    """Return microseconds to find a victim for a new page when all pages are scored: sample, weights,
-    ranks.
+    """Return the microseconds that it takes to find a victim for a new page, if all pages have scores. This
+    draws a sample, looks up the weights of its pages, and ranks them.
     """
     hints = scored_job(residents + 1)
     table = Residents(1)
@@ -199,6 +201,19 @@ def knowledge(scale: Scale) -> Iterator[Planned]:
                 shape=shape,
                 rounds=scale.pick(200, 40),
             ),
+            ratio_is="ours / reference",
+        )
+    for size, pieces, most in (
+        ("4 KB", small_objects(scale), 150_000),
+        ("100 KB", middle_objects(scale), 60_000),
+    ):
+        yield Planned(
+            f"RAM hit beside 100 jobs, {size}, orders and scores",
+            "us CPU/request",
+            Target(1.2, at_least=False),
+            "the whole proxy over HTTP, beside the same with one job, in turn: the jobs share"
+            f" {len(pieces)} cached objects, and each reads its announced order; user + system time",
+            partial(hit_beside, Hits(pieces, most, 1.0), jobs=100, rounds=scale.rounds),
             ratio_is="ours / reference",
         )
     for policy in ("default", "lru"):

@@ -22,7 +22,7 @@ from shadeproxy_bench.rounds import measured
 
 _ROUND, _MISSES, _RANKED = 256, 16, 1024
 _NOW_S = 1.0
-_WARM_ROUNDS = 60  # Until shared columns of 100,000 samples are in use.
+_WARM_ROUNDS = 60  # So many rounds pass until the shared columns of 100,000 samples are in use.
 _PAGE = np.zeros(1, np.uint32)
 
 

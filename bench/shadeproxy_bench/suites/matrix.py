@@ -238,8 +238,8 @@ def matrix(scale: Scale) -> Iterator[Planned]:
 
 
 def _seconds(size: str, behind: Behind, *, quick: bool) -> float:
-    """Return the length of a window: longer for big objects, shorter on RGW, where 256 bodies of 64 MB begin
-    late.
+    """Return the length of a window: longer for big objects, and shorter on RGW, where 256 bodies of 64 MB
+    begin late.
 
     With these lengths all cells together take about 20 minutes; those on RGW take 6 of them.
     """

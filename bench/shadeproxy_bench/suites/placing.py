@@ -69,7 +69,7 @@ def placed_and_bound(alone: Groups, devices: Sequence[Device]) -> tuple[float, f
 
 
 def near(alone: Groups, tiers: Sequence[Device]) -> Measured:
-    """Return the makespan over the bound for the samples one by one."""
+    """Return the makespan divided by its lower bound, if each sample is placed by itself."""
     devices = [*tiers, ORIGIN]
     makespan, bound, groups = placed_and_bound(alone, devices)
     others = {"cascade": cascade(groups, devices), "largest first": largest_first(groups, devices)}

@@ -81,7 +81,9 @@ class _Turn:
 
 
 def write_cost(*, writes: int, rounds: int, capacity_bytes: int = _CAPACITY_BYTES) -> Measured:
-    """Measure microseconds of CPU per write of both, in turn, after twice the capacity has been written."""
+    """Measure the microseconds of CPU for one write, of SegmentStore and diskcache in turn. Both are full:
+    twice the capacity has been written before.
+    """
     bodies = [random.Random(seed).randbytes(_BODY_BYTES) for seed in range(16)]
     with workplace(on_disk=True) as work:
         segments = SegmentWriter(work / "segments", capacity_bytes)

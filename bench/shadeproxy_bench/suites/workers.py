@@ -69,7 +69,9 @@ Ask = Callable[[Served], Asked]
 
 
 class Cost(NamedTuple):
-    """One round: us of CPU a request, of all processes and of the coordinator, and requests a second."""
+    """The cost in one round. ``total_us``: microseconds of CPU for one request, in all processes.
+    ``coordinator_us``: the coordinator's part of it. ``rate``: requests a second.
+    """
 
     total_us: float
     coordinator_us: float
@@ -240,8 +242,8 @@ def measure_processes(scale: Scale, processes: int, work: Work) -> Found:
 
 
 def _asks_of(work: Work, sides: Sides, servers: Iterable[Served]) -> tuple[Ask, Ask]:
-    """Return the Ask of rounds that count, and of those that warm. While workers start, the coordinator
-    alone may have more to do than it can store.
+    """Return the Ask of rounds that count, and of those that warm. While workers start, the coordinator is
+    alone, and may get more misses than it can store.
     """
     load, connections = best_load(threads=sides.threads), sides.connections
     if work.kind == "miss":

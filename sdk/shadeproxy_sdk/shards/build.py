@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shadeproxy_sdk.transfer import ListedObject
 
 Places = NDArray[np.int64]
-"""Offset and length of each sample of one shard, in bytes: (n, 2)."""
+"""Offset and length in bytes of each sample of one shard, of shape (n, 2)."""
 
 
 def choose_shards(

@@ -123,8 +123,8 @@ class OriginFailure(msgspec.Struct):
 
 
 class OriginHealthSummary(msgspec.Struct):
-    """The origin as the last requests found it. ``answering``: a refusal is an answer; null before the first
-    request ended. ``probes``: requests that the proxy sent only to learn this.
+    """The origin as the last requests found it. ``answering``: whether it answers, be it with a refusal; null
+    before the first request ended. ``probes``: requests that the proxy sent only to learn this.
     """
 
     answering: bool | None

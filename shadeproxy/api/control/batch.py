@@ -24,7 +24,7 @@ from shadeproxy.hints.datasets import Sample
 _log = structlog.get_logger("shadeproxy.control")
 
 _LOOK_AHEAD = 512
-"""Number of items after the current one that are searched for cold items: those that are not resident."""
+"""Number of items after the current one among which cold items (not resident) are looked for."""
 
 _LOOK_FOR_CALLER_S = 0.2
 
@@ -133,8 +133,8 @@ class _Answer:
                 if not self._ended:
                     await self._news.wait()
             else:
-                # Other calls have taken the whole budget. Fetch one item outside of the budget, so that this
-                # call makes progress.
+                # Other calls have taken the whole budget. Fetch one item outside of it, so that this call
+                # makes progress.
                 await self._send_at_its_turn(cold.popleft())
             if self._frames.full:
                 await self._frames.flush()
@@ -193,7 +193,7 @@ class _Answer:
         if outcome is None:
             await self._frames.flush()
             # The fetches that start here run only once this task waits. So the current item, which is read
-            # next, asks the origin before them.
+            # next, is requested from the origin before them.
             self._look_ahead()
             await self._stream(index)
         elif isinstance(outcome, FetchedPiece):

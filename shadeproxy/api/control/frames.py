@@ -38,7 +38,7 @@ SOURCE_NUMBERS = {
 # Number of bytes to gather before a write, so that its cost per byte is small. A kernel buffer has about
 # 200 KiB.
 _GROUP_BYTES = 512 * 1024
-# A frame has two buffers, and the kernel takes at most 1,024 buffers in a call.
+# A frame has two buffers, and the kernel takes at most 1,024 buffers in one call.
 _GROUP_FRAMES = 256
 
 # A transport that holds no more than these bytes accepts more without waiting.

@@ -2,11 +2,10 @@
 
 If a token is configured, every call but the probes and the dashboard's empty page needs it: as
 ``Authorization: Bearer``, or as the password of ``Authorization: Basic``, so that a browser can show an
-answer. Without a token the listener is on
-loopback only (the configuration enforces that). Then no web page may reach it through the user's browser:
-calls must use an address or a known name, which prevents DNS rebinding. Calls that change something are
-refused if they come from a page of another origin. Web pages cannot reach a Unix socket, so the name is not
-checked there; the token is.
+answer. Without a token the listener is on loopback only (the configuration enforces that). Then no web page
+may reach it through the user's browser: calls must name an IP address or a known host, which prevents DNS
+rebinding. Calls that change something are refused if they come from a page of another origin. Web pages
+cannot reach a Unix socket, so only the token is checked there, not the host.
 """
 
 import base64

@@ -49,7 +49,7 @@ _PAD, _NO_HEADER = bytes(7), bytes(64)
 MOST_RECORDS = 1 << 17
 """Most records of one answer, 14 MiB. An item has a record for each of its pages, and pages may be small."""
 
-# A record can name 65,536 files, and one item may add as many files as it has pages.
+# The files of an answer are numbered with 16 bits, and one item may add as many files as it has pages.
 _MOST_FILES = 1 << 15
 _ITEMS_A_TURN = 64
 _IDS_A_TURN = 1024

@@ -1,7 +1,7 @@
 """Finds the namespace of the buckets that a call names.
 
-Law: a call uses the proxy's own namespace unless it names another. The name of a namespace in which no
-configured client reads is an error; it never means the proxy's own namespace.
+Law: a call uses the proxy's own namespace unless it names another. A name is an error if no configured client
+reads in a namespace of that name. It never means the proxy's own namespace instead.
 """
 
 from shadeproxy.api.control.context import ControlContext

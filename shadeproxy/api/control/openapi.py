@@ -54,7 +54,9 @@ _TAGS = {
     "operations": "cache",
     "cluster": "cluster",
 }
-"""Tag of a call, by the first segment of its path after /v1. Others are calls about the proxy itself."""
+"""Tag of a call, by the first segment of its path after /v1. A call with another segment is about the proxy
+itself.
+"""
 
 
 def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:

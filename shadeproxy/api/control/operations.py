@@ -25,7 +25,9 @@ async def warm(context: ControlContext, request: web.Request) -> web.Response:
 
 
 async def purge(context: ControlContext, request: web.Request) -> web.Response:
-    """Answer a short purge with its counts, and a longer one as an operation."""
+    """Purge a prefix. Answer with the counts if it ends soon; otherwise answer with the long operation that
+    goes on.
+    """
     wanted = await read_json(request, PurgeRequest)
     place = read_place(context, wanted)
     operation = context.operations.start(context.admin.purging(place, dry_run=wanted.dry_run))

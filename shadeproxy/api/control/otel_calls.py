@@ -34,7 +34,8 @@ def span_calls(tracer: OtelTracer) -> Middleware:
         try:
             response = await handler(request)
         except BaseException:
-            # Errors are answers by now, so this is the end of a call whose caller is gone.
+            # Errors were turned into answers before, so this exception means that the caller of a call is
+            # gone.
             called.note({CANCELLED: True})
             called.end()
             raise

@@ -1,7 +1,7 @@
 """``GET /v1/datasets/{dataset}/owners``: the proxy that caches each sample; see docs/protocol.md.
 
-Law: an answer is a hint. A proxy also answers for samples that others cache, by relay, so a client that
-does not call the owner only loses time.
+Law: an answer is a hint. A proxy also answers for samples that others cache, by relaying the read. So a
+client that does not call the owner only loses time.
 """
 
 import msgspec
@@ -62,9 +62,9 @@ def _encode(dataset: Dataset, view: View | None, here: str) -> bytes:
 
 
 def _column(groups: Groups, view: View) -> NDArray[np.uint16]:
-    """Return for each sample the place of its node in ``view.homes.nodes``; _ANY if that node is away."""
+    """Return for each sample the place of its home in ``view.homes.nodes``; _ANY if that node is away."""
     homes = view.homes
-    # Without nodes the places are -1, which becomes _ANY here.
+    # If the view has no nodes, the places are -1, which becomes _ANY here.
     found = homes.find_many(groups.hashes).astype("<u2")
     for place, name in enumerate(homes.nodes):
         if view.seats[name].away:

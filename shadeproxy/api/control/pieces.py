@@ -191,8 +191,8 @@ class PieceReader:
 
 
 def _kept(body: memoryview, handle: PageHandle) -> memoryview:
-    """Return a body that may be kept. The view of a short page is valid only until the caller waits, so it is
-    copied.
+    """Return a body that stays valid. The view of a short page is valid only until the caller waits, so copy
+    it.
     """
     return body if handle.stop - handle.start > COPY_BYTES else memoryview(bytes(body))
 

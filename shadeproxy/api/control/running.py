@@ -19,8 +19,9 @@ from shadeproxy.core.work_progress import WorkProgress
 _log = structlog.get_logger("shadeproxy.control")
 
 MOST_RUNNING = {"warm": 4, "purge": 4096}
-"""Limits for each kind of work. The limit of purges is high: after a refused purge, pages that are out of
-date would be served. During recovery purges wait for its end, perhaps one for each object that has changed.
+"""Limits for each kind of work. The limit of purges is high, because after a refused purge the proxy would
+serve pages that are out of date. During recovery many purges may wait for its end, one for each object that
+has changed.
 """
 _PURGED_S = 10.0
 """Seconds for which a stop waits for purges. The pages of a purge that is cancelled then are still cached

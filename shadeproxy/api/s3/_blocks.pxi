@@ -1,4 +1,4 @@
-# Header blocks of known clients, part of _request_cache.pyx: finds the client of a block, and the Range in it.
+# Part of _request_cache.pyx: finds the client to which a header block belongs, and the block's Range and If-Match.
 
 cdef enum:
     NAME_BYTES = 13
@@ -7,7 +7,7 @@ cdef enum:
     SIGNATURE_BYTES = 64
     IF_MATCH_BYTES = 10
     MOST_ETAG = 128
-    # signed.py: what is signed.
+    # ``_RANGE_SIGNED`` and ``_IF_MATCH_SIGNED`` of signed.py.
     RANGE_SIGNED = 1
     IF_MATCH_SIGNED = 2
     # Positions in named tuples: _Template.
@@ -24,7 +24,8 @@ cdef const char* MATCH_NAMES = b"\r\nIf-Match: \r\nif-match: "
 
 
 cdef struct Cut:
-    # A Range: the line with its end, "bytes=..." within it, and the parsed numbers.
+    # A Range in a block: its line [start, stop) with the line break, the start of its value "bytes=...", and the first
+    # and last byte that it names.
     Py_ssize_t start
     Py_ssize_t value_start
     Py_ssize_t stop
@@ -63,7 +64,7 @@ cdef bint matches(tuple fixed, const char* block, Py_ssize_t size) except -1:
 cdef bint holds(
     tuple template, check_time, const char* block, bytes path, bytes range_value, bytes if_match, double now_s
 ) except -1:
-    """Compiled signed.py ``_holds``; ``block`` is as long as the template's."""
+    """Compiled ``_holds`` of signed.py, for a block that has the template's length."""
     cdef bytes amz_date, signature
     cdef tuple parts
     cdef int signed
@@ -94,12 +95,12 @@ cdef bint holds(
     try:
         check_time(amz_date.decode("latin-1"), now_s)
     except Exception:
-        return False  # request_cache.py meets the same error
+        return False  # The Python code meets the same error, and answers it.
     return True
 
 
 cdef bint can_be_signed(const char* block, tuple time, tuple signature) except -1:
-    """Compiled sigv4.py ``well_formed``; the date was checked when the template was learnt."""
+    """Compiled ``well_formed`` of sigv4.py, for time and signature. The date is that of the template."""
     cdef Py_ssize_t start, stop, index
     start, stop = time
     if stop - start != TIME_BYTES or block[start] != c"T" or block[stop - 1] != c"Z":
@@ -115,7 +116,9 @@ cdef bint can_be_signed(const char* block, tuple time, tuple signature) except -
 
 
 cdef bint is_invocation(tuple hole, const char* block) except -1:
-    """Return whether the hole holds ASCII letters, digits and dashes, not dashes alone; True for no hole."""
+    """Return whether an invocation id fills the hole: ASCII letters, digits and dashes, but not dashes alone. Also
+    return True if there is no hole.
+    """
     cdef Py_ssize_t start, stop, index
     cdef bint any_other = False
     cdef char at
@@ -130,7 +133,9 @@ cdef bint is_invocation(tuple hole, const char* block) except -1:
 
 
 cdef bint find_range(const char* block, Py_ssize_t size, Cut* cut):
-    """Compiled signed.py ``cut_field`` of a Range with both ends; False for others, which stay in the block."""
+    """Find a Range that names its first and last byte, as ``cut_field`` of signed.py does. Any other Range is not
+    found, and so stays in the block.
+    """
     cdef const char* line
     cdef int name
     for name in range(2):
@@ -171,7 +176,9 @@ cdef bint find_ends(const char* block, Py_ssize_t size, Cut* cut):
 
 
 cdef object cut_if_match(const char* block, Py_ssize_t size):
-    """Compiled signed.py ``cut_field`` of an If-Match: the block without the field, and the ETag; else None."""
+    """Compiled ``cut_field`` of signed.py, for If-Match: return the block without it, and the ETag. Return None if
+    there is no plain one.
+    """
     cdef const char* line
     cdef Py_ssize_t start, value, stop
     cdef int name

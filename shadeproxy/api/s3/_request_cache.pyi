@@ -40,6 +40,8 @@ class CompiledHits:
         page_bytes: int,
         ram: Source,
         bounds_s: tuple[float, ...],
+        lease: memoryview[float] | None = None,
+        wall_s: Callable[[], float] | None = None,
     ) -> None: ...
     @property
     def answered(self) -> int: ...

@@ -1,11 +1,11 @@
 # cython: language_level=3, binding=False, boundscheck=True, wraparound=False
 """``RequestCache.answer`` (request_cache.py) compiled: the same decisions in a third of the time.
 
-It spans from the transport's callback to the kernel. Laws: this module makes only decisions of
-request_cache.py, in the same order. Any request that is not, byte for byte, a plain GET of a known page by a
-known client goes on untouched. Signatures are verified by the same functions. Nothing of shadeproxy is imported: objects are
-passed in, and their fields are read. Named tuples are read by position; tests/api/s3/test_compiled.py checks
-the positions.
+A hit runs in this module from the transport's callback to the system call that sends it. Laws: this module makes
+only decisions of request_cache.py, in the same order. A request is answered here only if it is, byte for byte, a
+plain GET of a known page by a known client. All others go on unchanged. The same functions verify signatures.
+Nothing of shadeproxy is imported: objects are passed in, and their fields are read. Named tuples are read by
+position; tests/api/s3/test_compiled.py checks the positions.
 """
 
 cimport cython
@@ -61,12 +61,12 @@ cdef enum:
     MOST_PAGES = 8193  # 32 MiB, the longest page, at any offset
     VERSION_BYTES = 11
     ID_BYTES = 16
-    # connection.py: the owner of a connection. sender.py: no descriptor was asked for yet.
+    # ``_OURS`` of connection.py, and ``UNASKED`` of sender.py.
     OURS = 0
     UNASKED = -1
     # Offset of "first" in a USE (engine/access_records.py); "size_bytes" follows it.
     USE_FIRST = 24
-    # The end of a span that covers the whole page.
+    # As the end of a span: the whole page is meant.
     WHOLE = -1
     # Positions in named tuples: CachedTarget, PartHead, Plan, AccessRecord, SendableBlocks.
     TARGET_REF = 0
@@ -86,7 +86,7 @@ cdef enum:
 
 @cython.binding(True)
 def data_received(protocol, data):
-    """Answer one whole request on a connection between two requests; pass anything else to ``receive``."""
+    """Answer ``data`` if it is one whole request and the connection is free for it. Pass all else to ``receive``."""
     cdef CompiledHits hits
     cdef double started_s
     transport, sender = get(protocol, PROTOCOL, TRANSPORT), get(protocol, PROTOCOL, SENDER)
@@ -111,13 +111,16 @@ def data_received(protocol, data):
 
 
 cdef class CompiledHits:
-    """Answers requests that ``cache`` (RequestCache) knows; ``otherwise`` answers all others; None: none do.
+    """Answers requests that ``cache`` (RequestCache) knows. ``otherwise`` is called for all others; None: they get no
+    answer here.
 
-    ``access_log`` (engine/read/access_log.py), ``handles`` (Hits), ``find_handle``, ``take`` and ``take_slices``
-    (ReadsNow) belong to the pages of the handles in ``cache``, which have ``page_bytes``. ``numbers``: of requests.
-    ``check_time``: as in signed.py. ``new_slice``: SendfileSlice. ``new_span``: Span. ``copy_bytes``: pages up to this
-    size are copied. ``sendfile_bytes``: slices from this size on leave by sendfile. ``ram``: Source.RAM. ``bounds_s``:
-    of the histograms of ``take_tallies``. ``answered``: number of requests answered by this class.
+    The other arguments are objects of shadeproxy that this module does not import. ``access_log``
+    (engine/read/access_log.py), ``handles`` (of Hits), ``find_handle``, ``take`` and ``take_slices`` (of ReadsNow)
+    belong to the pages of one engine, which have ``page_bytes``. ``numbers`` yields the request ids. ``check_time`` is
+    that of signed.py, ``new_slice`` SendfileSlice, ``new_span`` Span, ``ram`` Source.RAM. Pages of up to ``copy_bytes``
+    are copied; slices of ``sendfile_bytes`` or more leave by sendfile. ``bounds_s``: bounds of the histograms of
+    ``take_tallies``. ``lease``, ``wall_s``: see core/clock.py ``LeasedClock``. ``answered``: number of requests
+    answered here.
     """
 
     cdef object cache, otherwise, access_log, residents, handles, find_handle, take, take_slices
@@ -127,20 +130,20 @@ cdef class CompiledHits:
     cdef int bounds
     cdef bint is_part  # whether the present answer is a range
     cdef readonly uint64_t answered
-    cdef object looked  # request that was just looked up without an answer
+    cdef object looked  # the request that was just looked up and is not known
     cdef Py_ssize_t copy_bytes, sendfile_bytes, page_bytes, most_waiting_bytes
     cdef bytes source_end, if_match
     cdef int64_t end_second
-    # Of a worker: whether the pages are another process's, the lease by which they may be sent (NULL: no lease is
-    # needed), and the memory where it is shown.
+    # True in a worker: the pages are another process's.
     cdef bint is_shared
+    # The end of the lease during which pages may be sent, in the memory ``lease``. NULL: no lease is needed.
     cdef const double* lease_until_s
-    cdef object lease
+    cdef object lease, wall_s
 
     def __init__(
         self, cache, access_log, handles, *, otherwise, find_handle, take, take_slices, numbers, check_time,
         new_slice, new_span, Py_ssize_t copy_bytes, Py_ssize_t sendfile_bytes, Py_ssize_t page_bytes,
-        ram, tuple bounds_s,
+        ram, tuple bounds_s, lease=None, wall_s=None,
     ):
         cdef int place
         self.cache, self.otherwise = cache, otherwise
@@ -152,7 +155,11 @@ cdef class CompiledHits:
         self.most_waiting_bytes = access_log.most_waiting_bytes
         self.source, self.source_end, self.end_second, self.looked = None, b"", -1, None
         self.ram, self.bounds, self.is_part = ram, len(bounds_s), False
-        self.is_shared, self.lease_until_s = False, NULL
+        self.is_shared, self.lease, self.wall_s, self.lease_until_s = False, lease, wall_s, NULL
+        if lease is not None:
+            if not PyMemoryView_Check(lease) or lease.nbytes != sizeof(double):
+                raise ValueError("the lease is no memory of one f64")
+            self.lease_until_s = <const double*>PyMemoryView_GET_BUFFER(lease).buf
         if self.bounds > MOST_BOUNDS:
             raise ValueError("too many bounds")
         for place in range(self.bounds):
@@ -160,7 +167,9 @@ cdef class CompiledHits:
         memset(self.tallies, 0, sizeof(self.tallies))
 
     def take_tallies(self):
-        """Return the hits since the last call, as (from disk, a range, requests, seconds, buckets)."""
+        """Return the counts of hits since the last call. One row for each kind of hit: whether it came from a disk,
+        whether it was a range, the number of requests, their seconds, and the buckets of their histogram.
+        """
         cdef int number, place
         taken = []
         for number in range(TALLIES):
@@ -190,7 +199,7 @@ cdef class CompiledHits:
         cdef PyObject* found
         cdef bytes target
         cdef Cut cut
-        # CachedTarget blocks are known up to their end, so incomplete requests and several at once are not found.
+        # Known requests are compared up to their end. So an incomplete request, or several in one piece, is not found.
         if size < 5 or memcmp(text, b"GET /", 5) != 0 or memcmp(text + size - 4, b"\r\n\r\n", 4) != 0:
             return False
         space = <const char*>memchr(text + 4, c" ", size - 4)
@@ -204,7 +213,7 @@ cdef class CompiledHits:
         if found == NULL:
             return False
         cached = <tuple><object>found
-        now_s = self.now_s()
+        now_s = self.wall_s() if is_leased(self) else self.now_s()
         self.is_part = find_range(text + begin, size - begin, &cut)
         if self.is_part:
             return self.find_part(out, cached, target, text + begin, size - begin, cut, now_s)
@@ -220,7 +229,7 @@ cdef class CompiledHits:
     cdef bint find_part(
         self, out, tuple cached, bytes target, const char* block, Py_ssize_t size, Cut cut, double now_s
     ) except -1:
-        """Compiled ``RequestCache._answer_range``, for a range with both ends."""
+        """Compiled ``RequestCache._answer_range``, for ranges that name their first and last byte."""
         cdef bytes rest, value
         cdef int64_t total, stop, first
         rest = PyBytes_FromStringAndSize(NULL, size - (cut.stop - cut.start))
@@ -256,7 +265,7 @@ cdef class CompiledHits:
         return True
 
     cdef object plan(self, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s):
-        """Return the plan of a block, and keep the ETag of its If-Match, if that had to be cut out."""
+        """Return the plan of a header block. If its If-Match must be cut out, keep the ETag for ``matches``."""
         self.if_match = None
         plan = find_plan(self.cache, self.check_time, block, size, path, range_value, b"", now_s)
         if plan is not None:
@@ -271,7 +280,7 @@ cdef class CompiledHits:
         )
 
     cdef bint matches(self, meta) except -1:
-        """Return whether the If-Match of the last plan, if there is one, names this version."""
+        """Return whether the request's If-Match names this version, or the request has none."""
         return self.if_match is None or self.if_match.decode() == meta.etag
 
     cdef object part_head(self, bytes target, meta, bytes range_value):
@@ -282,7 +291,7 @@ cdef class CompiledHits:
         return self.cache.part_head(target, meta, range_value.decode())
 
     cdef bytes end_of_head(self, source, double now_s):
-        """Return ``RequestCache.end_of_head``, remembered for the last source."""
+        """Return what ``RequestCache.end_of_head`` returns; it is kept as long as source and second are the same."""
         cdef int64_t second = <int64_t>now_s
         if source is not self.source or second != self.end_second:
             self.source, self.source_end, self.end_second = source, self.cache.end_of_head(source, now_s), second
@@ -291,9 +300,9 @@ cdef class CompiledHits:
     cdef bint send(
         self, out, bytes start_of_head, handle, job, double now_s, int64_t begin, int64_t end
     ) except -1:
-        """Compiled ``RequestCache._send`` with its calls of engine/read/hits.py.
+        """Send the object's bytes ``[begin, end)``, which lie in one page, or the whole page if ``end`` is WHOLE.
 
-        Send the object's bytes ``[begin, end)``, which lie within the page. ``end`` WHOLE: all of the page.
+        This is ``RequestCache._send`` with the functions of engine/read/hits.py that it calls, compiled.
         """
         cdef Py_ssize_t start = get(handle, HANDLE, START), stop = get(handle, HANDLE, STOP)
         cdef bint is_short = stop - start <= self.copy_bytes
@@ -332,7 +341,7 @@ cdef class CompiledHits:
         return True
 
     cdef bytes render(self, bytes start_of_head, bytes ending, const char* body, Py_ssize_t body_bytes):
-        """Return the head with the next request id, followed by ``body``; NULL: by room for it."""
+        """Return the head with the next request id, followed by ``body``. If ``body`` is NULL, room is left for it."""
         cdef Py_ssize_t before = PyBytes_GET_SIZE(start_of_head), after = PyBytes_GET_SIZE(ending)
         cdef uint64_t number = next(self.numbers)
         cdef bytes data = PyBytes_FromStringAndSize(NULL, before + ID_BYTES + after + body_bytes)
@@ -375,8 +384,8 @@ cdef class CompiledHits:
     cdef int send_file(
         self, out, int descriptor, bytes head, handle, Py_ssize_t start, Py_ssize_t stop, const char* window
     ) except -1:
-        """Compiled engine/read/hits.py ``_slice_of`` and ``Sender.send``, as far as the client takes bytes at once.
-        Bytes that may not leave by sendfile are copied.
+        """Send a page or a part of it, as ``_slice_of`` of engine/read/hits.py and ``Sender.send`` do. What the client
+        does not take at once is left to sender.py. Bytes that may not leave by sendfile are copied.
         """
         cdef Py_ssize_t sent, position = start
         cdef Piece piece
@@ -397,7 +406,7 @@ cdef class CompiledHits:
 
 
 cdef int ready(out) except? -2:
-    """Return the descriptor that may be written to now, past the transport; -1 if there is none."""
+    """Return the descriptor by which bytes may be sent past the transport now; -1 if they must go through it."""
     cdef int descriptor = get(out, WRITER, OUT_DESCRIPTOR)
     if descriptor == UNASKED:
         descriptor = out.open()
@@ -405,18 +414,20 @@ cdef int ready(out) except? -2:
 
 
 cdef bint can_pin(handle, file_slice) except -1:
-    """Return whether the rest can be pinned, which reads the record's header: ``is_hot`` did not check it."""
+    """Return whether the rest of the page could be pinned. Pinning reads the record's header, so check first that this
+    does not wait for a disk: the ``is_hot`` of this module looks only at the bytes to be sent.
+    """
     if handle.can_wait and not handle.tier.is_hot(handle.location):
         return False
     try:
         file_slice.pin()
     except Exception:
-        return False  # damaged: a read of the whole page finds and handles that
+        return False  # The record is damaged. A read of the whole page will find and handle that.
     return True
 
 
 cdef bint is_hot(const char* start, Py_ssize_t size):
-    """Return whether mapped bytes are in the page cache. Only bytes to be sent are checked, no header."""
+    """Return whether these mapped bytes are in the kernel's page cache, so that reading them does not wait."""
     cdef unsigned char[MOST_PAGES] pages
     cdef uintptr_t first = <uintptr_t>start // PAGE_BYTES * PAGE_BYTES
     cdef uintptr_t length = <uintptr_t>start + size - first

@@ -1,5 +1,5 @@
-# Ranges, and bodies that leave past the transport, part of _request_cache.pyx: from one page or two, as far as the
-# client takes them at once. sender.py sends the rest.
+# Part of _request_cache.pyx: sends ranges, and bodies that leave past the transport. The bytes come from one page or
+# from two. This code sends as many as the client takes at once; sender.py sends the rest.
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t c_send "send"(int to, const void* data, size_t size, int flags)
@@ -10,7 +10,8 @@ cdef enum:
 
 
 cdef struct Piece:
-    # Like SendfileSlice (engine/base.py): bytes [start, stop) of a window; [first, last) may leave by sendfile.
+    # The bytes [start, stop) of a page's window. Of these, [first, last) may leave by sendfile from ``file``; all
+    # others are copied. The same as SendfileSlice (engine/base.py).
     int file
     const char* window
     Py_ssize_t start
@@ -19,11 +20,16 @@ cdef struct Piece:
     Py_ssize_t stop
 
 
+cdef inline bint is_leased(CompiledHits hits) noexcept:
+    """Return whether this process's own lease lasts, so that its clock need not look at it."""
+    return hits.wall_s is not None and boot_time_s() < hits.lease_until_s[0]
+
+
 cdef bint is_good(CompiledHits hits, handle, double now_s) except -1:
-    """Compiled engine/read/hits.py ``is_good``; ``is_hot`` then looks at the bytes that are sent. In a worker also
-    whether the lease that the coordinator shows lasts (engine/worker_reads.py).
+    """Return whether ``handle`` is valid, as ``is_good`` of engine/read/hits.py does. In a worker, also return False
+    after the end of the lease that the coordinator shows (engine/worker_reads.py).
     """
-    if hits.lease_until_s != NULL and boot_time_s() >= hits.lease_until_s[0]:
+    if hits.is_shared and hits.lease_until_s != NULL and boot_time_s() >= hits.lease_until_s[0]:
         return False
     return now_s < <double>get(handle, HANDLE, FRESH_UNTIL_S) and holds_page(hits.residents, handle)
 
@@ -31,8 +37,8 @@ cdef bint is_good(CompiledHits hits, handle, double now_s) except -1:
 cdef inline void bounds(
     Py_ssize_t* start, Py_ssize_t* stop, int64_t first, int64_t begin, int64_t end
 ) noexcept:
-    """Compiled ``PageHandle.bounds``: cut ``[start, stop)``, a page whose first byte is the object's byte
-    ``first``, to the object's bytes [begin, end).
+    """Compiled ``PageHandle.bounds``: narrow ``[start, stop)``, the place of a page, to the object's bytes
+    [begin, end). The page begins with the object's byte ``first``.
     """
     cdef Py_ssize_t page_start = start[0]
     start[0] = max(page_start + begin - first, page_start)
@@ -40,9 +46,9 @@ cdef inline void bounds(
 
 
 cdef object handle_at(CompiledHits hits, ref, int64_t first, double now_s):
-    """Compiled ``ReadsNow.find_handle``; returns only a valid handle."""
+    """Return a valid handle of the page that begins at ``first``, found as by ``ReadsNow.find_handle``, or None."""
     cdef PyObject* found = NULL
-    # A worker's handle of a later page is as fresh as the first page: find_handle looks at both.
+    # In a worker, a later page of an object is fresh only while the first page is. Only find_handle looks at both.
     if not hits.is_shared or first < hits.page_bytes:
         found = PyDict_GetItemWithError(get(hits.handles, MEMO, YOUNG), (ref, first // hits.page_bytes))
     if found != NULL and is_good(hits, <object>found, now_s):
@@ -52,14 +58,14 @@ cdef object handle_at(CompiledHits hits, ref, int64_t first, double now_s):
 
 
 cdef bytes start_of_part(tuple part, int64_t first, int64_t stop, int64_t total):
-    """Return ``PartHead.of``, up to the request id."""
+    """Return the head of a 206 up to the request id, as ``PartHead.of`` makes it."""
     return b"%b%d%bbytes %d-%d/%d%b" % (
         part[PART_BEFORE], stop - first, part[PART_BETWEEN], first, stop - 1, total, part[PART_AFTER]
     )
 
 
 cdef object cut_piece(handle, Py_ssize_t start, Py_ssize_t stop, const char* window, Piece* piece):
-    """Fill ``piece`` like engine/read/hits.py ``_slice_of``; return its file, or None where all is copied."""
+    """Fill ``piece`` as ``_slice_of`` of engine/read/hits.py does. Return its file; None if all bytes are copied."""
     cdef Py_ssize_t first = stop, last = stop
     piece.file, piece.window, piece.start, piece.stop = -1, window, start, stop
     file, sendable = None, get(handle, HANDLE, SENDABLE)
@@ -77,7 +83,9 @@ cdef object cut_piece(handle, Py_ssize_t start, Py_ssize_t stop, const char* win
 
 
 cdef Py_ssize_t push(int to, const Piece* piece, Py_ssize_t position) noexcept nogil:
-    """Send like ``Sender._send_on`` from ``position``; return the new position. Errors end it, and recur."""
+    """Send from ``position`` on, as ``Sender._send_on`` does, and return the new position. An error only ends the
+    sending: the next attempt, by sender.py, meets it again and handles it.
+    """
     cdef Py_ssize_t until
     cdef int64_t offset
     cdef ssize_t sent
@@ -95,8 +103,9 @@ cdef Py_ssize_t push(int to, const Piece* piece, Py_ssize_t position) noexcept n
 
 
 cdef Py_ssize_t push_head(int to, bytes head, const Piece* piece, Py_ssize_t* position):
-    """Send ``head``, in one call with the bytes that are copied before the file, then ``piece``. ``position``
-    returns how far ``piece`` was sent. Return the sent bytes of that call; less than 0: none.
+    """Send ``head`` and then ``piece``. One system call takes the head, with the copied bytes before those of the file.
+    Return how many bytes that call sent, or less than 0 if it failed. ``position`` is set to the end of what was sent
+    of ``piece``.
     """
     cdef Py_ssize_t size = PyBytes_GET_SIZE(head), until = min(piece.first, piece.stop)
     cdef iovec[2] parts
@@ -117,9 +126,9 @@ cdef Py_ssize_t push_head(int to, bytes head, const Piece* piece, Py_ssize_t* po
 cdef bint send_slices(
     CompiledHits hits, out, bytes start_of_head, handle, job, double now_s, int64_t begin, int64_t end
 ) except -1:
-    """Compiled ``ReadsNow.take_slices`` and ``Sender.send`` of the result. The object's bytes
-    [begin, end) begin in the page and end in it or in the next. False: nothing happened, because those
-    functions would act differently or not at all. ``handle`` was just found by ``handle_at``.
+    """Answer with the object's bytes [begin, end), as ``ReadsNow.take_slices`` and ``Sender.send`` do. ``handle``,
+    which ``handle_at`` has just returned, is that of the page in which they begin. They must end in it or in the next
+    page. Return False, with nothing done, if those functions would do something else, or nothing.
     """
     cdef Py_ssize_t start = get(handle, HANDLE, START), stop = get(handle, HANDLE, STOP)
     cdef int64_t first = get(handle, HANDLE, FIRST), edge = first + stop - start
@@ -176,7 +185,7 @@ cdef object slice_of(CompiledHits hits, handle, file, const Piece* piece):
 
 
 cdef int record_page(CompiledHits hits, handle) except -1:
-    """Compiled ``AccessLog.record_pages`` for one page."""
+    """Record that the read also used this page, as ``AccessLog.record_pages`` does."""
     cdef bytearray rows = get(hits.access_log, ACCESS_LOG, ROWS)
     cdef Py_ssize_t before = PyByteArray_GET_SIZE(rows)
     cdef int64_t[2] place
@@ -190,7 +199,7 @@ cdef int record_page(CompiledHits hits, handle) except -1:
 
 
 cdef int schedule_flush(CompiledHits hits, bytearray rows, handle) except -1:
-    """Compiled end of ``AccessLog.record``: schedule nothing when the timer is already set early enough."""
+    """Compiled end of ``AccessLog.record``: schedule a flush, unless the timer is already set to an early time."""
     access_log = hits.access_log
     if (
         get(access_log, ACCESS_LOG, TIMER) is None or <set?>get(access_log, ACCESS_LOG, UNREAD)

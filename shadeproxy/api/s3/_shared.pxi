@@ -1,5 +1,6 @@
-# Hits of a worker, part of _request_cache.pyx: the pages are another process's, so bytes are copied out of its
-# segments, and sent if the slot's stamp is unchanged after the copy (engine/worker_reads.py).
+# Part of _request_cache.pyx: answers hits in a worker. The pages are the coordinator's and may change at any time. So
+# bytes are copied out of the segments, and sent only if the slot's stamp is the same after the copy
+# (engine/worker_reads.py).
 
 cdef extern from "<sys/uio.h>" nogil:
     ssize_t preadv2(int descriptor, const iovec* parts, int count, int64_t offset, int flags)
@@ -12,13 +13,16 @@ cdef extern from "<stdlib.h>" nogil:
 cdef enum:
     # Longest body that is sent past the transport.
     MOST_DIRECT_BYTES = 4194304
-    # Longest start of a record, header and meta, that is read again with the body. Longer ones are rare.
+    # With the body, the start of its record (header and metadata) is read again. A start longer than this is rare: then
+    # the hit is left to the Python code.
     MOST_START_BYTES = 4096
 
 
 @cython.binding(True)
 def worker_data_received(protocol, data):
-    """Answer one whole request on a worker's connection; pass anything else to ``receive`` (relay.py)."""
+    """Answer ``data`` if it is one whole request and the connection is free for it. Pass all else to ``receive`` of
+    relay.py.
+    """
     cdef CompiledWorkerHits hits
     cdef double started_s
     if (
@@ -35,21 +39,17 @@ def worker_data_received(protocol, data):
 
 
 cdef class CompiledWorkerHits(CompiledHits):
-    """Answers requests in a worker. ``lease``: memory that shows until when (seconds since boot) the pages may be
-    sent, as a memoryview of one f64; None: no lease is needed. The other arguments are those of ``CompiledHits``.
+    """Answers requests in a worker. ``lease``: a memoryview of one f64, the time (seconds since boot) until which pages
+    may be sent; None: they may always be sent. The other arguments are those of ``CompiledHits``.
     """
 
-    # Long bodies are copied here and sent at once: this memory stays in the processor's caches.
+    # Long bodies are copied here and sent at once. All of them use this memory, so it stays in the processor's caches.
     cdef char* scratch
     cdef Py_ssize_t scratch_bytes
 
     def __init__(self, cache, access_log, handles, *, lease, **options):
-        CompiledHits.__init__(self, cache, access_log, handles, **options)
-        self.is_shared, self.lease = True, lease
-        if lease is not None:
-            if not PyMemoryView_Check(lease) or lease.nbytes != sizeof(double):
-                raise ValueError("the lease is no memory of one f64")
-            self.lease_until_s = <const double*>PyMemoryView_GET_BUFFER(lease).buf
+        CompiledHits.__init__(self, cache, access_log, handles, lease=lease, **options)
+        self.is_shared = True
 
     def __dealloc__(self):
         free(self.scratch)
@@ -57,7 +57,7 @@ cdef class CompiledWorkerHits(CompiledHits):
     cdef bint send(
         self, out, bytes start_of_head, handle, job, double now_s, int64_t begin, int64_t end
     ) except -1:
-        """Compiled ``RequestCache._send`` with its calls of engine/worker_reads.py."""
+        """Compiled ``RequestCache._send``, with the functions of engine/worker_reads.py that it calls."""
         cdef Py_ssize_t start = get(handle, HANDLE, START), stop = get(handle, HANDLE, STOP), page_start = start, room
         cdef bytes data, ending
         cdef bint is_direct
@@ -98,8 +98,8 @@ cdef bint make_room(CompiledWorkerHits hits, Py_ssize_t size) noexcept:
 
 
 cdef int push_copy(transport, int to, bytes head, const char* body, Py_ssize_t size) except -1:
-    """Send ``head`` and ``size`` bytes of ``body`` as far as the client takes them at once. The transport sends the
-    rest, and meets any error again.
+    """Send as much of ``head`` and of the ``size`` bytes of ``body`` as the client takes at once. The transport sends
+    the rest. If sending fails, nothing is done about it here, because the transport meets the same error.
     """
     cdef Py_ssize_t head_bytes = PyBytes_GET_SIZE(head)
     cdef iovec[2] parts
@@ -120,8 +120,8 @@ cdef int push_copy(transport, int to, bytes head, const char* body, Py_ssize_t s
 
 
 cdef bint copy_record(handle, Py_ssize_t start, Py_ssize_t size, bint with_header, char* to) except -1:
-    """Copy ``size`` bytes of a record from its byte ``start`` to ``to``. Return False if they cannot be read without
-    waiting, or ``with_header`` if the record before them is not the handle's.
+    """Copy ``size`` bytes of a record, from its byte ``start`` on, to ``to``. Return False if reading them would wait.
+    ``with_header``: also read the record's header, and return False if it is not the one that the handle has.
     """
     cdef char[MOST_START_BYTES] before
     cdef iovec[2] parts

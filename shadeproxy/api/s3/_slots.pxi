@@ -1,10 +1,9 @@
-# Reads fields directly in memory, part of _request_cache.pyx, without a lookup by name.
+# Part of _request_cache.pyx: reads fields of Python objects at their place in memory, without a lookup by name.
 #
-# A field in ``__slots__`` has the same offset in all objects of a class. A lookup by name takes some 20 ns,
-# and several times that when the client's own work on the same host has displaced the processor's caches.
-# Law: this is faster, and changes nothing else. Direct reads need an object of the class given to
-# ``learn_slots``, or of a direct subclass, which must not override the fields. Other objects, and fields
-# without a slot, are read by name.
+# A field in ``__slots__`` has the same offset in all objects of a class. A lookup by name takes some 20 ns, and several
+# times as long if the client's own work on the same host has displaced the processor's caches. Law: this is faster,
+# and changes nothing else. A field is read directly if its object is of the class that was given to ``learn_slots``, or
+# of a direct subclass (which must not override the fields). All other fields are read by name.
 
 cdef extern from "Python.h":
     ctypedef struct Type "PyTypeObject":
@@ -27,7 +26,7 @@ cdef extern from "structmember.h":
     int T_OBJECT_EX
 
 cdef enum:
-    # Classes, in the order of OWNERS; then the fields of each, in the order of the names there.
+    # Numbers of the classes, in the order of OWNERS. Then, for each class, numbers of its fields in the order there.
     PROTOCOL, WRITER, HANDLE, CACHE, MEMO, TEMPLATES_OF, ACCESS_LOG, CLASSES
 cdef enum:
     TRANSPORT, SENDER, LANE, HELD, READING, REFUSED, ADMITTED, ENDING, FORCE_CLOSE, CLOSE, PAUSED, BEGUN, ACTIVE
@@ -69,8 +68,8 @@ cdef Slots[CLASSES] SLOTS
 
 
 def learn_slots(owner, name=""):
-    """Read objects of the class ``owner`` directly from now on. ``name``: its name in OWNERS, if it has another
-    one. Return the names of the fields that are read directly.
+    """Read the fields of objects of the class ``owner`` directly from now on. ``name``: the name in OWNERS, if the
+    class has another name. Return the names of the fields that are read directly.
     """
     cdef Py_ssize_t kind, field
     cdef Descriptor* descriptor
@@ -88,13 +87,13 @@ def learn_slots(owner, name=""):
             if is_own and descriptor.d_member.type == T_OBJECT_EX:
                 slots.places[field] = descriptor.d_member.offset
                 learnt.append(attribute)
-    Py_INCREF(owner)  # for ever: a new class at the same address would be mistaken for it
+    Py_INCREF(owner)  # Keep the class for ever: a new class at the same address would be mistaken for it.
     slots.owner = <Type*><PyObject*>owner
     return learnt
 
 
 cdef inline PyObject** place(object thing, int kind, int field):
-    """Return the address of a field of an object of the class or of a subclass; NULL: read it by name."""
+    """Return the address of a field of ``thing``; NULL if the field must be read by name."""
     cdef Slots* slots = &SLOTS[kind]
     cdef Type* found = type_of(thing)
     if (found == slots.owner or found.tp_base == slots.owner) and slots.places[field]:
@@ -122,8 +121,9 @@ cdef inline int put(object thing, int kind, int field, object value) except -1:
 
 
 cdef const char* mapped(handle, Py_ssize_t start, Py_ssize_t stop) except? NULL:
-    """Return the window if it holds bytes [start, stop), else NULL. Raises ValueError for a released window,
-    whose length is read for that: PyMemoryView_GET_BUFFER does not check.
+    """Return the memory of the handle's window, or NULL if it does not hold bytes [start, stop).
+
+    Raises ValueError for a released window: ``len`` notices that, and PyMemoryView_GET_BUFFER does not.
     """
     window = get(handle, HANDLE, WINDOW)
     if not PyMemoryView_Check(window) or start < 0 or stop < start or stop > len(window):
@@ -146,5 +146,5 @@ cdef bint holds_page(residents, handle) except -1:
 
 
 cdef PyObject* find_young(cache, int memo, key) except? NULL:
-    """Find a key in the young generation of a Memo of ``cache``."""
+    """Find a key among the newer entries of one of the Memos of ``cache``."""
     return PyDict_GetItemWithError(get(get(cache, CACHE, memo), MEMO, YOUNG), key)

@@ -1,5 +1,6 @@
-# Counts hits and their durations, part of _request_cache.pyx: by source, whole objects and parts of them apart.
-# RequestCache counts its own in telemetry/requests.py; ``CompiledHits.take_tallies`` passes these on to there.
+# Part of _request_cache.pyx: counts its hits and their durations, separately by source, and for whole objects and
+# ranges. ``CompiledHits.take_tallies`` passes the counts on to telemetry/requests.py, where RequestCache counts the
+# hits of the Python code.
 
 cdef extern from "<time.h>" nogil:
     struct timespec:
@@ -19,7 +20,7 @@ cdef enum:
 cdef struct Tally:
     uint64_t requests
     double seconds
-    uint64_t[33] buckets  # MOST_BOUNDS, and one for what is longer
+    uint64_t[33] buckets  # one for each of MOST_BOUNDS, and one for longer durations
 
 
 cdef inline double monotonic_s() noexcept nogil:

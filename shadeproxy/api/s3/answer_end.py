@@ -1,4 +1,4 @@
-"""Finds the end of a relayed answer, by its Content-Length."""
+"""Finds where a relayed answer ends, by its Content-Length."""
 
 import re
 
@@ -13,8 +13,8 @@ _INTERIM = frozenset({b"100", b"102", b"103"})
 
 
 class AnswerEnd:
-    """Finds the end of the answer to a request. ``raw``: the head of the request. Keeps the head of the
-    answer until the head is complete, and no byte of the body. Interim answers before it do not count.
+    """Finds the end of the answer to a request. ``raw``: the head of the request. It keeps the bytes of the
+    answer's head until the head is complete, and no byte of the body. It skips interim answers.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -33,14 +33,15 @@ class AnswerEnd:
 
     @property
     def may_seem_complete(self) -> bool:
-        """True if an HTTP/1.0 client could take the end of the connection for the end of the body. The
-        connection must then be reset, so that a body that was cut short does not look whole.
+        """True if an HTTP/1.0 client would take the end of the connection for the end of the body. If such an
+        answer breaks off, the connection must be reset, so that the body does not look whole.
         """
         return self._ends_by_closing and self._left_bytes != 0
 
     def take(self, data: bytes) -> int | None:
-        """Take the next bytes of the answer. Return the number of bytes still to come: 0 also while the head
-        is incomplete, negative if there were too many, and None if the answer does not tell its length.
+        """Take the next bytes of the answer. Return the number of body bytes still to come: 0 also while the
+        head is incomplete, and negative if there were too many. Return None if the answer does not state its
+        length.
         """
         if self._head is not None:
             return self._take_head(self._head, data)

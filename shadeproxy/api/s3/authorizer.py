@@ -1,4 +1,4 @@
-"""Parses, authenticates and authorises a request, alike in every lane and every process.
+"""Parses, authenticates and authorises a request, in the same way in every lane and every process.
 
 Law: the order of checks is fixed. The operation is determined only after the signature was accepted, and the
 engine is called only after the client's rights were checked.
@@ -20,8 +20,8 @@ from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadsNow
 
 _LISTS_OF_PREFIX = frozenset({"ListMultipartUploads", "ListObjectVersions", "ListObjects", "ListObjectsV2"})
-# A client that may see some keys of a bucket may also see that the bucket exists, and its location. All other
-# settings (policy, ACL and so on) concern all keys.
+# A client that may see some keys of a bucket may also see that the bucket exists, and where it lies. All
+# other settings of a bucket (policy, ACL and so on) concern all of its keys.
 _OF_EVERY_CLIENT = frozenset({"GetBucketLocation", "HeadBucket"})
 
 
@@ -47,7 +47,8 @@ class RequestAuthorizer(ReadReports):
         self._reads = reads
         self._authenticator = authenticator
         self._base_domains = base_domains
-        # A listener that accepts anonymous requests has a loopback address, and KnownHosts knows those.
+        # A listener that accepts anonymous requests has a loopback address. KnownHosts knows the host names
+        # of those.
         self._hosts = KnownHosts(base_domains)
 
     def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
@@ -59,11 +60,11 @@ class RequestAuthorizer(ReadReports):
         return self._identify(request)
 
     def reads_cache(self, call: Call) -> bool:
-        """Return whether the cache may answer this call; otherwise it is forwarded."""
+        """Return whether the cache may answer this call. If not, the call is forwarded."""
         return reads_current(call.operation, call.request) and self._reads.cacheable(call.ref)
 
     def may_remember(self, call: Call) -> bool:  # noqa: ARG002 - a worker looks at the call
-        """Return whether the request cache may answer this call's client."""
+        """Return whether the request cache may keep this call's client, and then answer it by itself."""
         return True
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:

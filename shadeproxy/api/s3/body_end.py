@@ -5,7 +5,7 @@ from typing import Protocol
 
 from shadeproxy.api.s3.head import body_bytes, is_chunked
 
-# As aiohttp reads it: zeros before the size and any text in an extension are allowed.
+# Accept what aiohttp accepts: zeros before the size, and any text in an extension.
 _SIZE = re.compile(rb"0*([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t -~\x80-\xff]*)?\r\n")
 _MOST_LINE_BYTES = 16 * 1024
 
@@ -16,7 +16,7 @@ class BodyEnd(Protocol):
     is_over: bool
 
     def take(self, data: bytes) -> int:
-        """Return how many of these next bytes belong to the body."""
+        """Take bytes that have arrived. Return how many of them still belong to the body."""
         ...
 
 
@@ -36,8 +36,8 @@ class LengthEnd:
 
 
 class ChunksEnd:
-    """Finds the end of a chunked body. If the framing is broken, no end is found: the reader of the body
-    refuses it.
+    """Finds the end of a chunked body. If the framing is broken, no end is found; the code that reads the
+    body then refuses it.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,9 @@ class ChunksEnd:
 
 
 def end_of_body(raw: bytes) -> BodyEnd | None:
-    """Return the finder of the end of the body after the head ``raw``; None if only aiohttp can find it."""
+    """Return the object that finds the end of the body after the head ``raw``. None: only aiohttp can tell
+    where this body ends.
+    """
     length = body_bytes(raw)
     if length is not None:
         return LengthEnd(length)

@@ -90,7 +90,9 @@ def _preflight(request: S3Request) -> S3Request:
 
 
 def _move(fields: dict[str, str], name: str, raw_value: str) -> None:
-    """Turn a query parameter into a header field. Raises if the field is there already with another value."""
+    """Turn a query parameter into a header field. Raises InvalidRequest if the field is there already, with
+    another value.
+    """
     lowered, value = field_name(name), raw_value.strip(" \t")
     check_value(name, value)
     if fields.setdefault(lowered, value) != value:
@@ -103,7 +105,8 @@ def _with_source(fields: Mapping[str, str], operation: Operation) -> dict[str, s
     return {**fields, _COPY_SOURCE: str(parse_copy_source(fields[_COPY_SOURCE]))}
 
 
-# At these characters some parser may end a version id, or begin another parameter.
+# Some parser may take these characters for the end of a version id, or for the beginning of another
+# parameter.
 _ENDS = frozenset("&=;+#?")
 
 

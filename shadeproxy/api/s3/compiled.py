@@ -11,6 +11,7 @@ from shadeproxy.api.s3.exchange import Outcome
 from shadeproxy.api.s3.request_cache import RequestCache
 from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.api.s3.signed import Templates
+from shadeproxy.core.clock import Clock, LeasedClock
 from shadeproxy.core.compiled import is_made_of
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.tracing import NUMBERS
@@ -35,7 +36,7 @@ try:
 except ImportError:  # No compiler was present at installation.
     COMPILED = False
 else:
-    # The module reads fields by position: compiled from other sources it would answer wrongly.
+    # The module reads fields by their position. Compiled from other sources, it would give wrong answers.
     COMPILED = is_made_of(SOURCE, SOURCES, __file__)
     if COMPILED:
         for _owner in (Sender, PageHandle, RequestCache, Memo, Templates, AccessLog):
@@ -51,14 +52,24 @@ def compiled_hits(
     own: Hits,
     *,
     otherwise: Callable[[bytes, Sender], Outcome],
+    clock: Clock,
 ) -> "CompiledHits | None":
-    """Return the compiled request cache, or None if nothing is compiled. ``own``: the hits of ``engine``, in
-    this process. ``otherwise``: called when ``memory`` has no answer.
+    """Return the compiled request cache, or None if nothing is compiled. ``own``: finds the pages of
+    ``engine``, which runs in this process. ``otherwise``: called when ``memory`` has no answer. ``clock``:
+    that of ``memory``.
     """
     if not COMPILED:
         return None
+    lease = clock.lease if isinstance(clock, LeasedClock) else None
     return CompiledHits(
-        memory, own.access_log, own.handles, otherwise=otherwise, page_bytes=own.page_size, **_options(engine)
+        memory,
+        own.access_log,
+        own.handles,
+        otherwise=otherwise,
+        page_bytes=own.page_size,
+        lease=lease,
+        wall_s=clock.wall_s if isinstance(clock, LeasedClock) and lease is not None else None,
+        **_options(engine),
     )
 
 

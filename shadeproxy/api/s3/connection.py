@@ -40,12 +40,12 @@ HANDLER_LIMITS: dict[str, Any] = {
     "read_bufsize": _READ_BYTES,
     "lingering_time": _LINGER_S,
 }
-"""Arguments of aiohttp's protocol, alike in every process."""
-# After an answer, aiohttp needs two steps of the loop until it accepts the next request.
+"""Arguments of aiohttp's protocol, the same in every process."""
+# After an answer, aiohttp needs two steps of the event loop before it accepts the next request.
 _STEPS_TO_IDLE = 8
 
-# The lane that has the connection now. Numbers, because comparing Enum members would cost more than all these
-# comparisons.
+# The lane that has the connection now. These are plain numbers, because comparing Enum members so often would
+# cost more than all the comparisons.
 _OURS = 0
 """Between two requests, or while the fast lane answers one."""
 _ONE_REQUEST = 1
@@ -102,7 +102,7 @@ class S3Protocol(RefusingHandler):
     # ------------------------------------------------------------------ what the transport calls
 
     def receive(self, data: bytes) -> None:
-        """Process bytes of the client. b"" comes from aiohttp, when its own parser must continue."""
+        """Process bytes of the client. aiohttp calls this with b"" when its own parser must continue."""
         if not self._admitted or self._refused:
             self._drop(data)
             return
@@ -135,7 +135,7 @@ class S3Protocol(RefusingHandler):
         self._sender = Sender(self.transport, self._go_on, self._s3.report_cut)
 
     def pause_writing(self) -> None:
-        """Wait, because the client takes less than it was sent."""
+        """Stop sending, because the client takes bytes more slowly than they are written."""
         super().pause_writing()
         if self._pending is not None:
             self._pending.paused = True
@@ -156,14 +156,14 @@ class S3Protocol(RefusingHandler):
             self._loop.call_soon(self._go_on)
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
-        """Keep the connection open until earlier requests are answered. The transport alone would close once
-        its own buffer is sent, because it does not know of a file that is still being sent.
+        """Keep the connection open until earlier requests are answered. The transport alone would close it
+        when its own buffer is empty, because it does not know of a file that is still being sent.
         """
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End everything that the client asked for."""
+        """End everything that this client asked for."""
         if not self._admitted:
             return
         self._limiter.leave()
@@ -172,7 +172,7 @@ class S3Protocol(RefusingHandler):
             self._reading.cancel()
         if self._sender is not None:
             self._sender.close()
-        # These refer back to this object: all would wait for the garbage collector.
+        # These objects refer back to this one. Drop them, or all of it waits for the garbage collector.
         self._sender = self._reading = self._pending = None
         super().connection_lost(exc)
 
@@ -190,9 +190,9 @@ class S3Protocol(RefusingHandler):
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
         return self._s3.refuse_malformed(request)
 
-    def close(self) -> None:  # aiohttp's own task closes when it gives a body up.
+    def close(self) -> None:  # If aiohttp's task calls this, it does not want the rest of the body.
         if asyncio.current_task() is self._task_handler or not self._awaits_body():
-            super().close()  # Else ``shutdown`` closes, when the body has come.
+            super().close()  # Otherwise a body is arriving: ``shutdown`` closes after it.
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
         """Let the read under way end, then close."""
@@ -205,7 +205,7 @@ class S3Protocol(RefusingHandler):
                     await self._reading.over()
                 if self._sender is not None:
                     await self._sender.idle()
-                # From its ``shutdown`` on, aiohttp drops the rest of a body that its handler waits for.
+                # Once ``shutdown`` is called, aiohttp drops the rest of a body that its handler reads.
                 while self._awaits_body():  # noqa: ASYNC110 - aiohttp has no event for that
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
@@ -222,7 +222,7 @@ class S3Protocol(RefusingHandler):
     def _process_keepalive(self) -> None:
         before, self._taken = self._taken, self._progress()
         if self._taken is not None and self._taken == before:
-            # A client that takes nothing keeps a page pinned, or memory that other reads wait for.
+            # Cut off a client that takes nothing: it keeps a page pinned, or memory that others need.
             self._s3.report_cut(f"the client took nothing for {self.keepalive_timeout:g} s")
             if self.transport is not None:
                 break_off(self.transport)
@@ -240,7 +240,7 @@ class S3Protocol(RefusingHandler):
         sender = self._sender
         if not waiting_bytes and (sender is None or not sender.busy):
             return None
-        # Two answers in a row may have equally many bytes waiting, so count the begun requests too.
+        # Two answers in a row may have equally many bytes waiting, so count the begun requests as well.
         return self._resumed, self._begun, waiting_bytes, 0 if sender is None else sender.sent
 
     # ------------------------------------------------------------------ the fast lane
@@ -295,7 +295,7 @@ class S3Protocol(RefusingHandler):
 
     @property
     def _busy(self) -> bool:
-        """True if the next request must wait: for its turn, an answer, or a slow client."""
+        """True if the next request must wait: for its turn, for an answer to end, or for a slow client."""
         sender = self._sender
         return (
             self._waits or self._paused or self._reading is not None or (sender is not None and sender.busy)
@@ -329,7 +329,7 @@ class S3Protocol(RefusingHandler):
             self._refuse_head()
 
     def _drop(self, data: bytes) -> None:
-        """Drop bytes of a refused client. Read on a little, so that the answer arrives, but not for ever."""
+        """Drop bytes of a refused client. Read a little more of them, so that the answer arrives."""
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
             self._stopped = True
@@ -351,7 +351,7 @@ class S3Protocol(RefusingHandler):
             self.transport.resume_reading()
         self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
-            # aiohttp's own ``close`` lets it answer the request that it has, whose body has ended.
+            # aiohttp's own ``close`` lets it finish the request that it has, whose body has ended.
             self.force_close() if self._lane == _OURS else super().close()
 
     # ------------------------------------------------------------------ aiohttp's turn
@@ -380,8 +380,8 @@ class S3Protocol(RefusingHandler):
             self._take_back(_STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
-        """Take the connection back from aiohttp once it is done with its request, after ``steps`` steps of
-        the loop.
+        """Take the connection back from aiohttp when aiohttp is done with its request, which takes ``steps``
+        more steps of the loop.
         """
         if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
             return  # An earlier call has already done it.

@@ -47,7 +47,7 @@ class ConnectionLimiter:
         return True
 
     def leave(self) -> None:
-        """Count one connection less."""
+        """Count one connection less, because it has ended."""
         self.inside -= 1
 
     def turn_away(self, transport: asyncio.BaseTransport) -> None:
@@ -64,8 +64,8 @@ class ConnectionLimiter:
         if self._lingering >= _MOST_LINGERING:
             out.close()
             return
-        # Closing at once with a request unread would make the kernel reset the connection, and the answer
-        # would be lost.
+        # If the connection were closed at once, with a request unread, the kernel would reset it, and the
+        # answer would be lost.
         self._lingering += 1
         asyncio.get_running_loop().call_later(_LINGER_S, self._close, out)
 

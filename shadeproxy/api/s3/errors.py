@@ -109,7 +109,7 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
     message = str(error)
     match error:
         case errors.OriginAnswer():
-            # Where a HEAD has shown that an object may not be read, there is no code to pass on.
+            # A HEAD that shows that an object may not be read has no code that could be passed on.
             code, text = (error.code, "") if error.code else _BY_STATUS.get(error.status, ("", ""))
             row = Row(error.status, code)
             message = error.message or text

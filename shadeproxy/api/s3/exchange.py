@@ -54,7 +54,7 @@ def fast_head(
 ) -> bytes:
     """Return the head of ``answer`` as the fast lane sends it. ``keep``: the connection continues."""
     fields = with_own(answer.headers, request_id=request_id, now_s=now_s, source=source)
-    # Without a Content-Length, or at the end of the connection, fields must be added.
+    # A body without a Content-Length, and the last answer of a connection, need more fields.
     if not keep or "content-length" not in map(str.lower, names_of(answer.headers)):
         has_body = method != "HEAD" and answer.status not in NO_BODY_STATUSES
         fields, _, _ = connection_fields(fields, has_body=has_body, keep=keep, http_11=True)
@@ -116,9 +116,9 @@ class Call(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A read that the cache may answer. ``wanted``: the ``read_request`` of ``call``. ``plain``: object,
-    range and job alone determine the answer. ``found``: result of ``find_now``. ``peer``: the other node of
-    the cluster that answers it; the cache here may not.
+    """A read that the cache may answer. ``wanted``: the ``read_request`` of ``call``. ``plain``: True if only
+    object, range and job determine the answer. ``found``: result of ``find_now``. ``peer``: the node of the
+    cluster that must answer the read, if it is not this one.
     """
 
     call: Call
@@ -186,7 +186,7 @@ class ReadReports:
         duration_s: float = 0.0,
         relayed_to: str = "",
     ) -> None:
-        """Report the end of a read. ``relayed_to``: see ``EndedRequest``."""
+        """Report the end of a read to the observer and the log. ``relayed_to``: see ``EndedRequest``."""
         request = call.request
         self._observer.on_request(
             operation=call.operation.name,
@@ -213,8 +213,8 @@ class ReadReports:
             )
 
     def report_cut(self, why: str, **facts: object) -> None:
-        """Log an answer that was not finished although its client is still connected. ``facts``: fields of
-        the log line.
+        """Log an answer that broke off although its client is still connected. ``facts``: fields of the log
+        line.
         """
         self._log.warning("answer cut", error=why, **facts)
 
@@ -261,7 +261,7 @@ class Exchange:
         return self._http
 
     def count_as(self, identity: Identity) -> None:
-        """Count this request as a request of ``identity``."""
+        """Count this request for the client ``identity``."""
         CLIENT.set(client_of(self.port, identity))
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
@@ -281,14 +281,15 @@ class Exchange:
         return self.start(status, headers)
 
     def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:
-        """Return an error answer that is not sent yet."""
+        """Return an error answer, to be sent by the caller."""
         self.failure = answer.code
         fields = list(answer.headers)
         if answer.status not in {204, 304}:
             fields.append(("Content-Type", "application/xml"))
             if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))
-        # An unread body ends the connection: otherwise the client would send its bytes in vain.
+        # If the request's body was not read, end the connection: otherwise the client would send the rest of
+        # it in vain.
         close = close or self.port.unread
         return self.port.respond(answer.status, self._with_own(fields), body=answer.body, close=close)
 
@@ -310,7 +311,7 @@ class Exchange:
         await self._answer(internal_error(resource=self._resource(), request_id=self.request_id))
 
     def abandon(self) -> None:
-        """Mark the client as gone. An answer that has begun stays incomplete."""
+        """Note that the client has gone. An answer that has begun stays incomplete."""
         if self.response is None:
             self.response = self.port.respond(CLIENT_CLOSED, ())
         self.response.abort()

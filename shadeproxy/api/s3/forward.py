@@ -92,7 +92,7 @@ class _Outgoing:
 
 
 class ForwardPath(Protocol):
-    """The way to the origin: the engine, or in a worker the coordinator and a way of its own."""
+    """The way to the origin. The engine is one; a worker has its own, which asks the coordinator first."""
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         """See ``ReadPath.forward``."""
@@ -209,7 +209,7 @@ class Forwarder:
             trailers=outgoing.trailers,
             request_id=exchange.request_id,
             job=request.job,
-            # A body can be sent only once, so not to the origin after another proxy.
+            # A body can be sent only once. If another proxy got it, the origin cannot get it as well.
             reads_current=outgoing.pieces is None and reads_current(call.operation, request),
         )
         async with AsyncExitStack() as writing:
@@ -248,7 +248,8 @@ async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
 
 
 async def _relay(answer: ForwardResponse, response: Response, writing: AsyncExitStack) -> None:
-    """Pass the body on; pass its last piece on only after ``writing`` has ended.
+    """Pass the answer's body on to the client. Hold its last piece back until the write is over and
+    ``writing`` has ended.
 
     White space that the origin sends to keep the connection alive is passed on at once.
     """
@@ -272,7 +273,9 @@ def _checksum_fields(body: UploadBody) -> Headers:
 
 
 async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:
-    """Yield the body in pieces: a transport copies all bytes that it cannot send at once."""
+    """Yield the body in small pieces. A transport copies all bytes that it cannot send at once, so a big one
+    would be copied.
+    """
     for start in range(0, len(whole), WRITE_BYTES):
         yield bytes(whole[start : start + WRITE_BYTES])
 
@@ -282,8 +285,8 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
-    """Return ``answer`` if it fits the request; else raise OriginUnavailable. If only its range tells its
-    length, the length of the body is checked while it is read.
+    """Return ``answer`` if it fits the request; else raise OriginUnavailable. If only its range states its
+    length, the returned answer checks the body's length while it is read.
     """
     if call.operation.name not in {"GetObject", "HeadObject"} or answer.status >= 400:
         return answer

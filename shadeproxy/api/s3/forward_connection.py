@@ -21,7 +21,7 @@ from shadeproxy.core.types import SHARED
 
 _STEPS_TO_IDLE = 8
 _LOOK_AGAIN_S = 0.01
-# The connection of the client has a timer of its own.
+# aiohttp's own timer stays off: the connection of the client has a timer already.
 _KEEPALIVE_S = 1e6
 
 
@@ -29,11 +29,11 @@ class ClientConnection(Protocol):
     """The calls that the client's connection (relay.py) offers to requests that are forwarded for it."""
 
     def forward_full(self, *, full: bool) -> None:
-        """Stop or resume reading the client."""
+        """Stop or resume reading from the client."""
         ...
 
     def forward_sent(self) -> None:
-        """Note that bytes of an answer were written."""
+        """Note that bytes of an answer were written to the client."""
         ...
 
     def forward_answered(self) -> None:
@@ -118,12 +118,12 @@ class ForwardConnection(RefusingHandler):
         elif steps:
             self._loop.call_soon(self._look, steps - 1)
         else:
-            # aiohttp still reads the rest of a body that is not needed.
+            # aiohttp still reads the rest of a body that its handler left unread.
             self._loop.call_later(_LOOK_AGAIN_S, self._look, 0)
 
 
 class ForwardTransport(asyncio.Transport):
-    """Writes to the client's ``transport``, and stops its reading through ``client``."""
+    """A transport for aiohttp: writes to the client's ``transport``, and stops reading by ``client``."""
 
     def __init__(self, client: ClientConnection, transport: asyncio.Transport) -> None:
         super().__init__()

@@ -115,14 +115,14 @@ class ForwardHandler(RequestAuthorizer):
         started_s = self._clock.monotonic_s() if begun is None else begun.started_s
         inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
         bounded = DEADLINE.set((begun and begun.deadline) or Deadline(self._clock, self._bounds))
-        # This is the status if the task is cancelled, which happens when the client goes away.
+        # The status for the report if the task is cancelled. That happens when the client goes away.
         status = CLIENT_CLOSED
         try:
             await self._answer(exchange, serving)
             assert exchange.response is not None, "served without an answer"
             status = exchange.response.status
         except ConnectionError:
-            # The client went away during a write, so no answer is possible.
+            # The client went away while it was written to, so no answer is possible.
             exchange.abandon()
         finally:
             self._report(exchange, status, self._clock.monotonic_s() - started_s)
@@ -147,7 +147,7 @@ class ForwardHandler(RequestAuthorizer):
         http = exchange.http
         if (turn := self.pace.turn()) is not None:
             await turn
-        # Parse it here, so that a refused request is reported with the parts that were parsed.
+        # Parse inside this block, so that the report of a refused request has the parts that were parsed.
         exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )

@@ -29,13 +29,14 @@ class S3Handler(ForwardHandler):
     """
 
     interim_every_s = 0.0
-    """Seconds after which a read without a byte gets an interim answer, and then another; 0.0: it gets none.
-    Some clients do not expect any, but other nodes of a cluster wait only for a node that gives signs.
+    """Seconds without a byte after which a read gets an interim answer, and then one more each time; 0.0:
+    never. Other nodes of a cluster wait only for a node that gives signs of life. Some clients do not expect
+    interim answers.
     """
     breaks_off_with_fin = False
-    """True if an answer that cannot be completed ends like any other, by a FIN. TCP repeats a FIN that the
-    network has lost, but never a reset. The receiver must notice that the body is too short, as another node
-    does; some clients would take it for a whole one.
+    """True if an answer that cannot be completed ends by a FIN, as a complete one does. TCP repeats a FIN
+    that the network has lost, but never a reset. So the receiver must notice that the body is too short.
+    Other nodes do; some clients would take it for a whole one.
     """
 
     def __init__(
@@ -108,8 +109,8 @@ class S3Handler(ForwardHandler):
     async def serve_read(
         self, port: Port, asked: Asked, begun: EngineLaneRead | RelayRead | None = None
     ) -> bool:
-        """Serve a call that ``reads_cache`` like ``__call__``, when it is its turn in the loop. Return
-        whether the connection continues. ``begun``: a read that was begun, and that is continued.
+        """Serve a call that ``reads_cache`` as ``__call__`` does, once it is this read's turn in the loop.
+        Return whether the connection continues. ``begun``: a read that was begun, and that is continued.
         """
         call, wanted = asked.call, asked.wanted
         exchange = Exchange(port, now_s=self._clock.now_s())
@@ -136,13 +137,14 @@ class S3Handler(ForwardHandler):
             await self._forward(exchange, call, authenticated)
 
     async def _relay(self, exchange: Exchange, call: Call, begun: RelayRead | None) -> None:
-        """Answer a read with the answer of another node."""
+        """Pass on another node's answer to a read."""
         exchange.count_as(call.identity)
         BEGUN.set(answer := None if begun is None else begun.take())
         try:
             await self._forwarder.serve_read(exchange, call)
         finally:
-            # The read may have gone another way, because the object has moved, or this node stops.
+            # The read may have taken another way meanwhile, because the object has moved or this node
+            # stops. Then close the answer, which was not used.
             if answer is not None:
                 answer.close()
 

@@ -35,7 +35,7 @@ _MOST_NAMES = 512
 
 
 class _NotPlain(Exception):
-    """The head is not plain: aiohttp must parse it."""
+    """Raised for a head that is not plain, so that aiohttp must parse it."""
 
 
 class Head(NamedTuple):

@@ -1,8 +1,9 @@
 """Header fields that cross the proxy, in each direction.
 
 Laws: request fields that S3 defines (fields.py) cross with the values that were checked. The client's
-signature does not cross, because the origin gets the proxy's. Fields of aws-chunked do not cross, because the
-proxy decodes it. All fields of an answer cross, except those of one connection (RFC 9110 section 7.6.1).
+signature does not cross, because the origin gets the proxy's. Fields that describe aws-chunked framing do not
+cross, because the proxy removes that framing. All fields of an answer cross, except those of one connection
+(RFC 9110 section 7.6.1).
 """
 
 from shadeproxy.api.s3.fields import FORWARDED, META

@@ -66,7 +66,11 @@ class FastLane:
         self._remembers = remembers
         self._pace = pace
         self._memory = RequestCache(engine, clock=clock, jobs=jobs, counts=self._counts)
-        self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
+        self.hits = (
+            None
+            if own is None
+            else compiled_hits(self._memory, engine, own, otherwise=self.answer, clock=clock)
+        )
         """The compiled request cache, called before ``answer``; None if there is none."""
         self._shared_hits = None if shared is None else compiled_worker_hits(self._memory, shared)
         self._protocols: dict[type, type] = {}

@@ -83,8 +83,8 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         "retention": "ObjectRetention",
     }.items():
         yield ("GET", "object", marker), Operation(f"Get{noun}", _READ)
-        # Each of these operations changes the header of a GET (tagging count, lock state) or the right to
-        # read.
+        # Each of these operations changes a header field of a GET (tagging count, lock state), or the right
+        # to read.
         yield ("PUT", "object", marker), Operation(f"Put{noun}", _WRITE, Touches.OBJECT)
     yield ("HEAD", "object", "acl"), Operation("GetObjectAcl", _READ, asked_by_get=True)
     yield ("DELETE", "object", "tagging"), Operation("DeleteObjectTagging", _WRITE, Touches.OBJECT)
@@ -185,8 +185,8 @@ def resolve(request: S3Request) -> Operation:
     marker = markers[0] if markers else ""
     operation = OPERATIONS.get((request.method, level, marker))
     if operation is None and request.method == "HEAD" and marker:
-        # Servers differ in their answers to such a HEAD. Forward it if the client has the right to the GET
-        # with the same parameter.
+        # Servers differ in their answers to such a HEAD. Forward it if the client has the right to a GET with
+        # the same parameter.
         operation = OPERATIONS.get(("GET", level, marker))
     if operation is None:
         what = f"{request.method} on a {level}" + (f" with ?{marker}" if marker else "")
@@ -210,7 +210,7 @@ def reads_current(operation: Operation, request: S3Request) -> bool:
 
 
 def _bypasses(name: str) -> bool:
-    """Return whether a query parameter of this name asks for more than the plain current object."""
+    """Return whether a query parameter of this name asks for something else than the plain current object."""
     lowered = name.lower()
     return name in _BYPASS_PARAMETERS or lowered.startswith("response-") or lowered in _BYPASS_FIELDS
 

@@ -58,7 +58,9 @@ class OtelRequests:
 
     @contextmanager
     def serving(self, exchange: Exchange, begun: EngineLaneRead | RelayRead | None) -> Iterator[None]:
-        """Serve the request of ``exchange`` inside its span. ``begun``: a read that has its span already."""
+        """Serve the request of ``exchange`` inside its span. ``begun``: a read by callbacks that has begun
+        this span already.
+        """
         span = None if begun is None else self.under_way.get(begun.request_id)
         if span is None:
             parsed = exchange.request

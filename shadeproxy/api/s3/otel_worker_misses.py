@@ -40,7 +40,7 @@ class OtelWorkerMisses(WorkerMisses):
         return fill
 
     def forget(self, ident: int) -> None:
-        """See ``WorkerMisses.forget``. If the read is not reported in this turn of the loop, it is
+        """See ``WorkerMisses.forget``. A read that is not reported by the end of this turn of the loop was
         relayed.
         """
         fill = self._fills.get(ident)
@@ -48,7 +48,8 @@ class OtelWorkerMisses(WorkerMisses):
         if fill is not None:
             self._begun.served.pop(fill, None)
             request_id = self._begun.request_ids.pop(fill, "")
-            # Wait for the next turn: a read that ends is forgotten first, and reported right afterwards.
+            # Wait for the next turn of the loop: a read that ends is first forgotten, and reported just
+            # afterwards.
             asyncio.get_running_loop().call_soon(self._spans.relay, request_id)
 
 

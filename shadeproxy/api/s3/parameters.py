@@ -1,4 +1,4 @@
-"""Query parameters of each operation, apart from the sub-resource that selects it.
+"""The query parameters that each operation may have, besides the sub-resource that selects it.
 
 Law: parameters that an operation does not have are not forwarded. GetObject and HeadObject ignore them, as S3
 does (clients add some to get past caches). All other operations refuse them, because they could change the
@@ -77,7 +77,8 @@ def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[
     """
     for name in _WITH_VALUE.intersection(query):
         if not query[name]:
-            # Servers treat a sub-resource without a value as absent: they would see another operation.
+            # Servers treat these sub-resources as absent if they have no value. They would then see another
+            # operation.
             raise InvalidRequest(f"The query parameter {name} has no value")
     if operation.name in _PARTS and "partNumber" not in query:
         raise InvalidRequest(f"{operation.name} needs the query parameter partNumber")

@@ -22,7 +22,8 @@ from shadeproxy.core.tracing import RELAYED
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.ownership import Ownership, Standing
 
-# A GET of "/". Nodes never ask each other for buckets, so here it asks for the statistics (node_stats.py).
+# A GET of "/" asks for this node's statistics (node_stats.py). Nodes never ask each other for the list of
+# buckets, which the same request means to S3.
 _STATS = "ListBuckets"
 _READS = frozenset({"GetObject", "HeadObject"})
 _WRITES = frozenset({Touches.OBJECT, Touches.LISTED})

@@ -19,7 +19,7 @@ from shadeproxy.origin.interim import MOST_INTERIM, PROCESSING
 
 
 class ReadingConnection(Outlet, Protocol):
-    """The methods of a connection that its pending read uses."""
+    """The methods of a connection that its pending read calls."""
 
     def read_over(self, *, keep: bool) -> None:
         """Serve the next request, or end the connection if not ``keep``."""
@@ -61,12 +61,12 @@ class PendingRead:
             self._timer = self._loop.call_later(self._s3.interim_every_s, self._say_so)
 
     def look(self) -> None:
-        """Continue the read, because the client has taken enough of the bytes sent so far."""
+        """Continue the read: the client has taken enough of the bytes sent so far."""
         if self._read is not None:
             self._read.look()
 
     def cancel(self) -> None:
-        """End the read, because the client is gone or the time is up; idempotent."""
+        """End the read, because the client is gone or the time is up. Further calls do nothing."""
         if self._timer is not None:
             self._stop_timer()
         if self._task is not None:
@@ -89,7 +89,7 @@ class PendingRead:
     def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
         """See ``LaneOutlet.write_pieces``."""
         transport = self._connection.transport
-        # If the transport is closing, ``connection_lost`` soon ends this read.
+        # If the transport is closing, ``connection_lost`` soon ends this read in any case.
         if transport is not None and not transport.is_closing():
             transport.writelines(pieces)
 
@@ -116,7 +116,8 @@ class PendingRead:
         read = self._read
         assert read is not None, "it calls"
         self._end()
-        # The caller may run in the context of another reader of the page, even of another node's.
+        # The caller may run in the context of another reader of the same page. A task must have the context
+        # of this read.
         self._task = self._loop.create_task(self._run(read.asked, read), context=Context())
         # The callback is needed: a task that is cancelled before its first step runs no line of ``_run``.
         self._task.add_done_callback(read.release)

@@ -1,7 +1,7 @@
 """The interface of requests and answers, with one implementation for each lane.
 
 ``WireResponse`` (response.py) goes through aiohttp; ``DirectResponse`` writes to the connection's transport.
-Both send equal bytes: both use ``render_head`` for the head, and frame the body alike.
+Both send the same bytes, because both use ``render_head`` for the head and frame the body in the same way.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from shadeproxy.api.s3.response import (
 TURN_BYTES = 2 * WRITE_BYTES
 """Bytes sent in one turn to a fast client. With half as many, misses of 4 MiB cost a tenth more."""
 
-# Beginning of the name of an abstract Unix socket. Such a socket is in no file system.
+# How the name of an abstract Unix socket begins. Such a socket is in no file system.
 _RELAYED = b"\0shadeproxy-for/"
 _SECURE, _PLAIN = b"s", b"p"
 
@@ -114,8 +114,9 @@ class Outlet(HasPeer, Protocol):
     transport: asyncio.Transport | None
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
-        """Return an awaitable if the client is slow, or (``gives_way``) if it is the turn of other clients;
-        else None. Raises ConnectionError when the client is gone.
+        """Return an awaitable if the caller must wait: for a slow client, or (``gives_way``) while it is the
+        turn of other clients. Return None if it need not wait. Raises ConnectionError when the client is
+        gone.
         """
         ...
 
@@ -135,7 +136,7 @@ class DirectPort:
 
     @property
     def is_answering(self) -> bool:
-        """True if bytes of an answer may have been sent."""
+        """True if bytes of an answer may have been sent already."""
         return self._response is not None and self._response.is_sending
 
     @property
@@ -234,7 +235,7 @@ class DirectResponse:
 
 
 def relayed_name(peer: str, *, secure: bool) -> bytes:
-    """Make a name, never used twice, for the Unix socket that relays a request of ``peer``.
+    """Make the name of the Unix socket that relays a request of ``peer``. No name is used twice.
 
     ``secure``: the client's connection has TLS.
     """
@@ -253,7 +254,9 @@ def peer_of(transport: asyncio.BaseTransport | None) -> str:
 
 
 def scheme_of(http: web.BaseRequest) -> str:
-    """Return "https" or "http": how the client sent the request, even if a worker relays it."""
+    """Return "https" or "http", by which the client sent the request. This is right even if a worker relays
+    it.
+    """
     name = None if http.transport is None else http.transport.get_extra_info("peername")
     if isinstance(name, bytes) and name.startswith(_RELAYED):
         return "https" if name.split(b"/")[2] == _SECURE else "http"

@@ -58,7 +58,7 @@ def form_boundary(request: S3Request) -> bytes | None:
 
 
 class PostUploads:
-    """Serves PostObject. ``engine`` carries out the PutObject."""
+    """Answers PostObject requests. ``engine`` carries out the PutObject that each becomes."""
 
     def __init__(self, engine: ReadPath, authenticator: Authenticator) -> None:
         self._engine = engine

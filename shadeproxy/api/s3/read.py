@@ -46,15 +46,17 @@ async def serve_get(
             await exchange.start(status, headers).write_eof()
             return
         response = None
-        # The body is not closed here: leaving the context releases everything that was read.
+        # There is no need to close the body here: leaving the context releases everything that was read.
         async for piece in reading.body(span):
             if response is None:
                 response = exchange.start(status, headers)
             await response.write(piece)
-            # The name would keep the memory of the piece's page while waiting for the next piece.
+            # Delete the name: it would keep the memory of this piece's page while the loop waits for the next
+            # piece.
             del piece
             if response.bytes_sent == length:
-                break  # Asking for another piece, only to find none, would cost two tracebacks.
+                # The last piece came. Asking for another one, only to find none, would cost two tracebacks.
+                break
         if length >= ENDLESS:
             response = response or exchange.start(status, headers)
         elif response is None or response.bytes_sent != length:

@@ -2,9 +2,9 @@
 (forward_connection.py), and relays everything else to the coordinator.
 
 Laws: each request belongs to one process. The next one is looked at only when the last answer is complete;
-Content-Length tells the end of the coordinator's answers. A relayed request with a body, or an answer whose
-end only its reader can tell, gives the connection to the coordinator for good. If an answer breaks off, so
-does the client's connection.
+Content-Length tells where the coordinator's answer ends. If a relayed request has a body, or only the client
+can tell where an answer ends, the coordinator keeps the connection for good. If an answer breaks off, so does
+the client's connection.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from shadeproxy.api.s3.watched_client import WatchedClient
 from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
 
 _HEAD_END = b"\r\n\r\n"
-# An origin may work for minutes on a big upload, with no byte in either direction.
+# An origin may work for minutes on a big upload, while no byte comes from either side.
 _GIVEN_KEEPALIVES = 12
 _GOODBYE_S = 2.0
 
@@ -32,7 +32,7 @@ _OURS = 0
 _ONE_REQUEST = 1
 """The coordinator answers one request; the bytes after it are held."""
 _GIVEN = 2
-"""Bytes go through until the connection ends."""
+"""All bytes pass through to the coordinator until the connection ends."""
 _READING = 3
 """This process answers a read (worker_misses.py, worker_relays.py); the bytes after its request are held."""
 _FORWARDING = 4
@@ -64,7 +64,7 @@ class WorkerProtocol(WatchedClient):
         self._fast = fast
         self._misses = misses
         self._late = late
-        self._asked: Asked | None = None  # the read that is relayed, until its answer begins
+        self._asked: Asked | None = None  # The read that is relayed; None once its answer begins.
         self._patience: asyncio.TimerHandle | None = None
         self._forwards = forwards
         self._forwarding: ForwardConnection | None = None
@@ -153,7 +153,7 @@ class WorkerProtocol(WatchedClient):
     def _close(self) -> None:
         super()._close()
         if self._client is not None and self._client.get_extra_info("sslcontext") is not None:
-            # Idle clients do not answer the end of TLS. A process that ends waits no longer for them.
+            # An idle client does not answer the end of TLS. A process that ends cannot wait for that.
             self._loop.call_later(_GOODBYE_S, self._others.discard, self)
 
     @property
@@ -182,7 +182,7 @@ class WorkerProtocol(WatchedClient):
         self._regulate()
 
     def _go_on(self) -> None:
-        """Answer the held requests, as long as each is complete and a hit, and the client keeps up."""
+        """Answer the held requests, as long as each is complete, is a hit, and the client keeps up."""
         while self._lane == _OURS and not self._paused and self.writer is not None:
             if self._ending:
                 self._close()
@@ -199,7 +199,7 @@ class WorkerProtocol(WatchedClient):
             if outcome is True:
                 continue
             if outcome is False:
-                # First let the client take all: with TLS, a close would give it half a minute at most.
+                # Let the client take all bytes first: after a close, TLS gives it half a minute at most.
                 self.end()
                 return
             self._asked = outcome if isinstance(outcome, Asked) else None
@@ -262,7 +262,7 @@ class WorkerProtocol(WatchedClient):
         self._pass_on(raw, one_request=True)
 
     def _end_fill(self) -> None:
-        """Let the coordinator's own read follow the page."""
+        """Let the coordinator follow the page with a read of its own, instead of this process."""
         if self._fill is not None and self._lane != _READING:
             fill, self._fill = self._fill, None
             fill.relayed()
@@ -274,7 +274,7 @@ class WorkerProtocol(WatchedClient):
         self._lane, self._body = _FORWARDING, body
         if self._forwarding is None:
             self._forwarding = forwards.open(self, self._client)
-        self._feed(raw, self._held)  # together: then aiohttp refuses a broken body at once
+        self._feed(raw, self._held)  # Head and body together: aiohttp then refuses a broken body at once.
 
     def _feed(self, head: bytes, data: bytes) -> None:
         """Pass on ``head`` and the bytes of ``data`` that belong to the body; hold the others."""
@@ -293,7 +293,7 @@ class WorkerProtocol(WatchedClient):
             self._lane = _OURS
             self._resume()
         elif self._lane == _FORWARDING:
-            self._close()  # aiohttp found the end of the body elsewhere
+            self._close()  # aiohttp found the end of the body at another byte than this process did.
 
     def forward_closed(self) -> None:
         """See ``ClientConnection.forward_closed``."""
@@ -348,7 +348,7 @@ class WorkerProtocol(WatchedClient):
             coordinator.pause()
         coordinator.write(raw)
         if self._lane == _GIVEN:
-            self._give_held(coordinator)  # send the bytes that came while it connected
+            self._give_held(coordinator)  # The bytes came while the connection was made.
 
     def _give_held(self, coordinator: RelayConnection) -> None:
         held, self._held = self._held, b""
@@ -365,7 +365,7 @@ class WorkerProtocol(WatchedClient):
         self._end_fill()
         self._answered()
         if self._lane in {_OURS, _READING, _FORWARDING}:
-            self.cut()  # an answer without a request
+            self.cut()  # The coordinator answered although no request was sent.
             return
         self._client.write(data)
         self._active = True
@@ -395,6 +395,6 @@ class WorkerProtocol(WatchedClient):
             self._close()
 
     def coordinator_full(self, *, full: bool) -> None:
-        """Stop or resume reading the client: the coordinator refuses its bytes, or accepts them again."""
+        """Stop or resume reading from the client, as the coordinator refuses or accepts its bytes."""
         (self._full.add if full else self._full.discard)(_ONE_REQUEST)
         self._regulate()

@@ -24,12 +24,12 @@ class RelaysAnswers(Protocol):
         ...
 
     def coordinator_full(self, *, full: bool) -> None:
-        """Stop or resume reading the client."""
+        """Stop or resume reading from the client."""
         ...
 
 
 class RelayConnection(asyncio.Protocol):
-    """The connection to the coordinator that belongs to one client connection."""
+    """The connection to the coordinator that serves one client connection."""
 
     def __init__(self, client: RelaysAnswers) -> None:
         self._client = client

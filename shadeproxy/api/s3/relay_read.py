@@ -1,11 +1,11 @@
-"""A plain GET of the fast lane that another node of the cluster answers: its bytes go from the connection to
-that node straight to the client, without a task.
+"""A plain GET that another node of the cluster answers in the fast lane: without a task, the bytes go
+straight from the connection to that node to the client.
 
 Laws: the head is sent with the first bytes of the body. If neither a byte nor an interim answer comes in
 time, a task continues the read, and asks the origin. A task also continues any answer that is not plain: an
-error, a redirect, a long body. The answer has the bytes that the task would send.
+error, a redirect, a long body. The client gets the same bytes either way.
 
-The answer of a hit arrives as a whole, head and body, in the memory of the read, mostly by one system call.
+The answer to a hit mostly arrives whole, head and body, in the memory of this read, by one system call.
 """
 
 import asyncio
@@ -35,12 +35,14 @@ from shadeproxy.origin.receiver import Dead
 _MOST_BYTES = 1 << 20
 """Longest body that is held whole in memory while its client takes it."""
 RELAYED_BUDGET_BYTES = 64 << 20
-"""Memory for answers of other nodes that are held whole. A read beyond it is answered in small pieces."""
+"""Memory for answers of other nodes that are held whole. If it is used up, further answers are passed on in
+small pieces.
+"""
 SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
-"""The fields that a call may have. Those that change the answer are sent to the node, and no others."""
+"""The fields that a plain read may have and that change its answer. Only these are sent to the node."""
 _NOTHING = memoryview(b"")
 _UNREAD = once(b"")
-"""The body of an answer of which only the head is examined."""
+"""The body of an answer of which only the head is looked at."""
 
 
 class RelayRead:
@@ -92,14 +94,14 @@ class RelayRead:
 
     @property
     def deadline(self) -> Deadline:
-        """Deadline of a task that continues the read."""
+        """Deadline for a task that continues the read."""
         deadline = Deadline(self._clock, self._bounds)
         deadline.at_s += self.started_s - self._clock.monotonic_s()
         return deadline
 
     def start(self) -> bool:
-        """Send the request. Return False, with nothing done, if it is not plain, or without an idle
-        connection or memory.
+        """Send the request. Return False, with nothing done, if the read is not plain, or if there is no idle
+        connection or no memory for it.
         """
         peer, call = self.peer, self.asked.call
         request, fields, size_bytes = call.request, call.request.fields, peer.memory_bytes
@@ -177,7 +179,7 @@ class RelayRead:
         return self._body, self._arrived
 
     def interim(self) -> None:
-        """Wait longer, because the node works on the read. See ``Receiver.interim``."""
+        """See ``Receiver.interim``. The node works on the read, so wait longer."""
         self._first_s = self._first_s or self._clock.monotonic_s() - self.started_s
         self.peer.timer.watch(self, self.peer.patience_s)
 
@@ -186,10 +188,11 @@ class RelayRead:
         self._filled = len(self._body)
         self._flush()
         if self._head_bytes:
-            # There was room behind the answer: more bytes than announced would have come with it.
+            # There was room for more bytes behind the answer, and none came. So it has the announced length.
             self._end()
         else:
-            # The memory was full, so more bytes than announced show in a later turn of the loop.
+            # The memory is full. If the node sends more bytes than announced, they come in a later turn of
+            # the loop.
             asyncio.get_running_loop().call_soon(self._end)
 
     def failed(self, error: Exception) -> None:
@@ -200,7 +203,7 @@ class RelayRead:
         if self.bytes_sent:
             self._cut(error)
         elif isinstance(error, Dead):
-            # The node had closed the idle connection: a task asks it again, on another one.
+            # The node had closed this idle connection. A task asks the node again, on another connection.
             self._give_back()
             self._by_task(None)
         else:
@@ -222,7 +225,7 @@ class RelayRead:
             self._outlet.read_ended(keep=self.asked.keep_alive)
 
     def cancel(self) -> None:
-        """Leave, because the client is gone; idempotent."""
+        """Leave the read, because the client is gone. Further calls do nothing."""
         if not self._left:
             self.status = CLIENT_CLOSED
             self.peer.timer.forget(self)
@@ -230,7 +233,7 @@ class RelayRead:
             self._leave(RelayEnd.OK)
 
     def take(self) -> PendingAnswer | None:
-        """Return the answer that the task continues; None if the task begins again."""
+        """Return the answer that the task continues. None: the task must ask again."""
         self._taken = True
         return self._begun
 
@@ -244,7 +247,7 @@ class RelayRead:
     # ------------------------------------------------------------------ inside
 
     def _note_answer(self, size_bytes: int) -> None:
-        """Note the time to the first sign of the node, and the bytes of its answer if it fits in memory."""
+        """Note how long the node took to its first sign, and how long its answer is if it fits in memory."""
         self.peer.timer.forget(self)
         self.peer.answered(self._first_s or self._clock.monotonic_s() - self.started_s, size_bytes)
 
@@ -275,7 +278,8 @@ class RelayRead:
 
     def _flush_soon(self) -> None:
         if not self._flushes:
-            # The other bytes of this answer mostly come in the same turn. One write sends them all.
+            # The other bytes of this answer mostly come in the same turn of the loop. Then one write sends
+            # them all.
             self._flushes = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -288,7 +292,8 @@ class RelayRead:
         self.bytes_sent = stop
         piece: bytes | memoryview = self._body[start:stop]
         if 2 * len(self._body) < self._taken_bytes:
-            # The transport may keep the piece after this read has ended, and then keeps all of the memory.
+            # The transport may keep the piece after this read has ended, and with it all memory of the
+            # read. So copy the piece if the answer fills less than half of that memory.
             piece = bytes(piece)
         if self._head:
             head, self._head = self._head, b""

@@ -1,6 +1,7 @@
 """A long plain answer of another node, which a worker sends to its client as it comes.
 
-Laws: the client's connection holds back the other one. An answer that breaks off ends in a reset.
+Laws: while the client is slow, nothing is read from the other node. If an answer breaks off, the client's
+connection is reset.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from shadeproxy.origin.s3reads import body_of
 
 
 class RelayStream:
-    """The answer of which ``read`` has received the head, and which ``begun`` continues."""
+    """A long answer. ``read`` has received its head; ``begun`` gives the rest of it."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class RelayStream:
         *,
         clock: Clock,
     ) -> None:
-        """Begin to send it."""
+        """Begin to send the answer."""
         assert begun.head is not None, "it has come"
         assert begun.connection is not None, "it has the answer"
         self._outlet = outlet
@@ -43,16 +44,17 @@ class RelayStream:
         self._clock = clock
         self._bytes_sent = 0
         self._room = asyncio.Event()
-        self._runs = False  # True once somebody releases the connection.
+        self._runs = False  # True once the task, or ``cancel``, releases the connection.
         self._task = asyncio.get_running_loop().create_task(self._send(begun.connection, begun.head))
 
     def look(self) -> None:
-        """Go on, because the client has taken enough of the bytes sent so far."""
+        """Continue: the client has taken enough of the bytes sent so far."""
         self._room.set()
 
     def cancel(self) -> None:
-        """Leave, because the client is gone; idempotent."""
-        # A task that is cancelled before its first step never runs, not even to release what it has.
+        """Leave the answer, because the client is gone. Further calls do nothing."""
+        # A task that is cancelled before its first step runs no line of code, so it would not release the
+        # connection.
         self._task.cancel()
         if not self._runs:
             self._runs = True

@@ -1,9 +1,9 @@
 """The head of a plain answer of another node, as the client gets it: the bytes that ``Exchange.pass_on``
 would send.
 
-Answers of one node have the same fields in the same order. So the decisions on these names are made once, and
-kept. The head of a hit needs no other change than one more field, so its bytes are not parsed into fields. If
-heads with the same names come one after another, one pattern with these names checks the next ones.
+Answers of one node have the same fields in the same order. So the decisions on a list of field names are made
+once and kept. The head of a hit only gets one more field, so its bytes need not be parsed. When heads with
+the same names follow each other, a regular expression made of these names checks the next ones.
 """
 
 import re
@@ -32,8 +32,8 @@ _RANGE = re.compile(rb"\r\ncontent-range: ([ -~]+)\r\n", re.IGNORECASE)
 
 
 class PlainHead(NamedTuple):
-    """A head of ``size_bytes`` that the client gets as it is, with the name of the node added. ``length``: of
-    the body. ``content_range``: value of that field; "" in a 200.
+    """A head of ``size_bytes`` that the client gets unchanged, but for one more field with the name of the
+    node. ``length``: bytes of the body. ``content_range``: the value of that field; "" in a 200.
     """
 
     size_bytes: int
@@ -43,7 +43,7 @@ class PlainHead(NamedTuple):
 
 def plain_head(memory: memoryview, filled: int) -> PlainHead | None:
     """Return the head at the beginning of ``memory``, of which the first ``filled`` bytes came. Return None
-    if the client would get other bytes, or if its end is yet to come.
+    if the client must get another head, or if the end of the head has not come yet.
     """
     known = _KNOWN[filled > 11 and memory[11] == _PART_DIGIT]
     if known.pattern is not None and (found := known.pattern.match(memory, 0, filled)) is not None:
@@ -61,8 +61,9 @@ def plain_head(memory: memoryview, filled: int) -> PlainHead | None:
 
 
 class _KnownHead:
-    """The names of the last plain head of a status that ``pattern`` did not match. ``pattern``: recognises a
-    head with certain names as ``plain_head`` does; None until two heads in a row have had the same names.
+    """The field names of the last plain head that ``pattern`` did not match, for one status. ``pattern``:
+    recognises a head with these names as ``plain_head`` does; None until two heads in a row had the same
+    names.
     """
 
     __slots__ = ("_names", "is_part", "pattern")
@@ -102,8 +103,8 @@ def _node_field(node: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _is_unchanged(is_part: bool, *names: bytes) -> bool:
-    """Return whether ``relayed_head`` would return the same fields in the same order, and only their
-    Content-Length tells the end of the body.
+    """Return whether ``relayed_head`` would return the same fields in the same order, and whether
+    Content-Length alone tells where the body ends.
     """
     lowered = [name.decode().lower() for name in names]
     order = _order(*lowered)
@@ -118,9 +119,9 @@ def _is_unchanged(is_part: bool, *names: bytes) -> bool:
 
 
 class _FieldOrder(NamedTuple):
-    """Decisions on fields of these names. ``shown``: for each field, whether the client gets it. ``source``:
-    position of x-shade-cache. ``known``: True if the names alone decide everything, and all fields that the
-    proxy adds are there. ``refused``: see ``is_refused``.
+    """The decisions on a head with certain field names. ``shown``: for each field, whether the client gets
+    it. ``source``: position of x-shade-cache. ``known``: True if the names alone decide everything, and all
+    fields that the proxy adds are there. ``refused``: see ``is_refused``.
     """
 
     shown: tuple[bool, ...]
@@ -141,7 +142,7 @@ def _order(*names: str) -> _FieldOrder:
 
 
 def is_refused(headers: Headers) -> bool:
-    """Return whether the node did nothing; see ``REFUSED_FIELD``."""
+    """Return whether the node refused the request, and so did nothing; see ``REFUSED_FIELD``."""
     return _order(*names_of(headers)).refused
 
 

@@ -4,8 +4,8 @@ Laws: nothing is decided here. The cache holds results of the functions of the g
 (``RequestAuthorizer.identify``, ``answer_read``, ``with_own``) under the exact bytes that led to them. Every
 signature is verified again (signed.py). For an unknown request nothing is written or recorded. A head is kept
 without its changing parts: the request id, the time, the span. ``answer_read`` and ``render_head`` made the
-head, so both lanes send the same bytes. If a changing part cannot be told from the origin's fields, no head
-is kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both together.
+head, so both lanes send the same bytes. If a changing part cannot be told apart from the origin's fields, no
+head is kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both together.
 """
 
 from bisect import bisect_left
@@ -47,7 +47,7 @@ class Writer(Protocol):
 
 
 class JobObserver(Protocol):
-    """An observer of the jobs that read, called at most about once a second for each job."""
+    """An observer that is told which jobs read, at most about once a second for each job."""
 
     def on_job(self, job: JobContext) -> None: ...
 
@@ -87,7 +87,7 @@ class RequestCache:
     def __init__(
         self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver, counts: RequestCounts | None = None
     ) -> None:
-        """Set it up. ``counts``: counts the answers of this object, which no other object reports."""
+        """Set the cache up. ``counts``: counts the answers given here, which no other object reports."""
         counts = RequestCounts() if counts is None else counts
         self._groups = {
             source: (counts.group("GetObject", 200, source), counts.group("GetObject", 206, source))
@@ -140,7 +140,7 @@ class RequestCache:
         return plan or (plans.get(block) if plans.old else plans.young.get(block))
 
     def end_of_head(self, source: Source, now_s: float) -> bytes:
-        """Return the part of a head after the request id, with the date of this second."""
+        """Return the end of a head, after the request id. It has the date of this second."""
         second = int(now_s)
         if second != self._ends_second:
             self._ends.clear()
@@ -153,7 +153,7 @@ class RequestCache:
         return end
 
     def touch(self, job: JobContext, now_s: float) -> None:
-        """Report that ``job`` reads."""
+        """Report that ``job`` is reading, unless that was reported within the last second."""
         if now_s - self._touched.get(job.job, 0.0) >= _TOUCH_EVERY_S:
             if len(self._touched) >= _MOST_PLANS:
                 self._touched.clear()
@@ -161,8 +161,8 @@ class RequestCache:
             self._jobs.on_job(job)
 
     def part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
-        """Return the unchanging parts of the heads of a 206 for ``target``, valid while the object has
-        ``meta``.
+        """Return the parts that the heads of all 206 answers for ``target`` have in common, made once while
+        the object has ``meta``.
         """
         part = self.parts.get(target)
         if part is None or (part.meta is not meta and part.meta != meta):
@@ -220,14 +220,14 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            # The block still has its Range, because only a plain Range can be removed. Such a block is not
-            # remembered.
+            # If the block still has its Range, the Range is not plain and could not be cut out. Such a block
+            # is not remembered.
             return
         matching = cut_field(block, IF_MATCH)
         if matching is not None:
             block = matching[0]
         elif "if-match" in request.fields:
-            return  # The same for an If-Match that is not plain.
+            return  # The same holds for an If-Match that is not plain.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
@@ -352,7 +352,7 @@ class RequestCache:
                 out.writelines((head, body))
         if job is not None:
             self.touch(job, now_s)
-        # ``RequestGroup.observe``, without its call.
+        # These lines repeat ``RequestGroup.observe``, to save its call.
         group, took_s = self._groups[handle.source][span is not None], self._monotonic_s() - self._began_s
         group.requests += 1
         group.seconds += took_s

@@ -26,11 +26,11 @@ _FIRST_BYTES = 16 * 1024
 _NOTHING = memoryview(b"")
 
 KEEPALIVE_S = 75.0
-"""Longest time that a connection may be idle, or that a client may take nothing of its answer."""
+"""Seconds for which a connection may be idle, or a client may take nothing of its answer."""
 
 PEER_KEEPALIVE_S = 3 * KEEPALIVE_S
-"""The same for connections of other proxies. A client that takes nothing is cut off by the proxy that it
-called, within twice ``KEEPALIVE_S``. If the owner were first, it would seem to have failed.
+"""The same for connections of other proxies. The proxy that the client called cuts off a client that takes
+nothing, within twice ``KEEPALIVE_S``. If the owner did so first, the owner would seem to have failed.
 """
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
@@ -61,7 +61,7 @@ def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 def connection_fields(
     fields: list[tuple[str, str]], *, has_body: bool, keep: bool, http_11: bool
 ) -> tuple[list[tuple[str, str]], bool, bool]:
-    """Return ``fields`` with the fields that describe the body's end and the connection.
+    """Add to ``fields`` those that tell how the body ends and whether the connection stays, and return all.
 
     Also return whether the body must be chunked, and whether the connection is kept.
     """
@@ -78,7 +78,7 @@ def connection_fields(
 
 
 def break_off(transport: asyncio.BaseTransport) -> None:
-    """End a connection within an answer, so that the receiver sees a failure.
+    """End a connection in the middle of an answer, so that the receiver sees a failure.
 
     It is reset, unless its protocol has ``breaks_off_with_fin`` (handler.py).
     """
@@ -95,7 +95,7 @@ def break_off(transport: asyncio.BaseTransport) -> None:
 
 
 class WireResponse(web.StreamResponse):
-    """An answer sent through aiohttp. ``headers``: complete but for Connection and Transfer-Encoding, which
+    """An answer sent through aiohttp. ``headers``: all fields except Connection and Transfer-Encoding, which
     depend on the request and on Content-Length. ``close``: end the connection afterwards.
     """
 

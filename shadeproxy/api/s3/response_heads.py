@@ -1,4 +1,5 @@
-"""Heads of answers to reads, made once for an object and kept without their changing parts.
+"""Heads of answers to reads. A head is made once for an object, and kept without the parts that change from
+answer to answer.
 
 ``answer_read`` and ``render_head``, the functions of the general lane, make every head.
 """
@@ -13,12 +14,14 @@ from shadeproxy.core.types import Headers, ObjectMeta, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS
 
 _ID_MARK = "0123456789ABCDEF"
-# Marks for the changing values. No server sends these characters in a field.
+# These marks stand where the changing values go. No server sends these characters in a field.
 _MARKS = {"content-length": "\x01", "content-range": "\x02"}
 
 
 class PartHead(NamedTuple):
-    """The head of a 206 for an object with ``meta``, up to the request id, cut where length and range go."""
+    """The head of a 206 for an object with ``meta``, up to the request id. It is cut into parts where the
+    length and the range are inserted.
+    """
 
     meta: ObjectMeta
     before: bytes

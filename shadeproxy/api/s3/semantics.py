@@ -99,8 +99,8 @@ def _etag(meta: ObjectMeta) -> Headers:
 
 @lru_cache(maxsize=64)
 def _shown(checksums: bool, *names: str) -> tuple[bool, ...]:
-    """Return which fields of an object to send. Cached, because most objects of an origin have the same
-    fields.
+    """Return which fields of an object are sent. The result is cached, because most objects of an origin have
+    the same fields.
     """
     return tuple(
         name not in _FRAMING_FIELDS and (checksums or not name.startswith("x-amz-checksum-"))

@@ -15,14 +15,13 @@ from shadeproxy.api.s3.response import break_off
 from shadeproxy.engine.base import SendfileSlice
 
 LEAST_BYTES = 16 * 1024
-"""Fewer bytes than these are copied, which takes one system call instead of two or three."""
+"""Slices with fewer bytes than this are copied, which takes one system call instead of two or three."""
 
 UNASKED, ENCRYPTED = -1, -2
 """Values of ``Sender.descriptor`` when there is no descriptor."""
 
-# MSG_MORE is not set. It would make the head wait for the first pages, to leave in one packet with them: 100
-# KB then cost the server a fifth more and 1 MB a seventh more (docs/measurements.md, also for nginx's
-# tcp_nopush).
+# MSG_MORE is not set. With it, the head would wait for the first pages and leave in one packet with them. An
+# answer of 100 KB then cost the server a fifth more, and one of 1 MB a seventh more (docs/measurements.md).
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 
@@ -40,8 +39,8 @@ class DirectWriter:
         """Descriptor of the socket, after ``open``; ENCRYPTED if bytes must go through the transport."""
 
     def open(self) -> int:
-        """Return ``descriptor``. The first call makes a socket for it, because the transport's own socket
-        has no ``send``.
+        """Return ``descriptor``. The first call makes a second socket for the connection, because the
+        transport's own socket has no ``send``.
         """
         if self.descriptor == UNASKED:
             own = self.transport.get_extra_info("socket")
@@ -152,7 +151,7 @@ class Sender(DirectWriter):
         self.go_on(lead[sent:], first, file_slice, *rest)
 
     def go_on(self, lead: bytes, position: int, file_slice: SendfileSlice, *rest: SendfileSlice) -> None:
-        """Send the rest of an answer that was begun; needs a ``descriptor``.
+        """Send the rest of an answer that another sender has begun. ``descriptor`` must be open.
 
         The rest is ``lead`` (bytes of the head and copied bytes), then ``file_slice`` from ``position`` of
         its file on, then ``rest``.
@@ -169,7 +168,7 @@ class Sender(DirectWriter):
         if rest:
             self._send_rest(direct)
         if self.waiting is not None:
-            # The pages must not change before the kernel has taken the rest of them.
+            # Keep the pages pinned: they must not change before the kernel has taken the rest of them.
             self._keep = [one.pin() for one in (self.waiting, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 

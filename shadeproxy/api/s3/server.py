@@ -27,7 +27,8 @@ class S3Server(web.Server):
         limiter: ConnectionLimiter | None = None,
     ) -> None:
         """``limiter``: the limiter that all listeners of the process share, or None for no limit."""
-        # When a client goes away, its handler is cancelled, and so leaves the engine and the origin.
+        # When a client goes away, aiohttp cancels its handler. The handler then leaves the engine's read or
+        # its request to the origin.
         super().__init__(s3, handler_cancellation=True)
         self._s3 = s3
         self._fast = fast

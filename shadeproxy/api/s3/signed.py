@@ -21,7 +21,8 @@ from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Sig
 from shadeproxy.core.tracing import INSTANCE_FIELD, JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
 from shadeproxy.core.types import JobContext
 
-# A session token is fixed text of its template, and so always the token that ``identify`` accepted.
+# A session token is part of the fixed text of its template. So it is always the token that ``identify``
+# accepted.
 PLAIN_FIELDS = frozenset(
     {
         "accept",
@@ -51,13 +52,13 @@ _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
 _PAYLOADS = frozenset({EMPTY_SHA256, UNSIGNED_PAYLOAD})
 _TIME = re.compile(rb"(?:\r\n|^)x-amz-date: \d{8}(T\d{6}Z)\r\n", re.IGNORECASE)
 _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
-# The invocation id of a client, or of a proxy between the client and this one.
+# The invocation id comes from the client, or from a proxy between the client and this one.
 _INVOCATION = re.compile(
     rb"(?:\r\n|^)(?:amz-sdk-invocation-id|x-shade-request-id): ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE
 )
 _MOST_PER_LENGTH = 8
 _MOST_LENGTHS = 256
-# Marks for the places of the real values in a canonical request. No client sends these characters.
+# These marks stand in a canonical request where the real values go. No client sends these characters.
 _PATH_MARK, _TIME_MARK, _RANGE_MARK, _IF_MATCH_MARK = "\x01", "\x02", "\x03", "\x04"
 _ANY_MARK = re.compile("[\x01-\x04]")
 # Signed names are sorted: "if-match" comes before "range", and "range" before "x-amz-date".
@@ -124,7 +125,7 @@ class _Template(NamedTuple):
 def cut_field(block: bytes, field: CutField) -> tuple[bytes, str] | None:
     """Return ``block`` without ``field``, and the field's value; None if there is none, or no plain one."""
     for name in field.names:
-        # The field may also be the first one. The whole line with its end is cut out.
+        # The field may also be the first one of the block. The whole line is cut out, with its line break.
         start = 0 if block.startswith(name) else block.find(b"\r\n" + name) + 2
         if start != 1:
             stop = block.index(b"\r\n", start) + 2
@@ -189,8 +190,8 @@ class Templates:
 
 
 def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, bytes], now_s: float) -> bool:
-    """Return whether the values in the holes of ``block`` are those of a rightly signed request. ``values``:
-    the values of If-Match and Range.
+    """Return whether ``block`` fits the template and its signature is right. ``values``: the values of
+    If-Match and Range.
     """
     _, (time_start, time_stop), (start, stop), invocation, date, signing, _ = template
     if invocation[1] and not block[slice(*invocation)].translate(None, b"-").isalnum():
@@ -198,7 +199,7 @@ def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, 
     if not date:
         return True
     amz_date, signature = date + block[time_start:time_stop], block[start:stop]
-    # Latin-1 decodes every byte. Invalid times and signatures are refused below.
+    # Decoding as Latin-1 accepts every byte. Invalid times and signatures are refused below.
     if signing is None:
         return sigv4.well_formed(amz_date.decode("latin-1"), signature.decode("latin-1"))
     signer, parts, signed = signing

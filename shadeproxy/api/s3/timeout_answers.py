@@ -33,7 +33,9 @@ class TimeoutAnswers:
         return Deadline(self._clock, self._bounds)
 
     def overdue(self, deadline: Deadline) -> bool:
-        """Return whether a deadline has passed long enough that the coordinator could have answered."""
+        """Return whether a deadline has passed by so much that a coordinator that still works would have
+        answered.
+        """
         return deadline.left_s < -_GRACE_S
 
     def send(

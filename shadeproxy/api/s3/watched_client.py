@@ -1,4 +1,4 @@
-"""A client connection of a worker, which a timer checks.
+"""The part of a worker's client connection that a timer checks.
 
 Laws: an idle connection is closed. A client is cut if it takes none of the bytes that wait for it, as in
 connection.py.
@@ -12,7 +12,9 @@ from shadeproxy.api.s3.sender import Copying
 
 
 class WatchedClient(asyncio.Protocol):
-    """A client connection. Subclasses say whether they are busy, and record activity."""
+    """A client connection with its timer. Subclasses say whether a request is under way, and record what the
+    client does.
+    """
 
     def __init__(self, keepalive_s: float) -> None:
         """``keepalive_s``: seconds between two checks."""
@@ -41,12 +43,12 @@ class WatchedClient(asyncio.Protocol):
         return 0
 
     def _close(self) -> None:
-        """Close after the bytes that wait."""
+        """Close the connection once the waiting bytes are sent."""
         if self._client is not None:
             self._client.close()
 
     def cut(self) -> None:
-        """Close now, so that the client sees a failure."""
+        """Close the connection now, so that the client sees a failure."""
         if self._client is not None:
             break_off(self._client)
 

@@ -1,8 +1,8 @@
 """One page that a worker fetches for one of its clients.
 
-Laws: callbacks take the bytes from the origin and pass them on to the client as they come. The worker tells
-the coordinator of the head, of the progress of slow and big pages, of the end, and of a client that leaves. A
-read that fails before its first byte is relayed; later, the coordinator fills the rest into the same memory.
+Laws: callbacks take the bytes from the origin and pass them on to the client as they come. The worker reports
+to the coordinator the head, the progress of slow or big pages, the end, and a client that leaves. A read that
+fails before its first byte is relayed; later, the coordinator fills the rest into the same memory.
 """
 
 from collections.abc import Callable
@@ -35,14 +35,14 @@ from shadeproxy.origin.base import CallbackOrigin, HandedOver, Wanted
 from shadeproxy.origin.pool import Peer
 
 PROGRESS_BYTES = 256 * 1024
-"""Bytes of a page after which its progress is reported, because other readers may wait for them."""
+"""Bytes between two progress reports of a page: clients of other processes may wait for these bytes."""
 
 
 _NONE_DETACHED = DetachedBuffers(0)
 
 
 class WorkerOutlet(LaneOutlet, Protocol):
-    """The client's connection (relay.py), as a read uses it whose page the worker fetches."""
+    """The client's connection (relay.py), as seen by a read whose page the worker fetches."""
 
     def relay(self) -> None:
         """Relay the request. No byte of an answer was sent."""
@@ -66,16 +66,16 @@ class Misses(Protocol):
         ...
 
     def connect(self, peer: Peer, fill: "WorkerFill") -> None:
-        """Call ``fill.connected`` once a connection to ``peer`` is idle, or cannot be had."""
+        """Call ``fill.connected`` once a connection to ``peer`` is idle, or when none can be had."""
         ...
 
     def forget(self, ident: int) -> None:
-        """Drop a fill that is over."""
+        """Forget a fill that is over."""
         ...
 
 
 class WorkerFill:
-    """One read and its page. Implements origin/base.py ``Sink`` and lane_read.py ``LaneReading``."""
+    """A client's read, and its page. Implements origin/base.py ``Sink`` and lane_read.py ``LaneReading``."""
 
     __slots__ = (
         "_allowed", "_asked", "_flight", "_held", "_ident", "_is_late", "_lane", "_misses", "_ordered",
@@ -104,26 +104,26 @@ class WorkerFill:
         """See ``LaneReading.detached``. It is empty, because fill memory has its own limit."""
         self._misses = misses
         self._ident = ident
-        self._outlet = outlet  # None: the client has left, or there is none
+        self._outlet = outlet  # None: the client has left, or there never was one.
         self._asked = asked
-        self._peer: Peer | None = peer  # None: it has a connection, or needs none
+        self._peer: Peer | None = peer  # None: the fill has its connection, or needs none.
         self._ordered: ObjectRef | None = None  # the object of a prefetch
         self._allowed: AllowFill | None = None
         self._flight: Flight | None = None
         self._lane: LaneRead[WorkerFill] | None = None
-        self._read: Callable[[], None] | None = None  # ends the read of the origin; None: it has ended
+        self._read: Callable[[], None] | None = None  # Ends the read from the origin; None: it has ended.
         self._relayed = False
         self._is_late = False
-        self._refused = False  # True: the coordinator has left the read, and will tell nothing more of it
+        self._refused = False  # True: the coordinator has left the read, and sends no more messages.
         self._reported = 0
-        self._held: tuple[FillHead, memoryview] | None = None  # not shown yet
+        self._held: tuple[FillHead, memoryview] | None = None  # A head that readers do not see yet.
         self._span = Span(-1, -1)
         self._served = False
 
     # ------------------------------------------------------------------ what the coordinator says
 
     def allow(self, allowed: AllowFill) -> None:
-        """Ask the origin, once there is a connection to it."""
+        """Ask the origin, now or as soon as a connection to it is idle."""
         self._allowed = allowed
         if self._peer is not None:
             self._misses.connect(self._peer, self)
@@ -137,7 +137,7 @@ class WorkerFill:
         """Ask the origin over the idle connection. If there is none, the coordinator fills the page."""
         peer, self._peer = self._peer, None
         if peer is None:
-            return  # the coordinator gave the fill up meanwhile
+            return  # The coordinator gave the fill up while it waited for a connection.
         if self._ordered is not None:
             self._start(self._ordered, Intent.PREFETCH)
             self._forget_if_over()
@@ -148,7 +148,7 @@ class WorkerFill:
             self._end()
 
     def _serve(self, outlet: WorkerOutlet, asked: Asked) -> None:
-        """Ask the origin, and let the client follow."""
+        """Ask the origin, and send the client the bytes as they come."""
         misses = self._misses
         request_id = next_request_id()
         inside = REQUEST_ID.set(request_id)
@@ -163,7 +163,7 @@ class WorkerFill:
             outlet,
             misses.reports,
             misses,
-            # The coordinator chose the version to ask for, and compares it.
+            # The coordinator chose the version to ask for, and it will compare the answer's version with it.
             asked._replace(found=UNKNOWN),
             clock=misses.clock,
             reading=self,
@@ -172,7 +172,7 @@ class WorkerFill:
         )
 
     def _start(self, ref: ObjectRef, intent: Intent) -> Flight | None:
-        """Ask the origin; return None, and tell the coordinator, if no connection is idle."""
+        """Send the GET to the origin. If no connection is idle, tell the coordinator, and return None."""
         misses, allowed = self._misses, self._allowed
         assert allowed is not None, "it was told to begin"
         span = None if allowed.span is None else Span(*allowed.span)
@@ -186,8 +186,8 @@ class WorkerFill:
         return flight
 
     def refuse(self, *, late: bool) -> None:
-        """Leave the request to the coordinator. ``late``: the client's time is up, so it gets its 503 here.
-        The fill continues without this client, because other readers may want the page.
+        """Leave the client's request to the coordinator. ``late``: the client's time is up, so answer it with
+        a 503 here. The fill continues without this client, because other readers may want the page.
         """
         if self._allowed is None:
             self._peer = None
@@ -196,7 +196,7 @@ class WorkerFill:
         self._forget_if_over()
 
     def stop(self) -> None:
-        """End the read: the fill was given up."""
+        """End the read, because the coordinator gave the fill up."""
         self._peer = None
         self._abort()
         if self._flight is None:
@@ -249,13 +249,13 @@ class WorkerFill:
             self._end_flight(None)
             return
         flight.advance(count)
-        # The first bytes meet the deadline of the client, which the coordinator watches.
+        # The coordinator watches the client's deadline. The first bytes end that wait, so report them.
         due = not self._reported or flight.filled - self._reported >= PROGRESS_BYTES
         if due and not flight.ended:
             self.report_progress()
 
     def _open(self, flight: Flight, head: FillHead, buffer: memoryview) -> bool:
-        """Open the flight here and at the coordinator; return False for metadata that no message can hold."""
+        """Open the flight here and at the coordinator. Return False if no message can hold the metadata."""
         misses = self._misses
         try:
             misses.outbox.send_with_next(head)
@@ -288,7 +288,7 @@ class WorkerFill:
         if not self._reported or self._lacks_proof or self._refused:
             self._end_flight(error)
         else:
-            # The client may have left before, after it was served with a part of the page.
+            # The client may have left earlier, when it had the part of the page that it wanted.
             self._forget_if_over()
 
     # ------------------------------------------------------------------ what the client's read calls
@@ -305,12 +305,12 @@ class WorkerFill:
     # ------------------------------------------------------------------ what the client's connection calls
 
     def look(self) -> None:
-        """Go on, because the client took enough."""
+        """Continue: the client took enough of the bytes sent so far."""
         if self._lane is not None:
             self._lane.look()
 
     def cancel(self) -> None:
-        """Leave, because the client is gone; idempotent."""
+        """Leave the read, because the client is gone. Further calls do nothing."""
         if self._outlet is None:
             return
         if self._lane is None or self._relayed:
@@ -319,12 +319,12 @@ class WorkerFill:
             self._lane.cancel()
 
     def relayed(self) -> None:
-        """Note that the coordinator answers the relayed request. This fill goes on without its client."""
+        """Continue this fill without its client, because the coordinator now answers that client."""
         if self._outlet is not None:
             self._end()
 
     def relay(self) -> None:
-        """Relay the request. Nothing of its answer was sent. Idempotent."""
+        """Relay the request, of whose answer nothing was sent. Further calls do nothing."""
         if self._relayed or self._outlet is None or self._asked is None:
             return
         self._relayed = True
@@ -340,7 +340,7 @@ class WorkerFill:
         outlet.read_ended(keep=self._asked.keep_alive)
 
     def look_at_time(self) -> None:
-        """Tell the coordinator how much has come; answer a client that got nothing in time."""
+        """Report how much has come, and answer a client that got nothing in time."""
         self.report_progress()
         came = self._flight is not None and self._flight.filled
         if not came and self.deadline is not None and self._misses.late.overdue(self.deadline):
@@ -357,7 +357,7 @@ class WorkerFill:
 
     @property
     def _lacks_proof(self) -> bool:
-        """True if the coordinator cannot fill the rest, because it lacks the checksum of the bytes."""
+        """True if the coordinator cannot fill the rest: only this process has the checksum so far."""
         return self._flight is not None and self._flight.doubtful
 
     def _too_late(self) -> None:
@@ -375,7 +375,7 @@ class WorkerFill:
     def _end_flight(self, error: ShadeProxyError | None) -> None:
         if self._flight is not None:
             error = error or OriginUnavailable("the fill goes on elsewhere")
-            # A traceback refers to the flight: the fill memory would wait for the garbage collector.
+            # An error's traceback keeps the flight, and so the fill memory, until garbage collection.
             self._flight.end(error.with_traceback(None))
         self._forget_if_over()
 
@@ -385,15 +385,15 @@ class WorkerFill:
             abort()
 
     def _end(self) -> None:
-        """Note that the client has left."""
+        """Note that the client has left, with its answer or without."""
         if self._outlet is not None:
             self._outlet = None
-            # First report a page that came whole, or it would count as given up.
+            # Report a page that came whole first, or the coordinator would count it as given up.
             self.report_progress()
             self._misses.outbox.send_with_next(ClientLeft(self._ident, *self._span, self._served))
         self._forget_if_over()
 
     def _forget_if_over(self) -> None:
         if self._outlet is None and self._read is None and self._peer is None:
-            self._lane = None  # it refers back to this object: the fill memory would wait for the collector
+            self._lane = None  # A cycle: it would keep the fill memory until garbage collection.
             self._misses.forget(self._ident)

@@ -57,7 +57,7 @@ class GrantedSlots:
 
 
 class Uncounted:
-    """Statistics of a worker's reads that count nothing, because the coordinator counts these reads."""
+    """A stand-in for statistics that counts nothing: the coordinator counts a worker's reads."""
 
     def __init__(self, clock: Clock) -> None:
         self.now_s = clock.monotonic_s
@@ -164,7 +164,8 @@ class WorkerMisses:
                 )
             )
         except (UnicodeEncodeError, OverflowError):
-            # A message cannot hold such a name or number. The coordinator reads it from the request itself.
+            # No message can hold such a name or number. Relay the request: the coordinator then reads it
+            # itself.
             return None
         fill = self._fills[ident] = WorkerFill(self, ident, peer, outlet, asked)
         self._watch_progress()
@@ -223,9 +224,10 @@ class WorkerMisses:
         reading.left(served=served)
 
     def connect(self, peer: Peer, fill: WorkerFill) -> None:
-        """Call ``fill.connected`` once a connection to ``peer`` is idle, at once if one is.
+        """Call ``fill.connected`` when a connection to ``peer`` is idle, at once if one is.
 
-        The coordinator gave the fill a slot: all processes together use ``origin.max_connections`` at most.
+        The fill has a slot from the coordinator, so all processes together stay within
+        ``origin.max_connections``.
         """
         if self._gets.pool.spare(peer):
             fill.connected()
@@ -235,15 +237,15 @@ class WorkerMisses:
         task.add_done_callback(self._connecting.discard)
 
     def forget(self, ident: int) -> None:
-        """Drop a read that is over."""
+        """Forget a read that is over."""
         self._fills.pop(ident, None)
 
     # ------------------------------------------------------------------ inside
 
     async def _connect(self, peer: Peer, fill: WorkerFill) -> None:
         pool = self._gets.pool
-        # If it cannot connect, the fill finds no idle connection. The coordinator, which reads the same
-        # origin, then finds out why.
+        # If no connection can be made, the fill finds no idle one and fails. The coordinator then asks the
+        # same origin, and finds out why.
         with suppress(NotConnected):
             pool.put_back(await pool.take(peer))
         fill.connected()

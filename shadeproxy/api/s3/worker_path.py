@@ -41,11 +41,13 @@ from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.telemetry.stats import Stats
 
-# A quarter of the bytes that a channel holds for a process that reads too slowly.
+# A quarter of the bytes that a channel keeps for a process that reads too slowly.
 _MOST_NAMED_BYTES = 1024 * 1024
 
 _IDENT: ContextVar[int | None] = ContextVar("ident", default=None)
-"""The slot that the coordinator granted with the write of this task. None: there is none, or it was taken."""
+"""The slot that the coordinator granted together with the write of this task. None: there is none, or it is
+in use.
+"""
 
 
 class AskedCoordinator:
@@ -60,9 +62,9 @@ class AskedCoordinator:
 
     @contextmanager
     def naming(self, size_bytes: int) -> Iterator[None]:
-        """Count the bytes of names that are sent until the answer is here. Raises Overloaded while many
-        others wait for their answer. Without this limit the coordinator could fall so far behind that this
-        worker must end, and with it all its clients' connections.
+        """Count ``size_bytes`` of object names as under way, from the question to its answer. Raises
+        Overloaded if too many bytes are under way already. Without this limit, so much could wait for a slow
+        coordinator that this worker would have to end, with all its clients' connections.
         """
         if self._named_bytes and self._named_bytes + size_bytes > _MOST_NAMED_BYTES:
             raise Overloaded("too many writes wait for the process that decides")
@@ -201,7 +203,7 @@ class WorkerPath:
         else:
             await self._end(ident, is_known=True)
         finally:
-            if _IDENT.get() == ident:  # The write was allowed, but no request was forwarded: return its slot.
+            if _IDENT.get() == ident:  # The write was allowed, but no request was forwarded. Return its slot.
                 coordinator.outbox.send(EndSlot(ident))
 
     async def _end(self, ident: int, *, is_known: bool) -> None:

@@ -1,7 +1,7 @@
 """Reads of a worker's clients that other nodes of the cluster answer.
 
-Law: the worker only passes on plain answers. Whatever else comes of a read, its request goes to the
-coordinator as if it had just come. That also asks the origin where the node does not answer.
+Law: the worker passes on plain answers only. If a read ends in any other way, its request goes to the
+coordinator as if it had just come. The coordinator also asks the origin, if the other node does not answer.
 """
 
 import asyncio
@@ -25,22 +25,24 @@ from shadeproxy.origin.s3reads import body_of
 
 _MOST_CONNECTING = 8
 _MOST_UNWANTED_BYTES = 16 << 10
-"""Longest body of an answer that is read to its end only to keep its connection: an error message."""
+"""Longest body (mostly an error message) that is read to its end, only so that its connection can be used
+again.
+"""
 
 
 class WorkerLaneRead(Protocol):
     """A read that a worker answers, as the client's connection (relay.py) uses it."""
 
     def look(self) -> None:
-        """Go on, because the client has taken enough of the bytes sent so far."""
+        """Continue: the client has taken enough of the bytes sent so far."""
         ...
 
     def cancel(self) -> None:
-        """Leave, because the client is gone; idempotent."""
+        """Leave the read, because the client is gone. Further calls do nothing."""
         ...
 
     def relay(self) -> None:
-        """Go on in another way: ``LaneOutlet.go_on_by_task`` was called."""
+        """Relay the request to the coordinator, because ``LaneOutlet.go_on_by_task`` was called."""
         ...
 
     def relayed(self) -> None:
@@ -84,7 +86,7 @@ class WorkerRelayRead:
             self._now = None
 
     def relay(self) -> None:
-        """See ``WorkerLaneRead.relay``. The client may have left: then nothing continues the read."""
+        """See ``WorkerLaneRead.relay``. If the client has left meanwhile, do nothing."""
         read, self._now = self._now, None
         if not isinstance(read, RelayRead):
             return
@@ -133,7 +135,7 @@ class WorkerRelays:
         peer = asked.peer
         if peer is None:
             return None if self._fills is None else self._fills.begin(outlet, asked)
-        # Clients with an upstream of their own are the coordinator's in all ways.
+        # All requests of clients with an upstream of their own are relayed to the coordinator.
         if asked.call.identity.upstream != SHARED:
             return None
         read = RelayRead(
@@ -157,8 +159,8 @@ class WorkerRelays:
         return RelayStream(outlet, self._reports, self._reads, read, begun, clock=self._clock)
 
     def drop(self, begun: PendingAnswer) -> None:
-        """Give back the connection of an answer that no client gets. The rest of a short one is read first,
-        because each missing object would otherwise cost a connection.
+        """Release the connection of an answer that no client gets. First read the rest of a short answer:
+        otherwise each GET of a missing object would cost a connection.
         """
         if begun.connection is None or begun.head is None:
             begun.peer.failed()
@@ -171,7 +173,7 @@ class WorkerRelays:
             begun.close()
 
     async def aclose(self) -> None:
-        """Stop opening connections, and reading what no client gets."""
+        """Stop opening connections, and stop reading answers that no client gets."""
         tasks = self._connecting | self._emptying
         for task in tasks:
             task.cancel()
@@ -186,7 +188,7 @@ class WorkerRelays:
 
 
 async def _empty(connection: Connection) -> None:
-    # A connection whose answer breaks off is not kept.
+    # If an answer breaks off, its connection cannot be used again.
     with suppress(ShadeProxyError, OSError):
         async with aclosing(body_of(connection)) as pieces:
             async for _ in pieces:
@@ -197,5 +199,6 @@ async def _connect(peer: Peer) -> None:
     try:
         await peer.connect()
     except NotConnected as error:
-        if error.__cause__ is not None:  # Otherwise all connections are in use.
+        # Without a cause, the error only says that all connections are in use.
+        if error.__cause__ is not None:
             peer.failed()

@@ -1,4 +1,4 @@
-"""States of cached objects according to a listing, and the order of keys in it. No I/O."""
+"""Comparison of a listing with the cached objects, and the order of its keys. No I/O."""
 
 from enum import Enum, auto
 from typing import NamedTuple
@@ -16,8 +16,8 @@ class Listed(Enum):
 
 
 class ListingAsked(NamedTuple):
-    """The state just before a listing is asked for: Unix time, how often all checks had been voided by then,
-    and ``began`` of the cluster's protocol.
+    """The state just before a listing is requested: the Unix time, the number of times that all checks were
+    voided so far, and ``began`` of the cluster's protocol.
     """
 
     at_s: float
@@ -31,7 +31,7 @@ def prefix_of(key: str) -> str:
 
 
 def just_before(key: str) -> str:
-    """Return a string that sorts just before ``key``, because ``start_after`` is exclusive."""
+    """Return a string that sorts just before ``key``. A listing that starts after it begins with ``key``."""
     last = ord(key[-1]) - 1
     if last <= 0x20 or 0xD800 <= last <= 0xDFFF:
         return key[:-1]

@@ -29,7 +29,7 @@ from shadeproxy.origin.base import Origin
 _log = structlog.get_logger(__name__)
 _LIST_FROM = 8  # From this number of stale keys of one prefix on, a listing is cheaper than HEADs.
 _AFTER_REFUSAL = 1000  # Keys checked by HEAD after a refused listing, before a listing is tried again.
-_GIVES_UP_AFTER = 3  # After this many failed HEADs in a row, the other checks are given up.
+_GIVES_UP_AFTER = 3  # After this many failed HEADs in a row, the remaining checks are dropped.
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
 _BEAR_OUT = 3  # HEADs that must agree with a listing before the changed objects in it are dropped.
@@ -40,7 +40,7 @@ _MAX_PENDING = 100_000
 
 
 _Check = tuple[ObjectRef, Upstream, Grant, int]
-"""A check. Its number is 0 if readers share it."""
+"""A check of an object, by one client and for one right. Its number is 0 if readers share it."""
 
 _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
@@ -97,9 +97,10 @@ class Revalidator:
     async def check(
         self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
     ) -> ObjectMeta:
-        """Return current metadata, by HEAD or by a GET of one byte, which proves the right to bytes too.
-        Concurrent callers share one request, if the object is this process's own. Raises the errors of
-        ``head``, and DeadlineExceeded when the caller's own time is up.
+        """Ask the origin for current metadata and return it. A HEAD is sent, or a GET of one byte if the
+        client's right to the bytes must be proven too. Concurrent callers share one request, if the object is
+        this process's own. Raises the errors of ``head``, and DeadlineExceeded when the caller's own time is
+        up.
         """
         deadline, ownership = DEADLINE.get(), self._ownership
         shared = ownership is None or ownership.standing(ref) is Standing.OWN
@@ -118,7 +119,7 @@ class Revalidator:
             except DeadlineExceeded:
                 if (turn := self._pace.turn()) is not None:
                     await turn
-                # A reader that joined a check late still has time for a request of its own.
+                # A reader that joined a check late still has time to send a request of its own.
                 if not joined or deadline is None or deadline.left_s <= 0:
                     raise
 
@@ -201,7 +202,8 @@ class Revalidator:
                 for prefix, together in groupby(keys, key=prefix_of):
                     await self._check_together(bucket.beside(prefix), list(together))
             except OriginError as error:
-                # Cached versions stay as readable as their rule allows, and the next read asks again.
+                # A failed check changes nothing: cached versions answer as long as their rule allows, and the
+                # next read asks again.
                 _log.warning(
                     "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
                 )
@@ -239,7 +241,8 @@ class Revalidator:
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # A reader that checks the object meanwhile removes its entry, and the credentials in it.
+                # A reader that checks this object meanwhile removes its entry, with the credentials. Then use
+                # those of the proxy.
                 upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
@@ -247,7 +250,7 @@ class Revalidator:
             except Unidentified:
                 pass  # The origin no longer sends the object's version. The check has dropped its pages.
             except OriginError:
-                # An object that fails alone must not keep other objects from being checked.
+                # A HEAD that fails must not keep the other objects from being checked.
                 self._failed_in_a_row += 1
                 if self._failed_in_a_row >= _GIVES_UP_AFTER:
                     raise

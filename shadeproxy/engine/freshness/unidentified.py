@@ -25,7 +25,9 @@ _MOST_BUCKETS = 64
 
 
 class UnidentifiedObjects:
-    """Objects whose reads are forwarded for a while. Bounded: the object noted longest ago leaves."""
+    """Objects whose reads are forwarded for a while. Their number is bounded: the oldest entry makes room for
+    a new one.
+    """
 
     def __init__(self, stats: Stats, clock: Clock) -> None:
         self._stats = stats

@@ -1,4 +1,4 @@
-"""Verdicts of the origin for each client: a hit is authorised like a miss.
+"""Remembers what the origin allowed each client to read, so that a hit is authorised like a miss.
 
 A verdict is the right that the origin granted: GET (the origin sent bytes, which includes HEAD) or HEAD
 alone. An origin may grant HEAD to clients that cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket

@@ -77,7 +77,9 @@ class Versions:
     # ------------------------------------------------------------------ questions
 
     async def known(self, ref: ObjectRef) -> KnownMetadata | None:
-        """Return an object's metadata, from memory or from the record of its first page."""
+        """Return an object's metadata. If it is not in memory, read it from the record of the object's first
+        page.
+        """
         known = self._metadata.get(ref)
         if known is None and (recalled := await self._cache.recall(ref)) is not None:
             # The origin may have given a newer answer while the record was read.
@@ -85,7 +87,7 @@ class Versions:
         return known
 
     def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
-        """Return an object's metadata, however old; None if finding it would have to wait."""
+        """Return an object's metadata, however old; None if finding it would take a wait."""
         known = self._metadata.get(ref)
         if known is not None:
             return known.meta
@@ -139,7 +141,9 @@ class Versions:
         return known.meta
 
     def is_new(self, ref: ObjectRef, hashed: int) -> bool:
-        """Return whether no version of an object, of this hash, is known or cached or may be recovered."""
+        """Return whether an object is new to this cache: no version of it is known, cached or still to be
+        recovered. ``hashed``: the object's hash.
+        """
         table, coming = self._cache.residents, self._cache.recovery.coming
         is_cached = table.occupant(hashed, 0) is not None or hashed in table.other_pages
         return not (coming or is_cached or ref in self._metadata)
@@ -152,7 +156,7 @@ class Versions:
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadsNow.cacheable``."""
-        # In most cases no object is excluded, neither by a rule nor as unidentified. Then no call is needed.
+        # In most cases no rule excludes any object and no object is unidentified. Then spare the call.
         rules, passed = self._rules, self._passed
         return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)
 
@@ -169,7 +173,7 @@ class Versions:
         if standing is Standing.FOREIGN:
             raise CachedElsewhere(request.ref)
         if standing is Standing.CHECK:
-            # Ask the origin even if the object is unknown: a flight that runs already may bring an older
+            # Ask the origin even if the object is unknown: a flight that already runs may bring an older
             # version.
             return await self.check(request.ref, request.upstream)
         known = await self.known(request.ref)
@@ -246,8 +250,8 @@ class Versions:
     # ------------------------------------------------------------------ metadata from the origin
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta, began: Began | None = None) -> ObjectMeta:
-        """Record metadata from the origin. Return the most complete metadata known of this version.
-        ``began``: see ``validated_s`` of ownership.py.
+        """Record metadata from the origin. Return all that is now known of this version: an earlier answer
+        may have had more fields. ``began``: see ``validated_s`` of ownership.py.
         """
         now_s, ownership = self._clock.now_s(), self.ownership
         if ownership is not None:
@@ -302,8 +306,8 @@ class Versions:
         """Note the time of a write: a listing from before that time says nothing about the object."""
         now_s = self._clock.now_s()
         if len(self._touched_s) >= _MOST_TOUCHED:
-            # Too many objects: keep only their buckets, as if all objects in these buckets were written now.
-            # More objects are then checked by HEAD.
+            # Too many objects: keep only their buckets, and treat all objects in these buckets as written
+            # now. The price: more objects are checked by HEAD.
             buckets = {one.beside("") for one in self._touched_s}
             self._touched_s = dict.fromkeys(buckets, now_s)
         self._touched_s[ref] = now_s
@@ -352,7 +356,7 @@ class Versions:
         if not validated_s(self.ownership, ref, asked.began, asked_s):
             return Listed.UNKNOWN
         known = self._metadata.get(ref)
-        # Do not remember this metadata: a long listing would push everything else out.
+        # Do not keep this metadata in memory: a long listing would push everything else out.
         found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
         if found is None:
             return Listed.UNKNOWN
@@ -375,7 +379,7 @@ class Versions:
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Return whether header and listing name the same time of modification; True if either names none.
+    """Return whether metadata and listing name the same time of modification, or one of them names none.
 
     Replacing header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
     """

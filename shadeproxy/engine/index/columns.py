@@ -52,9 +52,8 @@ REST = np.dtype(
 REST_HEAD = struct.Struct("@qdq")
 """The first three fields of a row of REST."""
 VERDICT = np.dtype([("stamp", np.int64), ("until_s", np.float64)])
-"""A verdict of the origin: the page that the slot holds at ``stamp`` may be sent, until then (Unix time), to
-clients that share the proxy's upstream.
-"""
+"""A verdict of the origin about one page. While the slot's stamp is ``stamp``, and until ``until_s`` (Unix
+time), the page may be sent to clients that share the proxy's upstream."""
 # Memory that was never written is not resident: room for two million pages costs nothing until they come.
 # Moving a million rows to a longer column would block the event loop for 30 ms.
 COLUMN_CAPACITY = 1 << 21
@@ -136,7 +135,7 @@ class Share:
         return cls(os.memfd_create("shadeproxy-residents", os.MFD_CLOEXEC), writable=True)
 
     def show(self, slot: int, object_hash: int, number: int) -> None:
-        """Let workers find the page in a slot."""
+        """Enter a slot's page into the hash table, where workers find it."""
         shown, free = self._shown, -1
         first = _bucket(object_hash, number)
         for place in range(first, first + _WAYS):
@@ -160,9 +159,9 @@ class Share:
         return [slot - 1 for slot in self._shown[first : first + _WAYS] if slot]
 
     def show_verdict(self, slot: int, stamp: int, until_s: float) -> None:
-        """Let workers know a verdict (see ``VERDICT``). Any change of the page's stamp voids it."""
+        """Show workers a verdict (see ``VERDICT``). Any change of the page's stamp voids it."""
         if self._verdict_stamps[slot] != stamp:
-            # A reader that finds the new stamp must not find the old time beside it.
+            # Write the time before the stamp: a reader that finds the new stamp must not find the old time.
             self._verdicts_until_s[slot] = 0.0
             self._verdict_stamps[slot] = stamp
             # ``hide_verdicts`` clears the slots below this number; memory beyond was never written.
@@ -174,13 +173,14 @@ class Share:
         return self._verdicts_until_s[slot] if self._verdict_stamps[slot] == stamp else 0.0
 
     def hide_verdicts(self) -> None:
-        """Void every verdict."""
+        """Void the verdicts of all slots."""
         self._verdicts["until_s"][: self._verdict_slots] = 0.0
         self._verdict_slots = 0
 
     def show_lease(self, until_s: float) -> None:
-        """Let workers know until when (seconds since boot) this process may answer from its cache, where
-        several proxies share one. It is one aligned store.
+        """Show workers the end of this process's lease, in seconds since boot: until then it may answer from
+        its cache. Needed only where several proxies share a cache. The store is one aligned word, so no
+        reader sees half of it.
         """
         self.lease[0] = until_s
 

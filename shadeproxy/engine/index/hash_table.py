@@ -81,7 +81,7 @@ class PageTable:
         return None
 
     def add(self, *slots: int) -> int:
-        """Add slots whose columns are set, until one whose page has a slot already. Return how many were
+        """Add slots whose columns are set. Stop at a slot whose page has a slot already. Return how many were
         added.
         """
         hashes, numbers, tables, counts = self._hashes, self._numbers, self._tables, self._counts

@@ -13,8 +13,8 @@ Slots = NDArray[np.int64]
 
 
 class Members:
-    """The slots of one tier in a dense array, for uniform sampling. Pinned slots are never victims: only
-    their number and record bytes are kept.
+    """The slots of one tier in a dense array, for uniform sampling. Pinned slots are not in the array, so
+    they cannot become victims. Only their number and the bytes of their records are kept.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Members:
         return positions
 
     def swap_remove(self, position: int) -> int:
-        """Remove the slot at ``position``. Return the slot that moved there, or -1."""
+        """Remove the slot at ``position`` by moving the last one there. Return the moved slot, or -1."""
         self.count -= 1
         if position == self.count:
             return -1

@@ -45,7 +45,8 @@ class MetadataCache:
     def __init__(self, capacity: int = 65_536) -> None:
         self._known: OrderedDict[ObjectRef, KnownMetadata] = OrderedDict()
         self._capacity = capacity
-        # A table of fixed size by hash: buckets that share a slot only forget each other's objects.
+        # The generation of each bucket, in a table of fixed size by hash. If buckets share an entry,
+        # forgetting one forgets the other's objects too.
         self._generations = [0] * _BUCKET_SLOTS
 
     def __len__(self) -> int:
@@ -104,8 +105,8 @@ class MetadataCache:
         self._generations = [generation + 1 for generation in self._generations]
 
     def forget_bucket(self, bucket: str, namespace: str = OWN) -> None:
-        """Forget a bucket at once, because a write waits for it: its objects stay in memory but are not
-        valid.
+        """Forget a bucket's objects in one step, because a write waits for it. They stay in memory, but are
+        no longer valid.
         """
         self._generations[hash((bucket, namespace)) % _BUCKET_SLOTS] += 1
 
@@ -120,6 +121,7 @@ class MetadataCache:
             for ref in known[-SLICE:]:
                 if ref.is_under(bucket, prefix, namespace):
                     self._known.pop(ref, None)
-            # This list holds the last references: freeing all objects at once would block the loop too.
+            # This list holds the last references to the objects. Freeing all at once would block the loop, so
+            # free it in slices too.
             del known[-SLICE:]
             await asyncio.sleep(0)

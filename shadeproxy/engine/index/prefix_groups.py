@@ -1,4 +1,5 @@
-"""Prefix groups: pages whose next reads are learnt together, and that a purge finds together.
+"""Prefix groups: sets of pages. The next reads of a group's pages are learnt together, and a purge looks only
+at groups that can hold its prefix.
 
 A group is a bucket of a namespace plus the first segment of the key ("train/imagenet/..." -> "train/"), which
 is how datasets are laid out. The number of groups is bounded: above the bound, the new prefixes of a bucket
@@ -55,8 +56,8 @@ class PrefixGroups:
         return group
 
     def candidates(self, bucket: str, prefix: str, namespace: str = OWN) -> list[int]:
-        """Return groups that may hold keys of ``bucket`` under ``prefix``: every group that does, perhaps
-        more.
+        """Return the groups that may hold keys of ``bucket`` under ``prefix``. No group that holds such keys
+        is left out, but some that hold none may be included.
         """
         return [
             group

@@ -1,4 +1,4 @@
-"""The table of resident pages: one slot a page, features in numpy columns, found by a 64-bit hash.
+"""The table of resident pages: a slot for each, features in numpy columns, found by a 64-bit hash.
 
 Laws: no I/O; plain defs; a slot belongs to one page from ``add`` to ``remove``. Columns instead of objects
 keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M pages at once. Keys and
@@ -32,8 +32,8 @@ from shadeproxy.tiers.rows import Rows
 
 __all__ = ["NO_TIER", "NewRows", "Residents", "Slots", "etag_hash", "page_hash"]
 
-_PINNED = -1  # Position of a pinned page, which is not a member.
-_NOWHERE = 0  # Location of a page that has none yet.
+_PINNED = -1  # Position of a pinned page: it is in its tier, but not among the members.
+_NOWHERE = 0  # Location of a page that is in no tier yet.
 
 
 class Residents:
@@ -92,7 +92,7 @@ class Residents:
         self._index.bind(self._hashes, self._numbers)
 
     def rows(self, slots: Slots) -> NDArray[np.void]:
-        """Return a copy of these rows of ``columns.PAGE``, at half the cost of copying their fields apart."""
+        """Return a copy of the slots' rows of ``columns.PAGE``: half the cost of copying each field."""
         return self._pages.take(slots)
 
     def __len__(self) -> int:
@@ -317,8 +317,8 @@ class Residents:
         self._enter(slot)
 
     def prove(self, slot: int, header: RecordHeader) -> None:
-        """Raise TierError if the record at a slot's location is not of the slot's page: a catalogue may be
-        wrong.
+        """Raise TierError if the record at a slot's location does not belong to the slot's page. A catalogue
+        may be wrong.
         """
         page = header.page
         if (

@@ -25,10 +25,10 @@ from shadeproxy.hints.order.upcoming import ReadObserver
 from shadeproxy.telemetry.stats import Stats
 
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
-# Flushing costs some 100 us, and ten times as much with cold processor caches. So fewer reads than these are
-# not flushed before a decision.
+# A flush costs some 100 us, and ten times as much with cold processor caches. So fewer reads than this wait,
+# even if a decision comes before they are counted.
 _WORTH_FLUSHING = 256
-# In a small cache, one read for every ``_SMALL`` pages causes a flush: recency must not lag behind.
+# In a small cache, flush after one read for every ``_SMALL`` pages: otherwise recency would lag far behind.
 _SMALL = 64
 _FLUSH_AFTER_S = 0.2
 # Delay of a flush after a prefetched page was read: the next prefetches depend on it.
@@ -36,8 +36,8 @@ _FLUSH_UNREAD_AFTER_S = 0.01
 # The number of kinds is bounded, because jobs come and go and each epoch of a job is another kind.
 _MOST_KINDS = 1024
 
-# Kind numbers of rows that were counted already and need no ``Kind``. Rows of workers name their page as
-# well.
+# Kind numbers of rows that were counted already, so that they need no ``Kind``. The rows of workers also name
+# their page.
 _AS_BEFORE, _EXPLAINED, _UNEXPLAINED = range(3)
 
 CountUses = Callable[[Uses, Sequence[Kind], float], NDArray[np.bool_]]
@@ -116,8 +116,8 @@ class AccessLog:
 
     def record_pages(self, slots: Sequence[int], *, explained: bool | None = None) -> None:
         """Record page reads for recency alone, because the statistics count them elsewhere. ``explained``:
-        whether an order or a score explains them; None: the same as for the read that was counted before
-        them.
+        whether an order or a score explains these reads. None: the same as for the read that was counted
+        before them.
         """
         kind = _AS_BEFORE if explained is None else _EXPLAINED if explained else _UNEXPLAINED
         stamps = self.residents.stamps
@@ -131,7 +131,9 @@ class AccessLog:
         self.schedule_flush(uses["slot"].tolist() if self.unread else ())
 
     def record_others(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Record reads of a worker. Statistics count them at once, even before earlier reads in the log."""
+        """Record reads that a worker answered. Statistics count them at once, even before earlier reads in
+        this log.
+        """
         self.schedule_flush(self._pass_on(uses, kinds))
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
@@ -141,7 +143,7 @@ class AccessLog:
     # ------------------------------------------------------------------ flushing
 
     def schedule_flush(self, slots: Iterable[int]) -> None:
-        """Schedule ``flush``, because pages in ``slots`` were read.
+        """Make sure that ``flush`` is called soon, because the pages in ``slots`` were read.
 
         ``flush`` never runs within this call: it may promote and evict pages, and the present reader has
         bytes that are not pinned.
@@ -181,14 +183,14 @@ class AccessLog:
         rows, self.rows = self.rows, bytearray()
         uses, kinds = np.frombuffer(rows, USE), list(self.kinds)
         if len(kinds) > _MOST_KINDS:
-            # Clear the old dict as well: page handles that are never read again keep a reference to it.
+            # Clear the old dict too: page handles that are never read again would otherwise keep it alive.
             self.kinds.clear()
             self.kinds = {}
         self._pass_on(uses, kinds)
 
     def _pass_on(self, uses: Uses, kinds: Sequence[Kind]) -> list[int]:
-        """Count reads, and keep the slots whose pages have not changed since. Return those slots if some page
-        is unread.
+        """Count reads in the statistics, and keep the slots whose pages have not changed since for ``flush``.
+        Return these slots too, if any prefetched page is still unread.
         """
         kept = sum(len(slots) for slots, _, _ in self._kept)
         explained = self._count(uses, kinds, self._tick() + kept + len(uses))
@@ -201,7 +203,7 @@ class AccessLog:
 
     @property
     def _waiting(self) -> int:
-        """Number of reads that recency has not counted."""
+        """Number of reads that were not yet counted for recency."""
         return len(self.rows) // USE.itemsize + sum(len(slots) for slots, _, _ in self._kept)
 
 
@@ -313,5 +315,5 @@ class Counting:
 
 
 def _whose(job: JobContext | None, of_data_set: str | None) -> JobContext | None:
-    """Return the job that the reader named, or else the job whose dataset it read."""
+    """Return the job that the reader named; if it named none, the job whose dataset it read."""
     return job if job is not None or of_data_set is None else JobContext(of_data_set)

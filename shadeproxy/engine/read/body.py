@@ -40,7 +40,9 @@ class PagedReading(Protocol):
 
 
 class Body:
-    """The pieces of one span. A class, because the event loop tracks every async generator."""
+    """The pieces of one span. It is a class, because the event loop keeps track of every async generator,
+    which costs time.
+    """
 
     def __init__(self, reading: PagedReading, span: Span, page_size: int) -> None:
         self._reading = reading
@@ -92,13 +94,13 @@ class Body:
         return piece
 
     def _rest_of(self, page: memoryview) -> memoryview:
-        """Return the bytes of a whole page that are still wanted, and go on to the next page."""
+        """Return the wanted bytes of a page that is here as a whole, and go on to the next page."""
         self._number += 1
         self._begun = True
         return page[self._position : self._stop]
 
     async def _late_page(self, flight: Flight, error: ShadeProxyError) -> memoryview | None:
-        # Bytes of a doubtful flight were passed on, and they may be wrong. So nothing may follow them.
+        # Bytes of a doubtful flight were sent on, and they may be wrong. So the answer must end here.
         if flight.doubtful and self._begun:
             return None
         return await self._reading.late_page(self._number, error)

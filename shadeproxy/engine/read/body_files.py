@@ -13,8 +13,8 @@ from shadeproxy.tiers.record import body_hash
 class BodyFiles:
     """The segment files of the tier in ``directory``, open for writing. Bodies are read from ``memory``.
 
-    Segment files stay while the coordinator runs, and this process ends with it. But if someone deletes or
-    moves them, another proxy may make files of the same names.
+    The files may stay open: the coordinator never removes a segment file, and this process ends with the
+    coordinator. But if a person deletes or moves the files, another proxy may make files of the same names.
     """
 
     def __init__(self, memory: FillMemory, directory: Path) -> None:

@@ -85,8 +85,8 @@ class PageFiller:
         reads: CallbackOrigin | None = None,
         job: JobContext | None = None,
     ) -> tuple[Flight, bool]:
-        """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start a flight
-        if there is none. Return the flight, and whether it was running already.
+        """Join, as a waiter, the flight that fetches a page or at least the span ``part`` within it. Start a
+        flight if there is none. Return the flight, and whether it was running already.
 
         ``explained``: an order or scores explain the read. ``late``: a tier has the page, but would read it
         more slowly than the origin; only the wanted bytes are fetched, and not stored. ``reads``: the reads
@@ -146,8 +146,8 @@ class PageFiller:
         if not running:
             if self._ledger.waiting or self._ledger.taken_bytes + length > readahead_bytes:
                 return None
-            # Take memory before noting the miss: noting flushes the access log, and demotions need memory
-            # too.
+            # Take memory before the miss is noted. Noting flushes the access log; pages may then be demoted,
+            # which needs memory too.
             taken = self._ledger.try_take(length)
             assert taken, "no fill waits and there is room"
         self._cache.miss(ref, number, explained=explained)
@@ -170,7 +170,7 @@ class PageFiller:
 
     def _takes_part(self, ref: ObjectRef, number: int, meta: ObjectMeta, part: Span) -> bool:
         """Return whether to fetch ``part`` of a missing page alone, after the miss was noted."""
-        # If another part of the page is on its way, several readers want the page.
+        # If another part of the page is on its way, several readers want this page: fetch it whole.
         if self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
@@ -178,13 +178,15 @@ class PageFiller:
         return self._cache.fetches_part_only(ref, number, page_bytes=page_bytes, part_bytes=part.length)
 
     def _demand(self, flight: Flight) -> None:
-        """Turn a prefetch that a reader joined into a demand read, with a demand read's priority."""
+        """Turn a prefetch that a reader joined into a demand read, with that read's priority."""
         if flight.intent is Intent.PREFETCH:
             flight.intent = Intent.DEMAND
             self._stats.record_prefetch("used")
 
     def _goes_on(self, flight: Flight) -> bool:
-        """Return whether to finish a flight that has no waiter left, because some waiter was served."""
+        """Return whether a flight without waiters goes on to its end. It does if one of its waiters was
+        served.
+        """
         ledger = self._ledger
         return (
             flight.publishable

@@ -1,6 +1,6 @@
 """Fill memory: the memory into which a worker fetches pages, mapped by the worker and the coordinator.
 
-Laws: only the worker hands out extents and writes to them. An extent becomes free when neither process has a
+Laws: only the worker takes free extents and writes to them. An extent becomes free when neither process has a
 view of it: a view may wait in a transport for a slow client long after its page was stored. All fill memory
 is charged to the proxy when it is made, so single fills are not charged.
 """
@@ -93,7 +93,9 @@ class FillExtents:
         return start, self._memory.view(start, length, self.give)
 
     def share(self, start: int) -> None:
-        """Note that the coordinator may have views of an extent too, until ``give`` is called for it."""
+        """Note that the coordinator may have views of an extent too. The extent then becomes free only after
+        one more ``give``.
+        """
         self._holders[start] += 1
 
     def give(self, start: int) -> None:

@@ -51,7 +51,7 @@ class FillProgress(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False
 
 
 class FillComplete(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
-    """All bytes have come and are right, and no bytes came beyond them."""
+    """All bytes have come, nothing came after them, and they were verified."""
 
     ident: int
 
@@ -102,7 +102,9 @@ class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
 
 
 class RefuseFill(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
-    """Relay the request. ``late``: answer 503 instead, because the client got no byte in time."""
+    """Do not fetch: relay the request to the coordinator. ``late``: answer 503 instead, because the client
+    got no byte in time.
+    """
 
     ident: int
     late: bool = False
@@ -152,9 +154,8 @@ class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False
 
 
 _TOGETHER_S = 0.001
-"""Longest time for which a message waits for another one. A frame costs the coordinator several times as much
-as one more message in it.
-"""
+"""Longest time for which a message waits for another one. For the coordinator, a frame costs several times as
+much as one more message in a frame."""
 
 FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft | BodyWritten
 FromCoordinator = (

@@ -107,7 +107,7 @@ class EndSlot(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
 
 class ForwardEnd(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
     """A forwarded request to the origin is over; see ``CountedOrigin.note``. ``started_s``: its start, by the
-    clock that all processes share. ``given_up``: it ended early, but not by a fault of the origin.
+    clock that all processes share. ``given_up``: True if it ended early without a fault of the origin.
     """
 
     size_bytes: int
@@ -131,20 +131,20 @@ class RequestEnd(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
 
 
 class Allowed(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
-    """Go on."""
+    """The request may be sent to the origin."""
 
     ident: int
 
 
 class Refused(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
-    """Answer with an error."""
+    """The request must not be sent: answer the client with an error."""
 
     ident: int
     failure: Failure
 
 
 class Ended(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
-    """No read can find an older version any more."""
+    """The objects of the write are dropped: no read can find an older version any more."""
 
     ident: int
 

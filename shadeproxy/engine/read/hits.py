@@ -45,8 +45,8 @@ def is_good(handle: PageHandle, stamps: memoryview, now_s: float = -inf, *, touc
     """Return whether the page is still where ``handle`` says, and may answer at ``now_s`` without a check.
 
     ``stamps``: a column of the index. ``now_s``: Unix time; if left out, freshness is not judged. ``touch``:
-    the bytes must also be readable without waiting. ``SampleLookup.find`` does the same for many handles at
-    once, and ``is_good`` of _sending.pxi in the compiled lane: change all three together.
+    demand also that the bytes can be read without waiting. ``SampleLookup.find`` does the same for many
+    handles at once, and ``is_good`` of _sending.pxi in the compiled lane: change all three together.
     """
     return (
         stamps[handle.slot] == handle.stamp
@@ -62,7 +62,7 @@ class _Piece(NamedTuple):
 
 
 class Hits:
-    """Hits on the pages of a ``PageCache``, without waiting.
+    """Answers reads of pages of a ``PageCache`` without waiting.
 
     ``access_log`` gets the reads. ``fresh`` is called before a page handle is made. ``handles``: page handles
     by object and page number, which the compiled lane reads too. ``page_size`` is in bytes.
@@ -183,8 +183,8 @@ class Hits:
         return tuple([_slice_of(one, span) for one in (handle, *after)])
 
     def _handles_after(self, handle: PageHandle, stop: int, now_s: float) -> list[PageHandle] | None:
-        """Return handles of the pages after ``handle`` up to byte ``stop``. None if they are too many, or
-        differ in version or tier.
+        """Return handles of the pages after ``handle`` up to byte ``stop``. Return None if there are too many
+        pages, or one of another version or tier.
         """
         handles: list[PageHandle] = []
         for first in range(handle.first + self.page_size, stop, self.page_size):
@@ -195,8 +195,8 @@ class Hits:
         return handles
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return the record's place instead of the bytes that ``take`` returns. The page need not be in the
-        page cache.
+        """Return the place of a page's record. ``take`` would return its bytes. The bytes need not be in the
+        kernel's page cache.
         """
         if not is_good(handle, self._residents.stamps, now_s):
             return None
@@ -260,8 +260,8 @@ class Hits:
 
 
 def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
-    """Return the sendfile slice with the page's bytes of ``span``; None: with all. The page must have
-    sendable blocks.
+    """Return the sendfile slice with the bytes of ``span`` that the page has; None: all its bytes. The page
+    must have sendable blocks.
     """
     sendable = handle.sendable
     assert sendable is not None, "just looked at"
@@ -271,8 +271,8 @@ def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
     first = max(start, sendable.start)
     last = max(first, min(stop, sendable.stop))
     if first < last and not handle.marked_sent:
-        # Mark the whole page at once, not each range by itself. The price: blocks that were not sent become
-        # holes too, instead of being overwritten.
+        # Mark the whole page as sent, because marking single ranges costs more. The price: its blocks that
+        # were not sent become holes too, when they could have been overwritten.
         file.mark_sent(sendable.start, sendable.stop)
         handle.marked_sent = True
     return SendfileSlice(handle, file, start, first, last, stop)

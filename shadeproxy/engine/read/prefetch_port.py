@@ -5,7 +5,7 @@ proxy uses in the object's namespace. Nothing here waits for memory or for a con
 reported, never raised. The package ``prefetch`` alone decides which pages are worth fetching.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -105,6 +105,16 @@ class PrefetchPort:
         meta = self._versions.known_now(ref)
         numbers = range(1) if meta is None else pages_of(Span(0, meta.size), self.page_size)
         return self._lacking(ref, hashed, numbers, meta)
+
+    def resident_objects(self, refs: Sequence[ObjectRef]) -> list[int]:
+        """Return the slot of each object that is resident and has one page, -1 for others."""
+        table = self._cache.residents
+        found = [table.first_page(object_hash(ref)) for ref in refs]
+        return [-1 if slot is None or table.body_bytes[slot] >= self.page_size else slot for slot in found]
+
+    def stamps(self, slots: NDArray[np.int32]) -> NDArray[np.uint32]:
+        """Return a number for each slot, which changes whenever a page comes to the slot, moves or leaves."""
+        return self._cache.residents.stamp[slots].astype(np.uint32)
 
     def lacks(self, need: Need) -> bool:
         """Return whether the page is still neither resident nor on its way. False also if the object is known

@@ -128,8 +128,8 @@ class EngineReading:
             self._meta, self.source = read.meta, Source.BYPASS
 
     def _claimed(self, number: int) -> OriginRead | None:
-        """Take the origin's answer from a flight that can store nothing, if the answer has all wanted bytes.
-        The answer stays valid until the flight is left.
+        """Take over the origin's answer from a flight that cannot store it, if the answer has all wanted
+        bytes. The answer stays valid until the flight is left.
         """
         flight = self.joined.get(number)
         read = None if flight is None else flight.passed
@@ -154,7 +154,8 @@ class EngineReading:
                 return
             slot = self._cache.find(Page(self.request.ref, meta.etag, number))
             source = None if slot is None else self._cache.source(slot)
-            # Read the first page now: if it proves damaged, the answer's header can still say "origin".
+            # Read the first page before the answer begins: if it proves damaged, the header can still name
+            # the origin as source.
             if source is None or (number == numbers.start and not await self._load_first(number)):
                 self._start(number)
                 await self._flight_or_page(number)
@@ -180,7 +181,7 @@ class EngineReading:
         if view is not None:
             return view
         if flight is not None and number in self._readahead and not flight.ended:
-            # The reader is faster than the read-ahead, so read more pages ahead.
+            # The reader has caught up with the pages read ahead, so read more pages ahead.
             self._readahead_pages = min(2 * self._readahead_pages, _MOST_READAHEAD_PAGES)
         self._readahead.discard(number)
         self._read_ahead(number, stop)
@@ -188,13 +189,15 @@ class EngineReading:
 
     def done(self, number: int, *, served: bool = False) -> None:
         """Leave the flight of a page, if there is one; idempotent. ``served``: all of the page was read."""
-        # There is no flight if the context was left before the body was closed.
+        # There is no flight any more if the reading was left before its body was closed.
         flight = self.joined.pop(number, None)
         if flight is not None:
             self._fills.flights.leave(flight, served=served)
 
     def reset(self) -> None:
-        """Forget the opened version, because the origin has another one. The read stays noted."""
+        """Forget the opened version, because the origin has another one. The read itself is not noted a
+        second time.
+        """
         for number in list(self.joined):
             self.done(number)
         self._late.clear()
@@ -203,16 +206,16 @@ class EngineReading:
         self._loaded = None
 
     def _start(self, number: int) -> None:
-        """Start the flight of the first wanted page, unless ``begin`` did."""
+        """Start the flight of the first wanted page, unless ``begin`` has started it."""
         if number in self.joined:
             return
         _, coalesced = self._join(number)
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
 
     async def _flight(self, number: int) -> Flight:
-        """Return the opened flight of a page. Try a second time if the first flight failed for a reason of
-        the client that started it: its rights, the older version that it asked for, or a prefetch that gave
-        up early. Try a second time also if the body proved damaged before any byte of it was passed on.
+        """Return the opened flight of a page. A flight may fail for a reason of the one that started it: a
+        client's rights, an older version that it asked for, or a prefetch that gave up early. Then start a
+        second flight. Start one also if the body proved damaged before any byte of it was passed on.
         """
         flight = self.joined.get(number)
         again = flight is not None and flight.part is not None and not flight.covers(self._part(number))
@@ -222,8 +225,8 @@ class EngineReading:
             flight, coalesced = self._join(number, again=again)
         else:
             coalesced = True
-        # A client notices a damaged whole body, because its end is not sent. It would not notice a damaged
-        # part, or a wrong answer that no such part exists. So a part is sent only once it is proven.
+        # A client notices when a whole body is damaged, because its end is not sent. It would not notice a
+        # damaged part, or a wrong answer that no such part exists. So a part is sent only when it is proven.
         part_only = self.request.range is not None
         try:
             meta = await flight.opened(self.deadline_of(number), proven=part_only)
@@ -239,7 +242,9 @@ class EngineReading:
         return flight
 
     async def _flight_or_page(self, number: int) -> "Flight | memoryview":
-        """Return the opened flight of a page; or its bytes, if the origin failed and a slow tier has them."""
+        """Return the opened flight of a page. If the origin failed and a slow tier has the page, return its
+        bytes instead.
+        """
         try:
             return await self._flight(number)
         except (OriginError, Overloaded) as error:
@@ -262,7 +267,9 @@ class EngineReading:
         return await self._load(number, late=True)
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
-        """Return whether the cause of a failure may be the reader that started the flight."""
+        """Return whether a flight may have failed because of the reader that started it, so that this reader
+        may succeed.
+        """
         if self.deadline is not None and self.deadline.left_s <= 0:
             return False
         if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
@@ -276,7 +283,7 @@ class EngineReading:
         return view is not None
 
     async def _resident(self, number: int) -> memoryview | None:
-        """Return the body of a page that is in a tier, and note its demand read. None if there is none."""
+        """Return the body of a page from a tier, and note its demand read. Return None if no tier has it."""
         loaded, self._loaded = self._loaded, None
         view = loaded[1] if loaded is not None and loaded[0] == number else await self._load(number)
         if view is not None and self.request.intent is Intent.DEMAND and number not in self._late:
@@ -337,7 +344,9 @@ class EngineReading:
         return flight, coalesced
 
     def _part(self, number: int) -> Span | None:
-        """Return the wanted span within a page. None: the whole page, or not known yet."""
+        """Return the wanted span within a page. None: the whole page is wanted, or the span is not known
+        yet.
+        """
         if self._span is None or self._meta is None:
             return None
         part = span_within(self._span, number, self._page_size, self._meta.size)

@@ -1,4 +1,4 @@
-"""Places of samples of datasets, found many at a time: columns that repeat the content of page handles.
+"""Finds the places of many samples of a dataset at a time, in columns that repeat what page handles hold.
 
 Laws: plain defs, no I/O. A page handle (hits.py) has found and checked each page before. An entry is valid
 exactly as long as its handle, by the same stamp and the same time. The number of entries is bounded. If an
@@ -21,10 +21,10 @@ from shadeproxy.tiers.record import HEADER_BYTES
 
 SOURCES = tuple(Source)
 
-# A row of 16 bytes for each sample. Half of the stamp is enough: no page moves four billion times between two
-# reads.
+# A row of 16 bytes for each sample. Half of the stamp is enough: between two reads of a sample, a page never
+# moves four billion times.
 _SEEN = np.dtype([("fresh_until_s", np.float64), ("slot", np.uint32), ("stamp", np.uint32)])
-# A row for each slot. Memory that was never written is not resident, as with the columns of the table itself.
+# A row for each slot. Memory that was never written takes no room, as with the columns of the index.
 _PLACE = np.dtype(
     [
         ("header_offset", np.int64),

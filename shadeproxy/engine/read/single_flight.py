@@ -58,7 +58,7 @@ class SingleFlight:
     def find_serving(
         self, ref: ObjectRef, number: int, wanted: str | None, part: Span | None = None
     ) -> Flight | None:
-        """Return the flight that ``join`` would join."""
+        """Return the flight that ``join`` with these arguments would join, or None."""
         for flight in self._flights.get((ref, number), ()):
             if flight.serves(wanted) and flight.covers(part):
                 return flight
@@ -128,8 +128,8 @@ class SingleFlight:
         flight.task = asyncio.get_running_loop().create_task(
             fill(flight), name=f"fill {flight.ref} page {flight.number}", context=flight.context
         )
-        # A callback, not a wrapper: a task that is cancelled before its first step never runs a line of a
-        # wrapper.
+        # Use a callback of the task. A wrapper coroutine would not run at all if the task is cancelled before
+        # its first step.
         flight.task.add_done_callback(partial(self._ended, flight))
         return flight.task
 
@@ -152,7 +152,9 @@ class SingleFlight:
             self._finish(flight)
 
     def detach(self, flight: Flight) -> None:
-        """Keep readers from joining, because the page was invalidated or stored, or is being cancelled."""
+        """Let no more readers join the flight: its page was invalidated or stored, or it is being
+        cancelled.
+        """
         key = flight.ref, flight.number
         flights = self._flights.get(key, [])
         if flight in flights:
@@ -201,7 +203,7 @@ class SingleFlight:
             await asyncio.shield(self._drained)
 
     def _cancel(self, flight: Flight) -> None:
-        # No reader may join a flight that is being cancelled.
+        # Detach each flight first: no reader may join a flight that is being cancelled.
         self.detach(flight)
         if flight.task is not None:
             flight.task.cancel()
@@ -215,7 +217,8 @@ class SingleFlight:
             return
         error = task.exception()
         if error is not None and not isinstance(error, ShadeProxyError):
-            # A defect: waiters must not hang on it, and its traceback must be seen.
+            # An error of this kind is a defect. The waiters must not hang on it, and its traceback must be
+            # seen.
             context = {"message": "fill failed", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
             error = ShadeProxyError(f"internal error while reading {flight.ref}: {error!r}")
@@ -249,8 +252,8 @@ class SingleFlight:
             flights.remove(flight)
             if not flights:
                 del self.live[flight.ref]
-            # A traceback refers back to the flight, so the flight's memory would wait for the garbage
-            # collector.
+            # The error's traceback refers back to the flight. Drop it, or the flight's memory waits for the
+            # garbage collector.
             flight.task = flight.error = None
             flight.buffer = memoryview(b"")
             self._retire(flight)

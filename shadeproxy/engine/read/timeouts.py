@@ -16,7 +16,7 @@ from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.single_flight import SingleFlight
 
-_LOOKS = 20  # Number of looks within the shortest time limit.
+_LOOKS = 20  # Number of checks of the timer within the shortest time limit.
 _MOST_TICK_S = 1.0
 _LEAST_TICK_S = 0.01
 
@@ -33,8 +33,8 @@ class _Progress:
 
 
 class OverdueFlights:
-    """Ends waits and flights that take too long. ``flights`` returns all flights; it is called at intervals
-    while there are any.
+    """Ends waits and flights that take too long. ``flights`` returns all flights; a timer calls it while
+    there are any.
     """
 
     def __init__(self, flights: Callable[[], SingleFlight], *, clock: Clock, bounds: ReadBounds) -> None:
@@ -54,11 +54,12 @@ class OverdueFlights:
             self._start()
 
     def _start(self) -> None:
-        # A weak reference: the loop must not keep a closed engine, with its mappings, until the next look.
+        # A weak reference: the loop must not keep a closed engine, with its mapped files, until the timer
+        # runs again.
         self._timer = asyncio.get_running_loop().call_later(self._tick_s, _look, ref(self))
 
     def look(self) -> None:
-        """End late waits and slow flights; look again later if flights remain."""
+        """End late waits and slow flights. Set the timer again if flights remain."""
         self._timer = None
         flights = self._flights()
         now_s = self._clock.monotonic_s()

@@ -131,7 +131,7 @@ class WorkerFills:
         return len(self.orders) < self._most_orders and not self._closed
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> WorkerRead | None:
-        """Let the worker fetch a page for which none of its own clients asked."""
+        """Let the worker fetch a page that none of its clients asked for."""
         assert wanted.upstream == SHARED, "a worker has no other credentials"
         if not self._keys.send_now():
             return None
@@ -168,13 +168,15 @@ class WorkerFills:
                 self._loop.call_soon(self._count_plain)
 
     def close(self) -> None:
-        """Let other readers of its pages go on, because the worker is gone or about to end. Idempotent."""
+        """Let the readers of its pages in other processes go on without the worker: it has ended, or is about
+        to. Idempotent.
+        """
         self._closed = True
         for read in list(self._reads.values()):
             read.lose()
 
     def ended(self) -> None:
-        """Take back the places of bodies that the worker did not write: its process has ended."""
+        """Release the places of bodies that the worker was to write and did not: its process has ended."""
         bodies, self._bodies = self._bodies, {}
         for body in bodies.values():
             body.end(None)
@@ -239,7 +241,7 @@ class WorkerFills:
             if message.job is not None:
                 self._on_job(message.job)
             return
-        # A read that has begun owns its slot, and may be asked to release it once more.
+        # A read that has begun owns its slot, so let it release the slot. A second release does no harm.
         if isinstance(begun := self._reads.get(message.ident), WorkerRead):
             begun.give_slot()
         elif slot is not None:
@@ -291,10 +293,10 @@ class DelegatedBody:
         return True
 
     def end(self, message: BodyWritten | None) -> None:
-        """Pass on the outcome; None: the worker has ended."""
+        """Pass the worker's answer on to the waiting write; None: the worker has ended without one."""
         hashed = None if message is None else message.hashed
-        # Drop the callback, which refers back to this object and to the body: otherwise their memory would
-        # wait for the garbage collector.
+        # The callback refers back to this object and to the body. Drop it, or their memory waits for the
+        # garbage collector.
         written, self._written = self._written, None
         assert written is not None, "it is written once"
         written(None if hashed is None else WrittenBody(self.size_bytes, hashed))
@@ -307,7 +309,7 @@ class PrefetchWorkers:
         self._workers: list[WorkerFills] = []
 
     def add(self, worker: WorkerFills) -> None:
-        """Add a worker that serves."""
+        """Add a worker that is ready to fetch."""
         self._workers.append(worker)
 
     def remove(self, worker: WorkerFills) -> None:

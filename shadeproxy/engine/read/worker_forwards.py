@@ -206,20 +206,22 @@ class WorkerForwards:
 
 
 def _require_here(here: Here) -> None:
-    """Raise NotOwnerNow if another proxy writes objects of the write. A worker cannot send it there."""
+    """Raise NotOwnerNow if another proxy must execute part of a write: a worker cannot send it there."""
     if here is not None:
         raise NotOwnerNow("a worker cannot ask the proxy that writes the object; retry")
 
 
 class _Write:
-    """One write. ``ended``: done when the worker says that it is over."""
+    """One write of a worker. ``ended``: a future that is done when the worker reports the write's end."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None]
 
     def end(self, *, is_known: bool) -> None:
-        """End the write, by cancelling it if its outcome is not known."""
+        """End the write. If its outcome is not known, cancel it, so that the cache treats it as possibly
+        still running.
+        """
         if not is_known:
             self.task.cancel()
         elif not self.ended.done():

@@ -180,11 +180,12 @@ class WorkerRead:
             self._tell_rest(flight)
 
     def too_late(self) -> None:
-        """See ``Follower.too_late``. The worker's client leaves; other readers may still wait."""
+        """See ``Follower.too_late``. Only the worker's client leaves; other readers may still wait."""
         flight = self._flight
         self._fills.outbox.send(RefuseFill(self._ident, late=True))
         if self._sink is not None and not self._opened and flight is not None and flight.waiters > 1:
-            # The worker may be stuck. Readers that wait, or that come later, must not wait for it too.
+            # The worker may be stuck. Other readers of the page, and later ones, must not wait for it as
+            # well.
             self._fills.outbox.send(AbortFill(self._ident))
             self._hand_over(OriginUnavailable(_SILENT), 0)
         self._leave(served=False)
@@ -222,7 +223,7 @@ class WorkerRead:
             self._failed(FillFailure(self._ident, "OriginUnavailable", _ENDED, self._filled))
 
     def give_slot(self) -> None:
-        """Release the slot; idempotent."""
+        """Release the slot; further calls do nothing."""
         if self.slot is not None:
             slot, self.slot = self.slot, None
             self._fills.slots.give(slot)
@@ -265,7 +266,7 @@ class WorkerRead:
             return
         kind = _ERRORS.get(message.error, OriginUnavailable)
         error = kind(message.text) if message.error else None
-        # The worker has the checksum of the bytes that came, so no task could verify the rest.
+        # Only the worker has the checksum of the bytes that came, so a task could not verify the whole.
         if error is not None and (message.final or (self._doubtful and self._filled)):
             sink, self._sink = self._sink, None
             self._note(error)

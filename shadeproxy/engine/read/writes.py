@@ -17,8 +17,8 @@ from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.storage.page_cache import PageCache
 
 _UNKNOWN_OUTCOME_S = 60.0
-"""Longer than the origin's default read timeout: after that time, a write that the origin still carries out
-is over.
+"""A write that the origin still carries out after an unknown outcome is over within this time, which is
+longer than the origin's default read timeout.
 """
 
 
@@ -59,11 +59,12 @@ class Writes:
                 raise NotOwnerNow
             yield here
             if ownership is not None:
-                # First drop, then ask: a reader may have stored an old version before the lease was lost.
+                # Drop first and ask the lease afterwards: a reader may have stored an old version just before
+                # the lease was lost.
                 self._invalidate(touched)
                 await self._confirm(ownership, touched)
         except (asyncio.CancelledError, OriginError):
-            # If the client hung up or the origin stayed silent, the write may still be carried out.
+            # If the client hung up or the origin stayed silent, the origin may still carry the write out.
             self._linger(touched)
             raise
         finally:
@@ -71,8 +72,9 @@ class Writes:
             self._versions.end_write(touched)
 
     async def _divide(self, ownership: Ownership, refs: list[ObjectRef]) -> tuple[list[ObjectRef], Here]:
-        """Wait until this process may write the objects that it is to write. Return these, as a list and as
-        ``Here``. Drop the others from the cache. Raises NotOwnerNow.
+        """Split the objects of a write into those that this process writes and those that other proxies
+        write. Wait until this process may write its own, and return these, as a list and as ``Here``. Drop
+        the others from the cache. Raises NotOwnerNow.
         """
         touched = [ref for ref in refs if not ref.key or ownership.writes_here(ref)]
         mine = [ref for ref in touched if ref.key]
@@ -85,8 +87,8 @@ class Writes:
         return touched, here
 
     async def _confirm(self, ownership: Ownership, touched: list[ObjectRef]) -> None:
-        """Return if no other proxy can answer with an older version than the one just written. Raises
-        WriteUnconfirmed.
+        """Make sure that no other proxy can answer with an older version than the one just written. Raises
+        WriteUnconfirmed if one may.
         """
         for ref in touched:
             if not ref.key:
@@ -100,7 +102,9 @@ class Writes:
             raise WriteUnconfirmed
 
     def _linger(self, touched: list[ObjectRef]) -> None:
-        """Keep reads of ``touched`` from being stored until a write with unknown outcome must be over."""
+        """Keep reads of ``touched`` from being stored, until even a write with an unknown outcome must be
+        over.
+        """
         if not touched:
             return
         self._versions.begin_write(touched)
@@ -132,5 +136,7 @@ class Writes:
 
 
 def _are_mine(ownership: Ownership, refs: Iterable[ObjectRef]) -> bool:
-    """Return whether this process alone may write all the objects. A bucket is written at any process."""
+    """Return whether this process alone may write all these objects. A change of a bucket itself may be
+    written by any process.
+    """
     return all(not ref.key or ownership.mine(ref) for ref in refs)

@@ -29,8 +29,10 @@ from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32
-"""A few pages look for one piece of free room only while at least ``1 / _FEW_NEED`` of the capacity is free.
-Less free room is scattered, so that the search would often be in vain.
+"""A few pages look for one piece of free room only while at least ``1
+
+_FEW_NEED`` of the capacity is free. Less free room than that is scattered, so the search would often find
+nothing.
 """
 
 _Told = dict[int, Exception | None]
@@ -104,7 +106,7 @@ class PageAdmission:
                 raise error
 
     def _insert_each(self, pages: Sequence[NewPage], told: _Told, *, together: bool) -> None:
-        # A small tier has no eviction pool: all its pages are ranked for each new page.
+        # A small tier has no eviction pool: for each new page, all pages of the tier are ranked.
         big = together and len(self._media) == 1 and self._residents.members[0].count > SAMPLE
         left = pages
         while left:
@@ -128,7 +130,7 @@ class PageAdmission:
     def _fill_room(self, pages: Sequence[NewPage], told: _Told) -> bool:
         """Store pages in one piece of free room. Return False, with nothing done, if there is none."""
         tier = self._media[0].tier
-        # Look at the room first, because it is cheap, and a full tier is asked in every turn.
+        # Look at the amount of free room first. That is cheap, and a full tier is asked in every turn.
         room_bytes = tier.capacity_bytes - tier.used_bytes
         if len(pages) < WORTH_COLUMNS:
             room_bytes -= tier.capacity_bytes // _FEW_NEED
@@ -194,7 +196,9 @@ class PageAdmission:
         return _Records(pages, hashes, metas, sizes_bytes)
 
     def _reserve(self, records: _Records, room_bytes: int, told: _Told) -> list[int]:
-        """Write records to free room of a full tier, while there is some. Return the indices of the rest."""
+        """Write records to what is left of the free room of a nearly full tier. Return the indices of the
+        records that found none.
+        """
         reserved: list[int] = []
         locations: list[Location] = []
         left: list[int] = []
@@ -268,9 +272,7 @@ class PageAdmission:
         )
 
     def _write(self, records: _Records, slots: list[int], locations: list[Location], told: _Told) -> None:
-        """Write records, and answer their pages. A body that another process has is left for that process to
-        write.
-        """
+        """Write records, and answer their pages. If another process has a body, let that process write it."""
         transfers, here, written = self._transfers, list(range(len(slots))), list[bool]()
         try:
             for place, new in enumerate(records.pages):
@@ -329,7 +331,7 @@ class PageAdmission:
 
 
 def _tell(pages: Iterable[NewPage], stored: Iterable[bool], told: _Told) -> None:
-    """Call ``stored`` of each page. Keep an error that it raises, so that the other calls still follow."""
+    """Call ``stored`` of each page. If a call raises, keep the error and make the remaining calls."""
     for new, one in zip(pages, stored, strict=True):
         told[id(new)] = None
         try:
@@ -339,6 +341,6 @@ def _tell(pages: Iterable[NewPage], stored: Iterable[bool], told: _Told) -> None
 
 
 def answer_waiter(waiter: asyncio.Future[bool], stored: bool) -> None:
-    """Pass an answer on to a waiter, which may have left."""
+    """Give a waiting task the answer, unless it has left."""
     if not waiter.done():
         waiter.set_result(stored)

@@ -15,7 +15,9 @@ from shadeproxy.tiers.base import Location
 
 
 class DelegatedWrites(Transfers):
-    """Transfers, with tiers in memory to which other processes may write bodies (``NewPage.writer``)."""
+    """Moves pages as ``Transfers`` does, and lets other processes write bodies to tiers in memory
+    (``NewPage.writer``).
+    """
 
     def delegate(self, slot: int, location: Location, record_bytes: int, new: NewPage) -> bool:
         """Let another process write a new page of the first tier. Return False if it cannot.

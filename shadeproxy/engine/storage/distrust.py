@@ -21,12 +21,13 @@ validation. It may be called in any thread, and after ``mark_all`` has returned.
 _LONG_AGO_S = 1.0  # Unix time; 0 would ask for a check before the page answers.
 
 AT_ONCE = 1 << 16
-"""Most pages for which ``keep`` is called on the event loop: about 30 ms."""
+"""Most pages for which ``keep`` is called on the event loop, for about 30 ms. More pages are left to a
+thread."""
 
 
 def age_later_checks(residents: Residents, now_s: float) -> int:
-    """Count checks after ``now_s`` (Unix time) as made long ago. Return the number of pages that had one.
-    Their page handles stay as they are.
+    """Treat checks that are dated after ``now_s`` (Unix time) as made long ago. Return the number of pages
+    that had one. Their page handles stay as they are.
     """
     later = residents.validated_s[: residents.slots] > now_s
     residents.validated_s[: residents.slots][later] = _LONG_AGO_S
@@ -83,7 +84,9 @@ class _Part:
         self.hashes = table.object_hash[slots]
 
     def give_back(self, kept: NDArray[np.bool_]) -> None:
-        """Give the times of the ``kept`` pages back, where nothing has happened to the page since."""
+        """Give the ``kept`` pages their times of validation back, except pages to which something has
+        happened since.
+        """
         table, slots = self._table, self._slots
         same = kept & (table.stamp[slots] == self._stamps) & (table.validated_s[slots] == 0.0)
         table.validated_s[slots[same]] = self._former[same]

@@ -15,25 +15,24 @@ from shadeproxy.engine.storage.transfers import Transfers
 
 _log = structlog.get_logger(__name__)
 _SETTLE_S = 30.0
-"""About the time after which the kernel writes by itself. Flushing earlier would write pages that are evicted
-soon.
-"""
+"""Seconds between flushes. After about this time the kernel writes by itself; flushing earlier would write
+pages that are evicted soon anyway."""
 _RETRY_S, _MOST_RETRY_S = 1.0, 60.0
 
 
 class Erasing:
-    """Erases dropped pages from all ``media``. Event loop only."""
+    """Erases dropped pages from all ``media``. To be used on the event loop only."""
 
     def __init__(self, media: Sequence[Medium], transfers: Transfers) -> None:
         self._media = media
         self._transfers = transfers
-        self._done = [0] * len(media)  # By medium: how many releases are known to be carried out.
+        self._done = [0] * len(media)  # By medium: how many releases of places are known to be carried out.
         self._task: asyncio.Task[None] | None = None
         # One flush at a time for each medium: waiting for another flush must not occupy a thread.
         self._locks = [asyncio.Lock() for _ in media]
 
     def note(self) -> None:
-        """Count an erasure of a record that has no slot, so that ``over`` waits for it too."""
+        """Count an erasure of a record without a slot. ``over`` then waits for it too."""
         self._transfers.released = [count + 1 for count in self._transfers.released]
 
     async def over(self) -> None:
@@ -85,8 +84,8 @@ class Erasing:
     async def keep_purged(self) -> None:
         """Make a purge durable.
 
-        Records without a slot, evicted or in an unreadable segment, may lie under its prefix. Flush their
-        erasures to the media, or put the tier in doubt.
+        Records that have no slot (of evicted pages, or in an unreadable segment) may also lie under the
+        purged prefix. Flush their erasures to the media, or put the tier in doubt.
         """
         for index, medium in enumerate(self._media):
             if medium.tier.pending_segments or not await self._settle(index):

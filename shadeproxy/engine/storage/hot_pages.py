@@ -1,4 +1,5 @@
-"""Resident pages that can be touched without waiting: verified, and on a disk also in the page cache.
+"""Resident pages that can be touched without waiting: they are verified, and those on a disk are also in the
+kernel's page cache.
 
 Laws: plain defs. This module counts and changes nothing. It returns None for a page that cannot be touched
 now; ``PageCache.view`` then finds the reason.
@@ -81,7 +82,7 @@ class HotPages:
         return handle
 
     def header(self, slot: int) -> RecordHeader | None:
-        """Return the record's checked header. The body need not be verified."""
+        """Return the record's header, with its checksum verified. The body need not be verified."""
         medium, location = self._at(slot, unverified=True), self._location(slot)
         if medium is None:
             return None

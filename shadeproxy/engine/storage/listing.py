@@ -76,8 +76,8 @@ class Listing:
         )
 
     async def known(self, ref: ObjectRef) -> KnownMetadata | None:
-        """Return metadata of an object whose first page is not cached, from another page's record. Its time
-        of validation is 0, because only the first page has that.
+        """Return metadata of an object whose first page is not cached, from the record of another page. Its
+        time of validation is 0, because only a first page stores that time.
         """
         for slot in self._residents.pages_of(object_hash(ref)):
             if self._residents.tier[slot] == NO_TIER:
@@ -107,8 +107,8 @@ class Listing:
         return await asyncio.to_thread(pick)
 
     async def _refs(self, hashes: NDArray[np.uint64], slots: Slots) -> list[ObjectRef]:
-        """Return the names of these objects. If a page moved or left meanwhile, another page of its object is
-        read.
+        """Return the names of these objects. If the page of a slot moved or left meanwhile, read another page
+        of its object.
         """
         refs = await self._asked(slots)
         lost = set(hashes.tolist()) - refs.keys()
@@ -123,7 +123,7 @@ class Listing:
 
 
 def _octets(key: str) -> bytes:
-    """Return the bytes by which keys are ordered. For a key that is not valid UTF-8 these are the bytes
+    """Return the bytes by which a key is ordered. If the key is not valid UTF-8, these are the bytes as
     received.
     """
     return key.encode("utf-8", "surrogateescape")

@@ -13,15 +13,14 @@ from shadeproxy.engine.storage.medium import RunIO, run_io
 from shadeproxy.telemetry.stats import Stats
 
 _ALWAYS_FINE_S = 0.02
-"""A read that the disk ends within this time is left to the disk. Shorter times are lost in the noise of the
-measurement, and each byte of the origin may cost money.
-"""
+"""A read that the disk ends within this time goes to the disk in any case. Shorter times vary too much to
+compare, and each byte from the origin may cost money."""
 
 _WEIGHT = 1 / 16
 """Weight of the newest read in the mean time for each read."""
 
 _TRIED_EVERY_S = 1.0
-"""A disk that gets no reads cannot show that it became fast again, so it gets one in this time."""
+"""A disk that gets no reads cannot show that it is fast again. So it gets one read in this time."""
 
 _LEAST_GETS = 32
 """Number of GETs in a mean of the origin's times."""
@@ -41,9 +40,9 @@ class OriginPace:
     def get_s(self, size_bytes: int) -> float:
         """Return the seconds that a GET of ``size_bytes`` probably takes, by the latest 32 GETs or more.
 
-        A GET that is longer than their mean is taken to last longer in proportion. So many short answers, of
-        small objects or of refusals, do not make a long page seem quick. inf: the origin does not answer, or
-        has answered fewer GETs.
+        For a GET of more bytes than their mean, the time grows in proportion: otherwise many short answers,
+        of small objects or of refusals, would make a long page seem quick. Return inf if the origin does not
+        answer, or has answered fewer GETs.
         """
         counted = self._stats.origin.get("get")
         if counted is not None and (new := counted.requests - self._requests) >= _LEAST_GETS:
@@ -71,7 +70,7 @@ class LoadQueue:
         """The end of the last read, or the start of the first one after a pause."""
 
     async def run(self, load: RunIO | None, work: Callable[[], None]) -> None:
-        """Run a read in the way that the medium requires, as ``run_io`` does."""
+        """Run the read ``work`` by ``run_io``, and measure when it ends."""
         if not self._waiting:
             self._ended_s = self._now_s()
         self._waiting += 1

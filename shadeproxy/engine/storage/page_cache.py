@@ -43,7 +43,7 @@ from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location
 
-_PROMOTIONS = 8  # Most promotions for each batch of recorded reads.
+_PROMOTIONS = 8  # Most promotions for one batch of recorded reads.
 _SLICE = 128  # Pages dropped before other tasks may run.
 
 
@@ -66,7 +66,7 @@ class PageCache:
         learn_off_loop: OffLoop = at_once,
         observer: PageObserver | None = None,
     ) -> None:
-        """``off_loop``: runs calculations that would hold the event loop. ``learn_off_loop``: learns."""
+        """``off_loop``: runs long calculations off the loop; ``learn_off_loop``: those of the learner."""
         self.observer = observer or NothingObserved()
         self.media = media
         self.residents = Residents(len(media), share=share)
@@ -166,7 +166,7 @@ class PageCache:
 
     def use(self, page: Page, view: memoryview | None, *, explained: bool) -> None:
         """Note a demand read of a resident page, and promote the page if it earned a faster tier. ``view``:
-        None if the read is left to the origin.
+        the page's body; None if the origin answers this read.
         """
         if (slot := self.find(page)) is None:
             return
@@ -203,10 +203,10 @@ class PageCache:
             self.transfers.note_failure(self.media[place.tier].tier, "header", error)
             self.drop(slot, "damaged")
             return None
-        # A record of an earlier release may be of an object that can no longer be cached.
+        # A record of an earlier release may hold an object that this release does not cache.
         if header.page.ref != ref or not header.meta.identified:
             return None
-        # Only now: the page may have been marked stale while its header was read.
+        # Do this last: the page may have been marked stale while its header was read.
         return header.meta, float(self.residents.validated_s[slot])
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
@@ -218,8 +218,8 @@ class PageCache:
         return header.meta, float(self.residents.validated_s[slot])
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
-        """Return whether a page of another version than ``etag`` is resident or being written. Recovery then
-        recovers only pages of ``etag``.
+        """Return whether a page of another version than ``etag`` is resident or being written. Recovery, too,
+        recovers only pages of ``etag`` from then on.
         """
         hashed, table = object_hash(ref), self.residents
         if self.recovery.coming:
@@ -259,7 +259,7 @@ class PageCache:
             self.residents.uses[slot] = 0
 
     def drop(self, slot: int, reason: str) -> None:
-        """Remove a page; readers that hold a view keep their bytes."""
+        """Remove a page from its tier. Readers that hold a view keep their bytes."""
         self.transfers.drop(slot, reason)
 
     def drop_object(self, ref: ObjectRef, reason: str) -> None:
@@ -270,7 +270,7 @@ class PageCache:
             self.drop(slot, reason)
 
     def confirm(self, ref: ObjectRef, validated_s: float) -> None:
-        """Note that the origin confirmed the resident version at ``validated_s``."""
+        """Note that the origin confirmed at ``validated_s`` that the resident version is current."""
         slot = self.residents.first_page(object_hash(ref))
         if slot is not None:
             self.residents.validated_s[slot] = validated_s
@@ -325,7 +325,7 @@ class PageCache:
         slots = slots[self.residents.tier[slots] != NO_TIER]
         if not prefix:
             return slots
-        # Make an array for each part: making one of all pages at the end would hold the event loop.
+        # Make small arrays, one for each part. A single one, made at the end, would hold the event loop.
         found, generations, table = [slots[:0]], [slots[:0]], self.residents
         for start in range(0, len(slots), ASKED):
             part = slots[start : start + ASKED]
@@ -363,7 +363,7 @@ class PageCache:
             leaving = []
             for slot, place in places.items():
                 if not self._places.holds(slot, place):
-                    # The page moved or is gone. The next round looks at it again.
+                    # The page moved or is gone. The next round of the loop looks at it again.
                     moved.append(slot)
                 # Drop a page whose header cannot be read, too.
                 elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):

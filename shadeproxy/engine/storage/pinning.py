@@ -22,7 +22,7 @@ from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
 
 _SLICE = 512
-_GROUPS = 64  # Groups judged at a time: 20 us for each with the largest number of pins.
+_GROUPS = 64  # Groups judged in one step. Each takes 20 us with the largest number of pins.
 _NONE, _ALL, _SOME = 0, 1, 2
 
 
@@ -47,9 +47,10 @@ class Pinning:
         self._judged_version = -1
 
     def of_rows(self, index: int, rows: Rows, names: list[GroupName]) -> NDArray[np.bool_]:
-        """Return which recovered pages of tier ``index`` to pin, as far as their maximum allows: bool[n].
+        """Return which recovered pages of tier ``index`` to pin, within the maximum for pinned pages:
+        bool[n].
 
-        A page whose key would decide is pinned until ``renew`` has read the key.
+        If the group of a page does not decide, pin the page until ``renew`` has read its key.
         """
         if not self._pins.any:
             return np.zeros(len(rows), dtype=np.bool_)
@@ -72,11 +73,11 @@ class Pinning:
             self._verdicts(names[start : start + _GROUPS])
             await asyncio.sleep(0)
         ready = table.ready()
-        # The generations at this moment: while keys are read a slot may get another page.
+        # Copy the generations now: while keys are read, a slot may get another page.
         generations = table.generation[ready]
         verdicts = self._verdicts(self._groups.names)[table.group[ready]]
         pinned = table.pinned[ready]
-        # Unpin before pinning: pins may then take the bytes that become free.
+        # Unpin before pinning, so that new pins can take the bytes that become free.
         free, hold = (verdicts == _NONE) & pinned, (verdicts == _ALL) & ~pinned
         if not await self._set(ready[free], generations[free], version, pinned=False):
             return False
@@ -136,7 +137,7 @@ class Pinning:
         return True
 
     def _verdicts(self, names: list[GroupName]) -> NDArray[np.int8]:
-        """Return for each group whether none, all or some of its pages must be pinned."""
+        """Return for each group whether all, none or only some of its pages are pinned."""
         if self._judged_version != self._pins.version:
             self._judged, self._judged_version = {}, self._pins.version
         words, judged = {False: _NONE, True: _ALL, None: _SOME}, self._judged

@@ -1,4 +1,4 @@
-"""Reads records of pages, although a slot may get another page while the read waits.
+"""Reads records of pages. While such a read waits, its slot may get another page.
 
 Laws: bytes read from a place count only if the slot still has its page there afterwards. An unreadable record
 is counted and logged.
@@ -19,11 +19,12 @@ from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.tier import Tier
 
 ASKED = 256
-"""Slots to pass to ``refs`` at a time. Their places are copied in one step of the event loop."""
+"""Number of slots to pass to ``refs`` at a time. Copying their places takes one short step of the event
+loop."""
 
 
 class PagePosition(NamedTuple):
-    """The place of a page before a wait. Afterwards its slot and its location may hold another page."""
+    """The place of a page before a wait. After the wait, slot and location may belong to another page."""
 
     generation: int
     tier: int
@@ -92,7 +93,7 @@ class RecordReader:
                 work = partial(_read_headers, medium.tier, inside, found, failures)
                 await run_io(run or medium.load, work)
         for slot, error in failures.items():
-            # If the page has left its place, its record may be erased. That is not a fault of the tier.
+            # If the page has left its place, its record may have been erased. Then the tier is not at fault.
             if self.holds(slot, places[slot]):
                 self._failed(self._media[places[slot].tier].tier, "header", error)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}

@@ -107,7 +107,8 @@ class Recovery:
             _log.info("recovered", pages=len(self._residents), unreadable_segments=self.pending_segments)
 
     def _end(self) -> None:
-        # This process recovers nothing more. The next start tries segments that could not be read again.
+        # This process recovers nothing more. Segments that could not be read are tried again at the next
+        # start.
         self.coming = False
         self._news.clear()
         self._stale_buckets.clear()
@@ -122,7 +123,7 @@ class Recovery:
             self._erasing()
 
     def note_version(self, object_hash: int, etag_hash: int) -> None:
-        """Note the version of an object at the origin, for pages that recovery has not read yet."""
+        """Note the version of an object that the origin named, for pages that recovery has not read yet."""
         self._news[object_hash] = etag_hash
 
     def mark_stale(self, bucket: str, namespace: str) -> None:
@@ -172,8 +173,9 @@ class Recovery:
         return rows[~known], rows[known]
 
     def _resolve(self, object_hash: int, number: int, etag: int) -> None:
-        """Mark a resident page stale if the record that was left out is of another version, and the page was
-        not read since the start. Then it is unknown which version is current, so the origin must be asked.
+        """Compare a record that was left out with the resident page of the same number. If they are of
+        different versions, and the page was not read since the start, it is unknown which version is current.
+        Then mark the page stale, so that the origin is asked.
         """
         slot = self._residents.occupant(object_hash, number)
         if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:

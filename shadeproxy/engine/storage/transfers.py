@@ -54,7 +54,7 @@ class NewPage(NamedTuple):
 
 @dataclass(slots=True)
 class Write:
-    """A page on its way into a tier. ``token``: write token; shows whether the slot still has this page."""
+    """A page on its way into a tier. ``token``: the write token; the slot has another if its page left."""
 
     slot: int
     token: object
@@ -126,7 +126,7 @@ class Transfers:
         return None
 
     def unplaced_among(self, slots: Slots) -> list[int]:
-        """Return the slots in ``slots`` whose page is on its way into a tier."""
+        """Return those of ``slots`` whose page is on its way into a tier."""
         wanted = set(slots.tolist())
         return [slot for slot in self._unplaced if slot in wanted]
 
@@ -134,7 +134,7 @@ class Transfers:
         """Remove a page that is on its way into a tier; do nothing if it is not."""
         if slot in self._unplaced:
             self._forget(slot)
-            # Its location, in one of the tiers, is released after its write.
+            # Its location in a tier is released only after its write has ended.
             self.released = [count + 1 for count in self.released]
 
     def drop(self, slot: int, reason: str) -> None:
@@ -148,7 +148,7 @@ class Transfers:
         self._stats.record_eviction(self._media[index].tier.name, reason)
 
     def vacate(self, slots: list[int], index: int, reason: str) -> None:
-        """Count the evictions of pages whose slots and places other pages are about to take over."""
+        """Count as evicted the pages whose slots and places other pages are about to take over."""
         for slot in self._residents.unread.intersection(slots):
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("wasted")
@@ -245,7 +245,7 @@ class Transfers:
         body: memoryview | WrittenBody,
         wanted: Callable[[], bool],
     ) -> bool:
-        """Write a page without a task. Return whether it was written and is still wanted."""
+        """Write a page without a task. Return whether it was written and is still wanted afterwards."""
         tier = self._media[index].tier
         try:
             tier.write(location, header, body)
@@ -270,7 +270,7 @@ class Transfers:
         except TierError as error:
             self.note_failure(tier, "write", error)
         except BaseException:
-            # The erasure of the bytes written so far is queued behind the write.
+            # The erasure of the bytes written so far waits in the same queue, after this write.
             self._settle(plan, stored=False)
             raise
         return self._settle(plan, stored=stored)
@@ -288,7 +288,7 @@ class Transfers:
         covered = self._pins.covers(plan.header.page.ref)
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
-        # Do what ``_place`` does, but without a call, because each miss comes here.
+        # These lines repeat ``_place``: each miss comes here, so they save a call.
         del self._unplaced[plan.slot]
         self._residents.place(plan.slot, plan.index, plan.location, plan.record_bytes)
         self._stats.record_admission(self._media[plan.index].tier.name)
@@ -380,8 +380,8 @@ class Transfers:
         self._stats.record_admission(upper.name)
 
     def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
-        """Count a tier's failure, and log it. A tier that takes no more pages has logged that: then all pages
-        fail, and a line for each would hide the others.
+        """Count a tier's failure, and log it. Do not log failures of a tier that takes no more pages: it has
+        logged that itself, and a line for each page would hide other lines.
         """
         self._stats.record_tier_error(tier.name, kind)
         if tier.disabled_reason is None:

@@ -26,8 +26,8 @@ _PROVEN = 32
 class Match(NamedTuple):
     """The match of reads with an order. ``found``: one bool for each read, True if it was announced near the
     cursor. ``others``: number of reads that were surely not announced there, although places were left.
-    ``again``: number of reads of samples that were just read; such a read says nothing. ``chance``: share of
-    reads that would be found in any order.
+    ``again``: number of reads of samples that had just been read; such a read shows nothing. ``chance``:
+    share of reads that would be found in any order.
     """
 
     found: Bits | list[bool]
@@ -112,7 +112,8 @@ class OrderAccuracy:
 _KEPT = 256
 _FIRST_READS = 32
 _MOST_OTHERS = 8
-# An epoch must be so many times as long as the searched places: chance finds reads in a shorter epoch.
+# Search only if an epoch is this many times as long as the searched places. In a shorter epoch, reads are
+# found by chance.
 _LEAST_EPOCHS = 3
 
 
@@ -132,7 +133,9 @@ class UnannouncedReads:
         return not accuracy.believed and accuracy.surprises >= self._seek_at
 
     def take(self, accuracy: OrderAccuracy, most: int) -> Ids:
-        """Return at most ``most`` of the latest reads. The next search waits for twice as many."""
+        """Return at most ``most`` of the latest reads, to search their place in the order. The next search
+        waits until twice as many reads were unannounced.
+        """
         self._seek_at = 2 * accuracy.surprises
         return np.array(list(self._latest)[-most:], dtype=np.int64)
 

@@ -25,10 +25,11 @@ LEAST_TRUST = 1e-3
 class JobActivity:
     """Pace, silence and trust of one job. reads: number of its reads.
 
-    Reads are counted at once, and taken into the averages together: once they are many, or someone asks.
+    Reads are counted at once, but taken into the averages later, many at a time or when an average is needed.
     """
 
-    # Many jobs read in turn: what one read touches of its job lies together.
+    # Slots keep the fields of one job together in memory. Many jobs read in turn, and each read touches these
+    # fields of its job.
     __slots__ = (
         "_averaged", "_by_chance", "_drawn", "_found", "_gap", "_last", "_measured", "_order", "_ordered",
         "_scores", "_scores_of", "_waiting", "_was_pause", "raised", "reads",
@@ -67,8 +68,9 @@ class JobActivity:
         self._waiting += reads
 
     def ordered(self, found: int, others: int, chance: float = 0.0) -> None:
-        """Note how many reads the order announced near the job's place (``found``), and how many not
-        (``others``). ``chance``: the share that would be near it in an order drawn at random, below 1.
+        """Note how many reads the order announced near the job's place (``found``), and how many it did not
+        (``others``). ``chance``: the share of reads, below 1, that an order drawn at random would have near
+        that place.
         """
         reads = found + others
         self._found += found

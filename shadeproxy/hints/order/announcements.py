@@ -54,7 +54,9 @@ class Announcements:
         return job in self._jobs
 
     def of(self, job: str) -> ByEpoch:
-        """Return a copy of the announcements of the job that count here; the arrays are shared."""
+        """Return a copy of those announcements of the job that count here. The arrays of ids are shared, not
+        copied.
+        """
         found = {
             epoch: {rank: ids for rank, ids in ranks.items() if not self.is_elsewhere(job, rank)}
             for epoch, ranks in self._jobs.get(job, {}).items()

@@ -40,8 +40,8 @@ _MOST_BY_CHANCE = 0.5
 
 
 class Tail:
-    """The tail of one job's epochs. ``stops_at``: the position to which the job read the last epoch, or None
-    if the job seems to read all of each epoch.
+    """Remembers how far one job reads its epochs. ``stops_at``: the position at which it left the last epoch;
+    None if it seems to read each epoch to its end.
     """
 
     def __init__(self) -> None:

@@ -2,9 +2,10 @@
 pace.
 
 Laws: there is no clock: times are arguments. A job may be silent for a few times its usual gap between reads,
-for tens of seconds at least (a checkpoint) and minutes at most. Signs of life that cost a job nothing count a
-bounded number of times. An announcement counts once between two reads, and progress only if it is further
-than ever before. Where other proxies answer most of a job's reads, its signs of life there count as well.
+for tens of seconds at least (a checkpoint) and minutes at most. A job could send announcements and progress
+for ever without reading. So an announcement counts as a sign of life once between two reads, and progress
+only if it is further than ever before. Where other proxies answer most of a job's reads, its signs of life
+there count as well.
 """
 
 import math
@@ -78,8 +79,9 @@ class Liveness:
             self.hear(now_s)
 
     def hear_of(self, seen_s: float) -> None:
-        """Note the time of the job's latest sign of life at any proxy. Such a sign is no read: the gap
-        between two signs says nothing of the pace, and a job that has not begun keeps the time for its start.
+        """Note the time of the job's latest sign of life at any proxy. It does not count as a read here: the
+        gap between two such signs says nothing of the pace, and a job that has not begun keeps the time for
+        its start.
         """
         if seen_s > self.last_s:
             self._speak(seen_s)

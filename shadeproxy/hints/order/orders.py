@@ -1,10 +1,9 @@
 """Announced orders of all jobs, and the reads that confirm or contradict them.
 
-Implements Upcoming (upcoming.py) for prefetching. Laws: there is no clock; the time is the latest that a call
-was given. The order of one job never changes the order of another. After a changed announcement the caller
-builds the new order (``begin``, any thread, ``finish``). Until then the old order is used. With a share, the
-order has all ranks, and of these the samples that are in the share; without one, all samples of the ranks
-that read here.
+Implements Upcoming (upcoming.py) for prefetching. Laws: the time is the latest that a call was given. The
+order of one job never changes the order of another. After a changed announcement the caller builds the new
+order (``begin``, any thread, ``finish``), and the old order is used until then. An order has the samples of
+the ranks that read here; if this proxy owns a share, those of all ranks that are in the share.
 """
 
 import math
@@ -335,7 +334,8 @@ class Orders:
     # ------------------------------------------------------------------ see upcoming.Upcoming
 
     def outlooks(self) -> list[Outlook]:
-        return [Outlook(one.job.name, one.pace.rate_per_s, one.left) for one in self._believed()]
+        seen = [(one, one.lookup.dataset.digest) for one in self._believed()]
+        return [Outlook(one.job.name, one.pace.rate_per_s, one.left, digest) for one, digest in seen]
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
         tracker = self.trackers.get(job)

@@ -175,8 +175,8 @@ def position_of(epoch: Epoch, place: int) -> int:
 
 
 def goes_on(before: OrderSequence, after: OrderSequence) -> bool:
-    """Return whether the reads so far say something about ``after`` too: it has an epoch in common with
-    ``before``, or ``before`` has no epoch.
+    """Return whether what the reads so far have shown also holds for ``after``. It does if ``after`` has an
+    epoch in common with ``before``, or if ``before`` has no epoch.
     """
     numbers = {epoch.number for epoch in before.epochs}
     return not numbers or any(epoch.number in numbers for epoch in after.epochs)
@@ -191,9 +191,9 @@ def near_of(epoch: Epoch | None) -> int:
 
 
 def shift_of(before: OrderSequence, after: OrderSequence) -> int | None:
-    """Return by how much places of ``before`` are higher than the same places of ``after``. None if places
-    of the one may mean something else in the other: only the first epochs may be gone, and only epochs after
-    all others may be new.
+    """Return by how much places of ``before`` are higher than the same places of ``after``. Return None if a
+    place of one may mean something else in the other. They agree if only the first epochs are gone, and new
+    epochs come after all others.
     """
     known, new = ([epoch.number for epoch in one.epochs] for one in (before, after))
     both = known[known.index(new[0]) :] if new and new[0] in known else []
@@ -254,7 +254,9 @@ def _order(lengths: Many[int]) -> NDArray[np.int64]:
 
 
 def _names(epoch: Epoch) -> NDArray[np.int64]:
-    """Return a number for the rank and position of each place of an epoch, the same in any share."""
+    """Return, for each place of an epoch, a number made of rank and position. It is the same in every share
+    of the epoch.
+    """
     lengths = np.array(epoch.lengths)
     whole = np.arange(lengths.sum()) if epoch.kept is None else epoch.kept.astype(np.int64)
     if len(set(epoch.lengths)) == 1:

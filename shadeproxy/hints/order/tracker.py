@@ -27,17 +27,17 @@ from shadeproxy.hints.order.sequence import (
 )
 
 _SETTLED_TOGETHER = 64
-_SETTLED_MANY = 16  # After so many reads at once the cursor moves, as after reads that are noted as columns.
-_SETTLED_LEAST = 8  # With so many reads of a slow job, their median is hardly ever an unannounced read.
+_SETTLED_MANY = 16  # The cursor moves after this many reads at once, as after reads noted as columns.
+_SETTLED_LEAST = 8  # Of this many reads of a slow job, the median is hardly ever an unannounced read.
 _SETTLED_AFTER_S = 0.5
-# 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and must stay near it.
+# The cursor moves after 1 / n of ``_near_now`` reads: until then, reads must stay near it.
 _SETTLED_SHARE = 4
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
 _MOST_PASSED = 65_536  # Most places passed at a time: more would block the event loop.
 _MOST_REPEATS = 8
-_RESTARTED_S = 2.0  # Shortest pause of a restart: no process restarts faster.
+_RESTARTED_S = 2.0  # Shortest pause that a restart can make: no process restarts faster.
 _FAR = 1 << 29  # Places begin at 0 again before they are too large for their columns.
 
 
@@ -131,7 +131,7 @@ class OrderTracker:
 
     @property
     def is_lost(self) -> bool:
-        """True if the job is probably at another place in its order."""
+        """True if the job is probably at another place in its order than the cursor."""
         return self._log is None and self._unannounced.are_many(self.accuracy)
 
     @property

@@ -75,12 +75,13 @@ class Outlook(NamedTuple):
     """A live job whose announced order is believed.
 
     ``rate_per_s``: samples a second, over the announced ranks; nan until measured. ``left``: announced
-    samples still to be read, over all epochs.
+    samples still to be read, over all epochs. ``dataset``: the digest of the dataset that they are of.
     """
 
     job: str
     rate_per_s: float
     left: int
+    dataset: str
 
 
 class Upcoming(Protocol):

@@ -78,8 +78,8 @@ def write_headers(target: int | str, headers: Headers) -> None:
 
 
 def worth_keeping(headers: Headers, key: str) -> Headers:
-    """Return the header fields that ``describe`` would not add by itself. There are often none, and then no
-    attribute is needed.
+    """Return the header fields that ``describe`` would not add by itself. Often there are none; then no
+    attribute is written.
     """
     return tuple(pair for pair in headers if pair != ("Content-Type", guess_type(key)))
 

@@ -93,8 +93,8 @@ class Scanner:
 
 
 def _segment(key: str, base: str) -> str:
-    """Return the name in directory ``base`` on the way to ``key``. No smaller name leads to a key greater
-    than ``key``.
+    """Return the name, in directory ``base``, that leads to ``key``. Smaller names lead only to smaller
+    keys.
     """
     return key[len(base) :].partition("/")[0] if key.startswith(base) else ""
 
@@ -107,7 +107,7 @@ def _listed_name(entry: "os.DirEntry[str]") -> str:
     if entry.is_symlink():
         parent = os.path.realpath(os.path.dirname(entry.path))
         if f"{parent}/".startswith(f"{os.path.realpath(entry.path)}/"):
-            return ""  # A link to one of its own parents: following it would never end.
+            return ""  # A link to one of its own parents. Following it would never end.
     return f"{entry.name}/"
 
 

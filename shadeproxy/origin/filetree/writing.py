@@ -113,7 +113,7 @@ class Target:
 
     def _rename(self) -> None:
         assert self._temporary is not None
-        # A concurrent delete may remove the new directory because it is empty: make it again.
+        # A concurrent delete may have removed the new directory, because it was empty. Make it again.
         for _ in range(8):
             try:
                 os.makedirs(os.path.dirname(self._place.path), exist_ok=True)

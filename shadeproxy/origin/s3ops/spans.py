@@ -7,7 +7,9 @@ from shadeproxy.core.types import ObjectMeta, Span
 
 
 def clamp(span: Span | None, size_bytes: int) -> Span:
-    """Return ``span`` cut to an object of ``size_bytes``. Raises OriginAnswer 416 if nothing is left."""
+    """Return the part of ``span`` that lies within an object of ``size_bytes``. Raises OriginAnswer 416 if
+    nothing is left.
+    """
     if span is None:
         return Span(0, size_bytes)
     if span.start >= size_bytes:

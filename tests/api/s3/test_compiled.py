@@ -1,8 +1,10 @@
 """The compiled request cache gives the answer of the one in Python, or leaves the request to it."""
 
+import math
 import os
 import random
 import re
+from array import array
 
 import pytest
 
@@ -10,10 +12,12 @@ from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.request_cache import CachedTarget
 from shadeproxy.api.s3.response_heads import PartHead
 from shadeproxy.api.s3.signed import Plan, _Template
+from shadeproxy.core.clock import boot_time_s
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.access_records import USE, AccessRecord
 from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S
 from shadeproxy.tiers.base import SendableBlocks
+from tests.support.clock import ManualClock
 from tests.support.s3.clients import signed
 from tests.support.s3.compiled import ID, Both, Sink, heads
 from tests.support.s3.lane import pattern, request, talk
@@ -54,6 +58,32 @@ async def test_both_forms_count_the_same(warm):
         assert (sum(buckets), len(buckets)) == (requests, len(REQUEST_BOUNDS_S) + 1)
         assert 0 < seconds < requests * REQUEST_BOUNDS_S[-1]
     assert both.hits.take_tallies() == []
+
+
+class Leased(ManualClock):
+    """A clock with a lease, which it counts as looked at by each call of ``now_s``."""
+
+    def __init__(self, *, shown):
+        super().__init__()
+        self.lease = memoryview(array("d", [math.inf])) if shown else None
+        self.wall_s, self.looks = super().now_s, 0
+
+    def now_s(self):
+        self.looks += 1
+        return super().now_s()
+
+
+@pytest.mark.parametrize(("shown", "looks"), [(True, [0, 1, 0]), (False, [1, 1, 1])])
+async def test_a_clock_with_a_lease_is_asked_only_after_the_end_that_it_shows(warm, shown, looks):
+    clock = Leased(shown=shown)
+    both, found = Both(warm, clock), []
+    for left_s in (60.0, -0.001, 60.0):
+        if shown:
+            clock.lease[0] = boot_time_s() + left_s
+        assert both.compiled(request("/b/k", close=False))
+        found.append(clock.looks)
+        clock.looks = 0
+    assert found == looks
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):

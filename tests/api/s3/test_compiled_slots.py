@@ -64,7 +64,8 @@ def connect(request, learning):
 
 @pytest.fixture
 def hits(warm):
-    return compiled_hits(warm.lane._memory, warm.engine, warm.engine.hits, otherwise=lambda *_: None)
+    memory, engine = warm.lane._memory, warm.engine
+    return compiled_hits(memory, engine, engine.hits, otherwise=lambda *_: None, clock=warm.clock)
 
 
 def test_one_whole_request_is_answered_where_it_comes(hits, connect):

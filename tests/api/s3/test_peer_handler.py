@@ -13,7 +13,7 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Credentials, sign_request
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.memory import MemoryOrigin
-from tests.support.relaying import CLUSTER, CLUSTER_SECRET, cluster
+from tests.support.relaying import CLUSTER, CLUSTER_SECRET, boot_of, cluster
 from tests.support.s3.clients import ACCESS, SECRET
 
 KEY = peer_secrets(CLUSTER, [CLUSTER_SECRET])[0]
@@ -134,10 +134,15 @@ async def test_a_write_needs_a_signed_nonce(node, origin, options):
     assert origin.buckets["b"]["b-1"].body == b"some bytes"
 
 
-async def test_a_write_from_before_the_start_is_refused(node, origin):
-    fields = signed("/b/b-1", method="PUT", nonce=NONCE, now_s=SystemClock().now_s() - 60)
-    assert (await asked(node, "/b/b-1", *fields, method="PUT", body=b"new")).status == 403
-    assert origin.buckets["b"]["b-1"].body == b"some bytes"
+@pytest.mark.parametrize("boot", ["", "b0"])
+async def test_a_write_from_before_the_start_is_refused_unless_it_names_this_start(node, origin, boot):
+    signed_s = SystemClock().now_s() - 60
+    for boot_of_field, expected in ((boot, [403, 403]), (boot_of("b"), [200, 403])):
+        field = PeerField("a", "b", SHARED, "", boot_of_field).render()
+        fields = signed("/b/b-1", method="PUT", nonce=NONCE, now_s=signed_s, field=field)
+        sent = [await asked(node, "/b/b-1", *fields, method="PUT", body=b"new") for _ in range(2)]
+        assert [answer.status for answer in sent] == expected
+    assert origin.buckets["b"]["b-1"].body == b"new"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
@@ -213,27 +218,33 @@ def test_a_secret_gives_each_cluster_its_own_key():
 class TestNonces:
     def test_a_nonce_is_admitted_once(self):
         nonces = NonceMemory(0.0)
-        assert nonces.admits("a", 1000.0, 1000.0)
-        assert not nonces.admits("a", 1000.0, 1001.0)
-        assert not nonces.admits("a", 1001.0, 1001.0)
+        assert nonces.admits("a", 1000.0, 1000.0, for_this=False)
+        assert not nonces.admits("a", 1000.0, 1001.0, for_this=False)
+        assert not nonces.admits("a", 1001.0, 1001.0, for_this=False)
+        assert not nonces.admits("a", 1001.0, 1001.0, for_this=True)
 
     def test_a_full_memory_refuses_all_that_it_may_have_forgotten(self):
         nonces = NonceMemory(0.0, most=3)
         for number in range(5):
-            assert nonces.admits(f"n{number}", 1000.0 + number, 1010.0)
-        assert not nonces.admits("n0", 1000.0, 1010.0), "it was forgotten"
-        assert not nonces.admits("another", 1001.0, 1010.0), "it may be a forgotten one"
-        assert nonces.admits("another", 1002.0, 1010.0)
+            assert nonces.admits(f"n{number}", 1000.0 + number, 1010.0, for_this=False)
+        assert not nonces.admits("n0", 1000.0, 1010.0, for_this=False), "it was forgotten"
+        for for_this in (False, True):
+            assert not nonces.admits("another", 1001.0, 1010.0, for_this=for_this), (
+                "it may be a forgotten one"
+            )
+        assert nonces.admits("another", 1002.0, 1010.0, for_this=False)
 
     def test_a_clock_that_is_ahead_bars_no_other_node(self):
         nonces = NonceMemory(0.0, most=3)
-        assert all(nonces.admits(f"ahead{number}", 1500.0, 1000.0) for number in range(2))
-        assert all(nonces.admits(f"n{number}", 1000.0 + number, 1000.0) for number in range(9))
+        assert all(nonces.admits(f"ahead{number}", 1500.0, 1000.0, for_this=False) for number in range(2))
+        assert all(
+            nonces.admits(f"n{number}", 1000.0 + number, 1000.0, for_this=False) for number in range(9)
+        )
 
     def test_nonces_are_dropped_with_their_signatures(self):
         nonces = NonceMemory(0.0)
         for number in range(50):
-            assert nonces.admits(f"n{number}", float(number * 100), float(number * 100))
+            assert nonces.admits(f"n{number}", float(number * 100), float(number * 100), for_this=False)
         assert len(nonces._by_time) == len(nonces._seen) == 10
 
 

@@ -50,9 +50,11 @@ def test_a_run_may_have_more_kills_and_says_so():
     drawn = [kind for kinds in rounds for kind in kinds]
     assert 0.5 < drawn.count(KILL) / len(drawn) < 0.68
     assert set(drawn) == set(SHARES)
-    page = markdown([Found(1, 0.5, OWNED), Found(2, 0.5, OWNED, kills=32)])
+    others = [Found(2, 0.5, OWNED, kills=32), Found(3, 3.0, OWNED, workers=2, nodes=32)]
+    page = markdown([Found(1, 0.5, OWNED), *others])
     assert " SEED=1\n" in page
     assert " SEED=2 KILLS=32\n" in page
+    assert " SEED=3 LEASE=3 WORKERS=2 NODES=32\n" in page
 
 
 def test_the_sums_of_all_seeds_are_in_one_table(tmp_path):
@@ -153,8 +155,8 @@ def test_proxies_with_copies_of_their_own_are_found_stale(tmp_path):
 @pytest.mark.harness
 @needs_redis
 def test_one_proxy_alone_is_right_and_a_seed_goes_on(tmp_path):
-    plan = Plan(2, LOCAL, tmp_path, lambda now: keep(now, tmp_path), nodes=1, faulty=False)
-    first = play(Found(2, 0.5, LOCAL), plan, silent)
+    plan = Plan(2, LOCAL, tmp_path, lambda now: keep(now, tmp_path), faulty=False)
+    first = play(Found(2, 0.5, LOCAL, nodes=1), plan, silent)
     assert first.failures == []
     assert first.reads["right"] > 50
     [kept] = load(tmp_path)

@@ -42,9 +42,12 @@ class Sink:
 class Both:
     """The compiled and the interpreted answers from the request cache of one lane."""
 
-    def __init__(self, proxy):
+    def __init__(self, proxy, clock=None):
+        """``clock``: of the request cache; None: that of ``proxy``."""
         self._memory, self._access_log = proxy.lane._memory, proxy.engine.access_log
-        self.hits = compiled_hits(self._memory, proxy.engine, proxy.engine.hits, otherwise=lambda *_: None)
+        engine, clock = proxy.engine, proxy.clock if clock is None else clock
+        self._memory.now_s = clock.now_s
+        self.hits = compiled_hits(self._memory, engine, engine.hits, otherwise=lambda *_: None, clock=clock)
         self._compiled = self.hits.answer
 
     def _tell(self, answer, raw):

@@ -28,7 +28,7 @@ class Patience:
 
     @contextmanager
     def over(self, kind: str) -> Iterator[None]:
-        """Watch the step in the block."""
+        """Watch the step that runs in the ``with`` block."""
         turn = next(self._turns)
         with self._lock:
             self._doing[turn] = kind, time.monotonic()

@@ -50,7 +50,8 @@ class Plan:
     two kills.
 
     ``severity`` multiplies the rates of all faults. ``limit_s``: upper bound of a client's step; 0: the bound
-    of its role. ``origin`` and ``proxy``: commands of other programs with the same arguments.
+    of its role. ``origin`` and ``proxy``: the commands that start these two programs; tests pass other
+    programs with the same arguments.
     """
 
     seconds: float

@@ -34,8 +34,8 @@ class WireFault(StrEnum):
 
 READ, PAGED, RANGED, CHECKED, CHANGING = "read", "paged read", "ranged read", "checked read", "changing read"
 HEAD, LIST, WRITE, FINISH, UPLOAD = "head", "list", "write", "finish", "upload"
-"""Operations of an origin, in this order: a whole body; a body of several pages, which need not be read to
-its end; one range; a whole body with a checksum; a body of an object that may change now (requested with
+"""Operations of an origin, in this order: a whole body; a body of several pages, which a reader need not read
+to its end; one range; a whole body with a checksum; a body of an object that may change now (requested with
 If-Match); a head; a listing; a write, or a part of one; CopyObject or CompleteMultipartUpload; the arrival of
 an upload's body, which precedes ``WRITE``.
 """

@@ -35,6 +35,7 @@ def main() -> int:
         help=f"share of kills, beside {sum(SHARES.values()) - SHARES[KILL]} of all other faults",
     )
     parser.add_argument("--workers", type=int, default=1, help="processes of each proxy")
+    parser.add_argument("--nodes", type=int, default=4, help="proxies, beside one that joins and leaves")
     parser.add_argument("--pages", choices=(OWNED, LOCAL), default=OWNED, help="local must fail")
     parser.add_argument(
         "--network",
@@ -55,7 +56,14 @@ def main() -> int:
     plan = Plan(options.rounds, options.pages, options.out, most_s=60 * options.minutes, network=network)
     runs = []
     for seed in options.seed:
-        fresh = Found(seed, options.lease, options.pages, kills=options.kills, workers=options.workers)
+        fresh = Found(
+            seed,
+            options.lease,
+            options.pages,
+            kills=options.kills,
+            workers=options.workers,
+            nodes=options.nodes,
+        )
         ended = _play(fresh, plan, options.write)
         if ended is None:
             return 1
@@ -72,7 +80,7 @@ def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
     found = next((one for one in kept if one.seed == fresh.seed), fresh)
     if _kind(found) != _kind(fresh):
         options = f"--lease {found.lease_s:g} --pages {found.pages} --kills {found.kills}"
-        options += f" --workers {found.workers}"
+        options += f" --workers {found.workers} --nodes {found.nodes}"
         say(f"error: seed {found.seed} was run with {options}")
         return None
     if found.rounds:
@@ -88,8 +96,8 @@ def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
     return ended
 
 
-def _kind(found: Found) -> tuple[float, str, int, int]:
-    return found.lease_s, found.pages, found.kills, found.workers
+def _kind(found: Found) -> tuple[float, str, int, int, int]:
+    return found.lease_s, found.pages, found.kills, found.workers, found.nodes
 
 
 def _network(wanted: str) -> str | None:

@@ -61,7 +61,7 @@ class Clients:
         self._writing = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
-        # A proxy that is stopped gives no answer for as long as the longest stop.
+        # A stopped proxy gives no answer, and the longest stop lasts this long.
         self._patience_s = max(PATIENCE_S, _PATIENT_LEASES * cluster.shape.lease_s)
 
     def start(self, readers: int, writers: int) -> None:

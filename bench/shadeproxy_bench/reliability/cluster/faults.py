@@ -108,7 +108,7 @@ class Faults:
         if node is None:
             return False
         await self._end(node, number)
-        # Some nodes stay away for longer than they keep their share.
+        # Some nodes stay away for so long that they lose their share.
         most = 2 * LEAVE_LEASES if drawn.random() < 0.2 else 4
         await asyncio.sleep(drawn.random() * most * self._lease_s)
         await self._start(node)

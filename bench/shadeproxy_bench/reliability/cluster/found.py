@@ -14,7 +14,8 @@ class Found(msgspec.Struct):
     ``notes``: counts of events that are no violations: requests at the origin, writes that the origin got
     twice, reads that returned an older state than an earlier read. ``slowest``: the longest times, in
     seconds. ``networks``: number of rounds by kind of network. ``kills``: the share of kills among the
-    faults. ``workers``: processes of each proxy.
+    faults. ``workers``: processes of each proxy. ``nodes``: number of proxies, without the one that joins
+    and leaves.
     """
 
     seed: int
@@ -34,6 +35,7 @@ class Found(msgspec.Struct):
     networks: dict[str, int] = {}
     kills: int = 8
     workers: int = 1
+    nodes: int = 4
 
     def note_time(self, name: str, seconds: float) -> None:
         """Keep ``seconds`` if it is the longest time so far under this name."""

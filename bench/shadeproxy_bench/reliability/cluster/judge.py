@@ -79,8 +79,8 @@ class Judge:
         self._write_down(kind, number)
 
     def note_time(self, name: str, number: int, seconds: float, what: str) -> None:
-        """Keep ``seconds`` if it is the longest time under this name. If it is very long, write down the
-        events before it; it is still no violation.
+        """Keep ``seconds`` if it is the longest time under this name. If it is very long, also write down the
+        events before it, although it is no violation.
         """
         self.found.note_time(name, seconds)
         if seconds > _LONG_LEASES * self.found.lease_s:

@@ -26,7 +26,7 @@ _STOPS_ANSWERS = frozenset({Cut.SILENT, Cut.ANSWERS})
 class Link:
     """A relay to ``target``, a port of loopback. ``port``: the port of the relay. ``senders``: returns the
     process ids of the named senders; None: all connections count as from ``ANYBODY``. Connections of
-    processes that are no sender count so too.
+    processes that are no sender also count as from ``ANYBODY``.
     """
 
     def __init__(self, target: int, port: int, senders: Pids | None = None) -> None:
@@ -79,7 +79,9 @@ class Link:
         self._changed = asyncio.Event()
 
     def _accept(self, listener: socket.socket) -> None:
-        """Begin to relay a connection. An ``asyncio.Server`` would lose one that comes while it is closed."""
+        """Begin to relay a connection. An ``asyncio.Server`` is not used: it would lose a connection that
+        comes while the server is being closed.
+        """
         with suppress(OSError):
             connection, (_host, port) = listener.accept()
             connection.setblocking(False)
@@ -90,7 +92,7 @@ class Link:
 
     def _end(self, task: asyncio.Task[None], connection: socket.socket) -> None:
         del self._open[task]
-        connection.close()  # A task that was cancelled before it began has not done it.
+        connection.close()  # If a task is cancelled before it has begun, it does not close its connection.
 
     async def _relay(self, connection: socket.socket, sender: str) -> None:
         ends: list[Streams] = []

@@ -106,7 +106,7 @@ class Namespaces:
         )
 
     def command(self, place: str, command: Sequence[str]) -> list[str]:
-        # It becomes the command, with the same process id.
+        # ``ip`` is replaced by the command, which keeps its process id.
         return ["nsenter", f"--net=/run/netns/{place}", *command]
 
     async def up(self, place: str) -> None:

@@ -27,8 +27,9 @@ class Cut(StrEnum):
 
 
 class Site(NamedTuple):
-    """The addresses of a node, as "host:port" or as ports of its own loopback. ``listen``: of its listener
-    for other nodes; ``advertise``: where they find it; ``engine``, ``origin_host``: where it finds those.
+    """The addresses of a node, as "host:port" or as ports of its own loopback. ``listen``: its listener for
+    other nodes. ``advertise``: where other nodes find this listener. ``engine``, ``origin_host``: where the
+    node finds the engine and the origin.
     """
 
     s3_port: int
@@ -54,19 +55,21 @@ class Network(Protocol):
         """Return the command that runs ``command`` at a place."""
 
     async def up(self, place: str) -> None:
-        """Let connections to a place's process come, which runs now or soon."""
+        """Accept connections to a place, whose process runs now or soon."""
 
     def down(self, place: str) -> None:
         """Refuse connections to a place, whose process has ended."""
 
     async def cut(self, one: str, other: str, how: Cut) -> None:
-        """Cut two places from each other. Requests are those of ``one``, if only one of them asks."""
+        """Cut two places from each other. If only one of the two sends requests to the other, it is
+        ``one``.
+        """
 
     async def heal(self, one: str, other: str) -> None:
         """Connect two places again."""
 
     async def connect(self, port: int) -> Streams:
-        """Connect to a port as a program beside the process that listens there does. Raises OSError."""
+        """Connect to a port from the place where the listening process runs. Raises OSError."""
 
     async def aclose(self) -> None:
         """Remove the network. The processes have ended."""

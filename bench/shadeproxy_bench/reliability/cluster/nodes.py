@@ -190,11 +190,8 @@ class Engine:
     """The Redis server that carries the leases. It keeps nothing over a restart."""
 
     def __init__(self, work: Path, network: Network) -> None:
-        self._network = network
-        # The later options count.
-        options = ["--bind", network.engine_host, "--protected-mode", "no"]
-        command = network.command(ENGINE, [*redis_command(work, network.engine_port), *options])
-        self.process = Phoenix("redis", work, lambda _turn: command, piped=False)
+        self._work, self._network = work, network
+        self.process = Phoenix("redis", work, self._command, piped=False)
 
     async def start(self) -> None:
         """Start the server, and wait until it answers. Raises ShadeProxyError."""
@@ -204,6 +201,13 @@ class Engine:
             if time.monotonic() > deadline_s:
                 raise BenchError(f"redis-server does not answer on port {self._network.engine_port}")
             await asyncio.sleep(_AGAIN_S)
+
+    def _command(self, _turn: int) -> list[str]:
+        # Of two options with one name, the later one counts.
+        options = ["--bind", self._network.engine_host, "--protected-mode", "no"]
+        return self._network.command(
+            ENGINE, [*redis_command(self._work, self._network.engine_port), *options]
+        )
 
     async def call(self, command: str) -> bool:
         """Send a command; return whether it was answered without an error."""

@@ -1,5 +1,5 @@
-"""``shadeproxy serve`` that waits for late writes as long as they can be late in this run. It ends with an
-error if a read, a flight or memory of the ledger is left.
+"""Runs ``shadeproxy serve`` with another wait for late writes: as long as writes can be late in this run. At
+its end it reports an error if a read, a flight or memory of the ledger is left.
 
 The product waits for a minute, in which it checks each affected object with the origin at every read. In a
 run with a fault every few seconds, most objects would always be in that state, and their caching would not be
@@ -30,7 +30,7 @@ def _prepare(late_write_s: float) -> None:
 
 
 def _tell_tasks(_number: int, _frame: object) -> None:
-    """Write where each task waits to the log of this process, which does not end."""
+    """Write to the log where each task waits, because this process does not end."""
     for task in [one for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()]:
         print(task.get_name(), file=sys.stderr)
         inner: Any = task.get_coro()

@@ -29,7 +29,9 @@ class _Links(NamedTuple):
 
 
 class Relays:
-    """Implements ``Network``. ``pids``: by these a relay knows from which node a connection is."""
+    """Implements ``Network``. ``pids``: process ids, by which a relay finds the node that has opened a
+    connection.
+    """
 
     def __init__(self, names: Sequence[str], pids: Pids) -> None:
         self.engine_host = LOOPBACK

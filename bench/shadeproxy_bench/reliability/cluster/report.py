@@ -42,12 +42,12 @@ _SUMS: Final = {
 }
 """The kinds of faults that are counted together in the first table."""
 _ABOUT = """\
-Four proxies of one cluster as real processes, each with 64 MiB of RAM, and at times a fifth one; a memory
-origin that is slow now and then, and carries some writes out up to two seconds late; Redis. Each proxy
-and Redis has a network namespace of its own, and a partition loses their packets; where namespaces are
-not permitted, each link is a relay that can be cut. Eight readers and six writers ask random proxies for
-200 objects of 4 KB to 300 KB (pages have 128 KiB), 24 of them most of the time: GET, ranges and HEAD;
-PUT, multipart uploads, CopyObject, DELETE and DeleteObjects. Each object has one writer at a time.
+Four proxies of one cluster (or as many as `NODES`) as real processes, each with 64 MiB of RAM, and at times
+one more; a memory origin that is slow now and then, and carries some writes out up to two seconds late;
+Redis. Each proxy and Redis has a network namespace of its own, and a partition loses their packets; where
+namespaces are not permitted, each link is a relay that can be cut. Eight readers and six writers ask random
+proxies for 200 objects of 4 KB to 300 KB (pages have 128 KiB), 24 of them most of the time: GET, ranges and
+HEAD; PUT, multipart uploads, CopyObject, DELETE and DeleteObjects. Each object has one writer at a time.
 Meanwhile each round does one to three faults, which overlap. `KILLS` is the share of kills among them,
 beside 25 of all other kinds; it is 8 where the line of the seed above names none. After a quarter of the
 rounds, no fault happens for so long that the proxies trust their caches again: they check each affected
@@ -167,8 +167,14 @@ def _sums(runs: Sequence[Found]) -> list[str]:
 
 def _options(found: Found) -> str:
     """Return the options of a seed that are not the defaults."""
-    lease = "" if found.lease_s == LEASE_S else f" LEASE={found.lease_s:g}"
-    return lease + ("" if found.kills == SHARES[KILL] else f" KILLS={found.kills}")
+    plain = Found(found.seed, LEASE_S, found.pages, kills=SHARES[KILL])
+    given = (
+        ("LEASE", f"{found.lease_s:g}", found.lease_s != plain.lease_s),
+        ("KILLS", found.kills, found.kills != plain.kills),
+        ("WORKERS", found.workers, found.workers != plain.workers),
+        ("NODES", found.nodes, found.nodes != plain.nodes),
+    )
+    return "".join(f" {name}={value}" for name, value, is_given in given if is_given)
 
 
 def _longest(runs: Sequence[Found]) -> dict[str, str]:

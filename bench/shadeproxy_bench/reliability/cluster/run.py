@@ -23,7 +23,6 @@ from shadeproxy_bench.reliability.cluster.relays import RELAYS, Relays
 from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
 
-NODES: Final = 4
 CALM_ROUNDS: Final = 10
 """Rounds after which the faults pause, and the cluster must be whole again."""
 _READERS, _WRITERS = 8, 6
@@ -34,9 +33,9 @@ _PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 
 
 class Plan(NamedTuple):
-    """``rounds``: number of rounds in all, with those of earlier runs of the seed. ``out``: the directory for
-    violations and logs. ``save`` is called with the result so far after each pause of the faults. ``faulty``:
-    whether there are faults. ``network``: RELAYS or NAMESPACES.
+    """``rounds``: number of rounds in all, including those of earlier runs with this seed. ``out``: the
+    directory for violations and logs. ``save``: called with the result so far, after each pause of the
+    faults. ``faulty``: whether there are faults. ``network``: RELAYS or NAMESPACES.
     """
 
     rounds: int
@@ -44,7 +43,6 @@ class Plan(NamedTuple):
     out: Path
     save: Callable[[Found], None] = lambda _found: None
     most_s: float = float("inf")
-    nodes: int = NODES
     faulty: bool = True
     network: str = RELAYS
 
@@ -74,7 +72,7 @@ class _Run:
         )
         port = server.sockets[0].getsockname()[1]
         shape = Shape(self._plan.pages, self._found.lease_s, port, self._found.workers)
-        self._cluster = cluster = Cluster(self._work, shape, self._plan.nodes, network)
+        self._cluster = cluster = Cluster(self._work, shape, self._found.nodes, network)
         told = self._plan.out / f"seed-{self._found.seed}"
         self._judge = Judge(self._found, self._origin.histories, self._journal, cluster, told)
         self._clients = Clients(cluster, self._judge, random.Random(self._choices.random()))
@@ -111,7 +109,7 @@ class _Run:
         found.seconds = before_s + time.monotonic() - began_s
 
     def _pause_s(self) -> float:
-        """Return the pause until the next round. After a long pause, proxies trust their caches again that
+        """Return the pause until the next round. After a long pause, proxies trust their caches again, which
         they doubted because of the last faults.
         """
         least_s = late_s(self._found.lease_s) if self._choices.random() < _LONG_PAUSES else 0.0

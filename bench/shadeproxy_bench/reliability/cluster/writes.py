@@ -15,8 +15,8 @@ _PARTS = 2
 
 
 class Sent(NamedTuple):
-    """The last answer of a write. ``asked``: whether the request was sent by which the origin carries the
-    write out.
+    """The last answer of a write. A write may take several requests; ``asked`` says whether the one was sent
+    that makes the origin carry it out.
     """
 
     answer: Answer
@@ -99,5 +99,5 @@ async def _upload(connections: Connections, port: int, target: str, body: bytes)
 
 
 def _summed(body: bytes) -> dict[str, str]:
-    """Return the header field without which S3 refuses DeleteObjects."""
+    """Return the checksum field of a body. S3 refuses DeleteObjects without it."""
     return {"Content-MD5": b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()}

@@ -1,5 +1,5 @@
-"""``Board``: the phases that a proxy is in, and the step at which it dies, in shared memory that outlives
-it.
+"""``Board``: shared memory with the phases that a proxy is in, and the step at which it dies. It outlives the
+proxy.
 
 The proxy's own process writes the board. The run reads it, even after kill -9. ``Board.step`` is called
 around every change of a file, so a death can be planned at any of them.

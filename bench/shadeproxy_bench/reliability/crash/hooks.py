@@ -136,7 +136,7 @@ def _watch_database(board: Board) -> None:
 
 
 def _watch_books(board: Board) -> None:
-    """Count the readable pages, the pages that a start would keep, and the pending segments.
+    """Count the readable pages, the pages that a start would keep, and the pending segments, on the board.
 
     A start drops pages of objects that have a tombstone, because these objects were written a moment before
     (docs/adr/0021).

@@ -86,7 +86,7 @@ class Family:
             self._start_origin()
         else:
             home.choices |= {"origin.kind": "file", "origin.path": str(self._buckets)}
-        # A damaged page may be noticed much later, so in homes where pages are counted nothing is damaged.
+        # Damage to a page may be noticed much later. So in homes where pages are counted, nothing is damaged.
         self._damages = number % 2 == 1
         # Facts about the previous life: how many pages it had, whether it ended in order, and whether its
         # files are undamaged.

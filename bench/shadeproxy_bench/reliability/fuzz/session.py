@@ -119,7 +119,7 @@ async def _send(writer: asyncio.StreamWriter, case: Case) -> None:
             return
         writer.write(piece)
         await writer.drain()
-        # Let the server receive the next piece by itself.
+        # Wait, so that the server receives the next piece separately.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 

@@ -1,10 +1,10 @@
 """The target of the fuzz: real listeners on loopback, each with an engine of its own over an origin in
 memory.
 
-There are four. One answers hits by the fast lane, one answers everything by aiohttp, and one refuses
-anonymous clients. The origin of the last one is another listener over HTTP, so that forwarded requests cross
-a real S3 client and are verified again. Known hits are answered by the compiled form if it exists, except at
-the last listener.
+There are four listeners. The first answers hits by the fast lane, the second answers everything by aiohttp,
+and the third refuses anonymous clients. The origin of the fourth is another listener, over HTTP: so forwarded
+requests pass through a real S3 client, and that listener verifies them again. If the request cache is
+compiled, its compiled form answers known hits, except at the last listener.
 """
 
 import asyncio

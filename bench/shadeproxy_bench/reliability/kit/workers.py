@@ -46,8 +46,8 @@ def _held_by(pid: int) -> set[str]:
 
 
 def _sockets(state: str) -> list[tuple[str, int, int]]:
-    """Return all TCP sockets in a state: the target of their descriptors' links, their own port, the other
-    end's port.
+    """Return all TCP sockets in a state. Each has the text to which links of its descriptors point, its own
+    port, and the port of the other end.
     """
     lines = [line.split() for line in _TCP.read_text().splitlines()[1:]]
     return [

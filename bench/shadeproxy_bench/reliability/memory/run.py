@@ -58,8 +58,8 @@ class Plan:
 
 
 class Look(NamedTuple):
-    """One sample of the process. ``rss_bytes``, and its largest value ever, ``peak_bytes``, are the kernel's
-    counts. ``total_bytes`` includes all files of the RAM tier, mapped or not.
+    """One sample of the process. ``rss_bytes`` is the kernel's count, and ``peak_bytes`` the largest value
+    that it ever had. ``total_bytes`` includes all files of the RAM tier, mapped or not.
     """
 
     at_s: float

@@ -47,8 +47,8 @@ class Line:
             self._streams = None
 
     def head(self, method: str, path: str, length: int | None = None) -> bytes:
-        """Return a signed request head. ``length``: length of a body, whose bytes are not signed; None: no
-        body.
+        """Return a signed request head. ``length``: length of the body, whose bytes are not signed; None:
+        there is no body.
         """
         host = f"{self._address[0]}:{self._address[1]}"
         hashed = EMPTY_SHA256 if length is None else UNSIGNED_PAYLOAD

@@ -154,7 +154,7 @@ class _Stage:
 
     def _rest(self, idle: Sample | None) -> tuple[Sample, float | None]:
         began_s = time.monotonic()
-        # Idle connections to an origin are closed within that time.
+        # Wait until the proxy has closed its idle connections to the origin.
         patience_s = _SETTLE_S if idle is None else self._plan.rest_s
         while True:
             sample = self.watch.look()

@@ -45,7 +45,7 @@ def at_least(per_cent: float) -> Bound:
 
 
 def near_best(points: float) -> Bound:
-    """Return the bound "hits at least the best rival's, less ``points``"."""
+    """Return the bound that our hits are at most ``points`` below those of the best rival."""
     return Bound(f">= best - {points:g}", lambda results: results[OURS].hits - _best(results) + points)
 
 

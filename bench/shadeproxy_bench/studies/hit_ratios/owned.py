@@ -63,8 +63,8 @@ class Workload(NamedTuple):
 
 
 class Node:
-    """One proxy, as the jobs of a replay. ``ranks``: the ranks whose reads it may answer. ``world``: number
-    of ranks of the job. ``share``: the objects that it caches; None: all.
+    """One proxy of a replay, seen as the jobs that read through it. ``ranks``: the ranks whose reads it may
+    answer. ``world``: number of ranks of the job. ``share``: the objects that it caches; None: all.
     """
 
     def __init__(self, work: Workload, ranks: Sequence[int], world: int, share: OwnedShare | None) -> None:

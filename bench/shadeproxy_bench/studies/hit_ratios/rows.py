@@ -74,8 +74,8 @@ STORES_TODAY = {
 
 
 def _today(name: str, less: float = 0.0) -> float:
-    """Return the ratio of ``name`` in TODAY less ``less`` points, and less half of the last digit, which was
-    rounded away.
+    """Return the ratio of ``name`` in TODAY, minus ``less`` points. Also subtract half of the last digit,
+    because the ratio may have been rounded up.
     """
     return TODAY[name] - less - 0.05
 

@@ -40,7 +40,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Crowd:
-    """Jobs for a replay. Each job is asked about the pages, and the answers form one table."""
+    """Jobs for a replay. Each of them is asked about the pages, and the answers form one table."""
 
     def __init__(self, orders: Orders, readers: Ids, weights: Column | None) -> None:
         """``orders``: the ids that each job reads. The jobs announce them, unless they post ``weights``,

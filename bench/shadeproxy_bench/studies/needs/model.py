@@ -1,8 +1,8 @@
 """Several training loops over one engine, prefetcher and sharing, in virtual time.
 
 Each loop is a loop of the prefetch study, with a data set of its own. Orders are announced half an epoch
-early; progress and computing time are reported once a second, as by the SDK. A run depends on its arguments
-alone.
+early; progress and computing time are reported once a second, as by the SDK. The result of a run depends only
+on its arguments.
 """
 
 import asyncio

@@ -24,7 +24,9 @@ class Result(NamedTuple):
 
 
 def rows(results: Sequence[Result], loops: Sequence[Loop]) -> list[str]:
-    """Return a table: for each way the mean slowdown by loop, epochs that missed a need, MB read a second."""
+    """Return a table with a row for each way to share. It has the mean slowdown of each loop, the epochs that
+    missed a need, and the MB read in a second.
+    """
     lines = []
     for name, found, since_s in results:
         means, count, epochs = [], 0, 0

@@ -1,5 +1,5 @@
-"""Turns a request into an Identity, alike in every lane. Header blocks that the request cache knows are
-verified by signed.py instead.
+"""Turns a request into an Identity, in the same way in every lane. Header blocks that the request cache knows
+are verified by signed.py instead.
 
 Laws: an unsigned request is anonymous if anonymous access is on, and refused if it is off. A signature with a
 configured key must verify. A request signed with an unknown key counts like an unsigned one: its sender could
@@ -135,7 +135,7 @@ class Authenticator:
         return client
 
     def upstream_named(self, request: S3Request) -> Upstream:
-        """Return the upstream of the client named in a presigned URL, without checking the signature."""
+        """Return the upstream of the client that a presigned URL names. The signature is not checked."""
         query = request.query
         credential = query.get("X-Amz-Credential", "").rsplit("/", 4)[0]
         client = self._clients.get(credential or query.get("AWSAccessKeyId", ""))

@@ -81,8 +81,8 @@ class Identity:
             )
 
     def check_bucket(self, permission: Permission, bucket: str) -> None:
-        """Raise AccessDenied unless a right covers some key of ``bucket``. For HeadBucket, GetBucketLocation
-        and the like.
+        """Raise AccessDenied unless some right covers at least one key of ``bucket``. HeadBucket,
+        GetBucketLocation and similar calls need no more.
         """
         if not any(right.allows(permission, bucket, right.prefix) for right in self.rights):
             self.check(permission, bucket, "")

@@ -27,27 +27,30 @@ _NONCE_LENGTH = 32
 
 class NonceMemory:
     """Remembers the nonces of accepted writes for as long as their signatures are valid, and at most ``most``
-    of them. ``since_s``: Unix time. Writes that were signed before this second are refused, because an
-    earlier process may have accepted them.
+    of them. ``since_s``: Unix time. A write that was signed before this second is refused if it may have been
+    meant for an earlier process, which may have accepted it.
     """
 
     def __init__(self, since_s: float, *, most: int = _MOST_NONCES) -> None:
-        self._least_s = float(int(since_s))
+        self._since_s = float(int(since_s))
+        self._least_s = 0.0
         self._most = most
         self._seen: set[str] = set()
         self._by_time: list[tuple[float, str]] = []
 
-    def admits(self, nonce: str, signed_s: float, now_s: float) -> bool:
+    def admits(self, nonce: str, signed_s: float, now_s: float, *, for_this: bool) -> bool:
         """Remember the nonce of a write that was signed at ``signed_s``. Return False if it was seen, or
-        might have been.
+        might have been. ``for_this``: whether the signature names this process, so that no earlier one can
+        have accepted it, whatever the clock of the machine that signed.
         """
         while self._by_time and self._by_time[0][0] < now_s - sigv4.MAX_SKEW_S:
             self._seen.discard(heapq.heappop(self._by_time)[1])
-        if signed_s < self._least_s or nonce in self._seen:
+        least_s = self._least_s if for_this else max(self._least_s, self._since_s)
+        if signed_s < least_s or nonce in self._seen:
             return False
         self._seen.add(nonce)
-        # Sort by the time of signing, not of arrival: otherwise a node whose clock is ahead would keep nonces
-        # of other nodes from being dropped.
+        # Sort by the time of signing, not of arrival. Otherwise one node whose clock is ahead would keep the
+        # nonces of all other nodes in memory.
         heapq.heappush(self._by_time, (signed_s, nonce))
         if len(self._by_time) > self._most:
             forgotten_s, forgotten = heapq.heappop(self._by_time)
@@ -57,14 +60,17 @@ class NonceMemory:
 
 
 class PeerAuthenticator(Authenticator):
-    """Accepts the nodes of ``cluster``. ``node``: this node's name. ``secrets``: values of
-    ``cluster.secret``; all are accepted.
+    """Accepts requests of the other nodes of ``cluster``. ``node``: this node's name. ``secrets``: values of
+    ``cluster.secret``; each of them is accepted. ``boot``: the number of this start in the node's facts.
     """
 
-    def __init__(self, node: str, cluster: str, secrets: Sequence[str], *, clock: Clock) -> None:
+    def __init__(
+        self, node: str, cluster: str, secrets: Sequence[str], *, clock: Clock, boot: str = ""
+    ) -> None:
         """Raise ConfigError if no secret is given."""
         super().__init__((), anonymous=False, clock=clock)
         self.node = node
+        self._boot = boot
         self._cluster = cluster
         self._nonces = NonceMemory(clock.now_s())
         self.accept(secrets)
@@ -76,8 +82,8 @@ class PeerAuthenticator(Authenticator):
         self._secrets = peer_secrets(self._cluster, secrets)
 
     def authenticate(self, request: S3Request) -> Authenticated:
-        """Return the identity of the client for which a node asks: it has all rights, because that node has
-        checked them. Raises AuthError, InvalidRequest, Misdirected.
+        """Return the identity of the client for which another node asks. That node has checked the client's
+        rights, so the identity has all rights here. Raises AuthError, InvalidRequest, Misdirected.
         """
         fields = request.fields
         in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
@@ -93,18 +99,19 @@ class PeerAuthenticator(Authenticator):
         if field.receiver != self.node:
             raise Misdirected(f"This is the node {self.node}, not {field.receiver}")
         if is_write:
-            self._admit(fields[NONCE_FIELD], claim.amz_date)
+            for_this = bool(self._boot) and field.boot == self._boot
+            self._admit(fields[NONCE_FIELD], claim.amz_date, for_this=for_this)
         identity = Identity(
             f"node {field.sender}", field.upstream, ALL_RIGHTS, seed=seed, namespace=field.namespace
         )
         return Authenticated(identity, claim.payload_hash)
 
     def client_of(self, access_key: str, token: str | None) -> ClientKey | None:  # noqa: ARG002 - as above
-        """Raise NotOfCluster: no client has a key here."""
+        """Raise NotOfCluster: clients have no keys at this listener."""
         raise not_of_cluster()
 
     def upstream_named(self, request: S3Request) -> Upstream:  # noqa: ARG002 - as the class above
-        """Return the proxy's own upstream: no URL names another one here."""
+        """Return the proxy's own upstream: at this listener no URL names another one."""
         return SHARED
 
     def _verify(self, claim: sigv4.Claim, request: S3Request) -> ChunkSeed:
@@ -116,14 +123,14 @@ class PeerAuthenticator(Authenticator):
                 continue
         raise not_of_cluster("the signature was made with another cluster.secret")
 
-    def _admit(self, nonce: str, amz_date: str) -> None:
-        signed_s = sigv4.unix_time(amz_date)
-        if len(nonce) != _NONCE_LENGTH or not self._nonces.admits(nonce, signed_s, self._clock.now_s()):
+    def _admit(self, nonce: str, amz_date: str, *, for_this: bool) -> None:
+        signed_s, now_s = sigv4.unix_time(amz_date), self._clock.now_s()
+        if len(nonce) != _NONCE_LENGTH or not self._nonces.admits(nonce, signed_s, now_s, for_this=for_this):
             raise not_of_cluster("this write was received before, or is so old that it may have been")
 
 
 def not_of_cluster(reason: str = "") -> NotOfCluster:
-    """Return the error for a request that no node of the cluster made."""
+    """Return the error for a request that does not come from a node of the cluster."""
     return NotOfCluster(
         "This is the listener of the cluster's proxies for each other"
         + (f": {reason}" if reason else ", and answers no other client"),

@@ -138,7 +138,7 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
 
 
 def string_to_sign(claim: Claim, request: S3Request) -> str:
-    """Return the text that version 2 signs. In a presigned URL, fields that moved to the query are signed as
+    """Return the text that version 2 signs. Fields that a presigned URL has in its query are signed as header
     fields.
     """
     moved = {
@@ -156,7 +156,7 @@ def string_to_sign(claim: Claim, request: S3Request) -> str:
 
 
 def _canonical_resource(request: S3Request) -> str:
-    """Return the canonical resource with decoded names: another spelling (%61cl) names the same
+    """Return the canonical resource. Names are decoded first, because another spelling (%61cl) names the same
     sub-resource.
     """
     named = [(parameter_name(part), part.partition("=")[1]) for part in request.raw_query.split("&")]

@@ -67,7 +67,7 @@ async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= (1, 1) and not request.content.at_eof():
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # From this counter aiohttp infers whether an answer has begun.
+        # aiohttp infers from this counter whether an answer has begun.
         request.writer.output_size = 0
     patience = Patience()
     try:
@@ -115,7 +115,8 @@ class UploadBody:
     async def hold(self, size_bytes: int) -> memoryview:
         """Read the whole body, whose ``plan`` says that it has ``size_bytes``. Raises as ``pieces``.
 
-        Uses a mapping instead of the heap: it takes exactly this memory, and returns all of it at once.
+        Holds it in an anonymous mapping instead of the heap: a mapping takes no more memory than this, and
+        gives all of it back at once.
         """
         # A mapping cannot be empty.
         mapping = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

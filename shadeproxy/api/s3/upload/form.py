@@ -27,7 +27,7 @@ def boundary_of(content_type: str) -> bytes | None:
     try:
         boundary = message.get_boundary("")
     except (LookupError, ValueError):
-        boundary = ""  # Its encoding (RFC 2231) is unknown, or decoding fails.
+        boundary = ""  # The encoding of the value (RFC 2231) is unknown, or decoding it fails.
     if not _BOUNDARY.fullmatch(boundary):
         raise InvalidRequest("The Content-Type of the form names no valid boundary")
     return boundary.encode()
@@ -45,7 +45,8 @@ class Form:
         self.file_length = 0
         self._source = source
         self._delimiter = b"\r\n--" + boundary
-        # The first delimiter needs no line break before it. Add one here, so that all delimiters look alike.
+        # The first delimiter has no line break before it. Add one here, so that all delimiters can be found
+        # in the same way.
         self._buffer = bytearray(b"\r\n")
         self._left = length + 2
 
@@ -96,8 +97,8 @@ class Form:
         return self._delimiter + b"--\r\n"
 
     async def _until(self, mark: bytes, *, before: bytes = b"") -> bytes:
-        """Return the bytes before ``mark``, and consume both. ``before``: bytes to put in front of the buffer
-        first.
+        """Return the bytes before ``mark``, and consume them and the mark. ``before``: bytes to put in front
+        of the buffer first.
         """
         self._buffer[:0] = before
         self._left += len(before)
