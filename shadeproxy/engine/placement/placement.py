@@ -216,10 +216,8 @@ class Placement:
 
     @property
     def least_together(self) -> int:
-        """Least number of pages that cost less to place by the eviction pool than one by one.
-
-        Most pages that a learning policy ranks are refused, and the pool refuses one at half the cost.
-        """
+        """Least number of pages that cost less to place together than one by one."""
+        # Most pages that a learning policy ranks are refused: together even one costs half as much.
         return 1 if self._policy.learns else _WORTH_ROWS
 
     def together(self, index: int) -> int:
