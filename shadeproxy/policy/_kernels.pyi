@@ -62,3 +62,22 @@ class HistoryKernels:
         groups: NDArray[np.int32],
         prefix_of: _Index,
     ) -> None: ...
+
+class SampleKernels:
+    def __init__(
+        self, groups: _Index, states: _Index, reads: _Index, last: _Column, gap: _Column, seen: _Column
+    ) -> None: ...
+    def observe(
+        self,
+        at: dict[int, int],
+        seed: int,
+        most: int,
+        pages: _Hashes,
+        groups: _Index,
+        ticks: _Column,
+        lasts: _Column,
+        first: int,
+        found: _Index,
+        ages: _Column,
+        known: int,
+    ) -> tuple[int, int]: ...

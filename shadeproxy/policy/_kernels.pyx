@@ -10,6 +10,8 @@ that classes keep their columns. Nothing of shadeproxy is imported: policy/kerne
 cimport cython
 import numpy as np
 
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.object cimport PyObject
 from libc.math cimport INFINITY, frexp, log2, rint
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -17,3 +19,4 @@ from libc.stdlib cimport free, malloc
 include "_hazards.pxi"
 include "_ghosts.pxi"
 include "_histories.pxi"
+include "_sample.pxi"

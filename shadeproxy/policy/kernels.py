@@ -13,6 +13,7 @@ try:
         SOURCES,
         GhostKernels,
         HistoryKernels,
+        SampleKernels,
         expose,
         gittins,
         learn_constants,
@@ -24,4 +25,4 @@ else:
         EDGES, STATES, GAP_GROUPS, MOST_READS
     )
 
-__all__ = ["COMPILED", "GhostKernels", "HistoryKernels", "expose", "gittins"]
+__all__ = ["COMPILED", "GhostKernels", "HistoryKernels", "SampleKernels", "expose", "gittins"]

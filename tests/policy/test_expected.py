@@ -47,3 +47,15 @@ def test_what_a_job_said_stays_as_it_is():
     jobs = [JobColumns(distance, np.zeros(2), 0.0) for distance in (first, second)]
     assert expect(jobs, 2)[0].tolist() == [20.0, 5.0]
     assert (first.tolist(), second.tolist()) == ([50.0, 5.0], [20.0, 70.0])
+
+
+def test_columns_of_pages_that_no_job_announces_are_shared_and_refuse_to_be_written():
+    for count in (0, 3, 5000):
+        soonest, rates = expect([], count)
+        assert len(soonest) == len(rates) == count
+        assert np.isinf(soonest).all()
+        assert not rates.any()
+    (short, _), (again, _) = expect([], 3), expect([], 5)
+    assert np.shares_memory(short, again)
+    with pytest.raises(ValueError, match="read-only"):
+        short[0] = 1.0

@@ -13,6 +13,7 @@ from shadeproxy.engine.index.residents import NewRows, Residents
 from shadeproxy.engine.placement import histories as histories_module
 from shadeproxy.engine.placement.histories import PageHistories
 from shadeproxy.hints.reuse.ghosts import Ghosts
+from shadeproxy.hints.reuse.sample import Reads, ReuseSample
 from shadeproxy.policy import kernels
 from shadeproxy.policy.hazard import Evidence, Hazards, Waits, gittins, learn
 from shadeproxy.policy.history import AGE_BINS, GAP_GROUPS, STATES
@@ -118,6 +119,30 @@ def test_histories_of_pages_in_slots_and_as_ghosts(seed, sets, taught):
     same(*both(work))
 
 
+@given(seeds, st.integers(1, 40))
+def test_samples_that_are_halved(seed, most):
+    pages = np.random.default_rng(seed).integers(1 << 64, size=120, dtype=np.uint64)
+
+    def work():
+        random, sample, evidence = (
+            np.random.default_rng(seed),
+            ReuseSample(seed, most=most),
+            Evidence.empty(3),
+        )
+        tick, tables = 0.0, random.random((3, 3 * STATES * AGE_BINS))
+        for _ in range(8):
+            count = int(random.integers(0, 60))
+            ticks = tick + np.cumsum(random.integers(1, 9, count)).astype(np.float64)
+            lasts, groups = ticks + random.integers(0, 2, count), random.integers(0, 4, count)
+            reads = Reads(random.choice(pages, count), groups, ticks, lasts)
+            sample.observe(reads, evidence, Hazards(*tables), np.array([0, 1, 2, 0]))
+            tick += 1000.0
+            waits = sample.waiting(tick, np.array([0, 1, 2, 0]))
+        return [*waits, *sample.state(), *columns_of(evidence)]
+
+    same(*both(work))
+
+
 def rows_of(hashes, numbers, groups, tick):
     ones = np.ones(len(hashes), np.int64)
     return NewRows(hashes, numbers, hashes, groups.astype(np.intp), ones, ones, ones * 0.0, tick)
@@ -186,6 +211,21 @@ def test_slots_and_columns_that_do_not_fit_are_refused():
         ghosts.put_many(hashes, column, column, index, index, index[1:])
     with pytest.raises(ValueError, match="different"):
         ghosts.rates(hashes, numbers[1:], 1.0, column)
+    sample = kernels.SampleKernels(index, index, index, column, column, column)
+    observed = (hashes, index, column, column)
+    found, ages = np.zeros((2, 4), np.intp), np.zeros((2, 4))
+    for row in (
+        (observed, 0, found[:, :3].copy(), ages),
+        ((hashes, index[1:], column, column), 0, found, ages),
+    ):
+        with pytest.raises(ValueError, match="different"):
+            sample.observe({}, 0, 1 << 63, *row[0], *row[1:], 0)
+    with pytest.raises(IndexError):
+        sample.observe({}, 0, 1 << 63, *observed, 5, found, ages, 0)
+    with pytest.raises(IndexError):
+        sample.observe({}, 0, 1 << 63, *observed, 0, found, ages, 1)
+    with pytest.raises(ValueError, match="different"):
+        kernels.SampleKernels(index, index, index[1:], column, column, column)
     ghosts.read_many([(1, 0, 1.0)], index)
     with pytest.raises(IndexError):
         ghosts.rates(hashes, numbers * 0, 1.0, column)

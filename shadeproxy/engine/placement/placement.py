@@ -18,7 +18,7 @@ from shadeproxy.engine.index.residents import NewRows, Residents, Slots
 from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
 from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_sample, draw_to_rank
 from shadeproxy.engine.placement.free_runs import cheapest_run, in_few_segments
-from shadeproxy.engine.placement.histories import WORTH_COLUMNS, PageHistories
+from shadeproxy.engine.placement.histories import PageHistories
 from shadeproxy.engine.placement.page_features import PageFeatures, WeightSource
 from shadeproxy.engine.placement.pins import PINNED_SHARE
 from shadeproxy.hints.order.upcoming import NextUses
@@ -217,7 +217,8 @@ class Placement:
     @property
     def least_together(self) -> int:
         """Least number of pages that cost less to place together than one by one."""
-        return WORTH_COLUMNS if self._policy.learns else _WORTH_ROWS
+        # Most pages that a learning policy ranks are refused: together even one costs half as much.
+        return 1 if self._policy.learns else _WORTH_ROWS
 
     def together(self, index: int) -> int:
         """Return for how many pages one eviction pool of tier ``index`` can name victims."""

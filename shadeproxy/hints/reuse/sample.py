@@ -11,6 +11,7 @@ from typing import NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.policy import kernels
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits
 from shadeproxy.policy.history import AGE_BINS, Histories, History, first_read, read_again
@@ -64,6 +65,8 @@ class ReuseSample:
         self._reads: Index = np.zeros(most, dtype=np.intp)
         self._last, self._gap, self._seen = np.zeros((3, most))
         """``_seen``: the age of each page until which its time without a read was already counted."""
+        columns = self._groups, self._states, self._reads, self._last, self._gap, self._seen
+        self._kernels = kernels.SampleKernels(*columns) if kernels.COMPILED else None
 
     def __len__(self) -> int:
         return len(self._at)
@@ -89,7 +92,28 @@ class ReuseSample:
 
     def observe(self, reads: Reads, evidence: Evidence, hazards: Hazards, prefix_of: Index) -> None:
         """Add the evidence of reads. ``prefix_of``: the prefix of each group."""
-        # Group, state, and the ages between which the page was not read.
+        of, states, since, until = (self._observe if self._kernels is None else self._observe_all)(reads)
+        if len(of):
+            waits = Waits(prefix_of[of], states, since, until)
+            evidence.expose(waits, hazards)
+            evidence.meet(waits.prefixes, states, until)
+
+    def _observe_all(self, reads: Reads) -> tuple[Index, Index, Column, Column]:
+        """Return what ``_observe`` returns, from the compiled kernels."""
+        assert self._kernels is not None
+        count, done, known = len(reads.pages), 0, 0
+        found, ages = np.empty((2, count), np.intp), np.empty((2, count))
+        while True:
+            seed, most = int(self._seed), self._below - 1
+            done, known = self._kernels.observe(self._at, seed, most, *reads, done, found, ages, known)
+            if done == count:
+                return found[0, :known], found[1, :known], ages[0, :known], ages[1, :known]
+            self._halve()
+
+    def _observe(self, reads: Reads) -> tuple[Index, Index, Column, Column]:
+        """Add reads to the histories of pages. Return four columns for the reads of known pages: group,
+        state, and the ages between which the page was not read.
+        """
         found: list[tuple[int, int, float, float]] = []
         at, group_of, state = self._at, self._groups.data, self._states.data
         last, gap, seen = (cast("memoryview[float]", one.data) for one in (self._last, self._gap, self._seen))
@@ -104,16 +128,14 @@ class ReuseSample:
             place = at.get(page)
             if place is None:
                 self._enter(page, group, end)
+                at = self._at
                 continue
             before = History(last[place], gap[place], counts[place], state[place])
             found.append((group_of[place], before.state, seen[place], tick - before.last))
             last[place], gap[place], counts[place], state[place] = read_again(before, tick)
             last[place], seen[place] = end, 0.0
-        if found:
-            of, states, since, until = (np.array(column) for column in zip(*found, strict=True))
-            waits = Waits(prefix_of[of], states, since, until)
-            evidence.expose(waits, hazards)
-            evidence.meet(waits.prefixes, states, until)
+        of, states, since, until = zip(*found, strict=True) if found else ((), (), (), ())
+        return np.array(of, np.intp), np.array(states, np.intp), np.array(since), np.array(until)
 
     def enter(self, pages: Hashes, groups: Index, histories: Histories, tick: float) -> None:
         """Add pages of an earlier process, with their histories. From ``tick`` on they wait for their next
@@ -147,13 +169,16 @@ class ReuseSample:
         return waits
 
     def _enter(self, page: int, group: int, tick: float) -> None:
-        while len(self._at) >= self._most:
-            self._below //= 2
-            self._keep(np.fromiter(self._at, np.uint64, len(self._at)) < self._below)
+        while page < self._below and len(self._at) >= self._most:
+            self._halve()
         if page < self._below:
             place = self._at[page] = len(self._at)
             self._groups[place], self._seen[place] = group, 0.0
             self._last[place], self._gap[place], self._reads[place], self._states[place] = first_read(tick)
+
+    def _halve(self) -> None:
+        self._below //= 2
+        self._keep(np.fromiter(self._at, np.uint64, len(self._at)) < self._below)
 
     def _keep(self, kept: NDArray[np.bool_]) -> None:
         stay = np.flatnonzero(kept)

@@ -244,11 +244,13 @@ async def test_pages_that_take_over_places_are_whole_and_the_books_balance(make_
     assert stats.tiers["ram"].admissions - left == len(resident)
 
 
-async def test_pages_that_beat_none_are_refused_before_they_are_encoded(make_bench, monkeypatch):
-    """Holes that no record fits in do not make every page look for one."""
+@pytest.mark.parametrize("count", [16, 1])
+async def test_pages_that_beat_none_are_refused_before_they_are_encoded(make_bench, monkeypatch, count):
+    """Holes that no record fits in make one page of a batch look for one, and none gets a slot."""
     bench, _, _ = await full_bench(make_bench, policy="default")
-    tier, encoded = bench.cache.media[0].tier, []
-    encode_many = tier.encode_many
+    tier, encoded, added = bench.cache.media[0].tier, [], []
+    encode_many, residents = tier.encode_many, bench.cache.residents
+    monkeypatch.setattr(residents, "add", lambda *row, **_columns: added.append(row))
 
     def recorded(pages, *rest):
         encoded.extend(pages)
@@ -257,14 +259,15 @@ async def test_pages_that_beat_none_are_refused_before_they_are_encoded(make_ben
     monkeypatch.setattr(tier, "encode_many", recorded)
     room_bytes, bypassed = tier.capacity_bytes - tier.used_bytes, bench.stats.pages.bypassed
     answers = {}
-    for turn in range(4):
-        keys = [f"{turn}-{n}" for n in range(16)]
+    for turn in range(64 // count):
+        keys = [f"{turn}-{n}" for n in range(count)]
         miss_all(bench, keys)
         bench.cache.insert_many([new_page(key, answers, body=b"n" * room_bytes) for key in keys])
     assert room_bytes > 1000
+    assert added == []
     assert answers == {key: [False] for key in answers}
     assert bench.stats.pages.bypassed == bypassed + 64
-    assert len(encoded) <= 4
+    assert len(encoded) <= 64 // count
     bench.cache.assert_quiescent()
 
 

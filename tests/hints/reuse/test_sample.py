@@ -97,3 +97,18 @@ def test_pages_of_an_earlier_process_wait_from_now_on():
     assert waits.until.tolist() == [1400.0, 1300.0]
     sample.enter(pages, np.array([0, 0]), told, 2000.0)
     assert sample.waiting(2000.0, np.zeros(1, np.intp)).since.tolist() == [1400.0, 1300.0]
+
+
+def test_a_sample_that_is_halved_among_reads_still_finds_its_pages():
+    """After each read of a page that stays in the sample, its history has one read more."""
+    sample, evidence, prefix_of = ReuseSample(3, most=64), Evidence.empty(1), np.zeros(1, dtype=np.intp)
+    pages = np.concatenate([HASHES[:60], HASHES[1000:1040], HASHES[:60]])
+    groups, ticks = np.zeros(160, dtype=np.intp), np.arange(160.0)
+    sample.observe(Reads(pages, groups, ticks, ticks), evidence, Hazards.unknown(1), prefix_of)
+    state = sample.state()
+    again = np.isin(state.pages, sample._mix(HASHES[:60]))
+    assert 10 < again.sum() < 60
+    assert set(state.reads[again].tolist()) == {2}
+    assert set(state.reads[~again].tolist()) == {1}
+    assert set((state.last - state.gap)[again].tolist()) <= set(range(60))
+    assert evidence.met.sum() == again.sum()
