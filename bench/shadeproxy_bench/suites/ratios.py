@@ -24,9 +24,8 @@ from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.reader import Exchange, read
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.server import Served, origin, proxy, workplace
+from shadeproxy_bench.suites.stock_ratios import OBJECT_BYTES, RECORD_BYTES, stock_ratios
 
-_OBJECT_BYTES = 8_000
-_RECORD_BYTES = 8_212  # bytes of one record in the tier, with header and metadata
 _EPOCHS = 5
 _EPOCHS_OF_JOBS = 4
 _EPOCHS_OF_A_NODE = 16
@@ -96,7 +95,7 @@ def played(ours: Served, reads: Reads) -> Iterator[Exchange]:
     """Yield the reads as requests. Hints that are due before a read are sent after the answer to the read
     before it.
     """
-    pieces = [Piece(_OBJECT_BYTES, number) for number in range(reads.trace.objects)]
+    pieces = [Piece(OBJECT_BYTES, number) for number in range(reads.trace.objects)]
     register(ours, pieces, (f"job{job}" for job in range(reads.jobs)))
     requests = [
         f"GET {piece.path} HTTP/1.1\r\nHost: {ours.authority}\r\nx-shade-job: ".encode() for piece in pieces
@@ -119,7 +118,7 @@ def hit_ratio(reads: Reads, *, cached: float, policy: str) -> float:
     settings: dict[str, dict[str, Any]] = {"policy": {"name": policy}, "prefetch": {"enabled": False}}
     sources: list[str] = []
     with workplace() as work, origin(work) as source:
-        ram_bytes = int(cached * reads.trace.objects * _RECORD_BYTES)
+        ram_bytes = int(cached * reads.trace.objects * RECORD_BYTES)
         with proxy(work, source, ram_bytes=ram_bytes, more=settings) as ours:
             read(ours.address, played(ours, reads), connections=1, told=sources.append)
     hits = np.isin(sources, ["ram", "disk"])
@@ -146,9 +145,20 @@ def ratios(scale: Scale) -> Iterator[Planned]:
     of_jobs = objects // 2
     draws = importance(objects, _EPOCHS)
     for name, trace, announce, cached, bound in (
-        ("uniform epochs, stock client", uniform(objects, _EPOCHS), "none", 0.2, 0.99 * 20),
+        *(
+            (
+                f"uniform epochs, stock client, cache of {cached:.0%}",
+                uniform(objects, _EPOCHS),
+                "none",
+                cached,
+                99.8 * cached,
+            )
+            for cached in (0.05, 0.2, 0.5, 0.8)
+        ),
+        ("importance draws, nothing announced", draws, "none", 0.2, 22.5),
         ("importance draws, this epoch announced", draws, "epoch", 0.2, 49.0),
         ("importance draws, next epoch announced at half", draws, "next-half", 0.2, 54.0),
+        ("importance draws, all announced", draws, "all", 0.2, 55.5),
         ("2 jobs, next epoch known", uniform(of_jobs, _EPOCHS_OF_JOBS, jobs=2), "2", 0.2, 43.0),
         ("4 jobs, next epoch known", uniform(of_jobs, _EPOCHS_OF_JOBS, jobs=4), "2", 0.2, 48.0),
         (
@@ -175,3 +185,4 @@ def ratios(scale: Scale) -> Iterator[Planned]:
             partial(beside_lru, trace, parse_announce(announce), cached=cached),
             ratio_is="ours / reference",
         )
+    yield from stock_ratios()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shadeproxy.hints.reuse.learner import ReuseLearner
+from shadeproxy.hints.reuse.learner import MOST_PREFIXES, ReuseLearner
 from shadeproxy.policy.history import STATES, first_read, read_again
 
 pytestmark = pytest.mark.usefixtures("kernel_form")
@@ -69,6 +69,17 @@ def test_a_million_groups_take_bounded_memory():
         learner.observe(HASHES[part], random.integers(0, 4096, 1000), part + 1.0)
     learner.finish(learner.begin(200_000.0, 0).run())
     assert len(learner.hazards.rates) <= 64 * STATES * 40
+
+
+def test_no_number_of_groups_makes_more_prefixes_than_the_most():
+    learner, count = ReuseLearner(1), 2 * MOST_PREFIXES
+    pages = np.arange(count * 1100)
+    for tick in (0.0, 200_000.0):
+        learner.observe(HASHES[pages], pages % count, tick + pages)
+        learner.finish(learner.begin(tick + len(pages), 0).run())
+    found = learner.prefixes(np.arange(count))
+    assert set(found.tolist()) == set(range(MOST_PREFIXES))
+    assert (found == 0).sum() == count - MOST_PREFIXES + 1, "the others share prefix 0"
 
 
 def test_more_groups_than_prefixes_in_one_refresh_leave_no_row_without_a_table():
