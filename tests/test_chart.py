@@ -11,7 +11,11 @@ from shadeproxy.config import Settings
 from tests.support.chart import Chart, Failed
 
 CHART = Path(__file__).parent.parent / "docker" / "helm" / "shadeproxy"
-SECRET = {"awsAccessKeyId": "a", "awsSecretAccessKey": "b", "trainerSecret": "c", "controlToken": "d"}
+SECRET = {
+    "awsAccessKeyId": "a", "awsSecretAccessKey": "b", "trainerSecret": "c", "controlToken": "d",
+    "clusterSecret": "e" * 16,
+}  # fmt: skip
+CLUSTER = {"name": "trainers", "engine": "redis://valkey:6379/0"}
 VARIANTS = [
     {
         "kind": kind,
@@ -23,6 +27,7 @@ VARIANTS = [
     for kind in ("DaemonSet", "StatefulSet")
     for prepare in (True, False)
 ]
+VARIANTS += [{**one, "cluster": CLUSTER} for one in VARIANTS]
 OLDEST = re.search(r'kubeVersion: ">=(\d+\.\d+)\.', (CHART / "Chart.yaml").read_text())[1]
 INFORMATION = 1  # Severity of a message of the linter that names no fault, such as an icon that is missing.
 
@@ -91,6 +96,31 @@ def test_the_proxy_understands_the_configuration(tmp_path, monkeypatch):
     assert settings.control.resolve_token() == settings.auth.clients[0].secret() == "secret"
 
 
+@pytest.mark.parametrize("kind", ["DaemonSet", "StatefulSet"])
+def test_the_proxies_of_a_cluster_reach_each_other_at_the_addresses_of_their_pods(
+    kind, tmp_path, monkeypatch
+):
+    found = objects(kind=kind, cluster=CLUSTER)
+    (container,) = found[kind]["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one for one in container["env"]}
+    assert variables["POD_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    for name, value in found["Secret"]["stringData"].items():
+        monkeypatch.setenv(name, value)
+    told = variables["SHADEPROXY__CLUSTER__ADVERTISE"]["value"].replace("$(POD_IP)", "10.1.2.3")
+    monkeypatch.setenv("SHADEPROXY__CLUSTER__ADVERTISE", told)
+    file = tmp_path / "config.toml"
+    file.write_text(found["ConfigMap"]["data"]["config.toml"])
+    cluster = Settings.load(file).cluster
+    assert (cluster.name, cluster.engine, cluster.is_owned) == (*CLUSTER.values(), True)
+    assert cluster.advertise == "10.1.2.3:9002"
+    assert {"name": "peer", "containerPort": cluster.listen.port} in container["ports"]
+    clients, peers = found["NetworkPolicy"]["spec"]["ingress"]
+    labels = found[kind]["spec"]["template"]["metadata"]["labels"]
+    assert peers["from"] == [{"podSelector": {"matchLabels": labels}}]
+    assert peers["ports"] == [{"port": "peer"}]
+    assert "peer" not in {port["port"] for port in clients["ports"]}
+
+
 def test_nothing_runs_as_root_but_what_gives_the_directory_away():
     pod = objects()["DaemonSet"]["spec"]["template"]["spec"]
     context = pod["containers"][0]["securityContext"]
@@ -117,6 +147,7 @@ def test_a_changed_configuration_restarts_the_pods():
     [
         ({"secret": {"controlToken": ""}}, "set existingSecret, or secret.awsAccessKeyId"),
         ({"kind": "Deployment", "existingSecret": "s"}, "kind: write DaemonSet or StatefulSet"),
+        ({"cluster": {"name": "c"}, "existingSecret": "s"}, "set cluster.engine"),
     ],
 )
 def test_bad_values_are_refused_in_words(values, text):

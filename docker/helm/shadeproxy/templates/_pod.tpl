@@ -55,6 +55,15 @@ spec:
       envFrom:
         - secretRef:
             name: {{ include "shadeproxy.secret" . }}
+      {{- if .Values.cluster.name }}
+      env:
+        - name: POD_IP
+          valueFrom:
+            fieldRef:
+              fieldPath: status.podIP
+        - name: SHADEPROXY__CLUSTER__ADVERTISE
+          value: "$(POD_IP):9002"
+      {{- end }}
       ports:
         - name: s3
           containerPort: 9000
@@ -66,6 +75,10 @@ spec:
           {{- if eq .Values.kind "DaemonSet" }}
           hostPort: {{ .Values.hostPorts.control }}
           {{- end }}
+        {{- if .Values.cluster.name }}
+        - name: peer
+          containerPort: 9002
+        {{- end }}
       livenessProbe:
         httpGet:
           path: /healthz
