@@ -121,6 +121,7 @@ model: ## All states of the cluster's protocol within bounds, random walks, and 
 	  g++ -O2 -std=c++17 -Wall -Wextra -DNODES=$$nodes bench/models/cluster.cpp -o $(VENV)/cluster-model$$nodes || exit 1; done
 	@g++ -O2 -std=c++17 -Wall -Wextra -DNODES=3 -DCOPY=1 bench/models/cluster.cpp -o $(VENV)/cluster-model-copy
 	@$(VENV)/cluster-model2 seconds=$(SECONDS)
+	@$(VENV)/cluster-model2 reads=0 writes=0 beats=5 ticks=4 crashes=0 lostbeats=0 ghosts=0 seconds=$(SECONDS)
 	@$(VENV)/cluster-model3 first=7 views=3 beats=30 ticks=40 writes=4 crashes=2 losses=2 failovers=1 restores=3 lostbeats=3 ghosts=2 \
 	  walks=1000000000 seconds=$(SECONDS)
 	@$(VENV)/cluster-model-copy views=3 beats=30 ticks=40 writes=4 crashes=2 losses=2 restores=3 lostbeats=3 ghosts=2 \
