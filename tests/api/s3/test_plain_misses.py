@@ -73,8 +73,8 @@ async def test_a_request_that_cannot_be_sent_goes_to_a_task(setup, made, monkeyp
     start = Connection.start
 
     def fails_for_it(self, request, receiver=None):
-        if isinstance(receiver, PlainMiss):
-            raise RuntimeError("the transport is closed")
+        if type(receiver) is PlainMiss:
+            raise ConnectionResetError("the transport is closed")
         start(self, request, receiver)
 
     monkeypatch.setattr(Connection, "start", fails_for_it)
