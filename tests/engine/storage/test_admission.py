@@ -246,7 +246,7 @@ async def test_pages_that_take_over_places_are_whole_and_the_books_balance(make_
 
 @pytest.mark.parametrize("count", [16, 1])
 async def test_pages_that_beat_none_are_refused_before_they_are_encoded(make_bench, monkeypatch, count):
-    """Holes that no record fits in do not make every page look for one, and none gets a slot for a while."""
+    """Holes that no record fits in make one page of a batch look for one, and none gets a slot."""
     bench, _, _ = await full_bench(make_bench, policy="default")
     tier, encoded, added = bench.cache.media[0].tier, [], []
     encode_many, residents = tier.encode_many, bench.cache.residents
@@ -267,7 +267,7 @@ async def test_pages_that_beat_none_are_refused_before_they_are_encoded(make_ben
     assert added == []
     assert answers == {key: [False] for key in answers}
     assert bench.stats.pages.bypassed == bypassed + 64
-    assert len(encoded) <= 4
+    assert len(encoded) <= 64 // count
     bench.cache.assert_quiescent()
 
 
