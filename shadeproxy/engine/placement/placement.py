@@ -217,8 +217,7 @@ class Placement:
     @property
     def least_together(self) -> int:
         """Least number of pages that cost less to place together than one by one."""
-        # Most pages that a learning policy ranks are refused: together even one costs half as much.
-        return 1 if self._policy.learns else _WORTH_ROWS
+        return 1 if self._policy.learns else _WORTH_ROWS  # If it learns, it refuses most, at half the cost.
 
     def together(self, index: int) -> int:
         """Return for how many pages one eviction pool of tier ``index`` can name victims."""
