@@ -1,7 +1,8 @@
-"""Changes of the hint registry, as objects: control calls make them, and so do other proxies of a cluster.
+"""Changes of the hint registry, as objects. Control calls make changes, and so do other proxies of a cluster.
 
-Laws: ``check`` raises what ``apply`` would raise now, and changes nothing. ``apply`` checks again, because
-the registry may have changed since. The same changes in the same order lead to the same hints at every proxy.
+Laws: ``check`` raises the error that ``apply`` would raise now, and changes no hint. ``apply`` checks again,
+because the registry may have changed since ``check``. The same changes in the same order lead to the same
+hints at every proxy.
 """
 
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ class Changes(Protocol):
     """Makes changes: at this proxy alone, or at every proxy of a cluster."""
 
     async def make(self, change: Change[Result]) -> Result:
-        """Make a change, and return its result once it counts at this proxy. Raises what its ``check``
-        raises.
+        """Make a change, and return its result once this proxy has applied it. Raises the errors of the
+        change's ``check``.
         """
         ...
 
@@ -83,8 +84,8 @@ class DeleteDataset(PlainChange, frozen=True):
 
 class PutJob(PlainChange, frozen=True):
     """Register or update a job. ``begins``: the rank whose process has just started, if one has; ``resumes``:
-    see ``HintRegistry.begin_run``. ``digest``: the digest of the dataset that is meant; "": the dataset that
-    has the name now. ``need``, ``best_effort``: see ``Jobs.put``.
+    see ``HintRegistry.begin_run``. ``digest``: the digest that the dataset must have; "" if it may have any.
+    ``need``, ``best_effort``: see ``Jobs.put``.
     """
 
     name: str
@@ -213,8 +214,8 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class FreezeScores:
-    """Freeze a score column for an epoch. The first column that is frozen for an epoch counts for all ranks.
-    See ``FrozenScores.take``.
+    """Freeze a score column for an epoch of a job. All ranks draw the epoch from the first column that is
+    frozen for it. See ``FrozenScores.take``.
     """
 
     name: str

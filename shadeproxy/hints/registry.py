@@ -29,9 +29,9 @@ MAX_DATASETS = 256
 
 
 class HintRegistry(StoredHints):
-    """Registry of access hints. ``page_size``: bytes of a page of the cache. ``on_run`` is called with the
-    name of a job whose run begins: its first, or another one. ``off_loop`` runs what would hold the event
-    loop.
+    """Registry of access hints. ``page_size``: bytes of a page of the cache. ``on_run`` is called with a
+    job's name when its first run or a new run begins. ``off_loop`` runs computations that would hold the
+    event loop.
     """
 
     def __init__(
@@ -77,8 +77,9 @@ class HintRegistry(StoredHints):
     def put_dataset(self, dataset: Dataset) -> bool:
         """Register a dataset. Return False, and change nothing, if the same manifest has this name already.
 
-        Ended jobs on another manifest of that name lose their scores and orders, whose ids are of that
-        manifest. Raises Conflict when a job in use is on that manifest, or when there are MAX_DATASETS.
+        If another manifest had the name, it is replaced. Ended jobs on it lose their scores and orders,
+        because their ids were of that manifest. Raises Conflict when a job in use is on it, or when there are
+        MAX_DATASETS.
         """
         if not self.check_dataset(dataset):
             return False
@@ -140,8 +141,8 @@ class HintRegistry(StoredHints):
         return False
 
     def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
-        """Begin a run; see ``Jobs.begin``. Scores of earlier runs still rank pages. Raises the errors of
-        ``Jobs.begin``.
+        """Begin a run; see ``Jobs.begin``. A new run does not draw from scores of earlier runs unless it
+        ``resumes``, but they still rank pages. Raises the errors of ``Jobs.begin``.
         """
         is_first = not self.jobs.get(name).begun
         is_new = self.jobs.begin(name, rank, resumes=resumes)
@@ -150,7 +151,7 @@ class HintRegistry(StoredHints):
             if (column := self.scoreboard.get(name)) is not None:
                 column.of_run[:] = False
                 self.dirty("scores", name)
-        if is_new or is_first:  # A job that was deleted and registered again has had runs before its first.
+        if is_new or is_first:  # Before its first run, a job may have run under an earlier registration.
             self._on_run(name)
         self.dirty("jobs", name)
 
@@ -216,8 +217,9 @@ class HintRegistry(StoredHints):
 
     def set_share(self, share: OwnedShare | None) -> None:
         """Set the share of the objects whose reads this proxy answers, for all ranks of all jobs. Call it at
-        each change of the view of a cluster in which each object has one owner; a share with the number of
-        the present one changes nothing. None, as at the start: this proxy answers all reads that reach it.
+        each change of the view of a cluster in which each object has one owner; a share that has the number
+        of the present share changes nothing. None, as at the start: this proxy answers all reads that reach
+        it.
 
         Orders of jobs are built again off the event loop (``on_lost``), with the samples in the share. Each
         job keeps its place. Announcements, scores, frozen columns and positions are whole in any share.
@@ -233,7 +235,9 @@ class HintRegistry(StoredHints):
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
 
     def check_by_keys(self, name: str, scores: dict[str, float], namespace: str | None = None) -> Batch:
-        """Check scores by "bucket/key", each for all samples of the object. Raises like ``check_by_ids``."""
+        """Check scores by "bucket/key". A score counts for all samples of its object. Raises like
+        ``check_by_ids``.
+        """
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
         within = namespace_of(space) if namespace is None else namespace
@@ -281,12 +285,13 @@ class HintRegistry(StoredHints):
     # ------------------------------------------------------------------ questions of the engine
 
     def weights_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Weights:
-        """Return the weight of each page, f64[k]: 1 is a job's mean sample, nan if no live job scored the
+        """Return the weight of each page, f64[k]: 1 for a job's mean sample, nan if no live job scored the
         page.
 
         ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. The weight of a page is the sum
-        over its samples. Weights by jobs on one dataset are averaged by the weights of the jobs; of several
-        datasets the largest weight counts. Time for 1,024 of 1 M: see bench/results.md.
+        over its samples. If several jobs on one dataset scored it, the mean counts, weighted by the weights
+        of the jobs. If several datasets have it, the largest of their results counts. Time for 1,024 of 1 M:
+        see bench/results.md.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():
@@ -294,8 +299,9 @@ class HintRegistry(StoredHints):
         return weights
 
     def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:
-        """Return for each object the only job whose dataset holds it; None if there is no job or several.
-        Jobs in use have precedence over ended jobs. Takes about 3 us a dataset, and 0.1 us an object.
+        """Return for each object the only job whose dataset holds it; None if there is no such job, or
+        several. Jobs in use have precedence over ended jobs. Takes about 3 us a dataset, and 0.1 us an
+        object.
         """
         jobs = self.jobs.by_name.values()
         if not (live := jobs and [job for job in jobs if job.live and job.dataset is not None]):

@@ -1,8 +1,8 @@
 """Activity of a job in ticks: its pace, its silence, and how far its hints are believed.
 
-Laws: no clock: ticks (demand reads of the proxy) are arguments. A new name is believed by half; after that,
-trust follows the job's reads within about a hundred of them. Silence is measured against the job's own pace,
-so that a slow job is not silent, and trust does not fade while nothing is read.
+Laws: no clock: ticks (demand reads of the proxy) are arguments. A new job is believed by a half; after that,
+trust follows within about a hundred reads of the job. Silence is measured against the job's own pace, so that
+a slow job does not count as silent. Trust does not fade while the job reads nothing.
 """
 
 from shadeproxy.hints.scoreboard import ScoreColumn
@@ -39,7 +39,8 @@ class JobActivity:
         self.raised = 1.0
         """The factor by which the job's need raises its weight (policy/sharing.py)."""
         self.reads = 0
-        # Averages, less the share that chance explains. So they may fall below 0, or rise above 1.
+        # Trust in the order and in the scores: averages, less the share that chance explains. So they may
+        # fall below 0, or rise above 1.
         self._order = self._scores = _FIRST_TRUST
         self._gap = 0.0
         self._last: float | None = None
@@ -48,7 +49,7 @@ class JobActivity:
         self._was_pause = False
         self._found = self._ordered = 0
         self._by_chance = 0.0
-        self._drawn: list[int] = []  # Samples that were read, and the scores by which they may be drawn.
+        self._drawn: list[int] = []  # Samples of reads that are not in ``_scores`` yet.
         self._scores_of: tuple[ScoreColumn, int] | None = None
 
     def read(self, reads: int, tick: float) -> None:
@@ -80,7 +81,7 @@ class JobActivity:
             self._trust()
 
     def drawn_by(self, scores: ScoreColumn, count: int, samples: list[int]) -> None:
-        """Note samples that were read, which are whole objects, of ``count`` samples with ``scores``."""
+        """Note the samples of reads. Each is a whole object, and one of ``count`` samples with ``scores``."""
         self._scores_of = scores, count
         self._drawn += samples
         if len(self._drawn) >= _TOGETHER:
@@ -169,14 +170,14 @@ class JobActivity:
         self._gap += (gap - self._gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
 
     def _weigh(self) -> None:
-        """Take the samples that wait into the trust in scores."""
+        """Take the waiting samples into the trust in the scores."""
         samples, self._drawn = self._drawn, []
         assert self._scores_of is not None, "it came with the samples"
         scores, count = self._scores_of
         self.drawn(scores.few_weights(samples), scores.drawn_weight(count))
 
     def _trust(self) -> None:
-        """Take the reads that wait into the trust in the order."""
+        """Take the waiting reads into the trust in the order."""
         reads = self._ordered
         if reads:
             chance = self._by_chance / reads

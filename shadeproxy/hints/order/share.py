@@ -24,9 +24,9 @@ _LEAST_PART = 1 / _ASKED
 
 
 class OwnedShare:
-    """The objects that this proxy caches. ``number``: two shares with one number have the same objects, as
-    two views with one number do. ``owns``: returns for each of n object hashes (u64[n]) whether it is in the
-    share (bool[n]); any thread may call it.
+    """The objects that this proxy caches. ``number``: the number of the cluster's view. Two shares that have
+    the same number have the same objects. ``owns``: returns for each of n object hashes (u64[n]) whether it
+    is in the share (bool[n]); any thread may call it.
     """
 
     def __init__(self, number: Hashable, owns: Callable[[Hashes], Bits]) -> None:

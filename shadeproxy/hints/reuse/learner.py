@@ -21,7 +21,8 @@ MOST_PREFIXES = 64
 # this many too.
 _LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
-# Reads until the next table: 1 / n of the number of cached pages. A new phase is learnt in several tables.
+# The next table is made after reads of 1 / n of the number of resident pages, so that several tables follow a
+# new phase of the readers.
 _REFRESH_SHARE = 64
 
 
@@ -35,7 +36,7 @@ class Refresh:
     hazards: Hazards
 
     def run(self) -> Hazards:
-        """Return the table. It owns its evidence until ``finish``."""
+        """Return the table. Until ``finish``, this refresh alone may use its evidence."""
         self.evidence.add(self.fresh)
         self.evidence.expose(self.waits, self.hazards)
         return learn(self.evidence)
@@ -43,7 +44,7 @@ class Refresh:
 
 class LearnerState(NamedTuple):
     """The state of a learner, to be stored. ``prefix_of`` and ``group_reads`` have an element for each group.
-    A refresh may still use ``evidence`` and ``fresh`` until its thread is free.
+    A running refresh may still change ``evidence`` and ``fresh``: read them in its thread, after it.
     """
 
     sample: SampleState
@@ -85,7 +86,9 @@ class ReuseLearner:
         )
 
     def enter(self, pages: Hashes, groups: NDArray[np.integer], histories: Histories, tick: float) -> None:
-        """Add pages that an earlier process read. Learning then also counts those that are not read again."""
+        """Add pages that an earlier process read, so that the learner also sees which of them are not read
+        again.
+        """
         self.make_room(int(groups.max(initial=0)))
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
