@@ -25,7 +25,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Change(Protocol[Result_co]):
-    """One change of the hints."""
+    """One change of the hint registry."""
 
     def check(self, hints: HintRegistry) -> None: ...
 
@@ -54,12 +54,12 @@ class OwnChanges:
 
 
 class PlainChange(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base class of changes that are sent to the other proxies unchanged."""
+    """Base class of changes that are sent to the other proxies of a cluster in this form."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutDataset:
-    """See ``HintRegistry.put_dataset``."""
+    """Register a dataset; see ``HintRegistry.put_dataset``."""
 
     dataset: Dataset
 
@@ -71,7 +71,7 @@ class PutDataset:
 
 
 class DeleteDataset(PlainChange, frozen=True):
-    """See ``HintRegistry.delete_dataset``."""
+    """Delete a dataset; see ``HintRegistry.delete_dataset``."""
 
     name: str
 
@@ -131,7 +131,7 @@ class PutJob(PlainChange, frozen=True):
 
 
 class DeleteJob(PlainChange, frozen=True):
-    """See ``HintRegistry.delete_job``."""
+    """Delete a job; see ``HintRegistry.delete_job``."""
 
     name: str
 
@@ -143,7 +143,7 @@ class DeleteJob(PlainChange, frozen=True):
 
 
 class EndRank(PlainChange, frozen=True):
-    """See ``HintRegistry.end_rank``."""
+    """Note that a rank has ended; see ``HintRegistry.end_rank``."""
 
     name: str
     rank: int
@@ -156,7 +156,7 @@ class EndRank(PlainChange, frozen=True):
 
 
 class WithdrawOrder(PlainChange, frozen=True):
-    """See ``Orders.withdraw``. ``rank``: None for all ranks."""
+    """Withdraw the announcements of an epoch; see ``Orders.withdraw``. ``rank``: None for all ranks."""
 
     name: str
     epoch: int
@@ -171,7 +171,7 @@ class WithdrawOrder(PlainChange, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ReportProgress:
-    """See ``HintRegistry.report_progress``."""
+    """Report the position of a rank; see ``HintRegistry.report_progress``."""
 
     name: str
     rank: int
@@ -186,7 +186,7 @@ class ReportProgress:
 
 @dataclass(frozen=True, slots=True)
 class PutScores:
-    """See ``HintRegistry.apply``. The batch was checked when it was made."""
+    """Write scores; see ``HintRegistry.apply``. The batch was checked when it was made."""
 
     name: str
     batch: Batch
@@ -200,7 +200,7 @@ class PutScores:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """See ``Orders.put``. The ids were checked when the announcement was made."""
+    """Announce ids; see ``Orders.put``. The ids were checked when the announcement was made."""
 
     announcement: Announcement
 

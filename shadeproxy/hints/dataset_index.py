@@ -44,7 +44,7 @@ class DatasetIndex:
             self.indexed = [one for owner, one in enumerate(self.indexed) if owner not in left_out]
             hashes, owned = _sorted(self.indexed)
         self.owner_of = {id(one): owner for owner, one in enumerate(self.indexed)}
-        """The owner of each indexed dataset, by its id."""
+        """The owner of each indexed dataset, by ``id(dataset)``."""
         self._groups = Groups(hashes, owned, None)
 
     def find(self, object_hashes: Hashes) -> tuple[Ids, Ids]:

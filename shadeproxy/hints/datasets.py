@@ -92,8 +92,8 @@ class Entries:
 class Groups:
     """Samples grouped by object hash.
 
-    hashes: u64[g], sorted, unique. members: u32[n], the samples in the order of their hashes. Group i is
-    ``members[starts[i]:starts[i + 1]]``. starts: i64[g + 1]; None when every group has one member.
+    hashes: u64[g], sorted, unique. members: u32[n], the samples in the order of their objects' hashes. Group
+    i is ``members[starts[i]:starts[i + 1]]``. starts: i64[g + 1]; None when every group has one member.
     """
 
     def __init__(self, hashes: Hashes, members: NDArray[Any], starts: Ids | None) -> None:
@@ -238,7 +238,7 @@ class Dataset:
         return None if found < 0 else found
 
     def samples_of(self, hashes: Hashes) -> Ids:
-        """Return the lowest sample of each object hash, -1 where unknown: i64[k]."""
+        """Return the lowest sample of the object with each hash, -1 where there is none: i64[k]."""
         groups = self.groups.find(hashes)
         return np.where(groups < 0, -1, self.groups.first(np.maximum(groups, 0)))
 
@@ -248,7 +248,9 @@ class Dataset:
         return groups if self.pages is None else self.pages.find(groups, numbers)
 
     def samples_at(self, refs: list[ObjectRef]) -> list[list[int]]:
-        """Return every sample of each object, found by hash and confirmed by key; [] where unknown."""
+        """Return every sample of each object, found by hash and confirmed by key; [] if an object has
+        none.
+        """
         groups = self.groups.find(np.array([object_hash(ref) for ref in refs], dtype=np.uint64))
         return [
             []

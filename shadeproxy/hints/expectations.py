@@ -215,8 +215,8 @@ class Expectations:
         self._looked_up = None if self._is_old(wanted) else self._index
 
     def _is_old(self, wanted: Sequence[Dataset]) -> bool:
-        """Return whether the index lacks a wanted dataset, or many of its objects are of datasets wanted no
-        more.
+        """Return whether the index lacks a wanted dataset, or many of its objects are of datasets that are
+        wanted no more.
         """
         known, ids = {id(space) for space in self._index.datasets}, {id(space) for space in wanted}
         gone = sum(space.count for space in self._index.datasets if id(space) not in ids)
@@ -230,7 +230,7 @@ class Expectations:
         self._indexing = False
 
     def _share(self, tick: float) -> None:
-        """Keep shared columns of the datasets that have many jobs, and of no others."""
+        """Make shared columns for datasets that have many jobs, and drop those of other datasets."""
         known, self._shared = self._shared, []
         for space, jobs in self._spaces:
             if len(jobs) >= LEAST_JOBS and can_share(space):

@@ -22,7 +22,8 @@ from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale
 
 LEAST_WEIGHT = 1e-9
-# A row is computed again after this many reads, because a job's averages take in as many reads at a time.
+# A row is computed again after this many reads of its job, because the averages of the job's activity take in
+# as many reads at a time.
 _RENEWED_READS = 8
 _SILENCE_SHARE = 64  # A row tells the length of its job's silence to within 1 / n.
 
@@ -79,8 +80,8 @@ class HintRows:
         self._orders: list[object] = [None] * count  # The column of places from which each row was computed.
 
     def columns(self, owners: Ids, samples: Ids, tick: float) -> JobColumns[Column]:
-        """Return when, or how often, each sample is expected to be read by the job of its owner. One look
-        into the table answers for many jobs. Samples are whole objects.
+        """Return when, or how often, the job of its owner is expected to read each sample. One look into the
+        table answers for many jobs. Samples are whole objects.
         """
         self._renew(tick)
         rows = self._rows.take(owners, axis=0, mode="wrap").T

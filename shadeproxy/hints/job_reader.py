@@ -44,9 +44,7 @@ class JobReader:
         return self.tracker is not None or (self.scores is not None and self.scores.known > 0)
 
     def count(self, reads: int, tick: float) -> None:
-        """Note that the job has read, for its activity only. Its order and scores are not compared with these
-        reads.
-        """
+        """Count reads in the job's activity, without comparing them with its order and its scores."""
         self._activity.read(reads, tick)
 
     def note_few(

@@ -42,8 +42,8 @@ by one.
 
 _SPACES_TICKS = 64.0  # After this many ticks, the datasets of all jobs are listed again.
 _FEW = 16
-"""Most reads that are noted one by one before the job's place moves, so that they are near it in any
-order.
+"""Most reads that are noted before the job's place moves. More reads could pass the places near it, in a
+short order.
 """
 
 
@@ -53,9 +53,9 @@ UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
 class JobReads:
     """Notes reads in ``activities``, which gets an entry for each job that reads, and in ``orders``.
     ``space`` returns the samples of the job that has a name. ``page_size``: in bytes. ``index`` returns an
-    index of some of the jobs' datasets. ``used`` is called after announced reads, with their pages.
-    ``shared`` returns the columns that the jobs of a dataset share, if there are any: a few reads of whole
-    objects are noted there.
+    index of some of the jobs' datasets. ``used`` is called after announced reads, with the job's tracker and
+    the pages that were read. ``shared`` returns the shared columns of a dataset, if it has any; a few reads
+    of whole objects are noted there at once.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class JobReads:
         scores, space = self._each.scores(job), self._space(job)
         if isinstance(space, Dataset):
             sample = space.groups.find_one(object_hash)
-            # With a hundred jobs, most of these calls return here. Making arrays for them would take 1 ms.
+            # With a hundred jobs, most calls return here. Making arrays in all of them would take 1 ms.
             if sample < 0:
                 return False, None
             if space.pages is None:

@@ -105,7 +105,7 @@ class Jobs:
         return job
 
     def put(self, job: Job, now_s: float) -> Job:
-        """Register ``job``, or update the job of that name. Every rank may do it.
+        """Register ``job``, or update the job of that name. Every rank may call this.
 
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
         running again. A registration that states no need keeps the present need, because an operator may have
@@ -163,8 +163,8 @@ class Jobs:
         return [job for job in self if job.dataset == dataset]
 
     def renew(self, job: Job) -> None:
-        """Forget everything about an ended job but its registration. Delete a job that has not ended
-        altogether: its dataset is being replaced, and its ids would name other samples.
+        """Forget everything about an ended job but its registration. A job that has not ended is deleted
+        instead, because its dataset is being replaced and its ids would name other samples.
         """
         self._remove(job.name)
         if len(job.ended) >= job.world_size:

@@ -1,8 +1,8 @@
 """Needs of jobs: the speed that a job asks for, and the shares that it gets beside other jobs.
 
-Law: a job has one need at most. A need is kept with the job, and changes only by a registration that names
-another one, or gives it up (``best_effort``). Whether a need is feasible is decided from measurements, by
-``SharesJobs``; nothing here measures.
+Law: a job has one need at most. A need is kept with the job, and changes only by a registration that states
+another need, or gives the need up (``best_effort``). ``SharesJobs`` decides from measurements whether a need
+is feasible; this module measures nothing.
 """
 
 from dataclasses import dataclass
@@ -59,9 +59,9 @@ class JobShare:
     """The need of a job in samples a second, and its shares of cache and link. ``need``: the kind of its
     need, None if it has none. ``needs_per_s``: samples per second that the need amounts to. ``got_per_s``:
     samples per second that the job lately got. ``feasible``: True if the need fits beside the needs of other
-    jobs; None: not known yet. ``would_get_per_s``: samples per second that it would get beside the other
-    jobs. ``kept``: True if it lately got what it needs; None: not known yet. ``cache_share``: its share of
-    the bytes in the cache. ``link_share``: its share of the bytes that lately came from the origin.
+    jobs; None: not known yet. ``would_get_per_s``: samples per second that the job would get beside the other
+    jobs. ``kept``: True if the job lately got what it needs; None: not known yet. ``cache_share``: its share
+    of the bytes in the cache. ``link_share``: its share of the bytes that lately came from the origin.
     ``raised``: the factor by which its need raises its weight. ``reason``: the reason for these values, in
     words.
     """
@@ -122,7 +122,9 @@ def need_of(
     has_dataset: bool,
     now_s: float,
 ) -> JobNeed | None:
-    """Return the need that these fields state; None if they state none. Raises InvalidRequest."""
+    """Return the need that the fields of a registration state; None if they state none. Raises
+    InvalidRequest.
+    """
     stated = {"slowdown": slowdown, "samples_per_s": samples_per_s, "deadline_s": deadline_s}
     names = [name for name, value in stated.items() if value is not None]
     if len(names) > 1:

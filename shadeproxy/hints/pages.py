@@ -99,7 +99,7 @@ class PageIndex:
         known = groups >= 0
         begin, end = self._group_starts[groups * known], self._group_starts[groups * known + 1]
         keys = _key(groups * known, numbers.astype(np.int64))
-        # If there are no gaps between samples, the page number gives the place.
+        # If every page of an object is a unit, the page number gives the place of the unit.
         places = begin + numbers
         found = known & (places < end)
         found[found] = self._keys[places[found]] == keys[found]

@@ -1,8 +1,9 @@
 """The hint registry: datasets, jobs, scores and orders, for the engine and the control listener.
 
 Laws: no I/O and no clock. Methods are plain and run on the event loop, unless their docstring says otherwise.
-Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)``
-reports state that must survive a restart. The composition root then calls ``export`` and stores the bytes.
+Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)`` is
+called when an item changes that must survive a restart. The composition root then calls ``export`` for the
+item and stores the bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -180,7 +181,9 @@ class HintRegistry(StoredHints):
         check_rank(self.jobs.get(name), rank)
 
     def expire(self, now_s: float) -> None:
-        """Drop the hints of silent jobs from use, and forget long silent jobs. Call it now and then."""
+        """Stop using the hints of silent jobs, and forget jobs that were silent for long. Call this now and
+        then.
+        """
         self.orders.tick(now_s)
         for job in self.jobs.expire(now_s):
             self._forget(job)
@@ -204,7 +207,7 @@ class HintRegistry(StoredHints):
     def check_order(
         self, name: str, ids: list[int] | NDArray[np.integer], *, epoch: int, rank: int, offset: int = 0
     ) -> Announcement:
-        """Check one rank's announced ids. Any thread. Raises UnknownName (job), InvalidRequest."""
+        """Check one rank's announced ids, in any thread. Raises UnknownName (job), InvalidRequest."""
         job, space = self.jobs.get(name), self.space(name)
         if not isinstance(space, Dataset):
             raise InvalidRequest(
@@ -229,7 +232,7 @@ class HintRegistry(StoredHints):
     # ------------------------------------------------------------------ scores
 
     def check_by_ids(self, name: str, ids: list[int] | Ids, scores: list[float] | Scores) -> Batch:
-        """Check scores by sample id. Any thread. Raises UnknownName (job), InvalidRequest."""
+        """Check scores by sample id, in any thread. Raises UnknownName (job), InvalidRequest."""
         space = self.space(name)
         column = check_scores(scores, len(ids), what="ids")
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
@@ -290,8 +293,8 @@ class HintRegistry(StoredHints):
 
         ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. The weight of a page is the sum
         over its samples. If several jobs on one dataset scored it, the mean counts, weighted by the weights
-        of the jobs. If several datasets have it, the largest of their results counts. Time for 1,024 of 1 M:
-        see bench/results.md.
+        of the jobs. If several datasets have it, the largest of their results counts. bench/results.md has
+        the time for 1,024 of 1 M pages.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():

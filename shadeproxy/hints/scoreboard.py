@@ -1,8 +1,8 @@
 """Importance scores: for each job one f32 column over the samples of its dataset, nan where unknown.
 
-Laws: a batch is checked completely before its first score is written. Scores are finite and >= 0 (losses and
-rank weights are; eviction cannot use a negative weight). Callers get weights: scores divided by the mean of
-the job's known scores. Source: SHADE (FAST'23), section 4.
+Laws: a batch is checked completely before its first score is written. Scores are finite and >= 0, as losses
+and rank weights are, because eviction cannot use a negative weight. Callers get weights: scores divided by
+the mean of the job's known scores. Source: SHADE (FAST'23), section 4.
 """
 
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class ScoreColumn:
         self._total += float(new.sum()) - removed
         self._squares += float(new @ new) - removed_squares
         if self._total < removed * _CANCELLED or self._squares < removed_squares * _CANCELLED:
-            # The sum holds only rounding errors of the small scores, because a huge score was removed.
+            # A huge score was removed, so the sum holds its rounding errors instead of the small scores.
             self._recount()
         elif self._pages is not None and not self._pages.change(ids, scores, old):
             self._recount()
@@ -134,8 +134,8 @@ class ScoreColumn:
         total, known, count = self._pages.look(units)
         weights = total / self.mean + (count - known) if self._total > 0 else count
         # For a page with one sample, of unknown score, return nan: the policy then ranks the page like an
-        # unknown object. For a page with many samples do not: the policy would rank it as if it had one
-        # sample.
+        # unknown object. Do not for a page with many samples, because the policy would rank it as if it had
+        # one sample.
         return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
 
     def draw_weights(self, units: Ids) -> Weights:

@@ -47,7 +47,7 @@ _SURE_USES = 5
 _JOB_TICKS, _LEAST_TICKS, _MOST_TICKS, _TICKS_SHARE = 16, 512, 2048, 16
 _FIRST_TICKS = 1  # Ticks from one question to the next, until every page has an answer.
 _TURN_SHARE = 8  # Each page has its turn within 1 / n of an epoch of all jobs.
-_FAST_TURN_SHARE = 32  # The same, after a job or an order came or went.
+_FAST_TURN_SHARE = 32  # As ``_TURN_SHARE``, after a job or an order came or went.
 _NEXT = 1.0  # Ticks until the read of a page that should have been read by now.
 _NO_JOB = 0  # The number that stands for no job.
 _MOST_NUMBERS = 1 << 16
@@ -136,7 +136,7 @@ class SharedColumns:
             np.full(1, np.inf),
         )
         self._short: list[int] = []  # Pages about which the jobs must be asked soon.
-        self._is_short = bytearray(self._count)  # 1 for each page in this list.
+        self._is_short = bytearray(self._count)  # 1 for each page that is in ``_short``.
         self._at, self._fast = 0, 0  # The page whose turn is next; number of pages with a faster turn.
         self._is_hurried = False  # True if ``_fast`` was set in this rotation.
         self._tick = self._due_tick = tick
@@ -246,7 +246,7 @@ class SharedColumns:
         """
         if self._next_number + len(jobs) > _MOST_NUMBERS:
             self._users[:], self._jobs, self._next_number = _NO_JOB, {}, _NO_JOB + 1
-            # Begin a rotation at once: until it ends, most pages have no uses.
+            # All numbers are used up: forget all uses, and begin a rotation at once to ask for them again.
             self._at, self.ready, self._is_hurried, self._due_tick = 0, False, False, tick + _FIRST_TICKS
         before, self._jobs = self._jobs, {}
         for job, series in zip(jobs, answers.series, strict=True):

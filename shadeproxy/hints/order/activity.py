@@ -14,7 +14,7 @@ _TRUST_READS = 128.0
 _SCORE_READS = 512.0
 # Below this mean weight of drawn samples, scores are so alike that any reads would seem to follow them.
 _LEAST_EXPECTED = 1.01
-_MOST_DRAWN = 4.0  # In multiples of the mean score: one heavy sample proves little.
+_MOST_DRAWN = 4.0  # Times ``expected``: the most that one sample counts, because one sample proves little.
 _FIRST_TRUST = 0.5
 _TOGETHER = 8  # Reads of a job that are taken into its averages together.
 _TRUSTED_SCORES = 0.5
@@ -123,12 +123,16 @@ class JobActivity:
 
     @property
     def order_explains(self) -> bool:
-        """True if the job reads by its order, so that announced reads teach nothing else."""
+        """True if the job reads by its order. Then announced reads teach nothing about other reads of their
+        pages.
+        """
         return self._order > _TRUSTED_ORDER
 
     @property
     def scores_explain(self) -> bool:
-        """True if the job reads by its scores, so that its reads teach nothing else."""
+        """True if the job reads by its scores. Then its reads teach nothing about other reads of their
+        pages.
+        """
         return self._scores > _TRUSTED_SCORES
 
     def scale(self, *, coming: int, silent: float, weight: float = 1.0) -> JobScale:

@@ -16,7 +16,9 @@ _ALL = (1 << 64) - 1
 
 
 class Lookup:
-    """Samples and pages of ``dataset``, in pages of ``page_size`` bytes. Any thread may make a Lookup."""
+    """Finds samples and pages of ``dataset``. A page has ``page_size`` bytes. Any thread may make a
+    Lookup.
+    """
 
     def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset

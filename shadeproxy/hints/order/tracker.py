@@ -304,7 +304,7 @@ class OrderTracker:
         return found
 
     def settle(self, now_s: float) -> None:
-        """Count the reads since the cursor moved in pace and accuracy, and move the cursor to them."""
+        """Count waiting reads in pace and accuracy. Move the cursor, and mark places far behind as over."""
         self._keep_pace(now_s)
         found, surprises = len(self._read), self._surprises
         if found or surprises:

@@ -1,8 +1,8 @@
 """Ghosts: read histories of pages that are in no tier, 12 bytes each.
 
 A set-associative table: a page's hash chooses a set of eight entries, and a new page replaces the entry of
-the set that was read longest ago. Laws: plain defs; memory is fixed at the start. The chance that a page is
-mistaken for another is eight in 2^32, and a mistake costs one wrong guess.
+the set that was read longest ago. Laws: no coroutines; memory is fixed at the start. The chance that a page
+is mistaken for another is eight in 2^32, and a mistake costs one wrong guess.
 """
 
 from math import log2

@@ -1,6 +1,6 @@
 """Learns from reads how soon pages are read again, for pages about which no job says anything.
 
-Laws: plain defs and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
+Laws: no coroutines and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
 then ``Refresh.run`` makes a new table to rank pages by, in any thread. While it runs, the event loop does not
 touch its evidence.
 """
@@ -93,7 +93,7 @@ class ReuseLearner:
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
     def make_room(self, group: int) -> None:
-        """Make ``prefix_of`` reach to ``group``."""
+        """Make room for ``group`` in the columns over groups."""
         if group >= len(self.prefix_of):
             more = max(group + 1, 2 * len(self.prefix_of)) - len(self.prefix_of)
             self.prefix_of = np.append(self.prefix_of, np.zeros(more, dtype=np.intp))

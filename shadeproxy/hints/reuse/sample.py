@@ -2,7 +2,7 @@
 
 Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. The
 sample keeps the histories of its pages itself. A ghost is looked up only when its page is read again, so from
-ghosts the learner would never learn of pages that are not read again. Laws: plain defs; at most ``most``
+ghosts the learner would never learn of pages that are not read again. Laws: no coroutines; at most ``most``
 pages. When there are more, half of the pages leave the sample, chosen by their hash.
 """
 
@@ -155,8 +155,8 @@ class ReuseSample:
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
         """Return how long sampled pages have waited for a read since their waits were last counted.
 
-        So a page teaches also while it is not read. Pages that have waited longer than the table reaches
-        leave the sample.
+        So a page teaches the learner also while it is not read. Pages that have waited longer than the table
+        reaches leave the sample.
         """
         if len(self._at) < self._most // 4:
             self._below = min(2 * self._below, 1 << 64)
