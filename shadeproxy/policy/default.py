@@ -15,7 +15,7 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 
 Objective = Literal["bytes", "requests"]
 
-_MARGIN = 0.01  # Without it, rounding errors let equal pages displace each other: 4 points on uniform epochs.
+_MARGIN = 0.01  # Rounding errors let equal pages evict each other: 4 points of hit ratio in uniform epochs.
 
 
 def next_use_key(columns: PageColumns, *, objective: Objective) -> Column:
