@@ -23,7 +23,7 @@ _MOST_WAIT_S = 30.0
 @dataclass(slots=True)
 class FetchedPage:
     """A page that was fetched or is being fetched, and that no reader has asked for yet. ``job``: the job
-    that it is for; "" for a guess. ``landed``: its fetch is over.
+    that it is for; "" for a guess. ``landed``: True once its fetch is over.
     """
 
     asked_s: float

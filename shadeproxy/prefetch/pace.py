@@ -1,4 +1,4 @@
-"""The pace of prefetching for a job: how far it looks ahead of the job's reads, and how many pages it has in
+"""The pace of prefetching for a job: how far to look ahead of the job's reads, and how many pages to have in
 flight.
 
 Pure state; times are arguments. Two numbers are derived. The *depth* is the number of pages in flight that

@@ -161,7 +161,7 @@ class Prefetcher:
             self._woken.set()
 
     def _forget(self, key: PageKey) -> FetchedPage | None:
-        """Forget that a page was fetched, and return it."""
+        """Forget the fetch of a page, and return its record; None if there is none."""
         for walk in self._walks.values():
             walk.ready.drop(key)
         return self._fetched.take(key)
@@ -237,7 +237,7 @@ class Prefetcher:
         return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
-        """Return the pages that are still missing and would win a place."""
+        """Return those of the wanted pages that are still missing and would win a place."""
         lacking: list[Wanted] = []
         now_s = self._clock.monotonic_s()
         for one in wanted:

@@ -209,7 +209,7 @@ class Warm:
         return one
 
     async def _bring(self, pages: list[_Page]) -> None:
-        """Start fetching those of the pages that would win a place."""
+        """Start fetching the pages that would win a place, and count the others as not stored."""
         needs = [page.need for page in pages]
         wins = self._port.winners(
             needs, pending_bytes=self._flying_bytes, guess_bytes=self._port.page_size, earned=True
