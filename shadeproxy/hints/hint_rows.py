@@ -1,5 +1,5 @@
-"""Hint rows: a table of the hints of jobs whose samples are whole objects, at most one job of each indexed
-dataset.
+"""Hint rows: a table of the hints of jobs whose samples are whole objects. It has at most one job of each
+indexed dataset.
 
 A job's row is computed again after a few more reads of the job, after the ticks that these reads usually
 take, and when the job has another order. With a hundred jobs, computing all rows for each ranking would cost

@@ -144,8 +144,8 @@ class JobExpectations:
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:
-        """Return how many times each page is drawn, on average, in one read of the job, if the job draws by
-        its scores.
+        """Return how many times each page is drawn, on average, in one read of the job. Draws follow the
+        job's scores, as far as these are believed.
         """
         draws = np.empty(len(pages.units))
         draws[:] = self._weights(job, space, pages)

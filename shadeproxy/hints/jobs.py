@@ -67,8 +67,8 @@ class Job:
         return self.live and len(self.ended) < self.world_size
 
     def position(self, epoch: int | None) -> int | None:
-        """Return how many samples of ``epoch`` the ranks have finished together; None unless each rank is in
-        ``epoch``.
+        """Return how many samples of ``epoch`` all ranks together have finished; None unless all of them are
+        in ``epoch``.
         """
         if len(self.progress) < self.world_size or any(at.epoch != epoch for at in self.progress.values()):
             return None

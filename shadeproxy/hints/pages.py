@@ -47,7 +47,7 @@ class PageIndex:
         """Index samples by object (``group_of``: i64[n]) and place in bytes. A negative length means the
         whole object.
 
-        If a sample lies in more than 8 pages on average, the longest samples count for every page of their
+        If samples lie in more than 8 pages each on average, the longest samples count for every page of their
         object, so that the size of the index stays in proportion to the manifest.
         """
         first_page = np.where(length > 0, offset // page_size, _ANY)

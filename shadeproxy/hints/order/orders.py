@@ -65,7 +65,7 @@ class Orders:
         self.part = 1.0
         """The approximate part of all reads that this proxy answers."""
         self.trackers: dict[str, OrderTracker] = {}
-        """The trackers by job. Mostly empty; it is public so that a read tests that without a call."""
+        """The trackers by job. It is public, so that a read can test without a call that it is empty."""
         self._resumed: dict[str, Progress] = {}
         self._unsettled: dict[str, int | None] = {}
         self._restored: set[str] = set()
