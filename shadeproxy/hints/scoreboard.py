@@ -186,7 +186,7 @@ class ScoreColumn:
 
 
 class _PageSums:
-    """For each page, the sum and the count of its known scores."""
+    """The sum and the count of the known scores of each page."""
 
     def __init__(self, pages: PageIndex) -> None:
         self._pages = pages
