@@ -1,3 +1,3 @@
-"""Access hints: what training says of its coming reads, as datasets, jobs, importance scores and orders. No
-I/O, clock or asyncio.
+"""Access hints: the datasets, jobs, importance scores and orders by which training announces its coming
+reads. No I/O, clock or asyncio.
 """

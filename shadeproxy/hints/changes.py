@@ -1,7 +1,8 @@
-"""Changes of the hint registry, as objects: control calls make them, and so do other proxies of a cluster.
+"""Changes of the hint registry, as objects. Control calls make changes, and so do other proxies of a cluster.
 
-Laws: ``check`` raises what ``apply`` would raise now, and changes nothing. ``apply`` checks again, because
-the registry may have changed since. The same changes in the same order lead to the same hints at every proxy.
+Laws: ``check`` raises the error that ``apply`` would raise now, and changes no hint. ``apply`` checks again,
+because the registry may have changed since ``check``. The same changes in the same order lead to the same
+hints at every proxy.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Change(Protocol[Result_co]):
-    """One change of the hints."""
+    """One change of the hint registry."""
 
     def check(self, hints: HintRegistry) -> None: ...
 
@@ -35,8 +36,8 @@ class Changes(Protocol):
     """Makes changes: at this proxy alone, or at every proxy of a cluster."""
 
     async def make(self, change: Change[Result]) -> Result:
-        """Make a change, and return its result once it counts at this proxy. Raises what its ``check``
-        raises.
+        """Make a change, and return its result once this proxy has applied it. Raises the errors of the
+        change's ``check``.
         """
         ...
 
@@ -53,12 +54,12 @@ class OwnChanges:
 
 
 class PlainChange(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base class of changes that are sent to the other proxies unchanged."""
+    """Base class of changes that are sent to the other proxies of a cluster in this form."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutDataset:
-    """See ``HintRegistry.put_dataset``."""
+    """Register a dataset; see ``HintRegistry.put_dataset``."""
 
     dataset: Dataset
 
@@ -70,7 +71,7 @@ class PutDataset:
 
 
 class DeleteDataset(PlainChange, frozen=True):
-    """See ``HintRegistry.delete_dataset``."""
+    """Delete a dataset; see ``HintRegistry.delete_dataset``."""
 
     name: str
 
@@ -83,8 +84,8 @@ class DeleteDataset(PlainChange, frozen=True):
 
 class PutJob(PlainChange, frozen=True):
     """Register or update a job. ``begins``: the rank whose process has just started, if one has; ``resumes``:
-    see ``HintRegistry.begin_run``. ``digest``: the digest of the dataset that is meant; "": the dataset that
-    has the name now. ``need``, ``best_effort``: see ``Jobs.put``.
+    see ``HintRegistry.begin_run``. ``digest``: the digest that the dataset must have; "" if it may have any.
+    ``need``, ``best_effort``: see ``Jobs.put``.
     """
 
     name: str
@@ -130,7 +131,7 @@ class PutJob(PlainChange, frozen=True):
 
 
 class DeleteJob(PlainChange, frozen=True):
-    """See ``HintRegistry.delete_job``."""
+    """Delete a job; see ``HintRegistry.delete_job``."""
 
     name: str
 
@@ -142,7 +143,7 @@ class DeleteJob(PlainChange, frozen=True):
 
 
 class EndRank(PlainChange, frozen=True):
-    """See ``HintRegistry.end_rank``."""
+    """Note that a rank has ended; see ``HintRegistry.end_rank``."""
 
     name: str
     rank: int
@@ -155,7 +156,7 @@ class EndRank(PlainChange, frozen=True):
 
 
 class WithdrawOrder(PlainChange, frozen=True):
-    """See ``Orders.withdraw``. ``rank``: None for all ranks."""
+    """Withdraw the announcements of an epoch; see ``Orders.withdraw``. ``rank``: None for all ranks."""
 
     name: str
     epoch: int
@@ -170,7 +171,7 @@ class WithdrawOrder(PlainChange, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ReportProgress:
-    """See ``HintRegistry.report_progress``."""
+    """Report the position of a rank; see ``HintRegistry.report_progress``."""
 
     name: str
     rank: int
@@ -185,7 +186,7 @@ class ReportProgress:
 
 @dataclass(frozen=True, slots=True)
 class PutScores:
-    """See ``HintRegistry.apply``. The batch was checked when it was made."""
+    """Write scores; see ``HintRegistry.apply``. The batch was checked when it was made."""
 
     name: str
     batch: Batch
@@ -199,7 +200,7 @@ class PutScores:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """See ``Orders.put``. The ids were checked when the announcement was made."""
+    """Announce ids; see ``Orders.put``. The ids were checked when the announcement was made."""
 
     announcement: Announcement
 
@@ -213,8 +214,8 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class FreezeScores:
-    """Freeze a score column for an epoch. The first column that is frozen for an epoch counts for all ranks.
-    See ``FrozenScores.take``.
+    """Freeze a score column for an epoch of a job. All ranks draw the epoch from the first column that is
+    frozen for it. See ``FrozenScores.take``.
     """
 
     name: str

@@ -1,8 +1,10 @@
-"""Index of the objects of many datasets: which dataset has an object, and as which sample.
+"""Index of the objects of many datasets. It finds the dataset that has an object, and the object's sample
+there.
 
-Law: a DatasetIndex never changes, so any thread may make it and read it. Searching a hundred datasets for an
-object costs a hundred times as much as searching one. Memory is 20 to 24 bytes an object. A dataset that
-shares objects with an earlier one is left out of the index, and searched by itself.
+Law: a DatasetIndex never changes, so any thread may make it and read it. Without it, searching a hundred
+datasets for an object would cost a hundred times as much as searching one. It takes 20 to 24 bytes of memory
+an object. A dataset that shares objects with a dataset before it in the list is left out of the index, and
+callers search it by itself.
 """
 
 from collections.abc import Sequence
@@ -15,12 +17,14 @@ from shadeproxy.hints.datasets import Bits, Dataset, Groups, Hashes, Ids
 _OWNER_BITS = np.uint64(32)
 _SAMPLE = (1 << 32) - 1
 _TOGETHER = 100_000
-"""Number of objects that are gathered at once: numpy holds the interpreter while it gathers."""
+"""Number of objects whose values one numpy call puts in order. No other thread runs during such a call, so a
+longer one would hold up the event loop.
+"""
 
 
 class DatasetIndex:
-    """Index of ``datasets``, whose samples are all objects of their own. ``indexed``: those that are in it;
-    an *owner* is a position in this list.
+    """Index of ``datasets``; each of their samples is a whole object of its own. ``indexed``: the datasets
+    that are in the index. An *owner* is a position in ``indexed``.
     """
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
@@ -28,7 +32,7 @@ class DatasetIndex:
         self.indexed = list(datasets)
         hashes, owned = _sorted(self.indexed)
         while len(again := np.flatnonzero(hashes[1:] == hashes[:-1])):
-            pairs: set[int] = set()  # Each pair of owners as one number: numpy sorts these fast.
+            pairs: set[int] = set()  # Each pair of owners as one number, because numpy sorts numbers fast.
             for start in range(0, len(again), _TOGETHER):
                 some, count = again[start : start + _TOGETHER], np.uint64(len(self.indexed))
                 owners, others = owned[some] >> _OWNER_BITS, owned[some + 1] >> _OWNER_BITS
@@ -40,11 +44,13 @@ class DatasetIndex:
             self.indexed = [one for owner, one in enumerate(self.indexed) if owner not in left_out]
             hashes, owned = _sorted(self.indexed)
         self.owner_of = {id(one): owner for owner, one in enumerate(self.indexed)}
-        """The owner of each indexed dataset, by its id."""
+        """The owner of each indexed dataset, by ``id(dataset)``."""
         self._groups = Groups(hashes, owned, None)
 
     def find(self, object_hashes: Hashes) -> tuple[Ids, Ids]:
-        """Return the owner and the sample of each object; owner -1 if no indexed dataset has it."""
+        """Return the owner and the sample of each object. The owner is -1 if no indexed dataset has the
+        object.
+        """
         found = self._groups.find(object_hashes)
         owned = self._groups.first(found)
         return np.where(found < 0, -1, owned >> 32), owned & _SAMPLE
@@ -62,7 +68,9 @@ class DatasetIndex:
 
 
 def _sorted(datasets: Sequence[Dataset]) -> tuple[Hashes, Hashes]:
-    """Return the hashes of all objects, ascending, and for each the owner and the sample as one number."""
+    """Return the hashes of all objects, ascending; and for each hash the owner and the sample, packed into
+    one number.
+    """
     none = np.empty(0, np.uint64)
     hashes = np.concatenate([none, *(one.groups.hashes for one in datasets)])
     owned = np.concatenate(
@@ -72,7 +80,7 @@ def _sorted(datasets: Sequence[Dataset]) -> tuple[Hashes, Hashes]:
             for owner, one in enumerate(datasets)
         ]
     )
-    # Hashes of one dataset are in order: a stable sort merges them.
+    # The hashes of each dataset are ascending already, so a stable sort only merges the datasets.
     order = np.argsort(hashes, kind="stable")
     return _gathered(hashes, order), _gathered(owned, order)
 

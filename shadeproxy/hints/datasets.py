@@ -1,9 +1,9 @@
 """Datasets: map sample ids (0 .. n-1) to places (object, offset, length) and back, in compact columns.
 
-Laws: a Dataset never changes, so any thread may read it. A Dataset is columns and one blob of keys, and has
-no Python object for each sample (1 M whole-object samples: 26 MB and the keys' own bytes). Samples are found
-through *groups*: a group is all samples of one object hash. A group has several samples if the object is a
-shard, if it is listed twice, or if two hashes collide.
+Laws: a Dataset never changes, so any thread may read it. It consists of columns and one blob of keys, without
+a Python object for each sample: 1 M whole-object samples take 26 MB and the bytes of their keys. Samples are
+found through *groups*: a group is all samples of one object hash. A group has several samples if the object
+is a shard, if the object is listed twice, or if the hashes of two objects collide.
 """
 
 import os
@@ -45,7 +45,8 @@ class Entries:
     """The objects of a manifest, in its order and in one namespace. An object named several times in a row is
     one entry.
 
-    bucket_of: u16[m], into ``buckets``. Key i is ``blob[ends[i]:ends[i + 1]]`` in UTF-8; ends: u64[m + 1].
+    bucket_of: u16[m], the index in ``buckets`` of each entry's bucket. ends: u64[m + 1]; the key of entry i
+    is ``blob[ends[i]:ends[i + 1]]`` in UTF-8.
     """
 
     buckets: tuple[str, ...]
@@ -91,8 +92,8 @@ class Entries:
 class Groups:
     """Samples grouped by object hash.
 
-    hashes: u64[g], sorted, unique. members: u32[n], the samples in the order of their hashes. Group i is
-    ``members[starts[i]:starts[i + 1]]``. starts: i64[g + 1]; None when every group has one member.
+    hashes: u64[g], sorted, unique. members: u32[n], the samples in the order of their objects' hashes. Group
+    i is ``members[starts[i]:starts[i + 1]]``. starts: i64[g + 1]; None when every group has one member.
     """
 
     def __init__(self, hashes: Hashes, members: NDArray[Any], starts: Ids | None) -> None:
@@ -119,9 +120,10 @@ class Groups:
     def find(self, hashes: Hashes) -> Ids:
         """Return the group of each hash, -1 if there is none: i64[k].
 
-        Hashes are uniform, so their top bits give the position almost exactly: finding 1,024 of 1 M takes 40
-        us, a binary search 217. The last result is cached for the same array, because scores and next uses
-        look up the same pages. The caller must change neither array.
+        Hashes are uniform, so their top bits give the position almost exactly. Finding 1,024 hashes among 1 M
+        takes 40 us; a binary search would take 217 us. A call with the same array as the last call returns
+        the same result, because scores and next uses look up the same pages. So the caller must change
+        neither ``hashes`` nor the result.
         """
         asked = self._asked
         if asked is not None and asked[0] is hashes:
@@ -138,7 +140,9 @@ class Groups:
         return answer
 
     def find_one(self, hashed: int) -> int:
-        """Return the first sample of one hash, -1 if there is none, at a tenth of the cost of ``find``."""
+        """Return the lowest sample whose object has the hash, -1 if there is none. This costs a tenth of
+        ``find``.
+        """
         ladder = self._ladder.data
         place: int = self._directory.data[hashed >> int(self._shift)]
         while ladder[place] < hashed:
@@ -185,8 +189,8 @@ class Dataset:
 
     digest: "sha256:" and the hex SHA-256 of the canonical manifest (docs/protocol.md). entry_of: u32[n], the
     entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a whole
-    object; both None when all samples are whole objects. pages: the samples of each page; None when the
-    samples are different whole objects; a *unit* (see pages.py) is then a group.
+    object; both None when all samples are whole objects. pages: the samples of each page; None when each
+    sample is a whole object of its own. A *unit* (see pages.py) is then a group.
     """
 
     name: str
@@ -234,7 +238,7 @@ class Dataset:
         return None if found < 0 else found
 
     def samples_of(self, hashes: Hashes) -> Ids:
-        """Return the lowest sample of each object hash, -1 where unknown: i64[k]."""
+        """Return the lowest sample of the object with each hash, -1 where there is none: i64[k]."""
         groups = self.groups.find(hashes)
         return np.where(groups < 0, -1, self.groups.first(np.maximum(groups, 0)))
 
@@ -244,7 +248,9 @@ class Dataset:
         return groups if self.pages is None else self.pages.find(groups, numbers)
 
     def samples_at(self, refs: list[ObjectRef]) -> list[list[int]]:
-        """Return every sample of each object, found by hash and confirmed by key; [] where unknown."""
+        """Return every sample of each object, found by hash and confirmed by key; [] if an object has
+        none.
+        """
         groups = self.groups.find(np.array([object_hash(ref) for ref in refs], dtype=np.uint64))
         return [
             []

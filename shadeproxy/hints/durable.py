@@ -1,4 +1,5 @@
-"""Encodes datasets, jobs, scores and orders as bytes, which ``state.store`` keeps.
+"""Encodes datasets, jobs, scores, orders and positions as blobs, which ``state.store`` keeps, and decodes
+them.
 
 Laws: a blob is little-endian columns in msgpack, with a version. An inconsistent blob raises StateError and
 is never half used. A changed field needs a new VERSION: older blobs are then refused, and clients register
@@ -21,8 +22,8 @@ from shadeproxy.hints.scoreboard import Scores
 
 VERSION = 1
 NAMESPACE_VERSION = 2
-"""Version of a dataset outside the proxy's own namespace. Older releases know no namespaces and refuse this
-version. So they do not take the objects for objects of their own namespace.
+"""Version of the blob of a dataset outside the proxy's own namespace. Older releases know no namespaces. They
+refuse this version, and so do not take the dataset's objects for objects of their own namespace.
 """
 
 Stored = TypeVar("Stored")
@@ -72,9 +73,11 @@ class _StoredPosition(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ScoresOf:
-    """A score column and the digest of its dataset, or the hashes of its scored objects.
+    """A score column, with the digest of its dataset; for a growing set, with the hashes of its objects
+    instead.
 
-    ``of_run``: see ScoreColumn; None if an older release stored the scores, and then all of them count.
+    ``of_run``: see ScoreColumn; None if an older release stored the scores. Then all scores count as scores
+    of the present run.
     """
 
     digest: str | None
@@ -178,7 +181,7 @@ def dump_order(digest: str, ids: OrderIds) -> bytes:
 
 
 def load_order(blob: bytes) -> tuple[str, OrderIds]:
-    """Return the dataset's digest and the ids. Raises StateError."""
+    """Decode an order: return the digest of its dataset, and its sample ids. Raises StateError."""
     stored = _decode(blob, _StoredOrder)
     return stored.dataset, _unpack(stored.ids, "<u4", len(stored.ids) // 4)
 

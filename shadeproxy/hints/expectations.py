@@ -40,22 +40,22 @@ from shadeproxy.policy.expected import JobColumns, expect, expect_one
 
 _NEW_READS = 128
 _DOUBT = 0.5
-# With many jobs, the list of active jobs is made again after so many ticks, not for each decision.
+# With many jobs, the list of the jobs that count is renewed after this many ticks, not for each ranking.
 _SPACES_TICKS = 256.0
 _MOST_OWNERS = 2
-"""Largest number of jobs on one dataset that are asked by the index. If there are more, asking each about its
-pages costs less.
+"""Largest number of jobs on a dataset that is looked up in the index. With more jobs, asking each of them
+about its pages costs less.
 """
-_LEAST_INDEXED = LEAST_JOBS // 2  # With fewer datasets an index is dropped.
-_GONE_SHARE = 4  # An index is made again when more than one in this many of its objects is no longer wanted.
+_LEAST_INDEXED = LEAST_JOBS // 2  # An index is dropped when fewer datasets than this could be in it.
+_GONE_SHARE = 4  # An index is made again when more than 1 / n of its objects are no longer wanted.
 _WORTH_COLUMNS = 4
-"""Columns are made for this number of pages or more. Fewer pages cost less one by one."""
+"""The expectations of this many pages or more are computed as columns. Fewer pages cost less one by one."""
 
 
 class Belief(NamedTuple):
-    """The trust in a job, for display. Trust is from 0 to 1. ``gap_reads``: number of reads by all
-    clients between two reads of the job, None before its first read. ``silent_reads``: number of reads by all
-    clients since the job's last read, 0 while that number is usual.
+    """The trust in a job, for display. Trust is from 0 to 1. ``gap_reads``: mean number of reads by all
+    clients from one read of the job to the next; None before its first read. ``silent_reads``: number of
+    reads by all clients since the job's last read; 0 while such a pause is usual for the job.
     """
 
     order_trust: float
@@ -66,7 +66,9 @@ class Belief(NamedTuple):
 
 
 class Expectations:
-    """Expected next uses by all jobs. ``space``: the samples of a job by name; ``page_size``: in bytes."""
+    """Expected next uses of pages by all jobs. ``space`` returns the samples of the job that has a name.
+    ``page_size``: in bytes.
+    """
 
     def __init__(
         self,
@@ -103,10 +105,10 @@ class Expectations:
         self._shared: list[SharedColumns] = []
         self._off_loop, self._indexing = off_loop, False
         self._index = DatasetIndex([])
-        # The index for looking up pages; None if there is none that fits the present datasets.
+        # The index from which ``_owners`` was made; None if that index does not fit the present datasets.
         self._looked_up: DatasetIndex | None = None
-        # Tables of the jobs on indexed datasets, where a table has at most one job of a dataset. Then all
-        # other jobs.
+        # ``_owners``: tables of the jobs on indexed datasets; a table has at most one job of a dataset.
+        # ``_beside``: all other jobs.
         self._owners: list[HintRows] = []
         self._beside: list[tuple[Space, list[Job]]] = []
         self._is_whole = True  # True if all samples are whole objects.
@@ -116,12 +118,12 @@ class Expectations:
         self._activities.pop(job, None)
         self._reads.forget(job)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
-        # Many jobs may expire together, so look up only when pages are ranked the next time.
+        # Many jobs may expire together, so group jobs and datasets again only when pages are next ranked.
         self._looked_up, self._spaces_until = None, 0.0
 
     def raise_weights(self, raised: Mapping[str, float]) -> None:
         """Set the factors by which the weights of jobs are multiplied. A job that ``raised`` does not name
-        gets 1.
+        gets the factor 1.
         """
         for name, activity in self._activities.items():
             activity.raised = raised.get(name, 1.0)
@@ -153,15 +155,16 @@ class Expectations:
         return expect(columns, count)
 
     def _renew_spaces(self, tick: float) -> None:
-        """Group the jobs that count by the samples that they read. With many jobs this is done again only
-        every ``_SPACES_TICKS``.
+        """Group the jobs that count by dataset or growing set. With many jobs, do so only every
+        ``_SPACES_TICKS``.
         """
         if tick < self._spaces_until and len(self._jobs) >= LEAST_JOBS:
             return
         by_space: dict[int, tuple[Space, list[Job]]] = {}
         says, activities = self._each.says_anything, self._activities
         for job in self._jobs if self.active else ():
-            # Most of many jobs have not read through this proxy: skip them, so that they cost nothing.
+            # Where jobs are many, most have read nothing at this proxy. Skip these first, so that they cost
+            # little.
             activity = activities.get(job.name)
             if activity is not None and activity.reads and job.in_use and says(job.name):
                 space = self._space(job.name)
@@ -173,8 +176,9 @@ class Expectations:
             self._look_up()
 
     def _look_up(self) -> None:
-        """Use an index for looking up pages, if there are many datasets. Until the index is made, each
-        dataset is searched by itself; so is, always, a dataset that cannot be in the index.
+        """Divide jobs into those whose dataset is looked up in the index, and all others. If there are many
+        datasets and the index does not fit them, begin to make a new one off the event loop. A dataset that
+        is not in the index is searched by itself.
         """
         if len(self._spaces) < LEAST_JOBS and not self._index.datasets:
             self._beside, self._owners = self._spaces, []
@@ -186,7 +190,7 @@ class Expectations:
             self._indexing = True
             try:
                 self._off_loop(partial(DatasetIndex, wanted), self._indexed, self._not_indexed)
-            except RuntimeError:  # The pool has shut down. Each dataset is searched.
+            except RuntimeError:  # The pool has shut down. Go on without a new index.
                 self._indexing = False
         owner_of = self._index.owner_of
         apart = {id(shared.space) for shared in self._shared}
@@ -211,7 +215,9 @@ class Expectations:
         self._looked_up = None if self._is_old(wanted) else self._index
 
     def _is_old(self, wanted: Sequence[Dataset]) -> bool:
-        """Return whether the index lacks a wanted dataset, or many of its objects are wanted no more."""
+        """Return whether the index lacks a wanted dataset, or many of its objects are of datasets that are
+        wanted no more.
+        """
         known, ids = {id(space) for space in self._index.datasets}, {id(space) for space in wanted}
         gone = sum(space.count for space in self._index.datasets if id(space) not in ids)
         return not ids <= known or gone * _GONE_SHARE > sum(space.count for space in self._index.datasets)
@@ -224,7 +230,7 @@ class Expectations:
         self._indexing = False
 
     def _share(self, tick: float) -> None:
-        """Keep shared columns of the datasets that have many jobs, and of no others."""
+        """Make shared columns for datasets that have many jobs, and drop those of other datasets."""
         known, self._shared = self._shared, []
         for space, jobs in self._spaces:
             if len(jobs) >= LEAST_JOBS and can_share(space):
@@ -232,7 +238,7 @@ class Expectations:
                 self._shared.append(mine or SharedColumns(space, tick))
 
     def _shared_by(self, space: Space) -> SharedColumns | None:
-        """Return the columns that the jobs of a dataset share, once these have an answer for every page."""
+        """Return the shared columns of a dataset; None until they have an answer for every page."""
         return next((one for one in self._shared if one.ready and one.space is space), None)
 
     def _used(self, tracker: OrderTracker, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> None:
@@ -246,7 +252,7 @@ class Expectations:
                 shared.read(tracker.job, pages.rows[known].tolist(), places[known].tolist())
 
     def _columns_of(self, space: Dataset) -> SharedColumns | None:
-        """Return the columns that the jobs of a dataset share, if there are any."""
+        """Return the shared columns of a dataset, even if they are not complete; None if it has none."""
         return next((one for one in self._shared if one.space is space), None)
 
     def _ask(self, tick: float) -> None:

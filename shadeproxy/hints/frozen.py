@@ -1,8 +1,8 @@
-"""Frozen scores: the score columns from which an epoch was first drawn, so that all ranks draw the same
-epoch.
+"""Frozen scores: the score column from which the first rank drew an epoch. All ranks draw the epoch from this
+column, and so draw the same samples.
 
-Laws: all ranks that ask for an epoch get its frozen column, until two other epochs were asked for. A column
-without any score is not frozen, because scores may still come.
+Laws: all ranks that ask for an epoch get its frozen column, until columns of two other epochs have been
+frozen since. A column without any score is not frozen, because scores may still come.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _KEPT = 2
 
 
 class Frozen(NamedTuple):
-    """The frozen column of one epoch. ``mean_loss``: the value that the first caller gave."""
+    """The frozen column of one epoch. ``mean_loss``: the mean loss that came with the column, if one did."""
 
     column: Scores
     mean_loss: float | None
@@ -33,7 +33,9 @@ class FrozenScores:
         return self._jobs.get(job, {}).get(epoch)
 
     def take(self, job: str, epoch: int, column: Callable[[], Scores], mean_loss: float | None) -> Frozen:
-        """Return the frozen scores of ``epoch``. The first call freezes the result of ``column()``."""
+        """Return the frozen scores of ``epoch``. The first call freezes the result of ``column()``, if it has
+        any score.
+        """
         known = self.get(job, epoch)
         if known is not None:
             return known

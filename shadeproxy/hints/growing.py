@@ -1,7 +1,7 @@
 """Samples of a job without a dataset: objects get ids in the order in which they are scored.
 
-A job that scores more than ``max_objects`` objects must register a dataset, whose columns cost a fifth of
-this memory. Event loop only.
+A job that scores more than ``max_objects`` objects must register a dataset: its columns take a fifth of the
+memory of a growing set. Event loop only.
 """
 
 from array import array
@@ -17,7 +17,7 @@ MAX_OBJECTS = 262_144
 
 
 class GrowingSet:
-    """A mapping from object hash to id, in the order in which objects were added. It keeps hashes and no
+    """Maps object hashes to ids, which number the objects in the order in which they are added. It keeps no
     keys.
     """
 
@@ -67,7 +67,7 @@ Space = Dataset | GrowingSet
 
 
 def title_of(space: Space) -> str:
-    """Return the words by which an error text names these samples."""
+    """Return the name of a job's samples for an error text."""
     if isinstance(space, GrowingSet):
         return f"the scored objects of {space.name.removeprefix('job:')!r}"
     return f"dataset {space.name!r}"

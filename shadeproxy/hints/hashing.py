@@ -1,4 +1,6 @@
-"""The 64-bit hash of an object, from core/identity.py. Datasets and the index of resident pages share it."""
+"""The 64-bit hash of an object (core/identity.py). Datasets and the index of resident pages use the same
+hash.
+"""
 
 from shadeproxy.core.identity import object_hash
 

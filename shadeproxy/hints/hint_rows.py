@@ -1,8 +1,9 @@
-"""Hint rows: one table with what jobs say of whole objects. It has one job of each indexed dataset.
+"""Hint rows: a table of the hints of jobs whose samples are whole objects. It has at most one job of each
+indexed dataset.
 
-A job's row is computed again when the job has read a few times more, when it may have done so at its pace, or
-when it has another order. With a hundred jobs, computing all rows for each ranking would cost more than the
-ranking.
+A job's row is computed again after a few more reads of the job, after the ticks that these reads usually
+take, and when the job has another order. With a hundred jobs, computing all rows for each ranking would cost
+more than the ranking.
 
 Event loop only.
 """
@@ -21,14 +22,16 @@ from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale
 
 LEAST_WEIGHT = 1e-9
-# A row is computed again after this many reads, because a job's averages take in as many reads at a time.
+# A row is computed again after this many reads of its job, because the averages of the job's activity take in
+# as many reads at a time.
 _RENEWED_READS = 8
-_SILENCE_SHARE = 64  # The length of a silence is known to within 1 / n.
+_SILENCE_SHARE = 64  # A row tells the length of its job's silence to within 1 / n.
 
 
 class JobHints(NamedTuple):
-    """The hints of one job on whole objects. start: its place, less 1. most: the greatest weight. believed:
-    how many times a page of weight 1 is drawn in one read. factor: from scores to weights. next_at, mine: see
+    """The hints of one job on whole objects. start: the job's place in its order, less 1. most: the greatest
+    weight that a sample may have. believed: how many times the job draws a sample of weight 1 in one read, as
+    far as its scores are believed. factor: a score times ``factor`` is a weight. next_at, mine: see
     ``OrderColumns``.
     """
 
@@ -47,9 +50,9 @@ Values = list[memoryview | None]
 
 
 class HintRows:
-    """The hints of ``jobs``: for each owner a job and its dataset, or None. Owner -1 means no job. ``hints``
-    returns the hints of a job at a tick. ``trackers``: the order trackers by job. ``activities`` has an entry
-    for each job.
+    """The hints of ``jobs``, which has a job and its dataset, or None, for each owner (see ``DatasetIndex``).
+    Owner -1 means no job. ``hints`` returns the hints of a job at a tick. ``trackers``: the order trackers by
+    job. ``activities`` has an entry for each job.
     """
 
     def __init__(
@@ -74,11 +77,11 @@ class HintRows:
         self._due = [-np.inf] * count
         # Reads also make a row due, not only time: a slow or silent job may suddenly read fast.
         self._due_reads = [0] * count
-        self._orders: list[object] = [None] * count  # The column of places by which each row was computed.
+        self._orders: list[object] = [None] * count  # The column of places from which each row was computed.
 
     def columns(self, owners: Ids, samples: Ids, tick: float) -> JobColumns[Column]:
-        """Return when, or how often, each sample is expected to be read by the job of its owner. One look
-        into the table answers for many jobs. Samples are whole objects.
+        """Return when, or how often, the job of its owner is expected to read each sample. One look into the
+        table answers for many jobs. Samples are whole objects.
         """
         self._renew(tick)
         rows = self._rows.take(owners, axis=0, mode="wrap").T
@@ -107,7 +110,7 @@ class HintRows:
 
 
 def weights_of(scores: Column, factors: Column) -> Column:
-    """Return the weights of scores: nan, for unknown ones, has weight 1."""
+    """Turn scores into weights. An unknown score, nan, gives weight 1."""
     return np.where(np.isnan(scores), 1.0, np.maximum(scores * factors, LEAST_WEIGHT))
 
 
@@ -116,8 +119,8 @@ def _row(hints: JobHints) -> tuple[float, ...]:
 
 
 def _gathered(columns: Values, pages: list[tuple[int, int]], none: float) -> Column:
-    """Return the value of each page, which is named by an owner and a sample. ``none``: the value where the
-    owner has no column.
+    """Return the value of each page from its owner's column. ``pages``: owner and sample of each page.
+    ``none``: the value where the owner has no column.
     """
     if not any(column is not None for column in columns):
         return np.full(len(pages), none)

@@ -1,7 +1,7 @@
-"""Expectations of each job: when it will read pages, by its order and its scores, as far as it is believed.
+"""Expectations of each job: when it will read pages, by its order and its scores, as far as these are
+believed.
 
-The methods answer for one job, or for many jobs in one table: asking a hundred jobs one by one costs eight
-times as much.
+``of_jobs`` answers for many jobs in one table: asking a hundred jobs one by one costs eight times as much.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ _MOST_JOB_WEIGHT = 32.0
 
 
 class JobExpectations:
-    """Expectations of the jobs in use that have read something. ``activities`` has an entry for each of
-    these.
+    """Expectations of the jobs in use that have read something. ``activities`` has an entry for each of these
+    jobs.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class JobExpectations:
         return self._scale(job, tick).columns(left, draws)
 
     def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobAnswers:
-        """Return when, or how often, each of ``jobs`` is expected to read the pages. This is for shared
-        columns: they ask about a page only now and then, so an answer must allow for cursors that jump in
-        between.
+        """Return when, or how often, each of ``jobs`` is expected to read the pages. Shared columns call
+        this. They ask about a page only now and then, so an answer must allow for cursors that jump before
+        the next question.
         """
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
@@ -99,7 +99,7 @@ class JobExpectations:
         return JobAnswers([self._scale(job, tick) for job in jobs], series, starts, floors, places, draws)
 
     def hints(self, job: Job, space: Dataset, tick: float) -> JobHints:
-        """Return the hints of a job on whole objects."""
+        """Return the hints of a job whose samples are whole objects, for its row in a table."""
         tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
         start, next_at, mine, factor, values = 0.0, None, None, 0.0, None
         if tracker is not None:
@@ -114,8 +114,8 @@ class JobExpectations:
     def add_samples(
         self, parts: list[list[JobColumns[float]]], job: Job, space: Dataset, samples: list[int], tick: float
     ) -> None:
-        """Append to each part when, or how often, a job is expected to read the sample, as ``of_pages`` does
-        for pages. A sample of -1 is skipped.
+        """Append to ``parts[i]`` when, or how often, a job is expected to read ``samples[i]``, with the
+        values of ``of_pages``. A sample of -1 is skipped.
         """
         tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
         scale, mean_draws = self._scale(job, tick), 1 / (space.count * self._orders.part)
@@ -144,7 +144,9 @@ class JobExpectations:
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:
-        """Return how many times each page is drawn, on average, in one read of the job, by its scores."""
+        """Return how many times each page is drawn, on average, in one read of the job. Draws follow the
+        job's scores, as far as these are believed.
+        """
         draws = np.empty(len(pages.units))
         draws[:] = self._weights(job, space, pages)
         np.minimum(draws, space.count, out=draws)
@@ -154,7 +156,9 @@ class JobExpectations:
         return draws
 
     def _weights(self, job: str, space: Space, pages: PageUnits) -> Column | float:
-        """Return how many times more often than one sample each page is drawn, before trust in scores."""
+        """Return how many times as often as the mean sample each page is drawn, if the scores are fully
+        believed.
+        """
         scores = self.scores(job)
         if scores is not None:
             units, samples = pages.units, pages.samples
@@ -165,7 +169,9 @@ class JobExpectations:
         return 1.0
 
     def _believed(self, job: str, space: Space) -> float:
-        """Return how many times a page of weight 1 is drawn in one read of the job."""
+        """Return how many times a page of weight 1 is drawn in one read, as far as the job's scores are
+        believed.
+        """
         mean_draws = 1 / (space.count * self._orders.part)
         trust = 1.0 if self.scores(job) is None else max(self._activities[job].score_trust, LEAST_TRUST)
         return trust * mean_draws

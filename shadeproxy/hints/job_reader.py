@@ -1,5 +1,5 @@
-"""Job readers: a job with its hints and its activity, so that each read of the job finds all of these
-together.
+"""Job readers: a job together with its hints and its activity, so that noting a read of the job takes one
+look-up.
 
 Law: a job reader belongs to one registration of the job, one order and one score column. When one of these is
 replaced, the job reader is made again.
@@ -17,7 +17,7 @@ from shadeproxy.hints.shared_columns import SharedColumns
 
 
 class JobReader:
-    """The reads of one job. ``whole``: its dataset if the samples are whole objects, otherwise None."""
+    """Notes the reads of one job. ``whole``: its dataset if each sample is a whole object, otherwise None."""
 
     __slots__ = ("_activity", "_orders", "job", "scores", "tracker", "whole")
 
@@ -44,9 +44,7 @@ class JobReader:
         return self.tracker is not None or (self.scores is not None and self.scores.known > 0)
 
     def count(self, reads: int, tick: float) -> None:
-        """Note that the job has read, for its activity only. Its order and scores are not compared with these
-        reads.
-        """
+        """Count reads in the job's activity, without comparing them with its order and its scores."""
         self._activity.read(reads, tick)
 
     def note_few(
@@ -57,9 +55,9 @@ class JobReader:
         tick: float,
         shared: SharedColumns | None,
     ) -> list[bool]:
-        """Note a few reads of whole objects. -1 stands for other objects: their reads count for the job's
-        activity alone. ``shared``: the columns of the dataset's jobs. Return which reads an order or scores
-        explain.
+        """Note a few reads of whole objects, by their samples. The sample -1 stands for an object outside the
+        dataset: its read counts for the job's activity alone. ``shared``: the shared columns of the dataset,
+        if it has any. Return which reads the job's order or scores explain.
         """
         job, activity, tracker, scores = self.job, self._activity, self.tracker, self.scores
         count, again, explains = len(samples), 0, False

@@ -1,7 +1,9 @@
-"""Reads of jobs: they move the jobs' places in their orders, and raise or lower the trust in their hints.
+"""Notes reads of jobs. A read moves its job's place in the order, and raises or lowers the trust in the job's
+hints.
 
-Laws: a read that names no job counts for a job that is the only one on its dataset. Invented names cost
-nothing. Reads come in the order in which they were made; those of one job are taken together.
+Laws: a read that names no job counts for the job that has the object in its dataset, if no other job uses
+that dataset. A read that names a job that does not exist is ignored. Callers pass reads in the order in which
+they were made. Reads of one job are noted together.
 """
 
 from collections import Counter
@@ -26,8 +28,8 @@ from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.hints.shared_columns import SharedColumns, has_whole_objects
 
 _WORTH_BATCH = 6
-"""Reads that name no job are noted as columns if there are this many or more. Fewer reads cost less one by
-one.
+"""Reads that name no job, or a job whose samples are not whole objects, are noted as columns if a call has
+this many or more. Fewer reads cost less one by one.
 """
 
 _FEWER = 16
@@ -38,9 +40,11 @@ _MANY = 64
 by one.
 """
 
-_SPACES_TICKS = 64.0  # After so many ticks, the datasets of all jobs are listed again.
+_SPACES_TICKS = 64.0  # After this many ticks, the datasets of all jobs are listed again.
 _FEW = 16
-"""Number of reads that are noted one by one before the job's place moves, even in the shortest order."""
+"""Most reads that are noted before the job's place moves. More reads could pass the places near it, in a
+short order.
+"""
 
 
 UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
@@ -48,9 +52,10 @@ UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
 
 class JobReads:
     """Notes reads in ``activities``, which gets an entry for each job that reads, and in ``orders``.
-    ``space``: the samples of a job by name; ``page_size``: in bytes. ``index`` returns an index of some of
-    the jobs' datasets. ``used`` is called after announced reads, with their pages. ``shared`` returns the
-    columns that the jobs of a dataset share, if there are any: a few reads of whole objects are noted there.
+    ``space`` returns the samples of the job that has a name. ``page_size``: in bytes. ``index`` returns an
+    index of some of the jobs' datasets. ``used`` is called after announced reads, with the job's tracker and
+    the pages that were read. ``shared`` returns the shared columns of a dataset, if it has any; a few reads
+    of whole objects are noted there at once.
     """
 
     def __init__(
@@ -139,8 +144,9 @@ class JobReads:
         return explained
 
     def _are_of_jobs(self, object_hashes: Hashes, tick: float) -> list[bool]:
-        """Return which objects jobs with hints may read, for reads that name no job. With many jobs, asking
-        each of them about reads that are not its own would cost a hundred times as much.
+        """Return for each object whether a job with hints may read it. A read that names no job is passed on
+        only if so: with many jobs, asking each of them about every such read would cost a hundred times as
+        much.
         """
         known = len(self._jobs), len(self._orders.trackers), self._each.scored, self._index()
         if known != self._known or tick >= self._spaces_until:
@@ -165,7 +171,9 @@ class JobReads:
         return answer
 
     def _reader(self, name: str) -> JobReader | None:
-        """Return the reader of a job, None if the job is not registered. Its first read makes one."""
+        """Return the reader of a job; None if the job is not registered. The reader is made at the job's
+        first read.
+        """
         job, reader = self._jobs.by_name.get(name), self._readers_by_name.get(name)
         if job is None:
             return None
@@ -209,8 +217,8 @@ class JobReads:
     def _note_one(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
     ) -> bool:
-        """Note a read, and count it for its jobs, unless it repeats a read that they just made. Return
-        whether an order or scores explain it.
+        """Note a read, and count it for each job that made it, unless that job has just read the same sample.
+        Return whether an order or scores explain the read.
         """
         explained, again = False, set()
         for match in self._orders.note_read(object_hash, offset, job, now_s):
@@ -270,8 +278,8 @@ class JobReads:
                 yield one
 
     def _judge(self, match: JobMatch, found: int) -> bool:
-        """Adjust the trust in an order by reads. Return whether the order explains the reads that were found
-        in it.
+        """Adjust the trust in a job's order, if the reads are surely of that job. Return whether the order
+        explains the reads that were found in it.
         """
         activity = self._activity(match.job)
         explains = self._jobs.get(match.job).in_use and activity.order_explains
@@ -297,7 +305,7 @@ class JobReads:
         scores, space = self._each.scores(job), self._space(job)
         if isinstance(space, Dataset):
             sample = space.groups.find_one(object_hash)
-            # With a hundred jobs, most of these calls return here. Making arrays for them would take 1 ms.
+            # With a hundred jobs, most calls return here. Making arrays in all of them would take 1 ms.
             if sample < 0:
                 return False, None
             if space.pages is None:
@@ -309,13 +317,14 @@ class JobReads:
         return True, None if scores is None else float(scores.draw_weights(units)[0])
 
     def _activity(self, job: str) -> JobActivity:
-        """Return the activity of a registered job. Its first read makes one."""
+        """Return the activity of a registered job. It is made at the job's first read."""
         return self._activities.get(job) or self._activities.setdefault(job, JobActivity())
 
 
 class _SampleLookup:
-    """Finds the samples of some of many reads. ``index``: an index of some datasets. ``together``: whether
-    to search other datasets for all reads together.
+    """Finds the samples of reads, for some reads and one dataset at a time. ``index``: an index of some
+    datasets. ``together``: whether a dataset that is not in the index is searched once, for all reads
+    together.
     """
 
     def __init__(self, object_hashes: Hashes, index: DatasetIndex, *, together: bool) -> None:
@@ -347,8 +356,8 @@ def _parts(reads: list[int], most: int) -> Iterator[list[int]]:
 
 
 def _by_job(jobs: Sequence[JobContext | None]) -> Iterable[tuple[JobContext | None, list[int]]]:
-    """Return the indices of the reads of each job context. Two contexts that are equal but not the same
-    object stay apart, because comparing their contents would cost more than everything else here.
+    """Group the indices of reads by job context. Two contexts that are equal but not the same object stay
+    apart, because comparing their contents would cost more than everything else here.
     """
     by_job: dict[int, tuple[JobContext | None, list[int]]] = {}
     for at, job in enumerate(jobs):

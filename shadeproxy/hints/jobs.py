@@ -40,10 +40,10 @@ class LoaderSettings(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A job. ``dataset``: None if the job scores by key; its samples are then numbered as they come.
+    """A job. ``dataset``: None if the job scores objects by key; its samples are then a growing set.
 
-    ``begun``: ranks that have begun the present run. ``resumes``: it also draws from scores of earlier runs.
-    ``best_effort``: it has given up its need.
+    ``begun``: ranks that have begun the present run. ``resumes``: the job also draws from scores of earlier
+    runs. ``best_effort``: the job has given up its need.
     """
 
     name: str
@@ -67,7 +67,9 @@ class Job:
         return self.live and len(self.ended) < self.world_size
 
     def position(self, epoch: int | None) -> int | None:
-        """Return how many samples of ``epoch`` all ranks have finished; None if not all of them say so."""
+        """Return how many samples of ``epoch`` all ranks together have finished; None unless all of them are
+        in ``epoch``.
+        """
         if len(self.progress) < self.world_size or any(at.epoch != epoch for at in self.progress.values()):
             return None
         return sum(at.position for at in self.progress.values())
@@ -103,11 +105,11 @@ class Jobs:
         return job
 
     def put(self, job: Job, now_s: float) -> Job:
-        """Register ``job``, or update the job of that name. Every rank may do it.
+        """Register ``job``, or update the job of that name. Every rank may call this.
 
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
-        running again. A job that states no need keeps the one it has, so that an operator may set it. Raises
-        Conflict, also when there are MAX_JOBS jobs.
+        running again. A registration that states no need keeps the present need, because an operator may have
+        set that. Raises Conflict, also when there are MAX_JOBS jobs.
         """
         self.check(job)
         known = self.by_name.get(job.name)
@@ -162,7 +164,7 @@ class Jobs:
 
     def renew(self, job: Job) -> None:
         """Forget everything about an ended job but its registration. A job that has not ended is deleted
-        altogether, because its ids would now name other samples.
+        instead, because its dataset is being replaced and its ids would name other samples.
         """
         self._remove(job.name)
         if len(job.ended) >= job.world_size:
@@ -195,7 +197,7 @@ class Jobs:
         if epoch is None:
             return
         latest, heard_s = self._begun.get(job.name, (-1, 0.0))
-        # A report of an earlier epoch comes from a rank that is behind, or from a restarted job.
+        # A report of an earlier epoch comes from a rank that is behind; after a pause, from a restarted job.
         is_new = epoch > latest or (epoch < latest and now_s - heard_s >= _NEW_RUN_S)
         if is_new or epoch == latest:
             self._begun[job.name] = (epoch, now_s)
@@ -203,7 +205,9 @@ class Jobs:
             self._on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:
-        """Stop counting silent jobs. Remove those that were silent for far longer, and return them."""
+        """Stop counting silent jobs. Remove the jobs that were silent FORGET_AFTER times as long, and return
+        these.
+        """
         for job in self.by_name.values():
             job.live = now_s - job.seen_s < job.expires_s
         forgotten = [job for job in self if now_s - job.seen_s >= job.expires_s * FORGET_AFTER]
@@ -222,7 +226,7 @@ class Jobs:
 
 
 def refuse_if_any(users: list[Job]) -> None:
-    """Raise Conflict if a job uses the dataset, which must then stay as it is."""
+    """Raise Conflict if there are ``users`` of a dataset, which must then stay as it is."""
     for job in users:
         raise Conflict(
             f"dataset {job.dataset!r} is in use by job {job.name!r}",

@@ -1,11 +1,11 @@
 """Manifests: builds a Dataset from JSON lines or a listing, and writes a Dataset as JSON lines.
 
-Laws: lines, keys, samples and unpacked bytes have limits. Every error names the line. A Dataset is complete
-or not made at all. The digest is taken over a canonical form that any language can write: for each sample in
-id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8. The part in brackets is empty for a whole
-object. No key holds a NUL, so the form is unambiguous. For a namespace other than the proxy's own, ``NUL
-namespace NUL LF`` comes before the samples. CPU-bound (about 2 us a line): call on a pool, not on the event
-loop.
+Laws: lines, keys, samples and unpacked bytes have limits. An error in a line names the line. A Dataset is
+complete or not made at all. The digest is taken over a canonical form that any language can write: for each
+sample in id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8. The part in brackets is empty for a
+whole object. No key holds a NUL, so the form is unambiguous. For a namespace other than the proxy's own,
+``NUL namespace NUL LF`` comes before the samples. CPU-bound (about 2 us a line): call on a pool, not on the
+event loop.
 """
 
 import hashlib
@@ -28,7 +28,8 @@ from shadeproxy.hints.pages import PAGE_SIZE_BYTES
 
 MAX_SAMPLES = 1 << 27
 MAX_KEY_BYTES = 1024
-# With virtual-host addressing a bucket becomes part of a host name. This is as strict as the S3 listener.
+# With virtual-host addressing a bucket's name becomes part of a host name. The S3 listener accepts the same
+# names.
 _BUCKET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}")
 MAX_BUCKETS = 1024
 MAX_BLOB_BYTES = (1 << 32) - 1
@@ -50,7 +51,7 @@ class ManifestLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class ManifestBuilder:
-    """Collects the samples of one dataset. ``page_size``: in bytes, of the dataset's page index."""
+    """Collects the samples of one dataset. ``page_size``: bytes of a page in the dataset's page index."""
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ def digest_of(samples: Iterable[Sample], namespace: str = OWN) -> str:
     """Return the digest of the canonical manifest of ``samples``, which are all in ``namespace``."""
     digest = hashlib.sha256()
     if namespace:
-        # No sample has an empty bucket, so the digest cannot take this line for a sample.
+        # No sample has an empty bucket, so no sample has the same line as the namespace.
         digest.update(f"\0{namespace}\0\n".encode("utf-8", "surrogateescape"))
     lines = map(_canonical, samples)
     while batch := b"".join(islice(lines, _BATCH)):

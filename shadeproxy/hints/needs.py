@@ -1,8 +1,8 @@
-"""Needs of jobs: how fast a job asks to be, and what it gets beside the others.
+"""Needs of jobs: the speed that a job asks for, and the shares that it gets beside other jobs.
 
-Law: a job has one need at most. A need is kept with the job, and changes only by a registration that names
-another one, or gives it up (``best_effort``). Whether a need is feasible is decided from measurements, by
-``SharesJobs``; nothing here measures.
+Law: a job has one need at most. A need is kept with the job, and changes only by a registration that states
+another need, or gives the need up (``best_effort``). ``SharesJobs`` decides from measurements whether a need
+is feasible; this module measures nothing.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ _LITTLE = 1e-3
 
 
 class JobNeed(NamedTuple):
-    """A need: one of the first three fields. ``slowdown``: highest allowed ratio of the job's time to its
-    time without waits. ``deadline_s``: the Unix time at which the job has read its data set ``epochs`` times,
-    counted from epoch 0.
+    """A need; exactly one of the first three fields is set. ``slowdown``: highest allowed ratio of the job's
+    time to the time that it would take without waits. ``deadline_s``: the Unix time by which the job wants to
+    have read its dataset ``epochs`` times, counted from epoch 0.
     """
 
     slowdown: float | None = None
@@ -56,12 +56,13 @@ class JobNeed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobShare:
-    """Shares of a job. ``need``: the kind of its need, None if it has none. ``needs_per_s``: samples per
-    second that the need amounts to. ``got_per_s``: samples per second that the job lately got. ``feasible``:
-    True if the need fits beside the needs of other jobs; None: not known yet. ``would_get_per_s``: samples
-    per second that it would get beside the other jobs. ``kept``: True if it lately got what it needs; None:
-    not known yet. ``cache_share``: its share of the bytes in the cache. ``link_share``: its share of the
-    bytes that lately came from the origin. ``raised``: the factor of its weight. ``reason``: the cause, in
+    """The need of a job in samples a second, and its shares of cache and link. ``need``: the kind of its
+    need, None if it has none. ``needs_per_s``: samples per second that the need amounts to. ``got_per_s``:
+    samples per second that the job lately got. ``feasible``: True if the need fits beside the needs of other
+    jobs; None: not known yet. ``would_get_per_s``: samples per second that the job would get beside the other
+    jobs. ``kept``: True if the job lately got what it needs; None: not known yet. ``cache_share``: its share
+    of the bytes in the cache. ``link_share``: its share of the bytes that lately came from the origin.
+    ``raised``: the factor by which its need raises its weight. ``reason``: the reason for these values, in
     words.
     """
 
@@ -81,10 +82,10 @@ NO_SHARE = JobShare(None, None, None, None, None, None, None, None, 1.0, "nothin
 
 
 class SharesJobs(Protocol):
-    """Decides which needs are feasible, and shows what jobs get."""
+    """Decides which needs are feasible, and shows the share that each job gets."""
 
     def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
-        """Check that a need fits beside the admitted ones, as far as measured. Raises NotFeasible."""
+        """Raise NotFeasible if measurements show that a need does not fit beside the needs of other jobs."""
         ...
 
     def share_of(self, name: str) -> JobShare:
@@ -92,7 +93,7 @@ class SharesJobs(Protocol):
         ...
 
     def summary(self) -> dict[str, Any]:
-        """Return how link and cache are shared, for the statistics."""
+        """Return how jobs share the link to the origin and the cache, for the statistics."""
         ...
 
 
@@ -121,7 +122,9 @@ def need_of(
     has_dataset: bool,
     now_s: float,
 ) -> JobNeed | None:
-    """Return the need that these fields state; None if they state none. Raises InvalidRequest."""
+    """Return the need that the fields of a registration state; None if they state none. Raises
+    InvalidRequest.
+    """
     stated = {"slowdown": slowdown, "samples_per_s": samples_per_s, "deadline_s": deadline_s}
     names = [name for name, value in stated.items() if value is not None]
     if len(names) > 1:

@@ -1,9 +1,9 @@
 """Index of the samples in each page of an object, from which the weight and the next use of a page follow.
 
-Law: a PageIndex never changes, so any thread may read it. The index is made of columns: indexing a million
-samples takes half a second (call ``of`` on a pool), and finding 1,024 pages some 50 us. A *unit* is a page
-that a sample needs. A whole object is one unit if its samples are whole objects (their length is unknown) or
-too long for the index.
+Law: a PageIndex never changes, so any thread may read it. It consists of columns. Indexing a million samples
+takes half a second, so call ``of`` on a pool. Finding 1,024 pages takes some 50 us. A *unit* is a page that a
+sample needs. For samples that are whole objects, whose length is unknown, and for samples that are too long
+for the index, all pages of the object are one unit.
 """
 
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ _PAIRS_PER_SAMPLE = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageIndex:
-    """Units in order of (group, page number); groups are those of ``datasets.Groups``.
+    """The units, in order of group (see ``datasets.Groups``) and page number.
 
     starts: i64[u + 1], members: u32[p]: the samples of unit i are ``members[starts[i]:starts[i + 1]]``,
     ascending. first, spans: u32[n]: sample i is a member of ``spans[i]`` units from ``first[i]`` on (of none
-    if the sample is empty). beside: i64[u]: for each page, the unit of its whole object, whose samples need
-    the page too; -1 if the object has no such unit. beside is None if no object has one.
+    if the sample is empty). beside: i64[u]: for each unit that is one page, the unit of its whole object,
+    whose samples need the page too; -1 if the object has no such unit. None if no object has such a unit.
     """
 
     starts: Ids
@@ -47,8 +47,8 @@ class PageIndex:
         """Index samples by object (``group_of``: i64[n]) and place in bytes. A negative length means the
         whole object.
 
-        If samples lie in very many pages together (more than 8 for each sample), the longest samples count
-        for every page of their object. So the size of the index stays in proportion to the manifest.
+        If samples lie in more than 8 pages each on average, the longest samples count for every page of their
+        object, so that the size of the index stays in proportion to the manifest.
         """
         first_page = np.where(length > 0, offset // page_size, _ANY)
         last_page = np.where(length > 0, (offset + length - 1) // page_size, _ANY)
@@ -99,7 +99,7 @@ class PageIndex:
         known = groups >= 0
         begin, end = self._group_starts[groups * known], self._group_starts[groups * known + 1]
         keys = _key(groups * known, numbers.astype(np.int64))
-        # If there are no gaps between samples, the page number gives the place.
+        # If every page of an object is a unit, the page number gives the place of the unit.
         places = begin + numbers
         found = known & (places < end)
         found[found] = self._keys[places[found]] == keys[found]
@@ -145,7 +145,9 @@ class PageIndex:
         return counts
 
     def samples(self, unit: int) -> NDArray[np.uint32]:
-        """Return the samples of one unit, ascending, without the samples of the unit beside it."""
+        """Return the samples of one unit, ascending, without those of its whole object's unit (see
+        ``beside``).
+        """
         return self.members[self.starts[unit] : self.starts[unit + 1]]
 
 

@@ -1,8 +1,9 @@
 """The hint registry: datasets, jobs, scores and orders, for the engine and the control listener.
 
 Laws: no I/O and no clock. Methods are plain and run on the event loop, unless their docstring says otherwise.
-Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)``
-reports state that must survive a restart. The composition root then calls ``export`` and stores the bytes.
+Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)`` is
+called when an item changes that must survive a restart. The composition root then calls ``export`` for the
+item and stores the bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,9 +30,9 @@ MAX_DATASETS = 256
 
 
 class HintRegistry(StoredHints):
-    """Registry of access hints. ``page_size``: bytes of a page of the cache. ``on_run`` is called with the
-    name of a job whose run begins: its first, or another one. ``off_loop`` runs what would hold the event
-    loop.
+    """Registry of access hints. ``page_size``: bytes of a page of the cache. ``on_run`` is called with a
+    job's name when its first run or a new run begins. ``off_loop`` runs computations that would hold the
+    event loop.
     """
 
     def __init__(
@@ -77,8 +78,9 @@ class HintRegistry(StoredHints):
     def put_dataset(self, dataset: Dataset) -> bool:
         """Register a dataset. Return False, and change nothing, if the same manifest has this name already.
 
-        Ended jobs on another manifest of that name lose their scores and orders, whose ids are of that
-        manifest. Raises Conflict when a job in use is on that manifest, or when there are MAX_DATASETS.
+        If another manifest had the name, it is replaced. Ended jobs on it lose their scores and orders,
+        because their ids were of that manifest. Raises Conflict when a job in use is on it, or when there are
+        MAX_DATASETS.
         """
         if not self.check_dataset(dataset):
             return False
@@ -140,8 +142,8 @@ class HintRegistry(StoredHints):
         return False
 
     def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
-        """Begin a run; see ``Jobs.begin``. Scores of earlier runs still rank pages. Raises the errors of
-        ``Jobs.begin``.
+        """Begin a run; see ``Jobs.begin``. A new run does not draw from scores of earlier runs unless it
+        ``resumes``, but they still rank pages. Raises the errors of ``Jobs.begin``.
         """
         is_first = not self.jobs.get(name).begun
         is_new = self.jobs.begin(name, rank, resumes=resumes)
@@ -150,7 +152,7 @@ class HintRegistry(StoredHints):
             if (column := self.scoreboard.get(name)) is not None:
                 column.of_run[:] = False
                 self.dirty("scores", name)
-        if is_new or is_first:  # A job that was deleted and registered again has had runs before its first.
+        if is_new or is_first:  # Before its first run, a job may have run under an earlier registration.
             self._on_run(name)
         self.dirty("jobs", name)
 
@@ -179,7 +181,9 @@ class HintRegistry(StoredHints):
         check_rank(self.jobs.get(name), rank)
 
     def expire(self, now_s: float) -> None:
-        """Drop the hints of silent jobs from use, and forget long silent jobs. Call it now and then."""
+        """Stop using the hints of silent jobs, and forget jobs that were silent for long. Call this now and
+        then.
+        """
         self.orders.tick(now_s)
         for job in self.jobs.expire(now_s):
             self._forget(job)
@@ -203,7 +207,7 @@ class HintRegistry(StoredHints):
     def check_order(
         self, name: str, ids: list[int] | NDArray[np.integer], *, epoch: int, rank: int, offset: int = 0
     ) -> Announcement:
-        """Check one rank's announced ids. Any thread. Raises UnknownName (job), InvalidRequest."""
+        """Check one rank's announced ids, in any thread. Raises UnknownName (job), InvalidRequest."""
         job, space = self.jobs.get(name), self.space(name)
         if not isinstance(space, Dataset):
             raise InvalidRequest(
@@ -216,8 +220,9 @@ class HintRegistry(StoredHints):
 
     def set_share(self, share: OwnedShare | None) -> None:
         """Set the share of the objects whose reads this proxy answers, for all ranks of all jobs. Call it at
-        each change of the view of a cluster in which each object has one owner; a share with the number of
-        the present one changes nothing. None, as at the start: this proxy answers all reads that reach it.
+        each change of the view of a cluster in which each object has one owner; a share that has the number
+        of the present share changes nothing. None, as at the start: this proxy answers all reads that reach
+        it.
 
         Orders of jobs are built again off the event loop (``on_lost``), with the samples in the share. Each
         job keeps its place. Announcements, scores, frozen columns and positions are whole in any share.
@@ -227,13 +232,15 @@ class HintRegistry(StoredHints):
     # ------------------------------------------------------------------ scores
 
     def check_by_ids(self, name: str, ids: list[int] | Ids, scores: list[float] | Scores) -> Batch:
-        """Check scores by sample id. Any thread. Raises UnknownName (job), InvalidRequest."""
+        """Check scores by sample id, in any thread. Raises UnknownName (job), InvalidRequest."""
         space = self.space(name)
         column = check_scores(scores, len(ids), what="ids")
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
 
     def check_by_keys(self, name: str, scores: dict[str, float], namespace: str | None = None) -> Batch:
-        """Check scores by "bucket/key", each for all samples of the object. Raises like ``check_by_ids``."""
+        """Check scores by "bucket/key". A score counts for all samples of its object. Raises like
+        ``check_by_ids``.
+        """
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
         within = namespace_of(space) if namespace is None else namespace
@@ -281,12 +288,13 @@ class HintRegistry(StoredHints):
     # ------------------------------------------------------------------ questions of the engine
 
     def weights_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Weights:
-        """Return the weight of each page, f64[k]: 1 is a job's mean sample, nan if no live job scored the
+        """Return the weight of each page, f64[k]: 1 for a job's mean sample, nan if no live job scored the
         page.
 
         ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. The weight of a page is the sum
-        over its samples. Weights by jobs on one dataset are averaged by the weights of the jobs; of several
-        datasets the largest weight counts. Time for 1,024 of 1 M: see bench/results.md.
+        over its samples. If several jobs on one dataset scored it, the mean counts, weighted by the weights
+        of the jobs. If several datasets have it, the largest of their results counts. bench/results.md has
+        the time for 1,024 of 1 M pages.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():
@@ -294,8 +302,9 @@ class HintRegistry(StoredHints):
         return weights
 
     def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:
-        """Return for each object the only job whose dataset holds it; None if there is no job or several.
-        Jobs in use have precedence over ended jobs. Takes about 3 us a dataset, and 0.1 us an object.
+        """Return for each object the only job whose dataset holds it; None if there is no such job, or
+        several. Jobs in use have precedence over ended jobs. Takes about 3 us a dataset, and 0.1 us an
+        object.
         """
         jobs = self.jobs.by_name.values()
         if not (live := jobs and [job for job in jobs if job.live and job.dataset is not None]):

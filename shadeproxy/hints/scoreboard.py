@@ -1,8 +1,8 @@
 """Importance scores: for each job one f32 column over the samples of its dataset, nan where unknown.
 
-Laws: a batch is checked completely before its first score is written. Scores are finite and >= 0 (losses and
-rank weights are; eviction cannot use a negative weight). Callers get weights: scores divided by the mean of
-the job's known scores. Source: SHADE (FAST'23), section 4.
+Laws: a batch is checked completely before its first score is written. Scores are finite and >= 0, as losses
+and rank weights are, because eviction cannot use a negative weight. Callers get weights: scores divided by
+the mean of the job's known scores. Source: SHADE (FAST'23), section 4.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _CANCELLED = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Checked scores that are not applied yet: by sample ids, or by hashes of a growing set."""
+    """Checked scores that are not written yet, by sample ids or by the object hashes of a growing set."""
 
     space: Space
     scores: Scores
@@ -79,8 +79,8 @@ class ScoreColumn:
 
     def set(self, ids: Ids, scores: Scores) -> None:
         """Write checked scores. If an id occurs twice, its last score counts."""
-        # The last write to a cell stays. So write the position of each id, and read back the last one of
-        # each.
+        # Numpy keeps the last write to a cell. So write the position of each id, and read back its last
+        # position.
         last = np.empty(len(self.values), dtype=np.uint32)
         rank = np.arange(len(ids), dtype=np.uint32)
         last[ids] = rank
@@ -96,7 +96,7 @@ class ScoreColumn:
         self._total += float(new.sum()) - removed
         self._squares += float(new @ new) - removed_squares
         if self._total < removed * _CANCELLED or self._squares < removed_squares * _CANCELLED:
-            # The sum holds only rounding errors of the small scores, because a huge score was removed.
+            # A huge score was removed, so the sum holds its rounding errors instead of the small scores.
             self._recount()
         elif self._pages is not None and not self._pages.change(ids, scores, old):
             self._recount()
@@ -119,8 +119,9 @@ class ScoreColumn:
     def unit_weights(self, units: Ids) -> Weights:
         """Return the weight of each unit: f64[k], nan where all its samples are unknown, or the unit is -1.
 
-        The weight of a page is the sum over its samples, with the mean for unknown samples. A page is read
-        whenever one of its samples is drawn, so the sum says how often that is, compared with other pages.
+        The weight of a page is the sum over its samples; a sample of unknown score counts with the mean
+        weight. A page is read whenever one of its samples is drawn, so the sum says how often it is read,
+        compared with other pages.
         """
         if self._groups is None:
             return self.weights(units)
@@ -133,8 +134,8 @@ class ScoreColumn:
         total, known, count = self._pages.look(units)
         weights = total / self.mean + (count - known) if self._total > 0 else count
         # For a page with one sample, of unknown score, return nan: the policy then ranks the page like an
-        # unknown object. For a page with many samples do not: the policy would rank it as if it had one
-        # sample.
+        # unknown object. Do not for a page with many samples, because the policy would rank it as if it had
+        # one sample.
         return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
 
     def draw_weights(self, units: Ids) -> Weights:
@@ -168,8 +169,8 @@ class ScoreColumn:
         return [1.0 if isnan(score) else score * factor for score in scores]
 
     def drawn_weight(self, count: int) -> float:
-        """Return the mean weight of the samples (or units, if samples are parts of objects) that are drawn by
-        weight from ``count`` samples. 0 if the scores say nothing.
+        """Return the mean weight of samples that are drawn by weight from ``count`` samples; of units, if
+        samples are parts of objects. Return 0 if the scores say nothing.
         """
         if not self._total > 0:
             return 0.0
@@ -185,7 +186,7 @@ class ScoreColumn:
 
 
 class _PageSums:
-    """Sum and number of the known scores in each page."""
+    """The sum and the count of the known scores of each page."""
 
     def __init__(self, pages: PageIndex) -> None:
         self._pages = pages
@@ -198,7 +199,7 @@ class _PageSums:
         """Change the scores of ``ids`` (unique) from ``old`` (nan: unknown) to ``scores``. Return False if
         all sums must be computed again, because a huge score was removed.
 
-        If the sums stay, the rounding errors of the differences in f64 are small beside the mean.
+        Otherwise the rounding errors of the f64 differences are small beside the mean.
         """
         units, sample_of = self._pages.units_of(ids)
         changed = np.unique(units)

@@ -1,11 +1,11 @@
 """Shared columns: next uses of the pages of one dataset over all of its jobs, where jobs are many.
 
-Asking each of a hundred jobs about each page costs fifty times as much as asking one job. Each page therefore
-keeps the jobs that use it next, and its place in the order of each of these jobs. A place stays true while
-the job reads on: the time until it comes follows from the job's own place and pace, which are renewed for all
-pages at once. Laws: a page that a job has read waits for the job's next use of it at once. All jobs are asked
-about a page again before the last use that they told is over, and when the rotation over all pages reaches
-it. Memory is 58 bytes a page. Event loop only.
+Asking each of a hundred jobs about each page costs fifty times as much as asking one job. The columns
+therefore keep, for each page, the jobs that use it next, and its place in the order of each of these jobs. A
+place stays right while the job reads on. The ticks until the job reaches a place follow from the job's
+present place and pace, which are renewed for all pages at once. Laws: when a job reads a page, its next use
+of that page is noted at once. All jobs are asked about a page again before the last of its noted uses is
+over, and when the rotation over all pages reaches the page. Memory is 58 bytes a page. Event loop only.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,25 +23,31 @@ from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale, JobTable, expect_table
 
 LEAST_JOBS = 8
-"""Jobs on a dataset for which columns are shared: fewer are asked each time, and exactly."""
+"""Least number of jobs for which a dataset has shared columns. Fewer jobs are asked at each ranking, and
+answer exactly.
+"""
 
 LEAST_PAGES = 10_000
-"""Pages of a dataset for which columns are shared: with few pages, answers are out of date soon (ADR 27)."""
+"""Least number of pages for which a dataset has shared columns. With few pages, answers are soon out of date
+(ADR 27).
+"""
 
 MOST_ASKED = 1 << 14
-"""Number of pages times jobs that are asked about in one turn of the loop, which takes 1 to 3 ms."""
+"""Greatest number of pages times jobs in one question. Answering such a question holds the event loop for 1
+to 3 ms.
+"""
 
 USES = 8
-"""Number of next uses that a page keeps, each by another job."""
+"""Number of next uses that are kept for a page, each by another job."""
 
-# After this many uses have passed, the jobs are asked again: the later uses may come in another order.
+# After this many uses of a page, the jobs are asked about it again: its later uses may not come as expected.
 _SURE_USES = 5
 
-# Ticks from one question to the next.
+# Bounds of the ticks from one question to the next; see ``due``.
 _JOB_TICKS, _LEAST_TICKS, _MOST_TICKS, _TICKS_SHARE = 16, 512, 2048, 16
-_FIRST_TICKS = 1  # The same, until every page has an answer.
-_TURN_SHARE = 8  # Within this share of an epoch of all jobs, each page has its turn.
-_FAST_TURN_SHARE = 32  # The same, after a job or an order came or went.
+_FIRST_TICKS = 1  # Ticks from one question to the next, until every page has an answer.
+_TURN_SHARE = 8  # Each page has its turn within 1 / n of an epoch of all jobs.
+_FAST_TURN_SHARE = 32  # As ``_TURN_SHARE``, after a job or an order came or went.
 _NEXT = 1.0  # Ticks until the read of a page that should have been read by now.
 _NO_JOB = 0  # The number that stands for no job.
 _MOST_NUMBERS = 1 << 16
@@ -65,7 +71,7 @@ class PageUnits(NamedTuple):
 
     @classmethod
     def of(cls, space: Space, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Self:
-        """Find pages in a space."""
+        """Match pages with the units of a space."""
         units = space.units_of(object_hashes, numbers)
         outside, samples = np.flatnonzero(units < 0), None
         if has_whole_objects(space) and space.count:
@@ -79,11 +85,11 @@ class PageUnits(NamedTuple):
 
 
 class JobAnswers(NamedTuple):
-    """The answers of j jobs about n pages. scales: of each job. series: the number of each job's order; an
-    order keeps its number as long as its places keep their meaning. starts: the place that each job reads
-    next; floors: the place below which all places are over: f64[j, 1]. places: the place of each page's next
-    announced read, or NEVER: i64[j, n]. draws: how many times each page is drawn, on average, in one read of
-    the job: f64[j, n].
+    """The answers of j jobs about n pages. scales: the scale of each job. series: the number of each job's
+    order; an order keeps its number as long as its places keep their meaning. starts: the place that each job
+    reads next; floors: the place below which each job has finished all places: f64[j, 1]. places: the place
+    of each page's next announced read, or NEVER: i64[j, n]. draws: how many times each page is drawn, on
+    average, in one read of the job: f64[j, n].
     """
 
     scales: list[JobScale]
@@ -107,10 +113,10 @@ class SharedColumns:
         self.space = space
         self.ready = False
         self._count = space.count if space.pages is None else len(space.pages)
-        # The uses of each page, by the number of a job, and its place.
+        # The next uses of each page: the number of a job, and the page's place in the order of that job.
         self._users = np.zeros((self._count, USES), np.uint16)
         self._places: Places = np.zeros((self._count, USES), np.int32)
-        # Number of uses that may pass until the jobs are asked again.
+        # Number of uses of each page that may pass until the jobs are asked about it again.
         self._known = np.zeros(self._count, np.uint8)
         self._rate: Column = np.zeros(self._count)
         self._flat_users, self._flat_places = self._users.reshape(-1).data, self._places.reshape(-1).data
@@ -120,17 +126,18 @@ class SharedColumns:
         ] = {}  # The jobs and their numbers, by id and series.
         self._numbers: dict[int, int] = {}  # The number of each job, by id.
         self._next_number = _NO_JOB + 1
-        # By number of a job: the place that it reads next, how far behind that the places begin that are
-        # over, the ticks from one place to the next, and ticks that come on top.
+        # By number of a job: ``_start``, the place that it reads next, less 1; ``_over``, the least distance
+        # from ``_start`` at which a place is not over; ``_step``, ticks from one place to the next;
+        # ``_wait``, ticks that are added.
         self._start, self._over, self._step, self._wait = (
             np.zeros(1),
             np.zeros(1),
             np.zeros(1),
             np.full(1, np.inf),
         )
-        self._short: list[int] = []  # Pages of which too few uses are known.
-        self._is_short = bytearray(self._count)  # 1 for each page in this list.
-        self._at, self._fast = 0, 0  # Number of pages whose turn comes soon.
+        self._short: list[int] = []  # Pages about which the jobs must be asked soon.
+        self._is_short = bytearray(self._count)  # 1 for each page that is in ``_short``.
+        self._at, self._fast = 0, 0  # The page whose turn is next; number of pages with a faster turn.
         self._is_hurried = False  # True if ``_fast`` was set in this rotation.
         self._tick = self._due_tick = tick
 
@@ -160,8 +167,8 @@ class SharedColumns:
         return JobColumns(max(soonest - (tick - self._tick), _NEXT), self._rate.item(row), 0.0, 1.0)
 
     def read(self, job: Job, rows: list[int], places: list[int]) -> None:
-        """Note that ``job`` has read pages. ``places``: where the same order has the next read of each, or
-        NEVER.
+        """Note that ``job`` has read pages. ``places``: the place of each page's next read in the job's
+        order, or NEVER.
         """
         number = self._numbers.get(id(job), _NO_JOB)
         if number == _NO_JOB:
@@ -177,7 +184,8 @@ class SharedColumns:
                 else:
                     users[at], self._flat_places[at] = number, place
             else:
-                # The job has read this page before pages that were expected to be read sooner.
+                # This use was not among the kept ones, so it came before uses that were expected sooner: ask
+                # again.
                 left = min(left, 0)
             if 0 <= left < _ALL_KNOWN - 1:
                 known[row] = left
@@ -238,7 +246,7 @@ class SharedColumns:
         """
         if self._next_number + len(jobs) > _MOST_NUMBERS:
             self._users[:], self._jobs, self._next_number = _NO_JOB, {}, _NO_JOB + 1
-            # Begin a rotation at once: until it ends, most pages have no uses.
+            # All numbers are used up: forget all uses, and begin a rotation at once to ask for them again.
             self._at, self.ready, self._is_hurried, self._due_tick = 0, False, False, tick + _FIRST_TICKS
         before, self._jobs = self._jobs, {}
         for job, series in zip(jobs, answers.series, strict=True):
@@ -247,7 +255,7 @@ class SharedColumns:
                 self._next_number += 1
             self._jobs[key] = before.get(key, (job, self._next_number - 1))
         if self._jobs.keys() != before.keys() and not self._is_hurried:
-            # Do it a second time, because trust in a new job changes fast.
+            # Give each page two fast turns, because trust in a new job changes fast.
             self._fast, self._is_hurried = 2 * self._count, True
         numbers = np.array([number for _, number in self._jobs.values()], np.uint16)
         self._numbers = {id(job): number for job, number in self._jobs.values()}
@@ -275,8 +283,8 @@ def has_whole_objects(space: Space) -> TypeGuard[Dataset]:
 
 
 def can_share(space: Space) -> TypeGuard[Dataset]:
-    """Return whether the space is a dataset with enough pages, and each of its units is one page. It is not
-    if samples of unknown length lie beside others.
+    """Return whether the space is a dataset that has enough pages, and each of its units is one page. A unit
+    is more than a page if samples of unknown length lie beside samples of known length.
     """
     if not isinstance(space, Dataset):
         return False

@@ -1,4 +1,4 @@
-"""The durable state of the hint registry: exports and restores one item of it, as bytes.
+"""The durable state of the hint registry: exports an item, such as one job, as bytes, and restores it.
 
 Laws: a damaged or foreign blob raises StateError and changes nothing. Items are restored in the order of
 KINDS, because scores and orders need their jobs, and jobs their datasets.
@@ -94,7 +94,8 @@ class StoredHints:
         return durable.dump_order(space.digest, ids)
 
     def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
-        """Restore the bytes from ``export``, kinds in the order of KINDS. Raises StateError.
+        """Restore an item from the bytes of ``export``. Call it for one kind after the other, in the order of
+        KINDS. Raises StateError.
 
         An error changes nothing. A restored job counts as alive, because perhaps only the proxy was away, and
         not the job.

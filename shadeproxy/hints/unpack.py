@@ -1,9 +1,9 @@
 """Reads a manifest body as it arrives: unpacks gzip, splits lines, and passes them to the builder.
 
 Laws: gzip is recognised by its magic number (JSON lines never start with it), whatever the header fields say.
-Bytes and lines are counted while they are unpacked, a piece at a time. A body that takes far more work or
-memory than its own length is refused, so a small body cannot become a big one. The work is CPU-bound: call it
-on a pool. It stops soon after its cancellation (core/workpool.py).
+Bytes and lines are counted while they are unpacked, a piece at a time. A body that unpacks to far more bytes
+or lines than its own length is refused, so that a short request cannot cost much work or memory. The work is
+CPU-bound: call it on a pool. It stops soon after it is cancelled (core/workpool.py).
 """
 
 import zlib
@@ -16,7 +16,7 @@ from shadeproxy.hints.manifest import ManifestBuilder
 MAX_BYTES = 1 << 34
 MAX_LINE_BYTES = 16 * 1024
 MAX_EMPTY_LINES = 1 << 16
-# Gzip -9 packs manifests with one long prefix to 1/44, 2.4 bytes a line.
+# ``gzip -9`` packs a manifest whose keys have one long prefix to 1/44 of its length: 2.4 bytes a line.
 MAX_RATIO = 64
 FREE_BYTES = 1 << 20
 """Unpacked bytes that any body may have, whatever its packed length."""

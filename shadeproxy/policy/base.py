@@ -19,8 +19,8 @@ _SHORT = 4096
 
 
 def constant(value: float) -> Callable[[int], Column]:
-    """Return a function that returns a column with ``value`` in each of its ``count`` rows. Such a column
-    may not be written. A short one costs a tenth of ``np.full``.
+    """Return a function that returns a column with ``value`` in each of its ``count`` rows. Such a column may
+    not be written. A column of up to 4,096 rows costs a tenth of ``np.full``.
     """
     short = np.full(_SHORT, value)
     short.flags.writeable = False
@@ -30,12 +30,13 @@ def constant(value: float) -> Callable[[int], Column]:
 class PageColumns(NamedTuple):
     """Features of n pages, one f64 array of shape (n,) each; times are ticks (demand reads of the proxy).
 
-    - next_use: ticks until the earliest announced use by any job; inf where no use is announced. The ticks to
-      a job's use are divided by the job's weight (1 to 32) and trust, so one tick may become 1/32.
+    - next_use: ticks until the earliest announced use by any job; inf where no use is announced. The ticks
+      until a job's use are divided by the job's weight (1 to 32) and by the trust in its order, so one tick
+      may become 1/32.
     - rate: expected reads per tick that no job announced; greater than 0. Sources: reads of pages with a
       similar history, and the scores of jobs that announce no order.
-    - weight: importance of the page, 1 for the mean sample of the dataset; for a page of several samples
-      the sum of theirs; nan where unknown.
+    - weight: importance of the page, 1 for the mean sample of the dataset; for a page of several samples the
+      sum of theirs; nan where unknown.
     - last_use: tick of the last demand read (for a candidate: now). admitted: tick of admission.
     - uses: demand reads since admission, the first included. size_bytes: body length.
     - draw: uniform random in [0, 1), one per page and call.
@@ -62,8 +63,8 @@ class Policy:
 
     ``admits_always``: a candidate displaces its victim whatever the candidate's own key is (LRU, FIFO, LFU,
     random). ``margin``: share by which a victim's key must exceed the candidate's. ``looks_ahead``: ``key``
-    depends on ``next_use``. ``learns``: on ``rate``. ``weighs``: on ``weight``. A caller need not compute a
-    column on which the policy does not depend.
+    depends on ``next_use``. ``learns``: ``key`` depends on ``rate``. ``weighs``: ``key`` depends on
+    ``weight``. A caller need not compute a column on which the policy does not depend.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The textbook policies, for comparison and for users who name them in the configuration.
 
-All but ``static`` displace their victim for any new page. ``static`` keeps the pages that came first.
+All of them but ``static`` evict their victim for any new page. ``static`` keeps the pages that came first.
 """
 
 import numpy as np

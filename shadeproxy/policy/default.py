@@ -1,9 +1,9 @@
-"""The default policy: evict the page whose next read is furthest, in one unit for all pages (docs/adr/0027).
+"""The default policy: evict the page whose next read is expected last (docs/adr/0027).
 
-The unit is ticks (demand reads of the proxy). Where a job announced its use of a page, the time of that read
-is known. Otherwise the rate of reads is estimated, from the scores by which a job draws samples, or from
-reads of pages with a similar history. All pages are thus compared by one number, whether their readers
-announce an order, only report scores, or say nothing.
+The time to the next read is in ticks (demand reads of the proxy) for all pages. Where a job announced its use
+of a page, the time of that read is known. Otherwise the rate of reads is estimated, from the scores by which
+a job draws samples, or from reads of pages with a similar history. All pages are thus compared by one number,
+whether their readers announce an order, only report scores, or say nothing.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 
 Objective = Literal["bytes", "requests"]
 
-_MARGIN = 0.01  # Without it, rounding errors let equal pages displace each other: 4 points on uniform epochs.
+_MARGIN = 0.01  # Rounding errors let equal pages evict each other: 4 points of hit ratio in uniform epochs.
 
 
 def next_use_key(columns: PageColumns, *, objective: Objective) -> Column:

@@ -3,8 +3,8 @@
 Pure functions. Evidence is a table of events (reads) and exposure (ticks waited) by state and age bin. A
 hazard is events over exposure; where evidence is thin, the hazard of a coarser class is mixed in. Pages are
 ranked by a table with the Gittins index of each state and age: the probability of a read within some waiting
-time, over the ticks that the page holds its place meanwhile, for the best waiting time (docs/adr/0027). From
-an admission candidate's probability the price of its store is subtracted first (docs/adr/0041).
+time, over the ticks that the page holds its place meanwhile, for the best waiting time (docs/adr/0027). For
+an admission candidate, the price of storing it is first subtracted from the probability (docs/adr/0041).
 """
 
 from dataclasses import dataclass, fields
@@ -32,18 +32,19 @@ Index = NDArray[np.intp]
 _MEMORY = 100.0  # Events that a cell remembers. Old evidence fades as new evidence comes, not with time.
 _PRIOR = 5.0  # Number of events at which a cell counts as much as its coarser class.
 _WIDTHS: Column = np.diff(EDGES)
-# Least ticks of exposure for each read: so a hazard reads at most 98 % of pages within a bin.
+# Least ticks of exposure for each read. So a hazard predicts reads of at most 98 % of pages within a bin.
 _LEAST_WAIT = _WIDTHS / 4
 _SURPRISE_EVENTS = 64.0
 _LEAST_EXPECTED = 8.0
 _SURPRISED = 0.5
-# Lower limits of the factor, by gap group, because a mere pause looks like the end of all reads. Pages that
-# were read once have a higher limit: the first pages of a new data set, which no read repeats before its
-# second epoch, look like those of a scan (docs/adr/0027).
+# Lower limits of the factor of ``_surprise``, by gap group: without them, a mere pause would count as the end
+# of all reads. Pages that were read once have a higher limit: the first pages of a new data set, which no
+# read repeats before its second epoch, look like those of a scan (docs/adr/0027).
 _FLOORS: Column = np.where(np.arange(GAP_GROUPS) == 0, 0.25, 0.15)
 _EARLY_STORE, _STORE = 0.05, 0.25
-"""Prices of a store, in hits: of a page that was read once or twice, and of any other page. With 0.25 for
-all, the first epoch of a next data set replaces the last one too slowly.
+"""Prices of storing a page, in hits: of a page that was read once or twice, and of any other page. At 0.25
+for all pages, the pages of a new dataset would replace those of the last dataset too slowly in its first
+epoch.
 """
 
 _ALL_STATES: Index = np.arange(STATES)
@@ -73,8 +74,8 @@ class Waits(NamedTuple):
 class Evidence:
     """Evidence of P prefixes. events, exposure: f64[P * STATES, AGE_BINS], reads and ticks waited.
 
-    met: f64[P * GAP_GROUPS], reads that came. expected: reads that the table promised. Comparing the two
-    shows surprise. fresh: reads since ``met`` and ``expected`` began to count.
+    met: f64[P * GAP_GROUPS], reads that came. expected: reads that the table promised for the same time. The
+    two are compared by ``_surprise``. fresh: reads since ``met`` and ``expected`` began to count.
     """
 
     events: Table
@@ -230,8 +231,8 @@ def _pool(by_state: Table) -> Table:
 
 
 def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
-    """Return events over exposure. Few events move the result towards ``prior``, and without any it is at
-    most ``prior``.
+    """Return events over exposure. The fewer events there are, the closer the result is to ``prior``. Without
+    events it is at most ``prior``.
     """
     waited = np.maximum(exposure, 1e-9)
     weight = events / (events + _PRIOR)
@@ -250,8 +251,8 @@ def _estimate_one(events: float, exposure: float, prior: float) -> float:
 
 def gittins(hazards: Table, prices: Column) -> tuple[Table, Table]:
     """Return the Gittins index at the start of each age bin, in reads per tick: the largest value over all
-    waiting times tau of P(read within tau) / E[min(time to read, tau)]. Also return the same index with (P -
-    price) for P, at least 0: a page with that index only just repays its store.
+    waiting times tau of P(read within tau) / E[min(time to read, tau)]. Also return the same index with P -
+    price in place of P. It is 0 for a page whose reads do not repay the price of storing it.
 
     ``hazards``: f64[n, AGE_BINS], constant within a bin. ``prices``: f64[n].
     """

@@ -28,7 +28,7 @@ def inverse_weight(weight: Column) -> Column:
 
 
 def importance_key(columns: PageColumns) -> Column:
-    """Evict the least important page; a sample that was never scored counts as the mean."""
+    """Evict the page of the lowest weight; a page of unknown weight counts with the mean weight."""
     return inverse_weight(columns.weight)
 
 

@@ -1,9 +1,9 @@
 """Keeps prefetched pages until they are read, under policies that do not know coming reads.
 
-Such a policy ranks a page that was never read last, as the least recently or least often used one. Without
-this module it would evict the page before its reader comes, and the page would be fetched twice. Law: a page
-is kept only as long as its read is announced. So a withdrawn order keeps no pages. Prefetch limits how many
-pages are kept.
+To such a policy, a page that was never read is the least recently or least often used one. Without this
+module the policy would evict the page before its reader comes, and the page would be fetched twice. Law: a
+page is kept only as long as its read is announced. So a withdrawn order keeps no pages. Prefetch limits how
+many pages are kept.
 """
 
 from dataclasses import replace

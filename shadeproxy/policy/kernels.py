@@ -1,7 +1,7 @@
 """Loads the compiled kernels (_kernels.pyx), if they exist and match the sources.
 
-Law: callers ask ``COMPILED`` at each call, or when they are made, and otherwise do the same in Python. So
-tests compare both forms.
+Law: callers test ``COMPILED`` at each call, or when they are made. If it is False, they compute the same in
+Python, so that tests can compare both forms.
 """
 
 from shadeproxy.core.compiled import is_made_of

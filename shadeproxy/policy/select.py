@@ -22,7 +22,7 @@ def admission_bar(policy: Policy, newcomer: PageColumns) -> float:
 def choose_victims(
     policy: Policy, residents: PageColumns, newcomer: PageColumns, need_bytes: float
 ) -> NDArray[np.intp] | None:
-    """Return what ``choose_beaten`` returns for the candidate ``newcomer``, columns of shape (1,)."""
+    """Return the result of ``choose_beaten`` for the candidate ``newcomer``, columns of shape (1,)."""
     return choose_beaten(policy, residents, admission_bar(policy, newcomer), need_bytes)
 
 
@@ -31,9 +31,9 @@ def choose_beaten(
 ) -> NDArray[np.intp] | None:
     """Return the indices of the ``residents`` to evict, largest key first, to free ``need_bytes`` or more.
 
-    ``bar``: as of ``admission_bar``; only pages with a larger key may be evicted. Return None if these are
-    too small together: the candidate is not stored, and nothing is evicted. Among equal keys the page that is
-    first in the columns is evicted first.
+    ``bar``: see ``admission_bar``; only pages with a larger key may be evicted. Return None if these pages
+    are too small together: then the candidate is not stored, and nothing is evicted. Among equal keys the
+    page that is first in the columns is evicted first.
     """
     if need_bytes <= 0:
         return _NOBODY

@@ -1,10 +1,10 @@
-"""Shares cache and link among jobs with needs: which needs fit, and how the two knobs move. The knobs are the
-weights of jobs in eviction, and their weights at the link.
+"""Shares cache and link among jobs: decides which needs fit, and moves the weights of jobs in eviction and at
+the link.
 
-Law: pure, columns in and columns out, of shape (n,) over jobs. A rate is in samples per second. ``need`` is
-nan where a job has none. Only bytes of misses cross the link: at a rate, a job takes rate x bytes per sample
-x share of misses. A job that holds c bytes of a data set of d bytes in the cache misses 1 - c / d of its
-reads, whatever the order.
+Law: pure functions on columns of shape (n,), one element for each job. A rate is in samples per second.
+``need`` is nan where a job has no need. Only bytes of misses cross the link: of its bytes per second, a job
+takes rate x bytes per sample x share of misses. A job that holds c bytes of a data set of d bytes in the
+cache misses 1 - c / d of its reads, whatever the order.
 """
 
 from typing import NamedTuple
@@ -27,8 +27,9 @@ _ALL = 0.985  # A job that has this share of its own rate gains nothing from a l
 
 
 class Demands(NamedTuple):
-    """Demands of jobs on link and cache. ``rate``: the rate of a job that never waits. ``sample_bytes``: mean
-    length of a sample. ``data_bytes``: bytes of the whole data set.
+    """Demands of jobs on link and cache. ``rate``: the rate of a job if it never waited. ``need``: the rate
+    that the job needs. ``sample_bytes``: mean length of a sample. ``data_bytes``: bytes of the job's whole
+    dataset.
     """
 
     rate: Rates
@@ -55,7 +56,9 @@ class Shares(NamedTuple):
 
 
 def solve(demands: Demands, room: Room) -> Shares:
-    """Divide link and cache: needs first, the rest to the other jobs, so that all are slowed down alike."""
+    """Divide link and cache: first the needs are met; then the rest goes to the other jobs, which are all
+    slowed down alike.
+    """
     needed, rest = _split(demands)
     if _load(demands, needed, room) > room.link_bytes_per_s:
         return Shares(fits=False, others=0.0, rate=needed)
@@ -71,7 +74,9 @@ def least_of_others(demands: Demands, room: Room) -> float:
 
 
 def fits(demands: Demands, least: float, room: Room) -> bool:
-    """Return whether all needs are met, and the others have ``least``."""
+    """Return whether the link can meet all needs, and give each other job the share ``least`` of its own
+    rate.
+    """
     needed, rest = _split(demands)
     return _load(demands, needed + least * rest, room) <= room.link_bytes_per_s
 
@@ -95,10 +100,11 @@ def first_weight(claims: int) -> float:
 
 
 def next_weights(weights: Rates, got: Rates, demands: Demands) -> Rates:
-    """Move the weights in next use by one step: up for a job that gets less than it needs, else slowly down.
+    """Move the weights of jobs in eviction by one step: up for a job that gets less than it needs, slowly
+    down for other jobs with a need. A job without a need has weight 1.
 
-    The product of all weights is at most 8. So many claims together displace the pages of a job without a
-    need no further than one claim does.
+    The product of all weights is at most 8. So many jobs with needs together displace the pages of a job
+    without a need no further than one such job does.
     """
     has_need = ~np.isnan(demands.need)
     wanted = np.minimum(_ENOUGH * demands.need, _ALL * demands.rate)
@@ -112,8 +118,8 @@ def link_weights(demands: Demands, miss_bytes: Rates) -> Rates:
     ``miss_bytes``: measured bytes from the origin for each sample read.
 
     The weight of a job without a need is the bytes per second that it would read. The weight of a job with a
-    need is a third of their mean, because this job is not behind its need now. If all jobs have needs, the
-    weight of each is the bytes that its need takes.
+    need is 0.3 of the mean of those weights, because this job is not behind its need now. If all jobs have
+    needs, the weight of each is the bytes that its need takes.
     """
     has_need = ~np.isnan(demands.need)
     asked = demands.rate * miss_bytes

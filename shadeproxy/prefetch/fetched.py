@@ -1,8 +1,9 @@
-"""Prefetched pages that no reader has read yet: of all jobs (``FetchedPages``), and of one (``ReadyPages``).
+"""Prefetched pages that no reader has read yet: of all jobs (``FetchedPages``), and of one job
+(``ReadyPages``).
 
 Laws: a page is not prefetched twice for one use. If it was evicted before its reader came, the reader fetches
 it: two reads of the origin, never three. Announced samples may never be read, so the number of remembered
-pages is bounded, and each is forgotten after a while. The unread pages of one job count from the start of
+pages is bounded, and a reader is awaited for 30 s only. The unread pages of one job count from the start of
 their fetch until they are read, or their fetch fails, or their sample is no longer upcoming. So neither a
 repeated sample nor one that the job leaves out counts for ever.
 """
@@ -22,7 +23,7 @@ _MOST_WAIT_S = 30.0
 @dataclass(slots=True)
 class FetchedPage:
     """A page that was fetched or is being fetched, and that no reader has asked for yet. ``job``: the job
-    that it is for; "" for a guess. ``landed``: its fetch is over.
+    that it is for; "" for a guess. ``landed``: True once its fetch is over.
     """
 
     asked_s: float

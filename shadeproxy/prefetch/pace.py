@@ -1,4 +1,4 @@
-"""The pace of prefetching for a job: how far it looks ahead of the job's reads, and how many pages it has in
+"""The pace of prefetching for a job: how far to look ahead of the job's reads, and how many pages to have in
 flight.
 
 Pure state; times are arguments. Two numbers are derived. The *depth* is the number of pages in flight that
@@ -13,7 +13,7 @@ import math
 
 SPARE = 1.5
 PAUSE_S = 0.02  # Shortest pause between two rounds of decisions.
-_REST, _LONGEST_PAUSE_S = 16, 0.2  # A round takes 1 / n of the time of the pause after it.
+_REST, _LONGEST_PAUSE_S = 16, 0.2  # A pause is n times as long as the round before it, up to 0.2 s.
 FEWEST = 4
 _FIRST_DEPTH = 16
 _FIRST_REACH = 16.0
@@ -27,7 +27,8 @@ LEAD = 2.0  # A page is early if its read is further away than this multiple of 
 EARLY_PRICE = 8.0
 MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _MOST_LOST, _FEW_LOST = 0.1, 0.02
-# Losses come in bursts: by a mean over fewer pages, prefetching would stop for a loss of three in a hundred.
+# Pages are lost in bursts. By a mean over fewer pages, prefetching would stop when three in a hundred are
+# lost.
 _LOST_LEARNING = 1 / 128
 _LOST_HALF_LIFE_S = 20.0
 _LEAST_SHARE = 0.25
@@ -35,8 +36,8 @@ _MORE_SHARE = 1.25
 _SHARE_HALF_LIFE_S = 60.0
 _LEARNING = 1 / 32
 _FIRST_LATENCY_S = 0.1
-# The first guess is small. If it were too big for a small cache, it would allow no fetch, and only fetches
-# correct it.
+# First guess of the length of a page. It is small: a guess too big for a small cache would allow no fetch,
+# and only fetches correct the guess.
 _FIRST_SIZE_BYTES = 64 * 1024
 
 
@@ -49,7 +50,7 @@ def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
 
 def pause_after(spent_s: float) -> float:
     """Return the pause after a round of decisions that took ``spent_s``. With a hundred jobs a round takes 8
-    ms: with the shortest pause, rounds would take a quarter of a core.
+    ms. If the shortest pause followed, rounds would take a quarter of a core.
     """
     return min(max(PAUSE_S, _REST * spent_s), _LONGEST_PAUSE_S)
 
@@ -88,7 +89,7 @@ class FetchPace:
         self._reach = _FIRST_REACH
         self._boost = 1.0
         self._boosted_s = -math.inf
-        self._lost = 0.0  # Share of the latest prefetched pages.
+        self._lost = 0.0  # Share of the latest prefetched pages that were lost.
         self.pays = True
         """False if many prefetched pages were lost before their readers came; true again when few were."""
 
@@ -142,7 +143,9 @@ class FetchPace:
             self._boost = min(2 * self._boost, _MOST_BOOST)
 
     def is_early(self, place: int, latency_s: float) -> bool:
-        """Return whether the page of the coming sample at ``place`` need not be fetched yet to be in time."""
+        """Return whether the page of the coming sample at ``place`` would be in time even if it were fetched
+        later.
+        """
         if math.isnan(self.rate_per_s):
             return False
         return place > LEAD * max(SPARE * self.rate_per_s * latency_s, FEWEST)
@@ -155,12 +158,12 @@ class FetchPace:
         return self._rate_per_s if math.isnan(self._rate_per_s) else max(self._rate_per_s, self._fast_per_s)
 
     def depth(self, latency_s: float) -> int:
-        """Return the number of pages to have in flight."""
+        """Return how many pages should be in flight for the job."""
         if math.isnan(self.rate_per_s):
             return _FIRST_DEPTH
         return math.ceil(self._boost * depth(self.rate_per_s, self.miss_ratio, latency_s))
 
     def window(self, latency_s: float) -> int:
-        """Return the number of samples to look ahead."""
+        """Return how many samples of the order to look ahead of the job's reads."""
         rate = 0.0 if math.isnan(self.rate_per_s) else self.rate_per_s
         return math.ceil(self._reach + self._boost * max(SPARE * rate * latency_s, FEWEST))

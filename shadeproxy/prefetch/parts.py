@@ -129,7 +129,7 @@ class Parts:
                 self._restart(known, stream, span, step)
                 return
         # This is a new reader, or a second read at some stride from the first. A third read at that stride
-        # will confirm it.
+        # will confirm the stream.
         step = span.start - known.streams[-1].last.start if known.streams else 0
         known.streams.append(Stream(span, step))
         del known.streams[:-_MOST_STREAMS]

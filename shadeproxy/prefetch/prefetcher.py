@@ -6,9 +6,9 @@ an order has changed, when a reader has read on, and when a fetch has ended. Nei
 Laws: pages of streams go first, because their readers are reading now; then pages of announced samples, those
 with the earliest use first; then the rest of big objects. A page is only fetched if it would win a place, and
 once for one use. Unread pages take at most a quarter of the tiers, because readers that announce nothing need
-places too. A job whose prefetched pages are lost before its reads gets no more of them. Prefetching uses only
-memory and connections that demand leaves. Fetches for a withdrawn order are cancelled. After several failures
-in a row prefetching pauses. A defect of the prefetcher ends only its present round, never a read.
+places too. A job that loses many prefetched pages unread gets none for a while. Prefetching uses only memory
+and connections that demand leaves. Fetches for a withdrawn order are cancelled. After several failures in a
+row prefetching pauses. A defect of the prefetcher ends only its present round, never a read.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ _FIRST_PAUSE_S, _MOST_PAUSE_S, _FAULT_PAUSE_S = 0.1, 5.0, 5.0
 
 
 class Limits(NamedTuple):
-    """Limits of prefetching. ``ahead_bytes``: bytes of unread pages for one job. ``fetches``: returns
-    with how many reads of the origin under way, for any purpose, no fetch is started. ``flying_bytes``: bytes
-    of fetches under way. ``whole_bytes``: the rest of larger objects is not fetched after a part was read.
-    ``may_wait``: returns whether one more fetch for a job may wait for the origin's link.
+    """Limits of prefetching. ``ahead_bytes``: most bytes of unread pages of one job. ``fetches``: returns the
+    number of reads of the origin, for any purpose, at which no more fetch is started. ``flying_bytes``: most
+    bytes of fetches under way. ``whole_bytes``: of an object larger than this, the rest is not fetched after
+    a part was read. ``may_wait``: returns whether one more fetch for a job may wait for the origin's link.
     """
 
     ahead_bytes: int
@@ -150,8 +150,8 @@ class Prefetcher:
             self._was_wanted(key, lost=True)
 
     def _was_wanted(self, key: PageKey, *, lost: bool) -> None:
-        """Record that a page is wanted. ``lost``: not resident. Then it was lost if its fetch is over, and
-        its fetch is late if not.
+        """Record that a reader wants a page. ``lost``: the page is not resident. Then it was lost if its
+        fetch is over; if not, its fetch is late.
         """
         if (page := self._forget(key)) is None or (walk := self._walks.get(page.job)) is None:
             return
@@ -161,7 +161,7 @@ class Prefetcher:
             self._woken.set()
 
     def _forget(self, key: PageKey) -> FetchedPage | None:
-        """Forget that a page was fetched, and return it."""
+        """Forget the fetch of a page, and return its record; None if there is none."""
         for walk in self._walks.values():
             walk.ready.drop(key)
         return self._fetched.take(key)
@@ -206,7 +206,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ decisions
 
     def _plan(self) -> None:
-        """Compute which pages the orders want, soonest last, and how many fetches should be in flight."""
+        """Compute which pages the orders want, the soonest last, and how many fetches should be in flight."""
         now_s = self._clock.monotonic_s()
         outlooks = self._upcoming.outlooks()
         self._withdraw({outlook.job for outlook in outlooks})
@@ -237,7 +237,7 @@ class Prefetcher:
         return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
-        """Return the pages that are still missing and would win a place."""
+        """Return those of the wanted pages that are still missing and would win a place."""
         lacking: list[Wanted] = []
         now_s = self._clock.monotonic_s()
         for one in wanted:

@@ -1,9 +1,9 @@
 """Resident samples of one dataset: where they were found, so that they need not be searched again.
 
 A walk lists the same samples again and again, and most of them are cached. To find one by its name costs 4
-us. To see that its slot is unchanged costs a hundredth of that, together with others. All walks on a dataset
-share what is known. Law: a sample counts as resident only while the stamp of its slot is unchanged. Event
-loop only.
+us. To see that the slots of many are unchanged costs a hundredth of that for each. All walks on a dataset
+share one ``ResidentSamples``. Law: a sample counts as resident only while the stamp of its slot is unchanged.
+Event loop only.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,9 @@ class ResidentSamples:
         return known
 
     def find(self, ids: NDArray[np.uint32], samples: Sequence[Sample], port: PrefetchPort) -> Bits:
-        """Search ``samples``, which are those of ``ids``, and return which are resident."""
+        """Search ``samples``, which are those of ``ids``, and return which are resident whole objects of one
+        page.
+        """
         self._make_room(ids)
         whole = [at for at, sample in enumerate(samples) if sample.length is None]
         slots = np.full(len(samples), -1, dtype=np.int32)

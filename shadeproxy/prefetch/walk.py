@@ -25,7 +25,7 @@ _MOST_NEW = 512
 """Most samples that all walks search for by name in one round: about 2 ms."""
 
 _LEAST_NEW = 16
-"""Samples that each of many walks may search for."""
+"""Samples that a walk may search for by name in one round, however many walks there are."""
 
 _MOST_PAGES = 1024
 """Most pages looked up in one look: about 1 ms. Also the most pages prefetched for one sample."""
@@ -57,8 +57,8 @@ class Walk:
     def __init__(self, job: str, latency: Latency, now_s: float) -> None:
         self.job = job
         self.latency = copy(latency)
-        """Mean over this job's fetches; it starts with that of all fetches. Where the origin's link is
-        shared, jobs wait for different times.
+        """Mean latency of this job's fetches. It starts with the mean over all fetches. Each job has its own,
+        because jobs that share the origin's link wait for different times.
         """
         self.pace = FetchPace(now_s)
         self.complete = True
@@ -146,8 +146,8 @@ class Walk:
             self._state[wanted.sample] = _THERE
 
     def forget(self, sample: int) -> None:
-        """Forget what is known of a sample, so that the next look finds all of its pages. The size of its
-        object is known only now.
+        """Forget which pages of a sample are missing, so that the next look finds all of its pages. Call this
+        when the size of the sample's object has become known.
         """
         self._needs.pop(sample, None)
         self._state[sample] = _UNKNOWN
@@ -185,7 +185,9 @@ class Walk:
         ids: NDArray[np.uint32],
         most: int,
     ) -> None:
-        """Find out which of these coming samples have missing pages. Search for ``most`` of them by name."""
+        """Find out which of these coming samples have missing pages. Search for at most ``most`` of them by
+        name.
+        """
         still = self._residents.are_still(ids, port)
         self._state[ids[still]] = _THERE
         places = np.flatnonzero(~still)
@@ -207,8 +209,8 @@ class Walk:
         ids: list[int],
         room: int,
     ) -> tuple[int, int]:
-        """Search for pages, until ``room`` pages are missing. Return how many samples lack pages, of how
-        many.
+        """Search for pages of the samples, until ``room`` missing pages are found. Return how many samples
+        lack pages, and how many were searched.
         """
         column = np.array(ids, dtype=np.uint32)
         samples = upcoming.samples(self.job, column)

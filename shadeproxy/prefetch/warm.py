@@ -2,9 +2,9 @@
 
 The prefix is listed twice at the same time: once to count its objects, once to read them. So the total is
 known early, and no listing is held in memory. Laws: a page is only read if there is room for it, or if it
-outranks a resident page. A warm uses only memory and connections that demand leaves, and few of them while
-others read. It does not read a page that is resident or on its way. However a warm ends, none of its fetches
-is left under way.
+outranks a resident page. A warm uses only memory and connections that demand leaves, and few connections
+while others read. It does not read a page that is resident or on its way. However a warm ends, none of its
+fetches is left under way.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ class _Page(NamedTuple):
 
 
 class Warm:
-    """Warms one prefix. Call ``run`` once; cancelling it is a normal end. ``fetches``: no fetch is started
-    while so many reads of the origin are under way, for any purpose.
+    """Warms one prefix. Call ``run`` once; cancelling it is a normal end. ``fetches`` returns the number of
+    reads of the origin, for any purpose, at which no more fetch is started.
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class Warm:
         progress.resident += bool(entry.size) and not missing
 
     async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
-        """Look up the pages of an object, some at a time. Yield how many pages were looked up, and which of
-        them must be read.
+        """Look up the pages of an object, some at a time. Each time, yield how many pages were looked up, and
+        which of them must be read.
         """
         pages = pages_of(Span(0, entry.size), self._port.page_size)
         for start in range(0, len(pages), _ASKED):
@@ -209,7 +209,7 @@ class Warm:
         return one
 
     async def _bring(self, pages: list[_Page]) -> None:
-        """Start fetching those of the pages that would win a place."""
+        """Start fetching the pages that would win a place, and count the others as not stored."""
         needs = [page.need for page in pages]
         wins = self._port.winners(
             needs, pending_bytes=self._flying_bytes, guess_bytes=self._port.page_size, earned=True

@@ -1,1 +1,1 @@
-"""Order: what samplers announce, each job's place in its order, and how far its reads keep to it."""
+"""Order: the announced order of each job, the job's place in it, and how far the job's reads follow it."""

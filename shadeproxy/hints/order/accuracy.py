@@ -3,8 +3,8 @@
 Law: an order that reads contradict is not used. Two shares over about the last thousand reads decide. The
 first is the share of reads that were announced near the job's place. The second is the share of passed places
 that the job had read. When either falls below a half, the order is not used until both are well above a half
-again. 5 % missing reads, or a loader that reads far ahead, are not enough for that. Law of the search: each
-search in vain delays the next search, so a false order costs next to nothing.
+again. If 5 % of the reads are missing, or a loader reads far ahead, the order is still used. Law of the
+search: a search that does not find the job delays the next search, so a false order costs next to nothing.
 """
 
 from collections import deque
@@ -25,9 +25,9 @@ _PROVEN = 32
 
 class Match(NamedTuple):
     """The match of reads with an order. ``found``: one bool for each read, True if it was announced near the
-    cursor. ``others``: number of reads that were surely not announced there, although places were left.
-    ``again``: number of reads of samples that had just been read; such a read shows nothing. ``chance``:
-    share of reads that would be found in any order.
+    cursor. ``others``: number of reads that are surely of the job and were not announced there; 0 if the
+    order has no places left. ``again``: number of reads of samples that had just been read; such a read shows
+    nothing. ``chance``: share of reads that would be found near the cursor in any order.
     """
 
     found: Bits | list[bool]
@@ -38,7 +38,7 @@ class Match(NamedTuple):
 
 class JobMatch(NamedTuple):
     """Reads of one job, compared with its order. ``certain``: the reads are surely of that job.
-    ``heard.found`` says of each read whether the order announced it.
+    ``heard.found`` says of each read whether the order announced it near the job's place.
     """
 
     job: str
@@ -67,8 +67,8 @@ class OrderAccuracy:
     """The accuracy of one job's order.
 
     ``found``: number of reads that were announced near the job's place. ``surprises``: number of reads that
-    were not. ``missed``: number of announced samples that the job passed unread. All since the first build of
-    the order.
+    were not. ``missed``: number of announced samples that the job passed unread. All three count from the
+    first build of the order.
     """
 
     def __init__(self) -> None:
@@ -80,8 +80,8 @@ class OrderAccuracy:
 
     @property
     def proven(self) -> bool:
-        """True if enough reads have confirmed the order. Then the place at which a job left an epoch is
-        known.
+        """True if enough reads have confirmed the order. Then the cursor shows where the job leaves an
+        epoch.
         """
         return self.believed and self.found - self._found_before >= _PROVEN
 
@@ -99,7 +99,7 @@ class OrderAccuracy:
         self._judge()
 
     def forget(self) -> None:
-        """Start the shares again for another order."""
+        """Believe a new order, and measure both shares from zero. The totals stay."""
         self._reads, self._passed = RecentShare(), RecentShare()
         self._found_before = self.found
         self.believed = True
@@ -112,8 +112,8 @@ class OrderAccuracy:
 _KEPT = 256
 _FIRST_READS = 32
 _MOST_OTHERS = 8
-# Search only if an epoch is this many times as long as the searched places. In a shorter epoch, reads are
-# found by chance.
+# Search only if an epoch is this many times as long as the searched places. In a shorter epoch, reads would
+# be found there by chance.
 _LEAST_EPOCHS = 3
 
 
@@ -133,8 +133,8 @@ class UnannouncedReads:
         return not accuracy.believed and accuracy.surprises >= self._seek_at
 
     def take(self, accuracy: OrderAccuracy, most: int) -> Ids:
-        """Return at most ``most`` of the latest reads, to search their place in the order. The next search
-        waits until twice as many reads were unannounced.
+        """Return at most ``most`` of the latest unannounced reads, to search for their place in the order.
+        The next search waits until twice as many reads were unannounced.
         """
         self._seek_at = 2 * accuracy.surprises
         return np.array(list(self._latest)[-most:], dtype=np.int64)
@@ -156,6 +156,6 @@ class UnannouncedReads:
         return latest[first] if np.count_nonzero(first) >= _FIRST_READS - _MOST_OTHERS else None
 
     def found(self, accuracy: OrderAccuracy) -> None:
-        """Forget the reads, because they have served to find the job."""
+        """Forget the reads, because the job has been found by them."""
         self._latest.clear()
         self._seek_at = accuracy.surprises + _KEPT

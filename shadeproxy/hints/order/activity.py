@@ -1,8 +1,8 @@
 """Activity of a job in ticks: its pace, its silence, and how far its hints are believed.
 
-Laws: no clock: ticks (demand reads of the proxy) are arguments. A new name is believed by half; after that,
-trust follows the job's reads within about a hundred of them. Silence is measured against the job's own pace,
-so that a slow job is not silent, and trust does not fade while nothing is read.
+Laws: no clock: ticks (demand reads of the proxy) are arguments. A new job is believed by a half; after that,
+trust follows within about a hundred reads of the job. Silence is measured against the job's own pace, so that
+a slow job does not count as silent. Trust does not fade while the job reads nothing.
 """
 
 from shadeproxy.hints.scoreboard import ScoreColumn
@@ -14,7 +14,7 @@ _TRUST_READS = 128.0
 _SCORE_READS = 512.0
 # Below this mean weight of drawn samples, scores are so alike that any reads would seem to follow them.
 _LEAST_EXPECTED = 1.01
-_MOST_DRAWN = 4.0  # In multiples of the mean score: one heavy sample proves little.
+_MOST_DRAWN = 4.0  # Times ``expected``: the most that one sample counts, because one sample proves little.
 _FIRST_TRUST = 0.5
 _TOGETHER = 8  # Reads of a job that are taken into its averages together.
 _TRUSTED_SCORES = 0.5
@@ -39,7 +39,8 @@ class JobActivity:
         self.raised = 1.0
         """The factor by which the job's need raises its weight (policy/sharing.py)."""
         self.reads = 0
-        # Averages, less the share that chance explains. So they may fall below 0, or rise above 1.
+        # Trust in the order and in the scores: averages, less the share that chance explains. So they may
+        # fall below 0, or rise above 1.
         self._order = self._scores = _FIRST_TRUST
         self._gap = 0.0
         self._last: float | None = None
@@ -48,7 +49,7 @@ class JobActivity:
         self._was_pause = False
         self._found = self._ordered = 0
         self._by_chance = 0.0
-        self._drawn: list[int] = []  # Samples that were read, and the scores by which they may be drawn.
+        self._drawn: list[int] = []  # Samples of reads that are not in ``_scores`` yet.
         self._scores_of: tuple[ScoreColumn, int] | None = None
 
     def read(self, reads: int, tick: float) -> None:
@@ -80,7 +81,7 @@ class JobActivity:
             self._trust()
 
     def drawn_by(self, scores: ScoreColumn, count: int, samples: list[int]) -> None:
-        """Note samples that were read, which are whole objects, of ``count`` samples with ``scores``."""
+        """Note the samples of reads. Each is a whole object, and one of ``count`` samples with ``scores``."""
         self._scores_of = scores, count
         self._drawn += samples
         if len(self._drawn) >= _TOGETHER:
@@ -122,12 +123,16 @@ class JobActivity:
 
     @property
     def order_explains(self) -> bool:
-        """True if the job reads by its order, so that announced reads teach nothing else."""
+        """True if the job reads by its order. Then announced reads teach nothing about other reads of their
+        pages.
+        """
         return self._order > _TRUSTED_ORDER
 
     @property
     def scores_explain(self) -> bool:
-        """True if the job reads by its scores, so that its reads teach nothing else."""
+        """True if the job reads by its scores. Then its reads teach nothing about other reads of their
+        pages.
+        """
         return self._scores > _TRUSTED_SCORES
 
     def scale(self, *, coming: int, silent: float, weight: float = 1.0) -> JobScale:
@@ -169,14 +174,14 @@ class JobActivity:
         self._gap += (gap - self._gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
 
     def _weigh(self) -> None:
-        """Take the samples that wait into the trust in scores."""
+        """Take the waiting samples into the trust in the scores."""
         samples, self._drawn = self._drawn, []
         assert self._scores_of is not None, "it came with the samples"
         scores, count = self._scores_of
         self.drawn(scores.few_weights(samples), scores.drawn_weight(count))
 
     def _trust(self) -> None:
-        """Take the reads that wait into the trust in the order."""
+        """Take the waiting reads into the trust in the order."""
         reads = self._ordered
         if reads:
             chance = self._by_chance / reads

@@ -1,7 +1,7 @@
 """Announcements as jobs sent them: ids by job, epoch and rank, checked and bounded.
 
 Laws: a refused announcement changes nothing. Accepted arrays never change, so any thread may read them. The
-total number of ids is bounded, because each takes up to 20 bytes here and in the order tracker.
+total number of ids is bounded, because an id takes up to 20 bytes here and in the order tracker.
 """
 
 from typing import NamedTuple
@@ -54,8 +54,8 @@ class Announcements:
         return job in self._jobs
 
     def of(self, job: str) -> ByEpoch:
-        """Return a copy of those announcements of the job that count here. The arrays of ids are shared, not
-        copied.
+        """Return a copy of the job's announcements that count at this proxy. The arrays of ids are shared,
+        not copied.
         """
         found = {
             epoch: {rank: ids for rank, ids in ranks.items() if not self.is_elsewhere(job, rank)}
@@ -68,8 +68,8 @@ class Announcements:
         return not self.everywhere and (job, rank) in self._elsewhere
 
     def move(self, job: str, rank: int, *, elsewhere: bool) -> bool:
-        """Note through which proxy a rank reads. Return True if its announcements count here from now on and
-        did not before, or the reverse.
+        """Note whether a rank reads through another proxy. Return whether its announcements now begin or
+        cease to count here.
         """
         changed = ((job, rank) in self._elsewhere) is not elsewhere
         if changed:
@@ -97,7 +97,9 @@ class Announcements:
         return self._jobs.get(job, {}).get(epoch, {}).get(rank)
 
     def put(self, new: Announcement) -> None:
-        """Store ids; they replace all announced ids from their offset on. Raises what ``check`` raises."""
+        """Store ids; they replace all ids of that rank and epoch from their offset on. Raises the errors of
+        ``check``.
+        """
         self.check(new)
         epochs = self._jobs.get(new.job, {})
         known = epochs.get(new.epoch, {}).get(new.rank)
@@ -129,8 +131,8 @@ class Announcements:
             )
 
     def drop(self, job: str, epoch: int | None = None, rank: int | None = None) -> list[tuple[int, int]]:
-        """Forget the job's announcements, or only those of one epoch or rank. Return (epoch,
-        rank) of each.
+        """Forget the job's announcements, or only those of one epoch or rank. Return (epoch, rank) of each
+        that was forgotten.
         """
         epochs = self._jobs.get(job, {})
         gone = [
@@ -150,7 +152,9 @@ class Announcements:
         return gone
 
     def drop_before(self, job: str, epoch: int, rank: int) -> list[tuple[int, int]]:
-        """Forget the announcements of a rank for epochs before ``epoch``. Return (epoch, rank) of each."""
+        """Forget the announcements of a rank for epochs before ``epoch``. Return (epoch, rank) of each of
+        these.
+        """
         past = [
             number for number, ranks in self._jobs.get(job, {}).items() if number < epoch and rank in ranks
         ]

@@ -1,10 +1,10 @@
-"""Builds the columns of an order tracker, from the announcements and the epochs that are over.
+"""Builds the columns of an order tracker, from the announcements and the places that are over.
 
 Laws: ``Build.run`` is pure and safe in any thread. Its result belongs to the order tracker that takes it. A
 job with a step limit stops reading each epoch at the same position. ``Tail`` finds that position, and the
 build leaves the rest of the epoch out. An order is cut only after the job left the rest of an epoch unread.
-When the job reads beyond the cut, the order is restored in full. Positions are those of ranks, which train in
-lock step.
+When the job reads beyond the cut, the order is restored in full. A position is that of every rank, because
+ranks train in lock step.
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ _UNREAD = -NEVER
 
 
 class OrderColumns(NamedTuple):
-    """Columns of an order. next_at: i32[n], earliest place of each sample that is not over, or NEVER.
+    """Columns of an order. next_at: i32[n], for each sample its earliest place that is not over, or NEVER.
     last_read: i32[n], latest place at which each sample was read. done: bool[m], places that were read or
     passed. page_next: i32[pages], see Lookup. mine: bool[n], the samples whose reads this proxy answers;
     None: all.
@@ -103,8 +103,8 @@ class OrderColumns(NamedTuple):
 class Built(NamedTuple):
     """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: True if
     the unannounced reads were found at another place. ``stops_at``: see ``Build``. ``is_of_other_share``:
-    True if other proxies may have answered reads near the cursor. ``shift``: how much lower than before a
-    place is in the new order; None if the orders are different, or the job went back.
+    True if other proxies may have answered reads near the cursor. ``shift``: by how much a place is lower in
+    the new order than in the one before; None if the orders differ in content, or the job went back.
     """
 
     lookup: Lookup
@@ -120,9 +120,10 @@ class Built(NamedTuple):
 class Build:
     """The build of a new order. Call ``run`` in any thread.
 
-    ``back_to``: the epoch from which the job begins again. ``resumed``: the job's place before a restart.
-    ``unannounced``: its latest unannounced reads; if they lie within ``near`` places of each other, the job
-    is there. ``stops_at``: see Tail. ``share``: the objects whose samples the order has; None: all objects.
+    ``back_to``: the epoch from which the job begins again. ``resumed``: the job's place before a restart of
+    the proxy. ``unannounced``: the job's latest unannounced reads; if they lie within ``near`` places of each
+    other, the job is there. ``stops_at``: see Tail. ``share``: the objects whose samples the order has; None:
+    all objects.
     """
 
     parts: Parts
@@ -146,7 +147,7 @@ class Build:
         built = self._run(lookup, mine, is_other=is_other)
         columns = built.columns._replace(mine=mine)
         shift, before = None, None if self.before is None else self.before.sequence
-        # A job that goes back reads places again that were over.
+        # If the job goes back, it reads places again that were over: then ``shift`` is None.
         if before is not None and built.cursor >= move(before, self.cursor, columns.sequence):
             shift = shift_of(before, columns.sequence)
         return built._replace(

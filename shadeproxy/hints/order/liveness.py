@@ -17,7 +17,7 @@ _SHORTEST_S = 20.0
 _LONGEST_S = 300.0
 _GAPS = 4
 _START_S = 300.0  # Time that a start may take before the first read: indexing a dataset, compiling a model.
-_SHORT_GAP_S = 1.0  # Far below the gaps that matter, so that a busy job costs almost nothing.
+_SHORT_GAP_S = 1.0  # Shorter gaps are ignored, so that a busy job costs almost nothing.
 _HALF_LIFE_S = 60.0  # Half-life of a gap: soon after a pause the limit is as short as before.
 
 
@@ -49,7 +49,7 @@ class Liveness:
     def hear(self, now_s: float) -> None:
         """Note a read by the job."""
         if now_s <= self.last_s and self._began and not (self._announced or self._waits):
-            return  # Nothing changes: most reads come in the same moment as others.
+            return  # Nothing changes: most reads come at the same time as another read.
         gap_s = now_s - self.last_s
         if gap_s >= _SHORT_GAP_S and self._began and not self._waits:
             gap_s = min(gap_s, _LONGEST_S / _GAPS)

@@ -1,4 +1,4 @@
-"""Lookup for one dataset: from reads to samples, and from pages to their next use.
+"""Lookup for one dataset: finds the samples of reads, and the next uses of pages.
 
 Law: a Lookup never changes. A read is identified by its object and first byte; in a dataset of whole objects
 the first byte does not matter. If several samples have the same bytes, they all count as the first of them.
@@ -16,7 +16,9 @@ _ALL = (1 << 64) - 1
 
 
 class Lookup:
-    """Samples and pages of ``dataset``, in pages of ``page_size`` bytes. Any thread may make a Lookup."""
+    """Finds samples and pages of ``dataset``. A page has ``page_size`` bytes. Any thread may make a
+    Lookup.
+    """
 
     def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset
@@ -55,7 +57,7 @@ class Lookup:
         return 0 if self._pages is None else len(self._pages.hashes)
 
     def page_next(self, next_at: Places) -> Places:
-        """Return the next place of each of ``pages``: i32[pages]."""
+        """Return the next place of each page, from that of each sample (``next_at``): i32[pages]."""
         groups = self._pages
         if groups is None:
             return np.empty(0, dtype=np.int32)
@@ -73,7 +75,7 @@ class Lookup:
         return found
 
     def renew(self, page_next: Places, pages: Ids, next_at: Places) -> None:
-        """Update the entries ``pages`` (unique) of ``page_next``."""
+        """Update the entries of ``page_next`` for ``pages`` (unique), from ``next_at``."""
         groups = self._pages
         assert groups is not None, "a dataset with parts of objects"
         if groups.starts is None:
@@ -125,9 +127,9 @@ class Lookup:
         self._objects = Groups.of(hashes[whole]) if len(whole) else None
         self._whole = whole if len(whole) else None
         first = offset // page_size
-        # An empty sample lies in the page in which it begins: reading it reads no bytes.
+        # An empty sample counts as lying in the page in which it begins, although reading it reads no bytes.
         counts = np.where(length == WHOLE, 0, (offset + np.maximum(length, 1) - 1) // page_size - first + 1)
-        # Pairs of a sample and a page; pairs of the same first sample lie side by side.
+        # Pair each sample with its pages. Pairs whose samples have the same first sample lie side by side.
         samples = np.arange(count, dtype=np.uint32)
         order = samples if self.canonical is None else np.argsort(self.canonical, kind="stable")
         firsts = samples if self.canonical is None else self.canonical[order]

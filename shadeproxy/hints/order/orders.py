@@ -1,9 +1,9 @@
 """Announced orders of all jobs, and the reads that confirm or contradict them.
 
-Implements Upcoming (upcoming.py) for prefetching. Laws: the time is the latest that a call was given. The
+Implements Upcoming (upcoming.py) for prefetching. Laws: the time is the latest ``now_s`` of any call. The
 order of one job never changes the order of another. After a changed announcement the caller builds the new
-order (``begin``, any thread, ``finish``), and the old order is used until then. An order has the samples of
-the ranks that read here; if this proxy owns a share, those of all ranks that are in the share.
+order (``begin``, ``Build.run``, ``finish``); until then the old order is used. An order has the samples of
+the ranks that read here; if this proxy owns a share, the samples in the share, of all ranks.
 """
 
 import math
@@ -65,7 +65,7 @@ class Orders:
         self.part = 1.0
         """The approximate part of all reads that this proxy answers."""
         self.trackers: dict[str, OrderTracker] = {}
-        """The trackers by job. Mostly empty; it is public so that a read tests that without a call."""
+        """The trackers by job. It is public, so that a read can test without a call that it is empty."""
         self._resumed: dict[str, Progress] = {}
         self._unsettled: dict[str, int | None] = {}
         self._restored: set[str] = set()
@@ -98,7 +98,7 @@ class Orders:
         self._unsettle(job.name, new.epoch if again else None)
 
     def check(self, new: Announcement) -> Job:
-        """Return the job. Raises InvalidRequest, Conflict (also when its dataset is another one by now)."""
+        """Return the job. Raises InvalidRequest, Conflict (also when the job has another dataset by now)."""
         job = self._jobs.get(new.job)
         if job.dataset is None or self._dataset(job.dataset).digest != new.digest:
             raise Conflict(f"job {job.name!r} was registered again meanwhile", hint="send the order again")
@@ -106,8 +106,8 @@ class Orders:
         return job
 
     def move(self, job: str, rank: int, *, elsewhere: bool) -> bool:
-        """Note where a rank reads: the order has only ranks that read through this proxy. Return whether it
-        must be built again.
+        """Note whether a rank reads through another proxy. The job's order has only ranks that read through
+        this one. Return whether the order must be built again.
         """
         moved = self.announced.move(job, rank, elsewhere=elsewhere) and job in self.announced
         if moved:
@@ -116,7 +116,7 @@ class Orders:
 
     def set_share(self, share: OwnedShare | None) -> None:
         """Use the orders of all ranks, for samples in ``share`` alone; None: whole orders of the ranks that
-        read here. If that is a change, all orders must be built again; until then the old ones are used.
+        read here. If the share changes, all orders must be built again; until then the old ones are used.
         """
         if share is self.share or (share and self.share and share.number == self.share.number):
             return
@@ -160,8 +160,8 @@ class Orders:
             self._changed()
 
     def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
-        """Move a job's place in its order to the position that a rank reports, unless it is beyond
-        already. A rank that reads elsewhere moves nothing here.
+        """Move a job's place in its order to the position that a rank reports, unless the job is beyond it
+        already. A rank that reads through another proxy moves nothing here.
         """
         self.hear(now_s)
         if self.announced.is_elsewhere(job, rank):
@@ -182,7 +182,7 @@ class Orders:
     # ------------------------------------------------------------------ building order trackers
 
     def begin(self, job: str) -> Prepared | None:
-        """Return the order to build now, or None. A job has only one build at a time."""
+        """Return the order to build now; None if there is none. A job has only one build at a time."""
         if job not in self._unsettled:
             return None
         back_to = self._unsettled.pop(job)
@@ -258,7 +258,7 @@ class Orders:
     def note_few(
         self, tracker: OrderTracker, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
     ) -> Match:
-        """Note demand reads of samples of one order, oldest first."""
+        """Note demand reads, oldest first, of samples of one order."""
         self.hear(now_s)
         heard, moved = tracker.read_few(samples, epoch, now_s, certain=certain)
         if moved:
@@ -301,8 +301,8 @@ class Orders:
         self._dirty("positions", name)
         over = [epoch for epoch in tracker.sequence.epochs if epoch.stop <= tracker.floor]
         if self.share is not None:
-            # An epoch of which this share has no more samples may go on at other proxies. It is needed if the
-            # share changes.
+            # An epoch of which this share has no more samples may go on at other proxies. If the share
+            # changes, its announcements are needed.
             at = tracker.sequence.epoch_at(min(tracker.cursor, len(tracker.sequence.ids) - 1))
             over = [epoch for epoch in over if at is not None and epoch.number < at.number]
         for epoch in over:
@@ -355,7 +355,7 @@ class Orders:
     # ------------------------------------------------------------------ durable state
 
     def position(self, job: str) -> Progress | None:
-        """Return the place of a job in its order."""
+        """Return the epoch and the position of a job in its order."""
         state = self.state(job)
         if state is None or state.epoch is None or state.position is None:
             return self._resumed.get(job)

@@ -1,7 +1,7 @@
 """The rate at which a job reads.
 
-Laws: there is no clock: times are arguments. A pause (an evaluation, a checkpoint) is not slow reading. An
-unmeasured rate is nan, never a guess. Whether the job still reads at all is decided in liveness.py.
+Laws: there is no clock: times are arguments. A pause (an evaluation, a checkpoint) does not lower the rate.
+An unmeasured rate is nan, never a guess. Whether the job still reads at all is decided in liveness.py.
 """
 
 import math

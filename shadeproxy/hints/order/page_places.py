@@ -1,7 +1,7 @@
 """Places of pages in one order: where the job reads each page next.
 
-Law: the place of a page is the earliest place of its samples. A page of which a sample was read is looked up
-again when it is asked about next.
+Law: the place of a page is the earliest place of its samples. After a read of a sample, the places of its
+pages are computed again when they are next asked for.
 """
 
 import numpy as np

@@ -3,8 +3,8 @@
 Laws: functions are pure and columns never change, so any thread may call them. Ranks train in lock step, so
 position p of every rank comes before position p + 1 of any rank. A *place* is an index into the sequence.
 Each place has a link to the next place of the same id; eviction needs only this to know the next read. Where
-a proxy caches only a share of the objects, its sequence has the places of these alone, and each epoch knows
-where they were before the others were left out. Positions are those of the whole order, always.
+a proxy caches only a share of the objects, its sequence has only places of the share's samples, and each
+epoch keeps the index of each place in the whole epoch. Positions always count in the whole order.
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,9 @@ class OrderSequence:
     epochs: tuple[Epoch, ...]
 
     def epoch_at(self, place: int) -> Epoch | None:
-        """Return the epoch that contains a place, or the last epoch; None for an empty sequence."""
+        """Return the epoch that contains a place; the last epoch beyond the end; None for an empty
+        sequence.
+        """
         return next((epoch for epoch in self.epochs if place < epoch.stop), (self.epochs or (None,))[-1])
 
     def find(self, number: int) -> Epoch | None:
@@ -87,7 +89,7 @@ def sequence_of(
 ) -> OrderSequence:
     """Return the sequence of announced ids, each below ``count``. ``canonical``: u32[count], the id that
     replaces each id; None: no id is replaced. ``mine``: bool[count], the ids to keep; None: all. 1.28 M ids
-    take about 50 ms, and 150 ms with many repeats.
+    take about 50 ms; if many of them repeat, 150 ms.
     """
     epochs: list[Epoch] = []
     merged: list[OrderIds] = []
@@ -133,8 +135,8 @@ def carry_share(
     old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence, cursor: int
 ) -> NDArray[np.bool_]:
     """Return the result of ``carry`` for sequences of shares of the objects. A place that ``old`` lacks is
-    done if it comes before ``cursor``, the job's place in ``new``: another proxy answered the read.
-    ``carry`` takes a twentieth of the time, for whole orders.
+    done if it comes before ``cursor``, the job's place in ``new``: another proxy answered the read. For whole
+    orders, ``carry`` does the same in a twentieth of the time.
     """
     carried = np.arange(len(new.ids)) < cursor
     for epoch in new.epochs:
@@ -175,8 +177,8 @@ def position_of(epoch: Epoch, place: int) -> int:
 
 
 def goes_on(before: OrderSequence, after: OrderSequence) -> bool:
-    """Return whether what the reads so far have shown also holds for ``after``. It does if ``after`` has an
-    epoch in common with ``before``, or if ``before`` has no epoch.
+    """Return whether the accuracy that reads have shown for ``before`` also holds for ``after``. It does if
+    the two have an epoch in common, or if ``before`` has no epoch.
     """
     numbers = {epoch.number for epoch in before.epochs}
     return not numbers or any(epoch.number in numbers for epoch in after.epochs)
@@ -191,9 +193,9 @@ def near_of(epoch: Epoch | None) -> int:
 
 
 def shift_of(before: OrderSequence, after: OrderSequence) -> int | None:
-    """Return by how much places of ``before`` are higher than the same places of ``after``. Return None if a
-    place of one may mean something else in the other. They agree if only the first epochs are gone, and new
-    epochs come after all others.
+    """Return by how much places of ``before`` are higher than the same places of ``after``. Return None if
+    the places of the two may have different meanings. They have the same meaning if ``after`` lacks only the
+    first epochs of ``before``, and new epochs come after all others.
     """
     known, new = ([epoch.number for epoch in one.epochs] for one in (before, after))
     both = known[known.index(new[0]) :] if new and new[0] in known else []
@@ -208,8 +210,8 @@ def shift_of(before: OrderSequence, after: OrderSequence) -> int | None:
 
 
 def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int) -> NDArray[np.int64]:
-    """Return the places of ``ids`` in the stretch of ``width`` places that holds most of them; none if it
-    holds too few. ``count``: ids are below it.
+    """Return the places of ``ids`` in the stretch of ``width`` places that holds most of them; no places if
+    the stretch holds too few. ``count``: the number of samples; ids are below it.
 
     A stretch must hold well above the share that it would hold by chance, which is high if epochs are short.
     """
@@ -218,7 +220,8 @@ def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int
     places = np.flatnonzero(wanted[sequence.ids])
     if not len(places):
         return places
-    # Number of wanted places within ``width`` after each. A stretch that short hardly repeats an id.
+    # For each wanted place, the number of wanted places in the ``width`` places from it on. So short a
+    # stretch hardly repeats an id.
     within = np.searchsorted(places, places + width) - np.arange(len(places))
     best = int(within.argmax())
     found = places[best : best + int(within[best])]
@@ -271,7 +274,7 @@ def _names(epoch: Epoch) -> NDArray[np.int64]:
 
 
 def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[int]]:
-    """Return the next place of each id, and the number of distinct ids of each epoch."""
+    """Return, for each place, the next place of its id; and the number of distinct ids of each epoch."""
     distinct: list[int] = []
     head = np.full(count, NEVER, dtype=np.int32)
     links = np.empty(len(ids), dtype=np.int32)

@@ -2,9 +2,9 @@
 by all ranks.
 
 The proxy sees only the reads of its share, in the announced order. So its order tracker has only the places
-of samples in the share, and all counts agree: places, the cursor, the pace, reads found and missed, and
-ticks, which are reads of this proxy. Positions are those of the whole order (``sequence.Epoch``). Scores,
-frozen columns and draws stay whole, because each rank gets all of them.
+of samples in the share, and all counts are of reads at this proxy: places, the cursor, the pace, reads found
+and missed, and ticks. Positions are those of the whole order (``sequence.Epoch``). Scores, frozen columns and
+draws stay whole, because each rank gets all of them.
 
 Laws: an OwnedShare never changes; any thread may use it. Memory is one byte a sample for each dataset with an
 order.
@@ -24,8 +24,8 @@ _LEAST_PART = 1 / _ASKED
 
 
 class OwnedShare:
-    """The objects that this proxy caches. ``number``: two shares with one number have the same objects, as
-    two views with one number do. ``owns``: returns for each of n object hashes (u64[n]) whether it is in the
+    """The objects that this proxy caches. ``number``: identifies the share. Two shares that have the same
+    number have the same objects. ``owns``: returns for each of n object hashes (u64[n]) whether it is in the
     share (bool[n]); any thread may call it.
     """
 

@@ -9,8 +9,9 @@ from shadeproxy.hints.order.tracker import OrderTracker
 
 class OrderState(NamedTuple):
     """The state of a job's order, for display. ``epochs``: number of announced ids for each epoch that is not
-    over. ``position``: about where every rank of ``epoch`` is. ``lapsed``: the order is not used now. The
-    counts of samples and reads, and the rate, are of this proxy's share alone.
+    over. ``position``: approximate position of every rank in ``epoch``. ``lapsed``: True if the order is not
+    used, because the job is silent, expired or has ended. The counts of samples and reads, and the rate, are
+    of this proxy's share alone.
     """
 
     epochs: dict[int, int]

@@ -27,10 +27,10 @@ from shadeproxy.hints.order.sequence import (
 )
 
 _SETTLED_TOGETHER = 64
-_SETTLED_MANY = 16  # The cursor moves after this many reads at once, as after reads noted as columns.
+_SETTLED_MANY = 16  # A call with this many reads moves the cursor at its end.
 _SETTLED_LEAST = 8  # Of this many reads of a slow job, the median is hardly ever an unannounced read.
 _SETTLED_AFTER_S = 0.5
-# The cursor moves after 1 / n of ``_near_now`` reads: until then, reads must stay near it.
+# The cursor moves after 1 / n of ``_near_now`` reads, so that reads are still near it until then.
 _SETTLED_SHARE = 4
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
@@ -62,7 +62,7 @@ class OrderTracker:
         self.left = 0
         """Number of places that are not over."""
         self.origin = self.series = 0
-        """A place plus ``origin`` stays the same when the order is built again, while ``series`` does."""
+        """A place plus ``origin`` stays the same when the order is built again, until ``series`` changes."""
         self.cursor = 0
         """Approximate place of the job: the median of its latest reads."""
         self.floor = 0
@@ -92,7 +92,7 @@ class OrderTracker:
         return len(self._read)
 
     def begin(self) -> OrderColumns:
-        """Return the columns from which another order is built, and start to log reads for ``finish``."""
+        """Return the columns from which the next order is built, and start to log reads for ``finish``."""
         self._log = []
         return self.columns._replace(done=self.columns.done.copy())
 
@@ -126,7 +126,7 @@ class OrderTracker:
             self.accuracy.forget()
 
     def give_up(self) -> None:
-        """End what ``begin`` started, because the new order could not be built."""
+        """Stop logging reads, because the new order could not be built."""
         self._log = None
 
     @property
@@ -184,7 +184,7 @@ class OrderTracker:
     def read_few(
         self, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
     ) -> tuple[Match, bool]:
-        """Note a few reads, but not as signs of life. Return their match, and whether the cursor moved."""
+        """Note a few reads, not as signs of life. Return their match, and whether the cursor moved."""
         if epoch != self._epoch_now and not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
             return Match([False] * len(samples), 0, 0), False
@@ -213,7 +213,7 @@ class OrderTracker:
         return Match(found, others, again, chance), due
 
     def _take(self, samples: list[int]) -> list[bool]:
-        """Mark the next place of each sample as over if it is near the cursor. Return which places are."""
+        """Mark each sample's next place as over, if it is near the cursor. Return whether it is, for each."""
         next_at, last, links, done, read = self._next, self._last, self._links, self._done, self._read
         limit, found = self.cursor + self._near_now, []
         for sample in samples:
@@ -255,14 +255,14 @@ class OrderTracker:
         return Match(found, others, again, by_chance / max(len(samples), 1))
 
     def hear(self, now_s: float) -> None:
-        """Count an announced read as a sign of life, if the order is believed. A read that names no job may
-        come from another reader of the same data, and match the order by chance.
+        """Count an announced read as a sign of life, but only if the order is believed: a read that names no
+        job may be that of another reader of the same data, and match a false order by chance.
         """
         if self.accuracy.believed and self.job.in_use:
             self.liveness.hear(now_s)
 
     def _is_of_order(self, epoch: int | None) -> bool:
-        """Return whether ``epoch`` is announced, or None (not named). A later epoch moves the cursor."""
+        """Return whether the order has ``epoch``, or reads name none. A later epoch moves the cursor."""
         if epoch is None or epoch == self._epoch_now:
             return True
         if (announced := self.sequence.find(epoch)) is None:
@@ -304,7 +304,7 @@ class OrderTracker:
         return found
 
     def settle(self, now_s: float) -> None:
-        """Move the cursor to the latest reads, and mark places far behind it as over."""
+        """Count waiting reads in pace and accuracy. Move the cursor, and mark places far behind as over."""
         self._keep_pace(now_s)
         found, surprises = len(self._read), self._surprises
         if found or surprises:
@@ -335,7 +335,7 @@ class OrderTracker:
         self._sure = self.cursor
 
     def _keep_pace(self, now_s: float) -> None:
-        """Update the pace before the cursor moves: a slow job must not look silent or pausing."""
+        """Add waiting reads to the pace, so that a slow job does not seem silent until its cursor moves."""
         waiting = len(self._read) + self._surprises
         self.pace.note(waiting - self._paced, now_s)
         self._paced = waiting
@@ -352,7 +352,7 @@ class OrderTracker:
             if (at := self.sequence.epoch_at(self.cursor)) is not None:
                 self.tail.read_to(at, self.cursor)
         self._near_now = near_of(self.sequence.epoch_at(self.cursor))
-        # At most ``_near_now`` behind the cursor: a false order would match places that were left far behind.
+        # Leave no place open further behind than ``_near_now``: reads would match a false order there.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
         self._chance = self.columns.share_near(self.floor, self.cursor, self._near_now)
@@ -395,6 +395,6 @@ class OrderTracker:
         return found
 
     def places_of(self, samples: list[int]) -> list[int]:
-        """Return the place of each sample's next announced read, counted from ``origin``, or NEVER."""
+        """Return the place of each sample's next announced read plus ``origin``, or NEVER."""
         places = map(self._next.__getitem__, samples)
         return [NEVER if place == NEVER else place + self.origin for place in places]

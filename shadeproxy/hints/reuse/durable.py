@@ -1,7 +1,7 @@
 """Encodes read histories and the reuse learner's state as blocks of bytes.
 
 Laws: a block is little-endian columns in msgpack, with a version. A changed column needs a new version. A
-block that contradicts itself raises StateError. A number that is used as an index is within its table.
+block that contradicts itself, or has an index outside its table, raises StateError.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _RESIDENTS = {"pages": "<u8", "last": "<f8", "gap": "<f4", "reads": "u1", "state
 
 class Head(NamedTuple):
     """The first block: names the cache whose histories follow. ``places``: number of places for ghosts.
-    ``tick``: at the time of writing. ``groups``: names of prefix groups, by number.
+    ``tick``: the tick at which it was written. ``groups``: the names of groups, by number.
     """
 
     page_size: int
@@ -93,7 +93,7 @@ def dump_learnt(learnt: LearnerState) -> bytes:
 
 
 def load_learnt(data: bytes, groups: int) -> LearnerState:
-    """Decode the state of a learner. ``groups``: the number of its prefix groups. Raises StateError."""
+    """Decode the state of a learner. ``groups``: the number of its groups. Raises StateError."""
     block = _decode(data, "learnt")
     prefixes, halvings = int(_number(block, "prefixes")), int(_number(block, "halvings"))
     _require(1 <= prefixes <= MOST_PREFIXES and 0 <= halvings <= 64)
@@ -130,7 +130,9 @@ def load_learnt(data: bytes, groups: int) -> LearnerState:
 
 
 def dump_ghosts(start: int, ghosts: StoredGhosts, tick: float, longest_idle: int) -> bytes:
-    """Encode ``ghosts``, from place ``start`` on, if they were read in the last ``longest_idle`` ticks."""
+    """Encode the ghosts that were read in the last ``longest_idle`` ticks. ``start``: the place of the first
+    ghost.
+    """
     idle = np.uint32(int(tick) & 0xFFFFFFFF) - ghosts.last
     kept = (ghosts.tag != 0) & (idle <= longest_idle)
     columns = _pack({name: column[kept] for name, column in ghosts._asdict().items()}, _GHOSTS)
@@ -148,8 +150,8 @@ def dump_residents(residents: ResidentColumns) -> bytes:
 
 
 def load_histories(data: bytes, ghosts: Ghosts, *, fits: bool) -> None:
-    """Put the histories of a block among the ghosts. All blocks of ghosts come before all blocks of
-    residents.
+    """Put the histories of a block into the table of ghosts. Load all blocks of ghosts before blocks of
+    residents, because ghosts overwrite their places.
 
     ``fits``: the stored table had as many places; if not, stored ghosts are skipped. Raises StateError.
     """

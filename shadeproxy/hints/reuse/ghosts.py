@@ -1,8 +1,8 @@
 """Ghosts: read histories of pages that are in no tier, 12 bytes each.
 
 A set-associative table: a page's hash chooses a set of eight entries, and a new page replaces the entry of
-the set that was read longest ago. Laws: plain defs; memory is fixed at the start. The chance that a page is
-mistaken for another is eight in 2^32, and a mistake costs one wrong guess.
+the set that was read longest ago. Laws: no coroutines; memory is fixed at the start. The chance that a page
+is mistaken for another is eight in 2^32, and a mistake costs one wrong guess.
 """
 
 from math import log2
@@ -16,7 +16,7 @@ from shadeproxy.policy.base import Column
 from shadeproxy.policy.history import History, read_again, read_again_many
 
 _WAYS = 8
-_STEPS = 12.0  # Steps of the stored mean gap in an octave: each is within 3 % of the gap.
+_STEPS = 12.0  # The mean gap is stored in this many steps an octave, to within 3 %.
 _GAPS: list[float] = [2.0 ** (stored / _STEPS) for stored in range(256)]
 _GAP_COLUMN: Column = np.array(_GAPS)
 _WRAP = 1 << 32
@@ -26,15 +26,15 @@ _HALF = np.uint64(32)
 # the oldest. The rank of any other entry is its age, which is below 2^32.
 _FREE, _OWN = 1 << 33, 1 << 34
 WORTH_TOGETHER = 12
-"""Least number of pages whose ghosts are handled together, where nothing is compiled. That takes some 30
-steps of numpy, and each step costs as much as half a page.
+"""Least number of pages whose ghosts are handled together, if the kernels are not compiled. Handling pages
+together takes some 30 numpy calls, and each call costs as much as half a page by itself.
 """
 
 Hashes = NDArray[np.uint64]
 Index = NDArray[np.intp]
 
 BYTES = 12
-"""Bytes of one ghost: hash of the page, last tick (modulo 2^32), gap, reads, state and group."""
+"""Bytes of one ghost: hash of the page, last tick (modulo 2^32), gap, reads, state and prefix."""
 
 
 class Ghost(NamedTuple):
@@ -87,7 +87,7 @@ class Ghosts:
         self._gaps, self._reads = self.gap.data, self.reads.data
         self._states, self._prefixes = self.state.data, self.prefix.data
         self.kernels = kernels.GhostKernels(*self.columns()) if kernels.COMPILED else None
-        """The work on many pages, compiled; None if it is not."""
+        """The compiled code for many pages; None if the kernels are not compiled."""
 
     def __len__(self) -> int:
         return self._size
@@ -95,7 +95,7 @@ class Ghosts:
     def find(self, page: int, tick: float) -> Ghost | None:
         """Return the history of the page with this 64-bit hash, or None.
 
-        A history so old that the table would not hold all pages read since is not returned either: old
+        A history that was last read more ticks ago than the table has places is not returned, because old
         popularity says little about now.
         """
         tag, start = page & _TAG or 1, (page >> 32) * self._sets // _WRAP * _WAYS
@@ -110,8 +110,8 @@ class Ghosts:
         return Ghost(History(tick - idle, gap, self._reads[at], self._states[at]), self._prefixes[at])
 
     def read_many(self, reads: list[tuple[int, int, float]], prefix_of: Index) -> None:
-        """Add one read to the history of each page, oldest first, or begin it. ``reads``: page, group and
-        tick of each. ``prefix_of``: the prefix of each group.
+        """Add reads, oldest first, to the histories of their pages. A page without a history gets one.
+        ``reads``: page, group and tick of each read. ``prefix_of``: the prefix of each group.
         """
         if self.kernels is not None:
             self.kernels.read_many(reads, prefix_of)
@@ -129,8 +129,8 @@ class Ghosts:
         self._gaps[at], self._reads[at], self._states[at] = 0, 1, 0
 
     def _read_together(self, reads: list[tuple[int, int, float]], prefix_of: Index) -> bool:
-        """Add reads. Return False, with nothing done, if two of the pages share a set: then reads together
-        have not the results of single reads.
+        """Add reads. Return False, with nothing done, if two of the pages share a set: the result would then
+        differ from adding the reads one by one.
         """
         hashes, groups, times = zip(*reads, strict=True)
         pages, ticks = np.array(hashes, np.uint64), np.array(times)
@@ -213,7 +213,7 @@ class Ghosts:
         return StoredGhosts(self.tag[part].copy(), self.last[part].copy(), *map(np.copy, bytewise))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all histories."""
         for column in self.columns():
             column[:] = 0
 
@@ -221,7 +221,7 @@ class Ghosts:
         return ((pages >> _HALF) * np.uint64(self._sets) >> _HALF).astype(np.intp)
 
     def _places_of(self, sets: Index, tags: NDArray[np.uint32], last: NDArray[np.uint32]) -> Index:
-        """Return the entries to write, as ``put`` chooses them."""
+        """Return the entry to write for each page, chosen as ``_place_of`` does."""
         found = self.tag.reshape(-1, _WAYS)[sets]
         rank = (last[:, None] - self.last.reshape(-1, _WAYS)[sets]).astype(np.int64)
         rank[found == 0] = _FREE

@@ -1,6 +1,6 @@
 """Learns from reads how soon pages are read again, for pages about which no job says anything.
 
-Laws: plain defs and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
+Laws: no coroutines and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
 then ``Refresh.run`` makes a new table to rank pages by, in any thread. While it runs, the event loop does not
 touch its evidence.
 """
@@ -21,7 +21,8 @@ MOST_PREFIXES = 64
 # this many too.
 _LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
-# Reads until the next table: 1 / n of the number of cached pages. A new phase is learnt in several tables.
+# The next table is made after reads of 1 / n of the number of resident pages, so that several tables follow a
+# new phase of the readers.
 _REFRESH_SHARE = 64
 
 
@@ -35,7 +36,7 @@ class Refresh:
     hazards: Hazards
 
     def run(self) -> Hazards:
-        """Return the table. It owns its evidence until ``finish``."""
+        """Return the table. Until ``finish``, this refresh alone may use its evidence."""
         self.evidence.add(self.fresh)
         self.evidence.expose(self.waits, self.hazards)
         return learn(self.evidence)
@@ -43,7 +44,7 @@ class Refresh:
 
 class LearnerState(NamedTuple):
     """The state of a learner, to be stored. ``prefix_of`` and ``group_reads`` have an element for each group.
-    A refresh may still use ``evidence`` and ``fresh`` until its thread is free.
+    A running refresh may still change ``evidence`` and ``fresh``: read them in its thread, after it.
     """
 
     sample: SampleState
@@ -85,12 +86,14 @@ class ReuseLearner:
         )
 
     def enter(self, pages: Hashes, groups: NDArray[np.integer], histories: Histories, tick: float) -> None:
-        """Add pages that an earlier process read. Learning then also counts those that are not read again."""
+        """Add pages that an earlier process read, so that the learner also sees which of them are not read
+        again.
+        """
         self.make_room(int(groups.max(initial=0)))
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
     def make_room(self, group: int) -> None:
-        """Make ``prefix_of`` reach to ``group``."""
+        """Make room for ``group`` in the columns over groups."""
         if group >= len(self.prefix_of):
             more = max(group + 1, 2 * len(self.prefix_of)) - len(self.prefix_of)
             self.prefix_of = np.append(self.prefix_of, np.zeros(more, dtype=np.intp))

@@ -1,9 +1,9 @@
 """The reuse sample: pages whose reads teach the learner, each with its own history.
 
 Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. The
-sample keeps these histories itself. A ghost is looked up only when its page comes back, so from ghosts the
-learner would never learn of pages that do not come back. Laws: plain defs; at most ``most`` pages. When there
-are more, half of them leave, chosen by their hash.
+sample keeps the histories of its pages itself. A ghost is looked up only when its page is read again, so from
+ghosts the learner would never learn of pages that are not read again. Laws: no coroutines; at most ``most``
+pages. When there are more, half of the pages leave the sample, chosen by their hash.
 """
 
 from typing import NamedTuple, Self, cast
@@ -37,8 +37,8 @@ class Reads(NamedTuple):
 
 
 class SampleState(NamedTuple):
-    """The state of a sample, to be stored. ``pages``: their mixed hashes; all columns of shape (n,), as in
-    ``ReuseSample``.
+    """The state of a sample, to be stored. ``pages``: the mixed hashes of the pages. All columns have shape
+    (n,), as in ``ReuseSample``.
     """
 
     seed: int
@@ -64,7 +64,7 @@ class ReuseSample:
         self._states: Index = np.zeros(most, dtype=np.intp)
         self._reads: Index = np.zeros(most, dtype=np.intp)
         self._last, self._gap, self._seen = np.zeros((3, most))
-        """``_seen``: the age of each page until which its time without a read was already counted."""
+        """``_seen``: for each page, the age up to which its time without a read was already counted."""
         columns = self._groups, self._states, self._reads, self._last, self._gap, self._seen
         self._kernels = kernels.SampleKernels(*columns) if kernels.COMPILED else None
 
@@ -91,7 +91,9 @@ class ReuseSample:
         return sample
 
     def observe(self, reads: Reads, evidence: Evidence, hazards: Hazards, prefix_of: Index) -> None:
-        """Add the evidence of reads. ``prefix_of``: the prefix of each group."""
+        """Note reads of sampled pages, and add what they show to ``evidence``. ``prefix_of``: the prefix of
+        each group.
+        """
         of, states, since, until = (self._observe if self._kernels is None else self._observe_all)(reads)
         if len(of):
             waits = Waits(prefix_of[of], states, since, until)
@@ -151,10 +153,10 @@ class ReuseSample:
                     self._seen[place] = tick - last
 
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
-        """Return the ticks that sampled pages have waited since their waits were last counted.
+        """Return how long sampled pages have waited for a read since their waits were last counted.
 
-        So a page teaches also while it is not read. Pages that have waited for longer than the table reaches
-        leave.
+        So a page teaches the learner also while it is not read. Pages that have waited longer than the table
+        reaches leave the sample.
         """
         if len(self._at) < self._most // 4:
             self._below = min(2 * self._below, 1 << 64)
