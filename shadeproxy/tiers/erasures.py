@@ -48,7 +48,7 @@ class Erasures:
         self._doubt_refused = ""  # Why ``doubt`` failed; "" if it did not.
 
     def open(self, session: Session) -> None:
-        """Begin to keep the erasures of ``session``. Raises OSError."""
+        """Begin to keep track of the erasures of ``session``. Raises OSError."""
         self._session, self._finished = session, False
         self._lasting = is_tmpfs(session.directory)
 
@@ -95,8 +95,8 @@ class Erasures:
     def remember(self, object_hash: int, *, pending: bool) -> bool:
         """Add a tombstone for an object, so that its records are ignored after a restart.
 
-        ``pending``: pending segments may hold records of it. Return True if the tombstone was given to
-        ``submit``, because writing it may wait for a disk.
+        ``pending``: pending segments may hold records of the object. Return True if the tombstone was given
+        to ``submit``, because writing the tombstone may wait for a disk.
         """
         if self._session is None or (self._lasting and not pending):
             return False
@@ -117,12 +117,14 @@ class Erasures:
             self._unmarked.pop(object_hash, None)
 
     def erase(self, segment: Segment, *offsets: int) -> None:
-        """Zero the headers of records. Raises OSError; headers that are left are then tried again later."""
+        """Zero the headers of records. Raises OSError; the headers that are left are then tried again
+        later.
+        """
         try:
             segment.erase(*offsets)
         except OSError:
             if self._lasting:
-                # On tmpfs ``remember`` adds no tombstone, so none names the objects of this segment.
+                # On tmpfs ``remember`` adds no tombstone, so no tombstone names the objects of this segment.
                 self.doubt()
             raise
 

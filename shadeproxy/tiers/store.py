@@ -56,8 +56,8 @@ class SegmentStore(RecordReads):
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``. ``min_free_bytes``:
     bytes to keep free on the file system. ``contents``: the name of the origin. A cache of another origin is
     refused, or with ``set_aside`` renamed. ``group_id``: the group that may read the files too. ``sendfile``:
-    allow sendfile, where the medium proves fit for it. ``calls``: system calls on segments. ``tombstones``:
-    the directory of the tombstone file. ``left_out``: see ``tiers/directory.py`` ``claim``.
+    allow sendfile, if a test of the medium shows that it is safe. ``calls``: system calls on segments.
+    ``tombstones``: the directory of the tombstone file. ``left_out``: see ``tiers/directory.py`` ``claim``.
     """
 
     def __init__(
