@@ -18,7 +18,7 @@ USE = np.dtype(
         ("first", np.int64),  # First byte of the read, within the object.
         ("size_bytes", np.int64),
         ("kind", np.int32),  # Index into the list of ``Kind`` that comes with the rows.
-        ("reads", np.int32),  # 1, or 0 for the second page of a read, which counts once.
+        ("reads", np.int32),  # 1; or 0 for the second page of a read, because the read counts once.
     ]
 )
 pack_use = struct.Struct("=qqQqqii").pack

@@ -38,9 +38,7 @@ NO_CONDITIONS = Conditions()
 
 
 class Grant(IntEnum):
-    """The right to an object that the origin granted to a client. A greater value includes the smaller
-    ones.
-    """
+    """The right that the origin granted a client for an object. A greater value includes the smaller ones."""
 
     HEAD = 1
     GET = 2
@@ -329,7 +327,7 @@ class ReadsNow(Protocol):
 
 
 class ReadPath(ReadsNow, Protocol):
-    """The engine's interface to listeners."""
+    """The engine's interface to listeners: reads, forwarded requests and writes."""
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
         """Open an object for reading.
@@ -341,7 +339,9 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
-        """Return metadata for a HeadObject, from the cache if the rule allows that. Raises as ``open``."""
+        """Return metadata for a HeadObject, from the cache if the freshness rule allows this. Raises as
+        ``open``.
+        """
         ...
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:

@@ -325,7 +325,7 @@ class Engine:
         self.access_log.flush_to_statistics()
 
     def _owns(self, request: ReadRequest) -> bool:
-        """Return whether the cache may answer now by the freshness rule alone. Called in a cluster only."""
+        """Return whether the object is OWN now: its freshness rule then decides. For a cluster only."""
         return self._ownership is not None and self._ownership.standing(request.ref) is Standing.OWN
 
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:

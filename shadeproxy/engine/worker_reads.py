@@ -303,8 +303,8 @@ class WorkerReads:
         if index == NO_TIER or self._unverified[slot]:
             return None
         fresh_until_s = rule.fresh_until_s(validated_s)
-        # Only the first page needs a fresh time of validation. The others are of the same version by their
-        # ETag.
+        # Only the first page needs a fresh time of validation. Each caller compares the ETags of the other
+        # pages with it.
         if not number:
             if self._by_verdicts:
                 fresh_until_s = min(fresh_until_s, self._share.verdict_until_s(slot, stamp))

@@ -2,12 +2,11 @@
 
 Until an erasure is on the medium, a tombstone must name its object, so that a restart ignores the record.
 
-Laws: a write to an object is acknowledged only in one of three cases. A tombstone names the object; or every
-erasure of the tier is as durable as the medium itself (tmpfs); or the whole tier is in doubt. In any other
-case the write is refused, and ``unmarked`` gives the reason. Tombstones are dropped when every earlier
-erasure is on the medium. A failed flush puts the tier in doubt, because even a second flush does not tell
-which erasures were lost. Only one ``settle`` runs at a time, and ``finish`` waits for it, so the outcome of
-every flush is known.
+Laws: a write to an object is acknowledged only if a tombstone names the object, or every erasure of the tier
+is as durable as the medium itself (tmpfs), or the whole tier is in doubt. Otherwise the write is refused, and
+``unmarked`` gives the reason. Tombstones are dropped when every earlier erasure is on the medium. A failed
+flush puts the tier in doubt, because even a second flush does not tell which erasures were lost. Only one
+``settle`` runs at a time, and ``finish`` waits for it, so the outcome of every flush is known.
 """
 
 import logging

@@ -42,7 +42,7 @@ mincore refuses all of these addresses.
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
-# The state of a block is its number of live records, 1 to 64, or one of these values.
+# The state of a block is its number of live records, 1 to 64, or one of these two values.
 _HOLE = 0  # The medium holds no bytes of the block.
 _SLACK = 255  # The medium holds bytes of the block, but no record lies in it.
 _SLACK_BYTE = b"\xff"
@@ -150,7 +150,7 @@ class Segment:
 
     @property
     def held_blocks(self) -> int:
-        """Number of blocks that a record touches."""
+        """Number of blocks that hold a record or a part of one."""
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, *lengths: int) -> None:

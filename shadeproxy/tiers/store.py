@@ -108,7 +108,7 @@ class SegmentStore(RecordReads):
         """Bytes of blocks of records, reservations, pinned records and pending segments, and of overhead."""
         if self._pins.unpinned:
             self._collect()
-        # Pending segments count by an upper estimate. Do not show more than the capacity because of it.
+        # The estimate for pending segments may be too high. Do not show more than the capacity because of it.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property

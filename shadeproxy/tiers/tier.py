@@ -25,7 +25,7 @@ class Tier(Protocol):
 
     @property
     def dropped(self) -> Dropped:
-        """Counts of the data that was lost at the start."""
+        """Counts of cached data that the start found unusable."""
         ...
 
     @property

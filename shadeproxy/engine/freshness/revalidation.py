@@ -33,7 +33,7 @@ _AFTER_REFUSAL = 1000  # Keys checked by HEAD after a refused listing, before a 
 _GIVES_UP_AFTER = 3  # After this many failed HEADs in a row, the remaining checks are dropped.
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
-_BEAR_OUT = 3  # HEADs that must agree with a listing before the changed objects in it are dropped.
+_BEAR_OUT = 3  # HEADs that must confirm a listing before the objects that it shows as changed are dropped.
 _AT_ONCE = 64  # Entries compared before other tasks get their turn: half a millisecond.
 _PACE_S = 0.1  # Pause between the listings of a whole prefix: no reader waits for them.
 _GATHER_S = 0.05
@@ -315,8 +315,8 @@ class Revalidator:
     async def _compare(
         self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked: ListingAsked
     ) -> int:
-        """Compare cached objects that no reader waits for with a listing, and drop those of another version.
-        Return the number of objects whose check was due.
+        """Compare a listing with the cached objects for which no reader waits, and drop objects of another
+        version. Return the number of objects whose check was due.
         """
         news, changed = 0, []
         for number, entry in enumerate(entries, 1):

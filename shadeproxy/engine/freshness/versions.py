@@ -72,7 +72,7 @@ class Versions:
         self.writing: Counter[ObjectRef] = Counter()
         """Number of writes under way, by object."""
         self.closing = False
-        """True if reads are refused."""
+        """True if reads are refused, because the engine is closing."""
 
     # ------------------------------------------------------------------ questions
 
@@ -156,7 +156,7 @@ class Versions:
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadsNow.cacheable``."""
-        # In most cases no rule excludes any object and no object is unidentified. Then spare the call.
+        # In most cases no rule excludes any object and no object is unidentified. Then skip the two calls.
         rules, passed = self._rules, self._passed
         return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)
 

@@ -35,7 +35,7 @@ PAGE = np.dtype(
     align=True,
 )
 PAGE_ROW = struct.Struct("@QQIiqqddf4x")
-"""The layout of a row of PAGE, to write it with one call."""
+"""The layout of a row of PAGE, to write the row with one call."""
 REST = np.dtype(
     [
         ("body_bytes", np.int64),
@@ -119,7 +119,7 @@ class Share:
             np.frombuffer(memory, REST, SHARED_CAPACITY, starts[1]),
             np.frombuffer(memory, np.int8, SHARED_CAPACITY, starts[3]),
         )
-        # Verdicts take no memory until one is written. Only clients with own upstreams cause that.
+        # Verdicts take no memory until one is written. None is written unless clients have own upstreams.
         verdicts = np.frombuffer(memory, VERDICT, SHARED_CAPACITY, starts[2])
         self._verdicts, self._verdict_slots = verdicts, 0
         self._verdict_stamps = verdicts["stamp"].data

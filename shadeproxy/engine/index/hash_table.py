@@ -26,8 +26,9 @@ _SHARDS_LOG2 = 8
 _SHIFT = 64 - _SHARDS_LOG2
 _EMPTY = -1
 _FIRST = 8
-# A table doubles at its load limit of 35 to 70 %. The limits differ by the table's number, evenly in the
-# logarithm of the number of entries. With one limit, all tables would double within 20,000 insertions.
+# A table doubles at its load limit of 35 to 70 %. Each table has another limit: while the number of entries
+# doubles, the tables double one after another. With one limit, all tables would double within 20,000
+# insertions.
 _LIMITS = [0.35 * 2.0 ** (shard / (1 << _SHARDS_LOG2)) for shard in range(1 << _SHARDS_LOG2)]
 
 
@@ -49,8 +50,8 @@ def page_table() -> "PageTable | _page_table.PageTable":
 
 
 class PageTable:
-    """Slots by page. ``bind`` sets the columns that hold the page of each slot: object hashes and page
-    numbers.
+    """Maps a page to its slot. ``bind`` sets the columns that hold the page of each slot: object hashes and
+    page numbers.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class PrefixGroups:
 
     @property
     def names(self) -> list[GroupName]:
-        """Names of the groups, by group."""
+        """Names of the groups. A group is the index of its name."""
         return list(self._names)
 
     def _of(self, ref: ObjectRef) -> int:

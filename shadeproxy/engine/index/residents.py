@@ -1,4 +1,4 @@
-"""The table of resident pages: a slot for each, features in numpy columns, found by a 64-bit hash.
+"""The table of resident pages: each page has a slot, found by a 64-bit hash, and features in numpy columns.
 
 Laws: no I/O; plain defs; a slot belongs to one page from ``add`` to ``remove``. Columns instead of objects
 keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M pages at once. Keys and

@@ -35,8 +35,8 @@ class DiskChoice:
         """
 
     def measure(self) -> None:
-        """Ask for the read speeds (blocking). A single disk needs none. A disk of unknown speed counts as the
-        mean of the others.
+        """Ask for the read speeds (blocking). A single disk needs none. A disk of unknown speed gets the mean
+        of the known speeds.
         """
         if len(self._disks) < 2:
             return

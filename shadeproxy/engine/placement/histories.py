@@ -36,7 +36,7 @@ _BYTES_PER_GHOST = 2048
 
 _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
-_BATCHES_PER_REFRESH = 16  # with many hits a second, a learnt table then serves for seconds
+_BATCHES_PER_REFRESH = 16  # With many hits. A learnt table then serves for seconds.
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
 """Least number of pages for which columns are made. Fewer pages cost less one by one."""

@@ -163,8 +163,8 @@ class Placement:
         """Return which candidates would win a place if they came now, in this order: bool[n].
 
         All tiers count as one. ``pending_bytes``: bytes of pages that come before the candidates. ``earned``:
-        only pages that find free room win, even if the policy admits every page. ``price``: keys that are
-        ticks are multiplied by it before a comparison. A guess from a sample; ``find_place`` decides.
+        only pages that find free room win, even if the policy admits every page. ``price``: factor for
+        the candidates' keys if the policy learns. This is a guess from a sample; ``find_place`` decides.
         """
         sizes = candidates.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
@@ -188,7 +188,7 @@ class Placement:
         return held | (beyond <= 0) | (keys < worst)
 
     def free_bytes(self, least_bytes: float = 0) -> int:
-        """Return the free room of all tiers that have at least ``least_bytes`` of it."""
+        """Return the sum of the free room of all tiers that have at least ``least_bytes`` of free room."""
         free = 0
         for index in range(len(self._tiers)):
             room = self._room_bytes(index)
@@ -389,7 +389,7 @@ class Placement:
         return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
 
     def _unread_room_bytes(self) -> int:
-        """Return how many bytes of prefetched pages may be added to those that wait for their first read."""
+        """Return how many more bytes of prefetched pages may wait for their first read."""
         capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
         return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
 

@@ -26,7 +26,7 @@ _TIMED = 32
 
 
 class SharedPlainReads(SharedReads, Protocol):
-    """The objects that all plain reads of one worker share; worker_fills.py implements it."""
+    """The objects that all plain reads of one worker share; worker_fills.py implements this interface."""
 
     filled: list[tuple[int, float]]
     """Fills that have ended in this turn of the loop: bytes, and time of the fill's start."""

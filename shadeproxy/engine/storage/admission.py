@@ -132,7 +132,8 @@ class PageAdmission:
         enough.
         """
         tier = self._media[0].tier
-        # Look at the amount of free room first. That is cheap, and a full tier is asked in every turn.
+        # Look at the amount of free room first: so a full tier, which is asked in every turn, refuses
+        # cheaply.
         room_bytes = tier.capacity_bytes - tier.used_bytes
         if len(pages) < WORTH_COLUMNS:
             room_bytes -= tier.capacity_bytes // _FEW_NEED

@@ -53,7 +53,7 @@ class Recovery:
         call.
         """
         self._halted = False
-        self._news: dict[int, int] = {}  # By object hash: the hash of the version that the origin has.
+        self._news: dict[int, int] = {}  # By object hash: the ETag hash of the version that the origin named.
         self._stale_buckets: set[tuple[str, str]] = set()  # Buckets, with their namespaces.
         self._all_stale = False
         self._task: asyncio.Task[None] | None = None
