@@ -88,7 +88,7 @@ class Ownership(Protocol):
         ...
 
     async def distrust_bucket(self, bucket: str, namespace: str) -> None:
-        """Let every proxy of the cluster distrust what it caches of a bucket, because a write changed the
+        """Let every proxy of the cluster distrust its cached pages of a bucket, because a write changed the
         rights or the existence of the bucket. Return when all proxies have done so. Raises ShadeProxyError if
         a proxy may not have done so.
         """

@@ -126,7 +126,7 @@ class WorkerAccessLog:
 
 class SharedPageHandle(PageHandle):
     """Page handle of a worker. ``header``: the first bytes of the page's record, which lies at ``offset`` of
-    ``descriptor``. They were checked.
+    ``descriptor``. These bytes were checked when the handle was made.
     """
 
     __slots__ = ("descriptor", "header", "offset")

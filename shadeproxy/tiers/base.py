@@ -61,8 +61,8 @@ class Place(NamedTuple):
     socket.
 
     The other process reads ``body_bytes`` at ``body_offset`` of ``path``, then ``len(header)`` bytes at
-    ``header_offset``. The body is valid only if these bytes still equal ``header``. It reads with pread,
-    because touching a hole of a mapped tmpfs file would allocate the hole.
+    ``header_offset``. The body is valid only if these bytes still equal ``header``. Read with pread: touching
+    a hole of a mapped tmpfs file would allocate the hole.
     """
 
     path: Path

@@ -15,8 +15,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
 _MOST_FAILURES = 8
-# The capacity divided by this is the step by which a tier shrinks each time the medium reports that it is
-# full.
+# A tier shrinks by its capacity divided by this, each time the medium reports that it is full.
 _STEP_SHARE = 64
 _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 

@@ -36,8 +36,8 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segme
 
 _logger = logging.getLogger(__name__)
 
-# Read sizes of a scan. Where records are short, one system call reads 64 of them. Between long bodies, a read
-# of one page is enough for a header.
+# Read sizes of a scan. Where records are short, one system call reads many of them. Between long bodies, a
+# read of one page is enough for a header.
 _NEAR_BYTES = 64 * 1024
 _FAR_BYTES = 4096
 _SCAN_BYTES = 256 * 1024

@@ -81,8 +81,8 @@ class Tier(Protocol):
         ...
 
     def disown(self, object_hash: int) -> bool:
-        """Ignore the records of an object: those in pending segments at once, and all earlier ones after a
-        restart. Return True if a part of this work was given to ``submit``, and so may be done later.
+        """Ignore the records of an object: records in pending segments at once, and all earlier records after
+        a restart. Return True if a part of this work was given to ``submit``, and so may be done later.
         """
         ...
 

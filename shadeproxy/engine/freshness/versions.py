@@ -383,7 +383,8 @@ class Versions:
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Return whether metadata and listing name the same time of modification, or one of them names none.
+    """Return whether metadata and listing name the same time of modification. Return True also if one names
+    none.
 
     A change of header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
     """

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from shadeproxy.engine.index.hash_table import page_hash
 
 NO_TIER = -1
-# The fields for finding and ranking a page fill one cache line. To read them for 1,024 random pages of a
-# million then fetches one line a page instead of seven.
+# The fields for finding and ranking a page fill one cache line. So ranking 1,024 random pages of a million
+# fetches one line a page instead of seven.
 PAGE = np.dtype(
     [
         ("object_hash", np.uint64),

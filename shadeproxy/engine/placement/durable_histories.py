@@ -1,7 +1,8 @@
 """Keeps page histories and the state of the reuse learner over a restart, as blocks of bytes.
 
 Laws: plain defs, no I/O. A block is copied on the event loop, from a bounded number of pages, and encoded in
-another thread. The histories of resident pages are restored as ghosts: recovery takes them from there.
+another thread. The histories of resident pages are restored as ghosts. Recovery takes a page's history from
+its ghost.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,8 +17,8 @@ from shadeproxy.hints.reuse import durable
 from shadeproxy.hints.reuse.ghosts import Ghosts, StoredGhosts
 
 MOST_GHOSTS = 1 << 24
-"""Most ghosts that are saved: they take 200 MB. If there are more, about this many are saved, those read
-last.
+"""Most ghosts that are saved: they take 200 MB. If there are more ghosts, about this many are saved: those
+that were read last.
 """
 
 _PLACES = 1 << 16  # places of ghosts in a block; copying them takes 0.1 ms

@@ -181,8 +181,8 @@ def draw_to_rank(rng: np.random.Generator, members: Slots) -> Slots:
 def draw_sample(
     rng: np.random.Generator, members: Slots, record_bytes: NDArray[np.int64], need_bytes: int
 ) -> Slots:
-    """Return SAMPLE random members, or as many more as hold about twice the bytes needed. ``record_bytes``:
-    record lengths by slot.
+    """Return SAMPLE random members, or as many more as probably hold twice the bytes needed.
+    ``record_bytes``: record lengths by slot.
     """
     if len(members) <= SAMPLE:
         return members

@@ -1,7 +1,7 @@
 """Finds neighbouring records to evict, so that a long record fits in one piece in their place.
 
 Random victims would free many short holes, but a long record needs one long hole. The functions are pure,
-except that one draws random numbers.
+except that ``in_few_segments`` draws random numbers.
 """
 
 import numpy as np

@@ -353,7 +353,7 @@ class Placement:
         return slots[in_few_segments(numbers_of(self._residents.location[slots]), self._rng)]
 
     def _sample(self, index: int, need_bytes: int) -> Slots:
-        """Return 1,024 random members, or as many more as hold twice the bytes needed."""
+        """Return 1,024 random members, or more if these hold less than twice the bytes needed."""
         members = self._residents.members[index].slots
         return draw_sample(self._rng, members, self._residents.record_bytes, need_bytes)
 

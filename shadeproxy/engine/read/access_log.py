@@ -26,8 +26,8 @@ from shadeproxy.hints.order.upcoming import ReadObserver
 from shadeproxy.telemetry.stats import Stats
 
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
-# A flush costs some 100 us, and ten times as much with cold processor caches. So if fewer reads than this
-# wait, a decision does not wait for a flush: it is made without them.
+# A flush costs some 100 us, and ten times as much with cold processor caches. So a decision comes without a
+# flush while fewer reads than this wait.
 _WORTH_FLUSHING = 256
 # In a small cache, flush after one read for every ``_SMALL`` pages: otherwise recency would lag far behind.
 _SMALL = 64
@@ -121,8 +121,8 @@ class AccessLog:
 
     def record_pages(self, slots: Sequence[int], *, explained: bool | None = None) -> None:
         """Record page reads for recency alone, because the statistics count these reads elsewhere.
-        ``explained``: whether an order or a score explains the reads. None: the same as for the read that was
-        counted before them.
+        ``explained``: whether an order or a score explains the reads. None: the same as for the last counted
+        read before them.
         """
         kind = _AS_BEFORE if explained is None else _EXPLAINED if explained else _UNEXPLAINED
         stamps = self.residents.stamps

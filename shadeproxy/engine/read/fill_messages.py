@@ -161,8 +161,8 @@ class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False
 
 
 _TOGETHER_S = 0.001
-"""Longest time for which a message waits for another one. They then share a frame: a frame of its own costs
-the coordinator several times as much as one more message in a frame.
+"""Longest time for which a message waits for another one, to share its frame. One more message in a frame
+costs the coordinator a fraction of what one more frame costs.
 """
 
 FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft | BodyWritten

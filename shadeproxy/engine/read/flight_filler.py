@@ -28,7 +28,7 @@ from shadeproxy.telemetry.stats import Stats
 
 READAHEAD_SHARE = 0.5
 _TOGETHER = 16
-"""The number of arrived pages at which they are stored without waiting for more."""
+"""The number of arrived pages that are stored at once, without a wait for more."""
 
 # The same limit in bytes; longer copies hold the loop too long. A body that a worker writes counts an eighth.
 _TOGETHER_BYTES, _DELEGATED = 1 << 20, 8

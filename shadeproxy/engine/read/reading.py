@@ -60,9 +60,9 @@ class EngineReading:
         """The flights that were joined and not left, by page number."""
         self._readahead: set[int] = set()  # Pages that were joined before they were wanted.
         self._late: dict[int, Deadline | None] = {}
-        """Pages that a tier has, but would read more slowly than the origin. They are read from the origin,
-        until the deadline given here: half of the read's time, because the other half is for the tier. Their
-        use is noted.
+        """Pages that a tier has, but would read more slowly than the origin, with the deadline of the
+        origin's answer. It is half of the time left, because the other half is for the tier. The use of these
+        pages is noted.
         """
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False

@@ -29,8 +29,8 @@ from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32
-"""A few pages look for one piece of free room only while at least one byte in ``_FEW_NEED`` is free. Less
-free room is scattered, so the search would often find nothing.
+"""A few pages look for one piece of free room only while at least 1 of ``_FEW_NEED`` bytes of the capacity is
+free. Less free room is scattered, so the search would often find nothing.
 """
 
 _Told = dict[int, Exception | None]
@@ -132,8 +132,8 @@ class PageAdmission:
         enough.
         """
         tier = self._media[0].tier
-        # Look at the amount of free room first: so a full tier, which is asked in every turn, refuses
-        # cheaply.
+        # Look at the amount of free room first: this is cheap, and rules out a full tier, the most frequent
+        # case.
         room_bytes = tier.capacity_bytes - tier.used_bytes
         if len(pages) < WORTH_COLUMNS:
             room_bytes -= tier.capacity_bytes // _FEW_NEED

@@ -21,7 +21,9 @@ _WEIGHT = 1 / 16
 """Weight of the newest read in the mean time for each read."""
 
 _TRIED_EVERY_S = 1.0
-"""A disk that gets no reads cannot show that it is fast again. So one read is tried on it in this time."""
+"""A disk that gets no reads cannot show that it is fast again. So one read is sent to it in each such
+time.
+"""
 
 _LEAST_GETS = 32
 """Least number of GETs in a mean of the origin's times."""
