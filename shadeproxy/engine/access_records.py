@@ -1,5 +1,5 @@
-"""Rows of the access log (access_log.py): demand reads as columns, recorded by the coordinator
-or a worker.
+"""Rows of the access log (access_log.py): demand reads as columns, recorded by the coordinator or a
+worker.
 """
 
 import struct
@@ -18,20 +18,20 @@ USE = np.dtype(
         ("first", np.int64),  # First byte of the read, within the object.
         ("size_bytes", np.int64),
         ("kind", np.int32),  # Index into the list of ``Kind`` that comes with the rows.
-        ("reads", np.int32),  # 1, or 0 for the second page of a read, which counts once.
+        ("reads", np.int32),  # 1; or 0 for the second page of a read, because the read counts once.
     ]
 )
 pack_use = struct.Struct("=qqQqqii").pack
-"""Pack one USE into bytes. Appending the bytes to a ``bytearray`` costs less than a tuple in a list, and
-``numpy.frombuffer`` reads them back.
+"""Pack one USE into bytes. Appending these bytes to a ``bytearray`` costs less than appending a tuple to a
+list, and ``numpy.frombuffer`` reads them as USE rows.
 """
 
 Uses = NDArray[np.void]
-"""Rows of the access log, of shape (n,), oldest first."""
+"""Rows of the access log, of shape (n,); the oldest read comes first."""
 
 
 class Kind(NamedTuple):
-    """Fields that many reads share, such as bucket and job. The statistics count reads of one kind
+    """Fields that many reads share: bucket, source and job. The statistics count reads of one kind
     together.
     """
 
@@ -41,11 +41,11 @@ class Kind(NamedTuple):
 
 
 class AccessRecord(NamedTuple):
-    """A row for the access log, made once for all reads of a whole page by ``job``. ``row``: the bytes of one
-    USE.
+    """A row for the access log, made once and appended for each read of a whole page by ``job``. ``row``: the
+    bytes of one USE.
 
-    ``kind`` is the index of its ``Kind`` in ``kinds``. When that dict has grown large, the log replaces it,
-    and the row must be made again.
+    ``kind`` is the index of the read's ``Kind`` in ``kinds``. When ``kinds`` has grown large, the log
+    replaces it by a new dict, and the row must be made again.
     """
 
     job: JobContext | None

@@ -1,9 +1,9 @@
 """The engine's interface to the listeners.
 
-The flow of a GET: ``async with engine.open(request) as reading`` begins once the metadata is known, from the
-cache or from the head of the origin's answer, whose body is still arriving. The listener chooses status and
-span by ``reading.meta``. Then ``reading.body(span)`` yields the bytes. Leaving the context releases
-everything, however much was read.
+A GET takes these steps. ``async with engine.open(request) as reading`` enters its block once the metadata is
+known, from the cache or from the head of the origin's answer; the body may still be arriving. The listener
+chooses status and span by ``reading.meta``. Then ``reading.body(span)`` yields the bytes. Leaving the block
+releases the pins and flights of the read, however many bytes were read.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -38,9 +38,7 @@ NO_CONDITIONS = Conditions()
 
 
 class Grant(IntEnum):
-    """The right to an object that the origin granted to a client. A greater value includes the smaller
-    ones.
-    """
+    """The right that the origin granted a client for an object. A greater value includes the smaller ones."""
 
     HEAD = 1
     GET = 2
@@ -50,10 +48,10 @@ class ReadRequest(NamedTuple):
     """A request for bytes of one object.
 
     ``range``: the range that the client sent (None: the whole object); the engine fetches its first page
-    first. ``conditions``: with conditions, metadata comes from a HEAD and no page is fetched for a 304 or
-    412, because the body may not be wanted. ``force_check``: ask the origin whether the cached version is
-    current (``Cache-Control: no-cache``). ``upstream``: the client's credentials and rights at the origin.
-    ``grant``: the right that the client needs; HEAD when the client asks for no byte of the body.
+    first. ``conditions``: if there are any, the engine gets the metadata by a HEAD, because a 304 or 412
+    needs no page. ``force_check``: ask the origin whether the cached version is current (``Cache-Control:
+    no-cache``). ``upstream``: the client's credentials and rights at the origin. ``grant``: the right that
+    the client needs; HEAD when the client asks for no byte of the body.
     """
 
     ref: ObjectRef
@@ -67,37 +65,37 @@ class ReadRequest(NamedTuple):
 
 
 class NothingKnown(Enum):
-    """The type of ``UNKNOWN``. Type checkers can so tell ``UNKNOWN`` from None."""
+    """The type of ``UNKNOWN``. It is a type of its own, so that type checkers tell ``UNKNOWN`` from None."""
 
     UNKNOWN = auto()
 
 
 UNKNOWN: Literal[NothingKnown.UNKNOWN] = NothingKnown.UNKNOWN
-"""Result of ``ReadsNow.find_now`` for an unknown object."""
+"""Result of ``ReadsNow.find_now`` for an object of which the cache knows nothing."""
 
 
 class Hit(NamedTuple):
-    """Resident bytes of an answer: read-only pieces in order, valid while referenced."""
+    """The bytes of an answer, all from resident pages: read-only pieces in order, valid while referenced."""
 
     source: Source
     pieces: tuple[memoryview, ...]
 
 
 NO_HIT = Hit(Source.RAM, ())
-"""The hit of an answer without a body, which needs metadata alone."""
+"""The hit of an answer without a body. Such an answer needs only metadata."""
 
 
 class PageHandle:
-    """A resident page that was found and validated once. Comparing one number shows whether it is still
-    valid.
+    """A resident page that was found and validated once. Comparing one number shows whether the handle is
+    still valid.
 
     ``slot`` and ``stamp``: the handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. While it
     is valid, ``window[start:stop]`` is the page's body; copy the body, or pin it through ``tier``, before any
     other code runs. ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``first``:
     the page's first byte within the object. ``can_wait``: touching the body may wait for a device, so ask
     ``tier.is_hot`` first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: all these
-    blocks are marked as sent. ``place``: the page's place for other processes on this host, if it was asked
-    for. ``access_record``: the row that the last read through this handle added to the access log
+    blocks are marked as sent. ``place``: the page's place for other processes on this host, if a caller asked
+    for it. ``access_record``: the row that the last read through this handle added to the access log
     (read/access_log.py).
     """
 
@@ -160,7 +158,9 @@ class PageHandle:
         self.access_record: AccessRecord | None = None
 
     def bounds(self, span: Span) -> tuple[int, int]:
-        """Return where the page's bytes of the object's ``span`` start and stop in the window."""
+        """Return where the page's bytes of ``span`` start and stop in the window. ``span``: a span of the
+        object.
+        """
         offset = self.start - self.first
         return max(span.start + offset, self.start), min(span.stop + offset, self.stop)
 
@@ -175,11 +175,11 @@ class PageHandle:
 
 
 class SendfileSlice(NamedTuple):
-    """The bytes ``[start, stop)`` of a page handle's file, for sending by sendfile. They equal those of its
-    window.
+    """The bytes ``[start, stop)`` of a page handle's file, for sending by sendfile. They equal the bytes
+    ``[start, stop)`` of the handle's window.
 
     Only bytes ``[first, last)`` may leave by sendfile, and only at once. Send other bytes, and bytes that
-    must wait, from the view of ``pin``. ``file``: None if no byte may leave by sendfile.
+    must wait, from the view that ``pin`` returns. ``file``: None if no byte may leave by sendfile.
     """
 
     handle: PageHandle
@@ -190,7 +190,7 @@ class SendfileSlice(NamedTuple):
     stop: int
 
     def pin(self) -> memoryview:
-        """Return the bytes, pinned. Raises TierError."""
+        """Return the bytes ``[start, stop)``, pinned. Raises TierError."""
         handle = self.handle
         return handle.tier.pin(handle.location)[self.start - handle.start : self.stop - handle.start]
 
@@ -198,8 +198,9 @@ class SendfileSlice(NamedTuple):
 class Located(NamedTuple):
     """The place of cached bytes of an object, for another process on this host.
 
-    That process copies ``length`` bytes at ``offset`` of ``path``, then reads ``len(header)`` bytes at
-    ``header_offset``. The copy is right only if these bytes equal ``header``.
+    The other process copies ``length`` bytes at ``offset`` of ``path``, then reads ``len(header)`` bytes at
+    ``header_offset``. If these bytes equal ``header``, the copy is right; if not, another page has taken the
+    place.
     """
 
     source: Source
@@ -213,8 +214,8 @@ class Located(NamedTuple):
 class FoundSamples(NamedTuple):
     """The samples that a lookup of k ids found. ``here``: bool[k], true for each id that was found. The other
     columns have one element for each found id, in the order of the ids. ``file``: index into ``files``;
-    ``source``: index into SOURCES; ``header``: V64. Offsets and lengths are in bytes. ``uses``: rows for the
-    access log, without their kinds.
+    ``source``: index into SOURCES; ``header``: V64. Offsets and lengths are in bytes. ``uses``: a row for the
+    access log for each found sample, in which the field ``kind`` is not set yet.
     """
 
     here: Bits
@@ -229,11 +230,13 @@ class FoundSamples(NamedTuple):
 
 
 class Reading(Protocol):
-    """One object that was opened for reading. All bytes that it gives are of one version."""
+    """One object that was opened for reading. All bytes that the reading gives are of one version."""
 
     @property
     def meta(self) -> ObjectMeta:
-        """Metadata. Its ``size`` is UNKNOWN_BYTES if the origin sent none; then read the body to its end."""
+        """Metadata of the object. ``size`` is UNKNOWN_BYTES if the origin sent none; then read the body to
+        its end.
+        """
         ...
 
     @property
@@ -244,15 +247,16 @@ class Reading(Protocol):
     def body(self, span: Span) -> AsyncIterator[memoryview]:
         """Yield the bytes of ``span``, in order, in read-only pieces that stay valid while referenced.
 
-        Raises OriginError when the rest of the bytes is missing (cut short, or the object changed). The bytes
-        yielded so far are right, but the answer must be aborted, not finished. An empty span yields nothing.
+        Raises OriginError when the rest of the bytes is missing, because the body was cut short or the object
+        changed. The bytes yielded so far are right. Abort the answer then: a finished one would look
+        complete. An empty span yields nothing.
         """
         ...
 
 
 class ReadsNow(Protocol):
-    """Reads that are answered without waiting. The engine implements them, and worker processes
-    (worker_reads.py) do.
+    """Reads that are answered without waiting. The engine implements this interface, and so do worker
+    processes (worker_reads.py).
     """
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
@@ -260,8 +264,8 @@ class ReadsNow(Protocol):
         ...
 
     def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
-        """Return the result of ``usable_now``. Return UNKNOWN instead if nothing is known of the object and
-        this client may learn its metadata by a GET.
+        """Return the result of ``usable_now``, or UNKNOWN if the cache knows nothing of the object and this
+        client may learn its metadata by a GET.
         """
         ...
 
@@ -272,7 +276,7 @@ class ReadsNow(Protocol):
         ...
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
-        """Return the bytes of ``span`` without waiting, counted as one demand read. ``meta``: the last result
+        """Return the bytes of ``span`` without waiting, and count one demand read. ``meta``: the last result
         of ``usable_now``.
 
         Return None, and count nothing, if a page is not resident, if it cannot be touched without waiting, or
@@ -281,7 +285,7 @@ class ReadsNow(Protocol):
         ...
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
-        """Return a page handle for the page that holds byte ``first``; it serves every client.
+        """Return a page handle for the page that holds byte ``first``; the handle serves every client.
 
         Return None if the page is not resident, or if the origin must be asked for each client's rights.
         """
@@ -290,8 +294,8 @@ class ReadsNow(Protocol):
     def take(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
-        """Return the bytes of a page handle, counted as one demand read of ``job``; None if the handle is no
-        longer valid.
+        """Return the bytes of a page handle, and count one demand read of ``job``. Return None if the handle
+        is no longer valid.
 
         ``now_s``: Unix time. ``span``: the wanted span of the object; None: the whole page. The bytes of a
         page of at most 16 KiB are not pinned: copy them before any other code runs.
@@ -301,8 +305,8 @@ class ReadsNow(Protocol):
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Return sendfile slices instead of the bytes that ``take`` returns. Return None also if a page is
-        short or cannot be sent by sendfile.
+        """Return sendfile slices of the bytes that ``take`` would return, and count the read. Return None
+        also if a page is short or cannot be sent by sendfile.
 
         ``span`` begins in the page, and may end in one of the next few pages. There is one slice for each
         page.
@@ -310,21 +314,23 @@ class ReadsNow(Protocol):
         ...
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return where the page's record lies, instead of the bytes that ``take`` returns."""
+        """Return where the page's record lies, and count the read. ``take`` would return the bytes
+        themselves.
+        """
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """Return whether the rules and the origin's answers let ``ref`` be cached. If not, its reads are
-        forwarded.
+        """Return whether ``ref`` may be cached, by the rules and by the origin's answers so far. If not, its
+        reads are forwarded.
         """
         ...
 
 
 class ReadPath(ReadsNow, Protocol):
-    """The engine's interface to listeners."""
+    """The engine's interface to listeners: reads, forwarded requests and writes."""
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
-        """Open for reading.
+        """Open an object for reading.
 
         Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded, ShuttingDown; RangeNotSatisfiable
         when the origin says so before metadata is known; Unidentified when the object is not ``cacheable``:
@@ -333,7 +339,9 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
-        """Return metadata for a HeadObject, from the cache if the rule allows that. Raises as ``open``."""
+        """Return metadata for a HeadObject, from the cache if the freshness rule allows this. Raises as
+        ``open``.
+        """
         ...
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
@@ -341,22 +349,24 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
-        """Return the places of the bytes, in order. ``hit`` would return the bytes themselves."""
+        """Return the places of the bytes that ``hit`` would return, in order, and count one demand read."""
         ...
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """Return the places of samples of a dataset, at a hundredth of what one call of ``place`` for each
-        would cost. ``ids``: i64[k].
+        """Return the places of samples of a dataset. One call costs a hundredth of calling ``place`` for each
+        sample. ``ids``: i64[k].
 
         A sample is found only if it was given to ``remember_sample`` and its page handle is still valid.
-        None: no sample is found.
+        Return None if no sample is found.
         """
         ...
 
     def remember_sample(self, dataset: Dataset, sample_id: int, handle: PageHandle) -> None:
-        """Remember the place of a sample that lies in one page, just after ``place`` returned it."""
+        """Remember the place of a sample that lies in one page. Call this just after ``place`` returned
+        it.
+        """
         ...
 
     def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
@@ -366,15 +376,14 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """Send any request except a cached read to the origin. This drops nothing from the cache: wrap a
-        write in ``writing``.
+        """Send any request except a cached read to the origin. The cache drops nothing here: wrap a write in
+        ``writing``, which drops the old pages.
         """
         ...
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
-        """Wrap a write to ``refs``. The block gets a value; pass it on as ``ForwardRequest.here``. It names
-        the objects that this process writes. In a cluster, other proxies may have to write some of them, or
-        all.
+        """Wrap a write to ``refs``. The block gets the objects that this process writes; pass them on as
+        ``ForwardRequest.here``. In a cluster, other proxies may have to write some of the objects, or all.
 
         The cached pages and metadata of the objects are dropped before the write starts, and again when the
         block is left, however it is left. Reads in between are not stored. Leave the block before the client

@@ -2,7 +2,7 @@
 
 A hit is answered without waiting. Any other read of a client comes through ``open``, or first through
 ``begin``. ``open`` asks in this order: May this client see the object? May its cached metadata answer, by the
-freshness rule? Is the page resident? Is the page already on its way? If not, the page is read from the
+freshness rule? Is the page resident? Is the page already on its way? If neither, the page is read from the
 origin. Prefetch uses the same flights, through ``prefetch_port``.
 """
 
@@ -68,13 +68,13 @@ class Engine:
         past: Origin | None = None,
     ) -> None:
         """``callback_reads``: reads of ``origin`` by callbacks, if it supports them. ``prefetch_reads``:
-        returns the reads by callbacks that fetch the next page to prefetch; None: those of readers fetch it.
-        ``verdicts``: None unless clients have origin credentials. ``upstreams``: see namespaces.py.
+        returns the reads by callbacks that fetch the next page to prefetch; None: ``callback_reads`` fetch
+        it. ``verdicts``: None unless clients have origin credentials. ``upstreams``: see namespaces.py.
 
-        ``jobs_of``: returns the jobs whose datasets hold the objects, by object hash, for reads that name no
-        job. ``orders``: observes demand reads. ``recording``: a file to which demand reads are also written.
-        ``ownership``: None unless proxies share a cache. ``past``: the origin for reads past the cache and
-        for forwarded requests; None: ``origin``.
+        ``jobs_of``: finds jobs for reads that name none; it gets the hashes of the objects, and returns for
+        each the job whose dataset holds it. ``orders``: observes demand reads. ``recording``: a file to which
+        they are also written. ``ownership``: None unless proxies share a cache. ``past``: the origin for
+        reads past the cache and for forwarded requests; None: ``origin``.
         """
         self.cache = cache
         self.page_size = page_size
@@ -248,7 +248,7 @@ class Engine:
         return self._past.forward(request)
 
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Add demand reads that a worker answered (worker_reads.py)."""
+        """Record demand reads that a worker answered (worker_reads.py)."""
         self.access_log.record_others(uses, kinds)
 
     async def list_objects(
@@ -259,7 +259,7 @@ class Engine:
         return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
     def purging(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> Purge:
-        """Return a ``Purge`` of the cached pages under a prefix, to be run. A dry run only counts."""
+        """Return a ``Purge`` of the cached pages under a prefix, still to be run. A dry run only counts."""
         place = ObjectRef(bucket, prefix, namespace)
         return Purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
 
@@ -281,7 +281,7 @@ class Engine:
 
     def distrust(self, keep: Keep | None = None) -> None:
         """Check each cached page with the origin once before it answers, because the trust epoch has risen.
-        Void running flights and checks. ``keep``: which objects the rise does not concern (distrust.py).
+        Void running flights and checks. ``keep``: finds the objects that the rise spares (distrust.py).
         """
         self.access_log.flush()  # The log finds the page of a read by its stamp. All stamps change now.
         self._filling.flights.invalidate(lambda _ref: True)
@@ -311,7 +311,7 @@ class Engine:
         await self.cache.drain()
 
     def assert_quiescent(self) -> None:
-        """Assert for tests: no reads or flights, all memory returned, the accounting balances."""
+        """Assert for tests: no read or flight is open, all memory is returned, the accounting balances."""
         assert self.idle, (self.readings, len(self._filling.flights))
         assert self._ledger.taken_bytes == 0, self._ledger.taken_bytes
         assert self._ledger.waiting == 0
@@ -321,11 +321,11 @@ class Engine:
     # ------------------------------------------------------------------ inside
 
     def _count_earlier(self) -> None:
-        """Count the reads in the access log: each read is counted before the reads that came after it."""
+        """Count the reads in the access log, so that reads are counted in the order in which they came."""
         self.access_log.flush_to_statistics()
 
     def _owns(self, request: ReadRequest) -> bool:
-        """Return whether the cache may answer now by the freshness rule alone. Called in a cluster only."""
+        """Return whether the object is OWN now: its freshness rule then decides. For a cluster only."""
         return self._ownership is not None and self._ownership.standing(request.ref) is Standing.OWN
 
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
@@ -341,7 +341,7 @@ class Engine:
             except (ObjectChanged, OriginAnswer) as error:
                 if isinstance(error, OriginAnswer):
                     await self._explain(reading.request, error)
-                # Nothing was sent yet, and there is a new version now: try once more.
+                # Nothing was sent yet, and the origin may have a new version: try once more.
                 reading.reset()
                 await self._open(reading)
         except BaseException:
@@ -351,7 +351,7 @@ class Engine:
 
     async def _explain(self, request: ReadRequest, answer: OriginAnswer) -> None:
         """Raise ``answer``, or a more exact error. The answer to a HEAD has no code and no body that explain
-        it; then ask again by a GET, and raise the error of that. Return if the GET finds the object.
+        it; then ask again by a GET, and raise the GET's error. Return if the GET finds the object.
         """
         if answer.code:
             raise answer
@@ -367,7 +367,7 @@ class Engine:
         await self._versions.authorise(request)
         first = first_needed(request)
         if first is not None and not reading.begun:
-            # Count the read before its page comes: a page is ranked by the next use, which comes after this.
+            # Count the read before its page comes: the page is then ranked by its next use, not by this one.
             reading.explained |= self._counting.note_read(request, first)
         meta = await self._versions.usable(request)
         if meta is None:
@@ -377,14 +377,14 @@ class Engine:
                 except OriginAnswer as answer:
                     if answer.status != 416:
                         raise
-                    # Our 416 states the object's size. Some servers leave it out, so ask for it.
+                    # Our 416 states the object's size. Some servers leave it out of theirs, so ask for it.
                     reading.reset()
                 else:
                     return
             meta = await self._versions.check(request.ref, request.upstream)
         span = span_needed(request, meta)
         if first is None and span.length:
-            # Count the read only now, when its bytes are known.
+            # The first byte is known only now, so count the read now.
             reading.explained |= self._counting.note_read(request, span.start)
         await reading.open_known(meta, span)
 

@@ -1,6 +1,8 @@
-"""Rules per bucket and prefix: how long cached metadata may answer for the origin, and which keys are pinned.
+"""Rules for buckets and prefixes: how long cached metadata may answer for the origin, and which keys are
+pinned.
 
-This module holds data and decides on the age of metadata. The clock is an argument. The caller revalidates.
+This module holds data and decides on the age of metadata. It reads no clock: times are arguments. The caller
+revalidates.
 """
 
 import math
@@ -14,7 +16,7 @@ from shadeproxy.core.types import ObjectRef
 
 class Freshness(StrEnum):
     """When cached metadata is checked with the origin. ``immutable``: never again. ``ttl``: in the background
-    once it is older than the TTL; meanwhile the cache answers. ``revalidate``: before every answer.
+    once the metadata is older than the TTL; meanwhile the cache answers. ``revalidate``: before every answer.
     """
 
     IMMUTABLE = "immutable"
@@ -57,7 +59,9 @@ class Rule:
         return Age.STALE
 
     def fresh_until_s(self, validated_s: float) -> float:
-        """Return the time until which ``age`` is FRESH (Unix time)."""
+        """Return the Unix time until which ``age`` returns FRESH for metadata last checked at
+        ``validated_s``.
+        """
         if validated_s <= 0 or self.freshness is Freshness.REVALIDATE:
             return 0.0
         return math.inf if self.freshness is Freshness.IMMUTABLE else validated_s + self.ttl_s
@@ -73,7 +77,7 @@ class Rules:
         self.adopt(rules)
 
     def adopt(self, rules: Sequence[Rule]) -> None:
-        """Replace the rules. Callers that remember answers by the old rules must forget them."""
+        """Replace the rules. Callers that remember answers under the old rules must forget those answers."""
         self._given = tuple(rules)
         self.any_pins = any(rule.pin for rule in self)
         self.all_cached = all(rule.cache for rule in self)

@@ -2,9 +2,9 @@
 
 Laws: a worker sends copied bytes only if the stamp of their slot is the same after the copy as before
 (columns.py). For any read but a plain, fresh hit, the calls return None, and the worker asks the coordinator.
-Where several proxies share a cache, each hit is also judged by the lease at that instant. Bodies are copied
-by system calls. Reading through a mapping would allocate blocks that were punched meanwhile, and would crash
-the worker if the medium fails.
+Where several proxies share a cache, each hit also needs a lease that lasts at that instant. Bodies are copied
+by system calls, not through a mapping. A mapping would allocate blocks again that were punched meanwhile, and
+would crash the worker if the medium fails.
 """
 
 import os
@@ -37,8 +37,8 @@ _MOST_KINDS = 1024
 
 
 class TierFiles(NamedTuple):
-    """A tier as a worker sees it. ``can_wait``: True if the tier is on a disk. The coordinator then answers
-    reads of bytes that are not in the kernel's page cache.
+    """A tier as a worker sees it. ``can_wait``: True if the tier is on a disk. Bytes of such a tier that are
+    not in the kernel's page cache are read by the coordinator.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class TierFiles(NamedTuple):
 
 
 class _SharedStamps(NamedTuple):
-    """The column of stamps, as the compiled lane reads it."""
+    """The column of stamps, under the name by which the compiled lane reads it."""
 
     stamps: memoryview
 
@@ -56,8 +56,8 @@ class _SharedStamps(NamedTuple):
 class WorkerAccessLog:
     """Access log of a worker (read/access_log.py). ``on_flush``: called with the reads since the last flush.
 
-    The compiled lane appends to ``rows`` (USE) exactly as ``record`` does. A timer of the worker flushes
-    them. ``timer`` is always set, so that the compiled lane does not schedule a flush of its own.
+    The compiled lane appends to ``rows`` (USE) exactly as ``record`` does. A timer of the worker flushes the
+    rows. ``timer`` is always set, so that the compiled lane does not schedule a flush of its own.
     """
 
     __slots__ = (
@@ -82,7 +82,9 @@ class WorkerAccessLog:
         self._touched: set[Kind] = set()
 
     def record(self, handle: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
-        """Record one read through a page handle, of ``span`` of the object; None: of the whole page."""
+        """Record one read through a page handle. ``span``: the bytes read, of the object; None: the whole
+        page.
+        """
         record = handle.access_record
         if record is None or record.job is not job or record.kinds is not self.kinds:
             kind = self.kind(handle.ref.bucket, handle.source, job)
@@ -97,7 +99,7 @@ class WorkerAccessLog:
             )
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
-        """Return the number of a kind of reads, valid until the next flush."""
+        """Return the number of a kind of reads. The number is valid until the next flush."""
         return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
 
     def touch(self, bucket: str, job: JobContext) -> None:
@@ -111,19 +113,20 @@ class WorkerAccessLog:
         uses, self.rows = np.frombuffer(self.rows, USE), bytearray()
         touched, self._touched = self._touched, set()
         every = list(self.kinds)
-        # Keep the kinds, because page handles hold rows with kind numbers. But forget which jobs read, so
-        # that only jobs that still read are reported.
+        # Keep the kinds, because page handles hold rows with kind numbers. Pass on only the kinds of these
+        # rows, so that only jobs that still read are reported.
         numbers, uses["kind"] = np.unique(uses["kind"], return_inverse=True)
         if len(every) > _MOST_KINDS:
-            # Clear the old dict too: page handles that are never read again would otherwise keep it alive.
+            # Clear the old dict too: page handles that are never read again would otherwise keep its kinds
+            # alive.
             self.kinds.clear()
             self.kinds = {}
         self._on_flush(uses, [*(every[number] for number in numbers.tolist()), *touched])
 
 
 class SharedPageHandle(PageHandle):
-    """Page handle of a worker. ``header``: the first bytes of its record, checked, at ``offset`` of
-    ``descriptor``.
+    """Page handle of a worker. ``header``: the first bytes of the page's record, which lies at ``offset`` of
+    ``descriptor``. These bytes were checked when the handle was made.
     """
 
     __slots__ = ("descriptor", "header", "offset")
@@ -151,10 +154,10 @@ class WorkerReads:
         by_verdicts: bool = False,
         is_elsewhere: Callable[[ObjectRef], bool] | None = None,
     ) -> None:
-        """Read ``share``. ``by_verdicts``: answer only where the coordinator shows a verdict.
+        """Read the page table ``share``. ``by_verdicts``: answer only where the coordinator shows a verdict.
 
-        ``is_elsewhere``: where several proxies share a cache, whether another one caches an object. Then this
-        one answers only while the lease lasts that ``share`` shows. None: it is alone.
+        ``is_elsewhere``: returns whether another proxy caches an object, where several proxies share a cache.
+        This proxy then answers only while the lease lasts that ``share`` shows. None: this proxy is alone.
         """
         pages, rest, tier = share.columns
         self._share = share
@@ -176,7 +179,7 @@ class WorkerReads:
         self._record = self.access_log.record
 
     def forget(self, *, by_verdicts: bool) -> None:
-        """Drop all page handles, because the rules or rights changed; callers must drop theirs."""
+        """Drop all page handles, because the rules or rights changed. Callers must drop their handles too."""
         self._by_verdicts = by_verdicts
         # Clear the dict instead of replacing it, because the compiled lane refers to it.
         self.handles.clear()
@@ -231,7 +234,7 @@ class WorkerReads:
         handle = self._find(ref, number)
         if handle is None or not number:
             return handle
-        # The first page has the object's time of validation.
+        # Only the first page has the object's time of validation.
         front = self._find(ref, 0)
         if front is None or front.meta.etag != handle.meta.etag:
             return None
@@ -275,8 +278,7 @@ class WorkerReads:
         if self.lease is not None and not _lasts(self.lease):
             return None
         handle = self.handles.get((ref, number))
-        # Check freshness only for the first page. The other pages have the same ETag, so they are of the same
-        # version.
+        # Check freshness only for the first page. Each caller compares the ETags of the other pages with it.
         if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
         hashed = object_hash(ref)
@@ -290,7 +292,7 @@ class WorkerReads:
         return None
 
     def _prove(self, slot: int, ref: ObjectRef, number: int) -> SharedPageHandle | None:
-        """Return a handle for a slot, if the slot holds that page.
+        """Return a handle for a slot, if the slot holds the page ``number`` of ``ref``.
 
         The stamp is read before everything else and again at the end: if it is the same, nothing of the slot
         changed in between.
@@ -301,8 +303,8 @@ class WorkerReads:
         if index == NO_TIER or self._unverified[slot]:
             return None
         fresh_until_s = rule.fresh_until_s(validated_s)
-        # Only the first page needs a fresh time of validation. The others are of the same version by their
-        # ETag.
+        # Only the first page needs a fresh time of validation. Each caller compares the ETags of the other
+        # pages with it.
         if not number:
             if self._by_verdicts:
                 fresh_until_s = min(fresh_until_s, self._share.verdict_until_s(slot, stamp))
@@ -337,7 +339,7 @@ class WorkerReads:
         return handle
 
     def _copy(self, handle: SharedPageHandle, start: int, stop: int) -> memoryview | None:
-        """Return a copy of a record's bytes; None if the record changed during the copy."""
+        """Return a copy of a record's bytes. Return None if the record changed during the copy."""
         first = 0 if start == handle.start else start
         raw = _pread(handle.descriptor, handle.offset + first, stop - first, nowait=handle.can_wait)
         if (
@@ -352,8 +354,8 @@ class WorkerReads:
         return _pread(descriptor, offset, length, nowait=tier.can_wait)
 
     def _open(self, index: int, number: int) -> int:
-        """Return the descriptor of a segment; -1 if it cannot be opened. Segment files stay while the
-        coordinator runs.
+        """Return the descriptor of a segment; -1 if the file cannot be opened. The descriptor stays open,
+        because segment files stay while the coordinator runs.
         """
         descriptor = self._files.get((index, number), -1)
         if descriptor < 0:
@@ -372,7 +374,7 @@ def _lasts(lease: "memoryview[float]") -> bool:
 
 
 def _pread(descriptor: int, offset: int, length: int, *, nowait: bool) -> bytes | bytearray:
-    """Return the bytes that can be read; with ``nowait`` only bytes in the page cache."""
+    """Return the bytes that can be read. ``nowait``: only bytes in the page cache."""
     try:
         if not nowait:
             return os.pread(descriptor, length, offset)

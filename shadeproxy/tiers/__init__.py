@@ -1,1 +1,1 @@
-"""Storage of page bodies: one segment store class on two media, tmpfs (RAM) and local disk."""
+"""Storage of page bodies: one class of segment store on two media, tmpfs (RAM) and local disk."""

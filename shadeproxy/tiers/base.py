@@ -5,8 +5,9 @@ Guarantees:
   TierError. The allocated bytes never exceed ``capacity_bytes``. After a crash of the process ``arrivals``
   yields only records that were completely written and not erased; after a crash of the machine every record
   is in doubt.
-- The *caller* (engine/storage/page_cache.py, on the event loop) guarantees that each reserved location is
-  either written and later released, or released; and never uses a location after releasing it.
+- The *caller* (engine/storage/page_cache.py, on the event loop) guarantees two things. It releases each
+  reserved location exactly once, whether or not a record was written there. It never uses a location after
+  releasing it.
 - ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at once.
   ``write``, ``erase``, ``header`` and ``load`` do I/O, touch only their own location, and may run on a pool
   thread.
@@ -19,7 +20,7 @@ from typing import NamedTuple, NewType, Protocol
 from shadeproxy.core.types import ObjectMeta, Page
 
 Location = NewType("Location", int)
-"""Opaque 63-bit place of a record inside one tier (fits an int64 column)."""
+"""The place of a record inside one tier, as an opaque integer of 63 bits, which fits an int64 column."""
 
 
 class RecordHeader(NamedTuple):
@@ -47,7 +48,7 @@ class NewHeader(Protocol):
 class Dropped:
     """Counts of cached data that the start found unusable. ``records``: records that were damaged, of another
     store, or beyond the capacity. ``catalogues``: damaged catalogues, whose segments were scanned instead.
-    ``lists``: damaged or lost tombstone files; every page must then be checked with the origin.
+    ``lists``: damaged or lost tombstone files. After a lost file, every page must be checked with the origin.
     """
 
     records: int = 0
@@ -59,9 +60,9 @@ class Place(NamedTuple):
     """The place of a record, given to another process on the same host, which reads the record without a
     socket.
 
-    That process reads ``body_bytes`` at ``body_offset`` of ``path`` with pread (touching a hole of a mapped
-    tmpfs file would allocate it), then ``len(header)`` bytes at ``header_offset``. The body is valid only if
-    these bytes still equal ``header``.
+    The other process reads ``body_bytes`` at ``body_offset`` of ``path``, then ``len(header)`` bytes at
+    ``header_offset``. The body is valid only if these bytes still equal ``header``. Read with pread: touching
+    a hole of a mapped tmpfs file would allocate the hole.
     """
 
     path: Path
@@ -80,7 +81,7 @@ class SendableFile(Protocol):
         ...
 
     def mark_sent(self, start: int, stop: int) -> None:
-        """Mark bytes ``[start, stop)``, a part of SendableBlocks, as sent. Call this before sendfile."""
+        """Mark bytes ``[start, stop)``, which lie in SendableBlocks, as sent. Call this before sendfile."""
         ...
 
 

@@ -1,13 +1,14 @@
 """The catalogue of a segment: a list of its records in numpy columns, so that a start need not read the
 segment.
 
-Laws: the catalogue is a file beside its segment. It is written when the store is closed in order, and
-emptied before the next change of the segment. So a complete catalogue describes its segment as it is, even
-after kill -9. After a crash of the machine, catalogues from before the crash are ignored. A catalogue is
-still only a hint: before the first byte of a page is served, the record itself (header and body) proves the
-page. A hash detects a catalogue that is torn, altered, or of another store, segment or format. A golden test
-freezes the format. A catalogue that names a group outside the proxy's own namespace has version 2, which
-older releases, without namespaces, ignore.
+Laws: the catalogue is a file beside its segment. It is written when the store is closed in order, and emptied
+before the next change of the segment. So a complete catalogue describes its segment as it is, even after kill
+-9. After a crash of the machine, catalogues from before the crash are ignored. A catalogue is still only a
+hint: before the first byte of a page is served, the record itself (header and body) proves the page. A hash
+detects a catalogue that is torn, altered, or of another store, segment or format.
+
+A golden test freezes the format. A catalogue that names a group outside the proxy's own namespace has version
+2. Older releases, which know no namespaces, ignore version 2.
 """
 
 import contextlib
@@ -49,7 +50,9 @@ class Key(NamedTuple):
 
 
 def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
-    """Return the bytes of a catalogue. ``boot``: the number of this boot of the machine, which it records."""
+    """Return the bytes of a catalogue. ``boot``: the number of this boot of the machine, which the catalogue
+    records.
+    """
     rows = contents.rows.tobytes()
     version, names = _pack_names(contents.names)
     head = _HEAD.pack(
@@ -89,7 +92,7 @@ def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
 
 
 def _pack_names(names: list[GroupName]) -> tuple[int, bytes]:
-    """Return the bytes of the group names, and the catalogue version that they need."""
+    """Return the bytes of the group names, and the catalogue version that these names need."""
     if any(namespace for _, _, namespace in names):
         return NAMESPACE_VERSION, msgspec.msgpack.encode(names)
     return CATALOGUE_VERSION, msgspec.msgpack.encode([(bucket, head) for bucket, head, _ in names])
@@ -120,9 +123,7 @@ def _is_sound(contents: Contents, key: Key) -> bool:
 
 
 def read(path: Path, key: Key, *, boot: int | None) -> Contents | None:
-    """Return the catalogue at ``path``; None if there is no file or an empty one. Raises
-    TierError, OSError.
-    """
+    """Return the catalogue at ``path``; None if the file is missing or empty. Raises TierError, OSError."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -146,7 +147,7 @@ def write(path: Path, contents: Contents, key: Key, *, boot: int) -> None:
 def empty(path: Path) -> None:
     """Empty the catalogue, because its segment is about to change. Raises OSError.
 
-    Deleting it instead could wait for the file system's journal.
+    Deleting the file instead could wait for the file system's journal.
     """
     # A missing file has the same meaning as an empty one.
     with contextlib.suppress(FileNotFoundError):

@@ -35,7 +35,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class HeldDirectory:
-    """A directory locked by this process. ``store_id``: the 64-bit id that its records carry."""
+    """A directory locked by this process. ``store_id``: the 64-bit id that the directory's records carry."""
 
     path: Path
     store_id: int
@@ -63,7 +63,7 @@ class HeldDirectory:
 
     def release(self, *, clean: bool = True, checked: bool = False) -> None:
         """Unlock the directory. ``clean``: the session ended in order, with every erasure on the medium.
-        ``checked``: every page was checked with the origin. The lock file stays, because without it two
+        ``checked``: every page was checked with the origin. The lock file stays: if it were deleted, two
         processes could lock two different files.
         """
         try:
@@ -86,11 +86,12 @@ def claim(
 ) -> HeldDirectory:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
-    ``setting``: the configuration key that names the directory. ``contents``: the name of the origin that it
-    caches. A cache of another origin is refused, or with ``set_aside`` renamed; an unused directory takes the
-    new origin. ``group_id``: the group whose members may enter the directory and read the segment files.
-    ``place``: the directory of the tombstones, by default ``path`` itself. ``left_out``: returns whether
-    the latest start did not use the store of this id; its pages are then in doubt. Raises ConfigError.
+    ``setting``: the configuration key that names the directory. ``contents``: the name of the origin that the
+    directory caches. A cache of another origin is refused, or with ``set_aside`` renamed; an unused directory
+    is given to the new origin. ``group_id``: the group whose members may enter the directory and read the
+    segment files. ``place``: the directory of the tombstones, by default ``path`` itself. ``left_out``:
+    returns whether the latest start did not use the store of a given id; the store's pages are then in doubt.
+    Raises ConfigError.
     """
     try:
         held = _claim(path, setting, contents, set_aside=set_aside, place=place or path, left_out=left_out)
@@ -203,7 +204,7 @@ def _claim(
         known = None if version is None else version.store_id
         store_id = write_version(path, contents) if known is None else known
         session = Session(path, boot=_BOOT_ID.read_text(), place=place, store_id=store_id)
-        # A new store has no pages.
+        # A new store has no pages, so it cannot have missed a write.
         session.begin(left_out=left_out is not None and known is not None and left_out(known))
     except BaseException:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Deletes a tier's files while no proxy uses them: all of them, or only enough to make room for a start.
+"""Deletes a tier's files while no proxy uses them: all files, or only enough to make room for a start.
 
 A full disk does not keep the proxy from starting. A start must first write some small marks. On a full disk
 it deletes a reserve file of the directory to make room for them. If there is no reserve file, it deletes a
@@ -64,8 +64,8 @@ def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
 
 
 def _keep_reserve(path: Path) -> None:
-    """Create the reserve file, so that the next start has room for its marks. On a nearly full medium it is
-    smaller than usual.
+    """Create the reserve file, so that the next start has room for its marks. On a nearly full medium the
+    file is smaller than usual.
     """
     size_bytes = _RESERVE_BYTES
     while not path.exists() and size_bytes >= _LEAST_RESERVE_BYTES:
@@ -80,7 +80,7 @@ def _keep_reserve(path: Path) -> None:
 
 def _give_room(path: Path, setting: str) -> bool:
     """Delete the reserve file, or else the last segment that takes room. Return False when there is neither,
-    or another process has locked the directory.
+    or when another process has locked the directory.
     """
     try:
         descriptor = lock_directory(path, setting)
@@ -109,7 +109,7 @@ def _delete_one(path: Path) -> bool:
 
 
 def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
-    """Delete every file that a tier keeps in ``path`` and return their size on the medium in bytes.
+    """Delete every file that a tier keeps in ``path``. Return the size of these files on the medium in bytes.
 
     Files of other names stay. Returns 0 for a missing directory. Raises ConfigError when a process holds the
     directory, when it is not a cache, or when a file cannot be deleted.
@@ -137,8 +137,8 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
 def _files_of(path: Path) -> list[Path]:
     """Return all files of a tier in the order of their deletion.
 
-    A kill in between leaves a smaller cache that is still valid, because the version file and the marks that
-    name tombstones are deleted last. Raises OSError.
+    The version file and the marks that name tombstones come last. A kill in between then leaves a smaller
+    cache that is still valid. Raises OSError.
     """
     there = list(path.iterdir())
     files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]

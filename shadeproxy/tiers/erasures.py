@@ -2,12 +2,11 @@
 
 Until an erasure is on the medium, a tombstone must name its object, so that a restart ignores the record.
 
-Laws: a write to an object is acknowledged only in one of three cases. A tombstone names the object; or every
-erasure of the tier is as durable as the medium itself (tmpfs); or the whole tier is in doubt. In any other
-case the write is refused, and ``unmarked`` gives the reason. Tombstones are dropped when every earlier
-erasure is on the medium. A failed flush puts the tier in doubt, because even a second flush does not tell
-which erasures were lost. Only one ``settle`` runs at a time, and ``finish`` waits for it, so the outcome of
-every flush is known.
+Laws: a write to an object is acknowledged only if a tombstone names the object, or every erasure of the tier
+is as durable as the medium itself (tmpfs), or the whole tier is in doubt. Otherwise the write is refused, and
+``unmarked`` gives the reason. Tombstones are dropped when every earlier erasure is on the medium. A failed
+flush puts the tier in doubt, because even a second flush does not tell which erasures were lost. Only one
+``settle`` runs at a time, and ``finish`` waits for it, so the outcome of every flush is known.
 """
 
 import logging
@@ -48,7 +47,7 @@ class Erasures:
         self._doubt_refused = ""  # Why ``doubt`` failed; "" if it did not.
 
     def open(self, session: Session) -> None:
-        """Begin to keep the erasures of ``session``. Raises OSError."""
+        """Begin to keep track of the erasures of ``session``. Raises OSError."""
         self._session, self._finished = session, False
         self._lasting = is_tmpfs(session.directory)
 
@@ -95,8 +94,8 @@ class Erasures:
     def remember(self, object_hash: int, *, pending: bool) -> bool:
         """Add a tombstone for an object, so that its records are ignored after a restart.
 
-        ``pending``: pending segments may hold records of it. Return True if the tombstone was given to
-        ``submit``, because writing it may wait for a disk.
+        ``pending``: pending segments may hold records of the object. Return True if the tombstone was given
+        to ``submit``, because writing the tombstone may wait for a disk.
         """
         if self._session is None or (self._lasting and not pending):
             return False
@@ -117,12 +116,14 @@ class Erasures:
             self._unmarked.pop(object_hash, None)
 
     def erase(self, segment: Segment, *offsets: int) -> None:
-        """Zero the headers of records. Raises OSError; headers that are left are then tried again later."""
+        """Zero the headers of records. Raises OSError; the headers that are left are then tried again
+        later.
+        """
         try:
             segment.erase(*offsets)
         except OSError:
             if self._lasting:
-                # On tmpfs ``remember`` adds no tombstone, so none names the objects of this segment.
+                # On tmpfs ``remember`` adds no tombstone, so no tombstone names the objects of this segment.
                 self.doubt()
             raise
 

@@ -1,10 +1,10 @@
 """Free space of a store: address ranges without a record, found and merged in constant time.
 
-Two-level segregated fit (Masmano et al., "TLSF: a new dynamic memory allocator", ECRTS 2004): free extents
-are in bins by size. There is a bin for each length below 64 units, and then eight bins for each power of two.
-A bit mask finds the smallest bin whose extents surely fit. The latest extent of a bin is taken first, because
-its blocks are the warmest. Addresses and lengths are in units of 64 bytes. Files, blocks and capacity are not
-known here.
+The method is two-level segregated fit (Masmano et al., "TLSF: a new dynamic memory allocator", ECRTS 2004).
+Free extents are in bins by size: a bin for each length below 64 units, and then eight bins for each power of
+two. A bit mask finds the smallest bin whose extents surely fit. The latest extent of a bin is taken first,
+because its blocks are the warmest. Addresses and lengths are in units of 64 bytes. Files, blocks and capacity
+are not known here.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class FreeExtents:
         return (Extent(start, length) for start, length in self._length_at.items())
 
     def add(self, start: int, length: int) -> None:
-        """Add a free range."""
+        """Add a free range, and merge it with free neighbours."""
         after = self._length_at.get(start + length)
         if after is not None:
             self.take(start + length, after)
@@ -75,8 +75,8 @@ class FreeExtents:
         self._mask |= 1 << number
 
     def candidates(self, length: int) -> Iterator[tuple[int, int]]:
-        """Yield start and length of extents of at least ``length`` units, from the bin with the shortest
-        extents on.
+        """Yield start and length of extents of at least ``length`` units. The bin with the shortest extents
+        comes first.
         """
         number = _bin_of(length)
         mask = self._mask >> number << number

@@ -1,8 +1,8 @@
 """The segment files of a directory: their numbers, and the empty files that wait to be used.
 
 ``create`` does I/O on any thread; everything else belongs to the store's thread. A segment that has lost its
-last record waits in ``ready``, without blocks, to be used again. ``open`` deletes empty segments of an
-earlier process, so the store deletes no file while it runs.
+last record waits in ``ready``, without blocks, to be used again. So the store deletes no file while it runs.
+The next start deletes empty segments.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, SUFFIX, Segment
 
 _LEAST_SEGMENT_BYTES = 64 * 1024 * 1024
 # A segment costs two descriptors and one mapping (vm.max_map_count: 65,530), so a large tier gets larger
-# segments instead of more.
+# segments instead of more segments.
 _SEGMENTS_WANTED = 256
 
 
@@ -31,7 +31,9 @@ def default_segment_bytes(capacity_bytes: int) -> int:
 
 
 def most_segments(capacity_bytes: int, segment_bytes: int) -> int:
-    """Return the largest number of segments of a tier: twice as many as its capacity fills, and a few."""
+    """Return the largest number of segments of a tier: twice as many as its capacity fills, and a few
+    more.
+    """
     return min(2 * -(-capacity_bytes // segment_bytes) + 4, NUMBERS // 2)
 
 
@@ -51,7 +53,7 @@ Submit = Callable[[Callable[[], None]], object]
 
 
 def run_inline(action: Callable[[], None]) -> None:
-    """Run I/O at once. A RAM tier uses this as its ``submit``."""
+    """Run I/O at once. A RAM tier uses this function as its ``submit``."""
     action()
 
 
@@ -76,7 +78,9 @@ class SegmentFiles:
         self.creating = False
 
     def existing(self) -> Iterator[tuple[int, Path]]:
-        """Yield number and path of every existing segment, in order; delete unfinished files."""
+        """Yield number and path of every existing segment, in order of the numbers. Delete unfinished
+        files.
+        """
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             if not path.stem.isdecimal() or int(path.stem) >= NUMBERS:
                 continue

@@ -1,5 +1,5 @@
-"""The reaction of a tier to its medium: it shrinks when the medium is full, and stops when the medium is
-broken.
+"""The reaction of a tier to its medium: it shrinks when the medium is full, and takes no more pages when the
+medium is broken.
 
 ``is_due`` belongs to the store's thread. The other methods run on I/O threads and store single attributes,
 which the store's thread only reads.
@@ -15,7 +15,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
 _MOST_FAILURES = 8
-# Share of the capacity by which a tier shrinks each time the medium reports that it is full.
+# A tier shrinks by its capacity divided by this, each time the medium reports that it is full.
 _STEP_SHARE = 64
 _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 
@@ -48,7 +48,7 @@ class Health:
         """Count a failed call. ``used_bytes``: bytes that the tier holds."""
         self.failures += 1
         if error.errno in _FULL:
-            # Set the ceiling below the used bytes, so that the next reservation must first free something.
+            # Set the ceiling below the used bytes, so that the next reservation must first free some bytes.
             self.ceiling_bytes = max(0, used_bytes - self._step_bytes)
             return
         if error.errno in _PASSING:
@@ -59,9 +59,7 @@ class Health:
             _logger.error("%s", self.disabled_reason)
 
     def is_due(self, record_bytes: int) -> bool:
-        """Add ``record_bytes``, which are about to be written, to a count. Return whether to call ``measure``
-        now.
-        """
+        """Count ``record_bytes``, which are about to be written. Return whether to call ``measure`` now."""
         self._unmeasured_bytes += record_bytes
         if self._unmeasured_bytes < self._measure_every_bytes:
             return False

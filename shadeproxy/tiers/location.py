@@ -1,7 +1,7 @@
 """Packs a record's location into 63 bits: segment number, first unit, length in units.
 
-The length is part of the location, so freeing a record needs neither memory per record nor a read. The header
-of a record proves its address (segment number and unit).
+The length is part of the location, so freeing a record needs neither memory for each record nor a read. The
+header of a record proves its address (segment number and unit).
 """
 
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ def address_at(location: Location) -> int:
 
 
 def bytes_of(location: Location) -> tuple[int, int, int]:
-    """Return a record's segment number, its offset in the segment and its length, both in bytes."""
+    """Return a record's segment number, and its offset in the segment and its length in bytes."""
     return (
         location >> (_LENGTH_BITS + _UNIT_BITS),
         (location >> _LENGTH_BITS & _UNIT_MASK) * UNIT_BYTES,
@@ -60,7 +60,7 @@ def bytes_of(location: Location) -> tuple[int, int, int]:
 
 
 def positions_of(locations: Iterable[Location]) -> list[tuple[int, int, int, int]]:
-    """Return the address of each record and what ``bytes_of`` returns."""
+    """Return for each record its address, followed by the three numbers that ``bytes_of`` returns."""
     return [
         (
             location >> _LENGTH_BITS,

@@ -1,8 +1,8 @@
 """System calls on segments.
 
-Python lacks two of them: punching holes, and asking what is in the page cache. The calls that change or read
-a segment form one object, so that a test can replace it by a faulty one. The bindings are thin: a failure is
-an OSError with the errno of the call.
+Python lacks two of these calls: punching holes, and asking what is in the page cache. The calls that change
+or read a segment form one object, so that a test can replace it by a faulty one. The bindings are thin: a
+failure is an OSError with the errno of the call.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def punch_hole(fd: int, start: int, length: int) -> None:
-    """Return the blocks of ``[start, start + length)`` to the file system; they read as zeros
+    """Return the blocks of ``[start, start + length)`` to the file system; they then read as zeros
     (fallocate(2)).
     """
     if _fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, start, length) != 0:
@@ -46,11 +46,11 @@ class Calls(Protocol):
         ...
 
     def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int, /) -> int:
-        """Write data at ``offset``; return the number of bytes written, at least one."""
+        """Write data at ``offset``. Return the number of bytes written, at least one."""
         ...
 
     def punch_hole(self, descriptor: int, start: int, length: int, /) -> None:
-        """Return the blocks of ``[start, start + length)`` to the file system; they read as zeros."""
+        """Return the blocks of ``[start, start + length)`` to the file system; they then read as zeros."""
         ...
 
     def flush(self, descriptor: int, /) -> None:
@@ -90,8 +90,8 @@ def is_tmpfs(path: Path) -> bool:
 
 
 class _Vector(threading.local):
-    """The output buffer of mincore, one byte a page. Each thread has its own, because two threads may ask at
-    once.
+    """The output buffer of mincore, one byte a page. Each thread has its own buffer, because two threads may
+    ask at once.
     """
 
     def __init__(self) -> None:

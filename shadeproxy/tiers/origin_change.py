@@ -2,7 +2,7 @@
 whether it was ever used.
 
 Law: only an unused directory, which holds nothing but the small files of a start, is given to another origin.
-Any segment, even a damaged or an empty one, and any file of another name or kind makes it a cache.
+Any segment, even a damaged or an empty one, and any file of another name or kind makes the directory a cache.
 """
 
 import os
@@ -43,7 +43,8 @@ _TOMBSTONES = re.compile(
 
 def why_unusable(path: Path, version: Version | None, contents: str) -> str:
     """Return why the directory ``path`` cannot be used for the origin ``contents``: ``INCOMPATIBLE``,
-    ``OTHER_ORIGIN``, or "" if it can. An unused directory can, whatever origin it names. Raises OSError.
+    ``OTHER_ORIGIN``, or "" if it can. An unused directory can be used, whatever origin it names. Raises
+    OSError.
     """
     if version is None:
         return ""
@@ -71,7 +72,7 @@ def _is_unused(path: Path) -> bool:
 
 def forget_sessions(path: Path, store_id: int) -> None:
     """Delete the marks and the tombstones of an unused directory, before it becomes another store. The caller
-    holds its lock. Raises OSError.
+    holds the directory's lock. Raises OSError.
 
     A kill in between leaves a directory that is still unused.
     """

@@ -1,9 +1,9 @@
-"""Pending segments: segments of an earlier process that recovery has not read yet. Recovery adds them one
-by one while the proxy serves.
+"""Pending segments: segments of an earlier process that recovery has not read yet. Recovery adds them one by
+one while the proxy serves.
 
 Laws: until a segment is recovered, no record is placed in it, and all its bytes count against the capacity. A
 record never becomes a page if a tombstone names its object, or if ``disown`` was called for that object.
-``arrivals`` has a thread for itself; everything else runs on the store's thread.
+``arrivals`` has a thread for itself; all other calls run on the store's thread.
 """
 
 import logging
@@ -31,8 +31,8 @@ _GAPS = 1024
 _ROWS = 1024
 
 Try = Callable[[Callable[[], None]], None]
-"""The type of a function that runs I/O in the order of the store, and counts a failure instead
-of raising it.
+"""The type of a function that runs I/O in the order of the store. It counts a failure instead of raising
+it.
 """
 
 
@@ -71,7 +71,7 @@ class PendingSegments:
 
     def open(self, claim: HeldDirectory, setting: str, *, most_files: int) -> None:
         """Register every segment of the directory as pending, without reading it. Raises ConfigError, with
-        ``setting`` and the number of open files that its capacity needs.
+        ``setting`` and the number of open files that the capacity needs.
         """
         self._ignored, self._halted = set(claim.session.tombstones.found), False
         self.dropped.lists += claim.session.lost_lists
@@ -90,16 +90,14 @@ class PendingSegments:
         self._claim = claim
 
     def disown(self, object_hash: int) -> bool:
-        """Ignore every record of that object in the pending segments. Return whether any
-        segment is pending.
-        """
+        """Ignore every record of an object in the pending segments. Return whether any segment is pending."""
         if self._segments:
             self._ignored.add(object_hash)
         return bool(self._segments)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Recover the pending segments one by one (blocking) and yield the contents of each,
-        until ``halt``.
+        """Recover the pending segments one by one (blocking) and yield the contents of each segment, until
+        ``halt``.
         """
         assert self._claim is not None, "open first"
         for segment, _ in list(self._segments.values()):
@@ -112,7 +110,7 @@ class PendingSegments:
             except Halted:
                 return
             except OSError as error:
-                # The segment keeps its share of the capacity. The next start tries again.
+                # The segment keeps its share of the capacity. The next start tries it again.
                 _logger.warning("cannot take in %s: %s", segment.path, error.strerror)
                 continue
             yield found

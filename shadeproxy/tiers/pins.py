@@ -1,9 +1,9 @@
 """Pins records whose bodies have living views. A pin costs one weak reference, and ends with the last view.
 
-All views of a record export the buffer of one small ndarray. The buffer protocol keeps that array alive as
-long as any slice of a view lives. So a location is pinned while its array is alive, and there is no unpin
-call. All methods belong to the store's thread. The finaliser of the array may run on any thread and at any
-point, so it only appends to a deque, which ``collect`` reads later.
+All views of a record export the buffer of one small ndarray. The buffer protocol keeps this array alive as
+long as any slice of a view lives. So a location is pinned while its array is alive, and there is no call to
+unpin it. All methods belong to the store's thread. The finaliser of the array may run on any thread and at
+any point, so it only appends to a deque, which ``collect`` reads later.
 """
 
 import weakref
@@ -35,14 +35,14 @@ class ViewPins:
         return len(self._released)
 
     def find(self, location: Location) -> _Bytes | None:
-        """Return the array behind the living views of ``location``, so that another view can be made; None if
-        no view lives.
+        """Return the array behind the living views of ``location``, so that another view can be made. Return
+        None if no view lives.
         """
         reference = self._arrays.get(location)
         return None if reference is None else reference()
 
     def forget(self, location: Location) -> bool:
-        """Forget ``location``, unless a view of it lives. Return whether it was forgotten."""
+        """Forget ``location``, unless a view of it lives. Return whether ``location`` is forgotten."""
         reference = self._arrays.get(location)
         if reference is None:
             return True
@@ -61,8 +61,8 @@ class ViewPins:
         self._arrays[location] = weakref.ref(body)
 
     def release(self, location: Location) -> bool:
-        """Release ``location``. Return True if it has no living view; otherwise ``collect``
-        returns it later.
+        """Release ``location``. Return True if it has no living view. Otherwise ``collect`` returns it
+        later.
         """
         reference = self._arrays.pop(location, None)
         body = None if reference is None else reference()

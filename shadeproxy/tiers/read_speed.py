@@ -18,8 +18,9 @@ SPEED_NAME = "speed"
 def measure_read_speed(directory: Path, room_bytes: int) -> float:
     """Return how many bytes a second the medium of ``directory`` reads (blocking, for up to a second).
 
-    Writes a file of up to 32 MiB there, and reads it past the page cache where the file system can (open(2),
-    O_DIRECT). Returns 0, for an unknown speed, if that fails or if the file does not fit into ``room_bytes``.
+    Writes a file of up to 32 MiB there, and reads the file past the page cache where the file system can
+    (open(2), O_DIRECT). Returns 0, for an unknown speed, if an I/O call fails or if the file does not fit
+    into ``room_bytes``.
     """
     path = directory / SPEED_NAME
     try:
@@ -54,7 +55,9 @@ def _measure(path: Path) -> float:
 
 
 def _write(descriptor: int, piece: mmap.mmap) -> int:
-    """Write up to ``_PIECES`` pieces, but no longer than the time limit. Return the number of bytes."""
+    """Write up to ``_PIECES`` pieces, but no longer than the time limit. Return the number of bytes
+    written.
+    """
     began, written = time.perf_counter(), 0
     while written < _FILE_BYTES and time.perf_counter() - began < _MOST_S:
         written += os.pwrite(descriptor, piece, written)

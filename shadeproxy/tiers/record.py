@@ -1,14 +1,15 @@
 """The record format, versions 1 to 3: how one page looks inside a segment file.
 
-Little-endian: a fixed header of 64 bytes, then the meta (MessagePack), then the body, then zero to
-fewer than 320 bytes of slack, so that every record starts on a multiple of 64 bytes.
+Little-endian: a fixed header of 64 bytes, then the meta (MessagePack), then the body, then slack of zero to
+fewer than 320 bytes, so that every record starts on a multiple of 64 bytes.
 
 The header's hash covers the store's id and the record's own address. So a stale copy, a file from another
-store, or bytes inside a body that look like a header never count as a record. A record of the proxy's own
-namespace has version 1. A record of another namespace has version 2, with the namespace at the end of its
-meta. If the entity tag or a header field is not UTF-8, the record has version 3, with both as octets. A
-release that does not know version 2 or 3 never uses such a record. Golden tests freeze the formats. This
-module does no I/O. Data that cannot be packed or parsed raises TierError.
+store, or bytes inside a body that look like a header never count as a record.
+
+A record of the proxy's own namespace has version 1. A record of another namespace has version 2, with the
+namespace at the end of its meta. If the entity tag or a header field is not UTF-8, the record has version 3,
+which stores both as octets. A release that does not know version 2 or 3 never uses such a record. Golden
+tests freeze the formats. This module does no I/O. Data that cannot be packed or parsed raises TierError.
 """
 
 import re
@@ -67,11 +68,11 @@ _META_LIMIT_BYTES = 0xFFFF
 _MOST_REMEMBERED = 256
 MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
 PEEK_BYTES = 512
-"""Bytes of the first read of a header. Nearly every header fits with its meta. A longer header needs a second
-read.
+"""Number of bytes in the first read of a header. Nearly every header fits into these bytes with its meta. A
+longer header needs a second read.
 """
 
-# Part of the format: only append here, and raise FORMAT_VERSION when anything else changes.
+# Part of the format: only append here, and raise FORMAT_VERSION when any other line of the format changes.
 _COMMON_TEXTS = (
     "Last-Modified", "Content-Type", "Accept-Ranges", "Cache-Control", "Content-Encoding",
     "Content-Disposition", "Content-Language", "Expires", "x-amz-version-id", "x-amz-storage-class",
@@ -111,12 +112,12 @@ class RecordSummary(NamedTuple):
 
 
 def aligned(size_bytes: int) -> int:
-    """Return ``size_bytes`` rounded up to a whole number of units."""
+    """Return ``size_bytes`` rounded up to a multiple of UNIT_BYTES."""
     return -(-size_bytes // UNIT_BYTES) * UNIT_BYTES
 
 
 def units_for(sizes_bytes: Iterable[int]) -> list[int]:
-    """Return the units that records of these sizes take."""
+    """Return the number of units that a record of each of these sizes takes."""
     return [max(-(-size // UNIT_BYTES), LEAST_UNITS) for size in sizes_bytes]
 
 
@@ -145,7 +146,7 @@ class MetaEncoder:
     """``encode_meta`` with a memory of the last results. A caller first asks for the lengths of the records
     of one turn, and then writes records with the same metas.
 
-    Several threads use it, so each result is stored as one tuple.
+    Several threads use one encoder, so each result is stored as one tuple.
     """
 
     def __init__(self) -> None:
@@ -197,8 +198,8 @@ def pack_header(
 
 
 def read_layout(raw: Body) -> Layout:
-    """Return the layout from the first 64 bytes, without checking a hash. Raises TierError when these are no
-    header.
+    """Return the layout from the first 64 bytes of a record, without checking a hash. Raises TierError when
+    these bytes are no header.
     """
     if len(raw) < HEADER_BYTES or raw[:4] != MAGIC:
         raise TierError("no record here: it was erased, or never written")

@@ -14,8 +14,8 @@ from shadeproxy.tiers.space import Space
 
 
 class RecordReads:
-    """Reads the records in the segments of ``space``. ``name``: the name of the store; see ``tiers/tier.py``
-    for the methods.
+    """Reads the records in the segments of ``space``. ``name``: the name of the store. tiers/tier.py
+    describes the methods.
     """
 
     def __init__(self, name: str, space: Space) -> None:
@@ -25,7 +25,7 @@ class RecordReads:
         self._store_id = 0
 
     def pin(self, location: Location) -> memoryview:
-        """Return a read-only view of the body. Raises TierError when the record is not there."""
+        """Return a read-only view of the body. Raises TierError when no record is at ``location``."""
         _, start, length = self._place_of(location)
         return self.pin_window(location, start, start + length)
 
@@ -69,7 +69,9 @@ class RecordReads:
         return Place(segment.path, offset, bytes(segment.body(offset, HEADER_BYTES)), start, length)
 
     def _place_of(self, location: Location) -> tuple[Segment, int, int]:
-        """Return a record's segment, and start and length of its body. Raises TierError if it is gone."""
+        """Return a record's segment, and start and length of its body. Raises TierError if the record is
+        gone.
+        """
         segment, offset, most_bytes = self._resolve(location)
         start, length = body_place(segment.mapping, offset)
         if start + length > offset + most_bytes:
@@ -77,7 +79,7 @@ class RecordReads:
         return segment, start, length
 
     def _resolve(self, location: Location) -> tuple[Segment, int, int]:
-        """Return a location's segment, and its offset and length in bytes. Raises TierError."""
+        """Return a location's segment, and the location's offset and length in bytes. Raises TierError."""
         number, offset, most_bytes = bytes_of(location)
         segment = self._space.segments.get(number)
         if segment is None:

@@ -36,8 +36,8 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segme
 
 _logger = logging.getLogger(__name__)
 
-# Read sizes of a scan. Where records are short, one system call reads 64 of them. Between long bodies, a read
-# of one page is enough for a header.
+# Read sizes of a scan. Where records are short, one system call reads many of them. Between long bodies, a
+# read of one page is enough for a header.
 _NEAR_BYTES = 64 * 1024
 _FAR_BYTES = 4096
 _SCAN_BYTES = 256 * 1024
@@ -45,7 +45,7 @@ _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
 class Halted(Exception):
-    """Raised when the store is being closed. Recovery then stops at once."""
+    """Raised when the store is being closed, to stop recovery at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,7 @@ class Arrival:
 
 
 class FoundRecord(NamedTuple):
-    """A proven header at ``unit`` of a record that takes ``units``. The other fields are those of
-    ``rows.ROW``.
-    """
+    """A proven record at ``unit``, which takes ``units``. The other fields are those of ``rows.ROW``."""
 
     unit: int
     units: int
@@ -171,7 +169,7 @@ class SegmentScan:
 def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool]) -> Arrival:
     """Recover a segment (blocking): find its records, mark their blocks as taken and free the other blocks.
 
-    Raises Halted, and OSError when the segment cannot be read: an incomplete list of its records must not
+    Raises Halted. Raises OSError when the segment cannot be read: an incomplete list of its records must not
     look complete.
     """
     contents, lost = _catalogued(segment, claim)
@@ -195,7 +193,7 @@ def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool
 def _catalogued(segment: Segment, claim: HeldDirectory) -> tuple[Contents | None, bool]:
     """Return the contents that the catalogue lists, or None; and whether there was an invalid catalogue.
 
-    After a crash of the machine only a catalogue written since then is used, because its rows say which pages
+    After a crash of the machine, only a catalogue written since the crash is used: its rows say which pages
     must be checked.
     """
     key = Key(claim.store_id, segment.number, segment.size_bytes)
@@ -211,7 +209,7 @@ def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) 
     walk = SegmentScan(segment, claim.store_id, halted)
     parts = [np.empty(0, _FOUND)]
     records = iter(walk)
-    # Convert the records in parts: all at once would keep the interpreter's lock from the event loop.
+    # Convert the records in parts: one long conversion would keep the interpreter's lock from the event loop.
     while part := list(itertools.islice(records, _PART)):
         parts.append(np.array(part, dtype=_FOUND))
     found = np.concatenate(parts)
@@ -230,8 +228,8 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
     """Return first unit and length of each record, and the free gaps between the records. A gap too short for
     any record is added to the record before it.
 
-    A record that sendfile may send also took the rest of its last block, but its header does not say so. So
-    every record that is long enough gets the rest of its last block again, where that is free.
+    A record that sendfile may send took the rest of its last block too, but its header does not say so. So
+    every record that is long enough gets the rest of its last block again, where that rest is free.
     """
     units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
     rests = np.append(units[1:], segment.units) - units - lengths
@@ -250,8 +248,8 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
 def write_catalogues(pages: Contents, segments: list[Segment], claim: HeldDirectory) -> None:
     """Write the catalogue of every segment whose records are exactly the ``pages`` in it (blocking).
 
-    A segment gets no catalogue if it holds a record that is not in ``pages``, or one whose erasure failed.
-    The next start scans such a segment.
+    A segment gets no catalogue if it holds a record that is not in ``pages``, or a record whose erasure
+    failed. The next start scans such a segment.
     """
     rows = pages.rows[np.argsort(pages.rows["location"])]
     numbers = numbers_of(rows["location"])

@@ -1,7 +1,7 @@
 """Judges whether a file system has room for a tier, in the same way for ``check``, ``serve`` and ``doctor``.
 
 A capacity that the file system can never hold is a wrong setting. A capacity that it cannot hold now, because
-other files take the space, is no reason to refuse a start: the tier then holds less and warns.
+other files take the space, is no reason to refuse a start: the tier then holds less, and a warning is logged.
 """
 
 import os
@@ -28,7 +28,7 @@ class Room(NamedTuple):
 
 class Verdict(NamedTuple):
     """The result of ``judge``. ``possible``: False if the capacity is a wrong setting. ``cause``: why the
-    tier does not fit; "" if it does.
+    tier does not fit; "" if the tier fits.
     """
 
     possible: bool
@@ -52,7 +52,7 @@ def look_at(path: Path) -> Room:
 
 def judge(key: str, path: Path, room: Room, *, capacity_bytes: int, min_free_bytes: int) -> Verdict:
     """Return whether a tier of ``capacity_bytes`` fits. ``key``: the configuration table of the tier, for the
-    text.
+    text of the verdict.
     """
     kept = f" and {key}.min_free {format_size(min_free_bytes)}" if min_free_bytes else ""
     most_bytes = room.total_bytes - min_free_bytes

@@ -21,7 +21,7 @@ ROW = np.dtype(
         ("validated_s", "<f8"),
     ]
 )
-"""A row of one page: 56 bytes, part of the catalogue's format."""
+"""A row of one page. It takes 56 bytes, and is part of the catalogue's format."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -30,7 +30,7 @@ Rows = NDArray[np.void]
 
 
 class Contents(NamedTuple):
-    """Pages of a tier. ``names``: the names of groups; the rows' ``group`` is an index into them."""
+    """Pages of a tier. ``names``: the names of prefix groups; the rows' ``group`` is an index into them."""
 
     rows: Rows
     names: list[GroupName]

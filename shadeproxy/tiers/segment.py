@@ -2,8 +2,8 @@
 
 Bodies are written with pwrite and not through the mapping. If the medium is full, pwrite returns ENOSPC; a
 store to a mapped page would kill the process with SIGBUS. Bodies are read through one shared read-only
-mapping. A write puts the body first and the header last; an erasure zeroes the header first. Before each of
-them the segment's catalogue is emptied.
+mapping. A write puts the body first and the header last; an erasure zeroes the header. Before a write or an
+erasure, the segment's catalogue is emptied.
 
 The store places records and counts the capacity. Its thread calls ``occupy``, ``vacate``, ``cost`` and
 ``give_back``, which only count and do no I/O. The recovery thread calls ``fill``, before the segment is added
@@ -37,12 +37,12 @@ from shadeproxy.tiers.record import (
 BLOCK_BYTES = 4096
 _NOWHERE = -1
 """Address of a closed segment. It is not aligned to a page, nor is any address whole pages above it, so
-mincore refuses all of them.
+mincore refuses all of these addresses.
 """
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
-# The state of a block is its number of live records, 1 to 64, or one of these values.
+# The state of a block is its number of live records, 1 to 64, or one of these two values.
 _HOLE = 0  # The medium holds no bytes of the block.
 _SLACK = 255  # The medium holds bytes of the block, but no record lies in it.
 _SLACK_BYTE = b"\xff"
@@ -82,7 +82,7 @@ class Segment:
         group_id: int | None = None,
         calls: Calls = SYSTEM,
     ) -> None:
-        """Open an existing file, or with ``size_bytes`` create one that ``group_id`` may read.
+        """Open an existing file, or with ``size_bytes`` create a file that ``group_id`` may read.
 
         ``calls``: the system calls for all reads and writes. Raises OSError.
         """
@@ -93,8 +93,8 @@ class Segment:
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
         self._unerased: list[int] = []
-        # Number of erasures so far (those of an earlier process count as one), and how many are on the
-        # medium.
+        # Number of erasures so far (those of an earlier process count as one), and how many of them are on
+        # the medium.
         self._erased, self._flushed = int(size_bytes is None), 0
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
@@ -130,12 +130,12 @@ class Segment:
     # ------------------------------------------------------------------ counts
 
     def cost(self, unit: int, units: int) -> tuple[int, int]:
-        """Return how many blocks a record at this place would take: from holes, and from slack."""
+        """Return how many holes and how many slack blocks a record at this place would take."""
         first, stop = unit // UNITS_PER_BLOCK, -(-(unit + units) // UNITS_PER_BLOCK)
         return self._blocks.count(_HOLE, first, stop), self._blocks.count(_SLACK, first, stop)
 
     def fill(self, units: Counts, lengths: Counts) -> None:
-        """Count all records of a segment that had none: i64[n] first units and lengths, sorted by address."""
+        """Count all records of a segment that had none. ``units``, ``lengths``: i64[n], sorted by address."""
         firsts, lasts = units // UNITS_PER_BLOCK, (units + lengths - 1) // UNITS_PER_BLOCK
         blocks = len(self._blocks)
         # The blocks between a record's first and last block belong to it alone. It may share its first and
@@ -150,7 +150,7 @@ class Segment:
 
     @property
     def held_blocks(self) -> int:
-        """Number of blocks that a record touches."""
+        """Number of blocks that hold a record or a part of one."""
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, *lengths: int) -> None:
@@ -205,21 +205,19 @@ class Segment:
         return runs
 
     def mark_sent(self, start: int, stop: int) -> None:
-        """Mark bytes ``[start, stop)``, in blocks that belong to one record alone, as sent by sendfile. They
-        must not be overwritten from then on.
+        """Mark bytes ``[start, stop)``, in blocks that belong to one record alone, as sent by sendfile. The
+        bytes must not be overwritten from then on.
         """
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         self._sent[first:last] = b"\x01" * (last - first)
 
     def was_sent(self, offset: int, length: int) -> bool:
-        """Return whether sendfile sent any block of these bytes, and the block has not become a
-        hole since.
-        """
+        """Return whether sendfile sent any block of these bytes that has not become a hole since."""
         return self._sent.find(1, offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)) >= 0
 
     def give_back_sent(self, blocks: BlockRange) -> list[BlockRange]:
-        """Turn slack of a range that was sent by sendfile into holes: a socket may still hold its pages, so
-        they must not be overwritten. Return the runs of blocks that must be punched.
+        """Turn the slack of a range that was sent by sendfile into holes. A socket may still hold the pages
+        of these blocks, so they must not be overwritten. Return the runs of blocks that must be punched.
         """
         runs: list[BlockRange] = []
         position, stop = blocks
@@ -240,14 +238,14 @@ class Segment:
     # ------------------------------------------------------------------ bytes
 
     def body(self, start: int, length: int) -> NDArray[np.uint8]:
-        """Return ``length`` mapped bytes from ``start``: u8[length], read-only. They keep the
-        mapping alive.
+        """Return ``length`` mapped bytes from ``start``: u8[length], read-only. The array keeps the mapping
+        alive.
         """
         return self._bytes[start : start + length]
 
     def write(self, offset: int, header: bytes, body: Body | WrittenBody) -> None:
-        """Write the body, if no other process has, then the header. Raises OSError; then no header was
-        written.
+        """Write the body, unless another process has written it, then the header. Raises OSError; then no
+        header was written.
         """
         if self.catalogued or self._unerased:
             self._prepare()
@@ -262,8 +260,8 @@ class Segment:
             self._write_rest(header, offset, written)
 
     def erase(self, *offsets: int) -> None:
-        """Zero the headers of records. Raises OSError; headers that are left are then erased before any other
-        change.
+        """Zero the headers of records. Raises OSError; the headers that are left are then erased before any
+        other change.
         """
         self._unerased += offsets
         self._prepare()
@@ -275,7 +273,7 @@ class Segment:
 
     @property
     def unflushed(self) -> bool:
-        """True if some erasure may not be on the medium yet."""
+        """True if an erasure may not be on the medium yet."""
         return self._flushed != self._erased
 
     def retry(self) -> None:
@@ -315,7 +313,9 @@ class Segment:
     def read_whole(
         self, offset: int, most_bytes: int, *, store_id: int, address: int, verify: bool
     ) -> RecordHeader:
-        """Read a complete record and return its header. ``verify``: check the hash of the body too."""
+        """Read a complete record and return its header. ``verify``: check the hash of the body too. Raises
+        TierError.
+        """
         raw = self.read_record(offset, most_bytes)
         header, layout = unpack_header(raw, store_id=store_id, address=address)
         body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
@@ -339,7 +339,7 @@ class Segment:
         return os.fstat(self.descriptor).st_blocks * 512
 
     def next_data(self, offset: int) -> BlockRange | None:
-        """Return the byte range of the next run of data from ``offset`` on; None at the end."""
+        """Return the byte range of the next run of data from ``offset`` on; None at the end of the file."""
         try:
             start = os.lseek(self.descriptor, offset, os.SEEK_DATA)
         except OSError:
@@ -347,7 +347,7 @@ class Segment:
         return start, os.lseek(self.descriptor, start, os.SEEK_HOLE)
 
     def close(self) -> None:
-        """Close the file. The mapping ends with its last view (closing it explicitly would raise)."""
+        """Close the file. The mapping ends with its last view; closing it now would raise an error."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -364,7 +364,7 @@ class Segment:
         self.close()
 
     def _prepare(self) -> None:
-        """Prepare a change: empty the catalogue and repeat failed erasures."""
+        """Prepare a change of the segment: empty the catalogue and repeat failed erasures."""
         if self.catalogued:
             self._outdate()
         while self._unerased:

@@ -1,10 +1,11 @@
 """Tests whether bytes of a medium's files may be sent by sendfile, without a copy.
 
-Sendfile does not copy: the socket's queue, and on loopback the receiver's, holds the file's own pages until
-the receiver reads them. The sender cannot wait for that. So a block that was sent is never overwritten in
-place. When it is punched instead, its page normally just leaves the file, and the socket still sees the old
-bytes. But where the page is part of a larger folio, as with ext4 since Linux 6.16 or a tmpfs with huge pages,
-punching zeroes it in place. ``allows_sendfile`` finds out by trying. See docs/adr/0007.
+Sendfile does not copy: the socket's queue, and on loopback the receiver's queue, holds the file's own pages
+until the receiver reads them. The sender cannot wait for the receiver. So a block that was sent is never
+overwritten in place. When such a block is punched instead, its page normally just leaves the file, and the
+socket still sees the old bytes. But where the page is part of a larger folio, as with ext4 since Linux 6.16
+or a tmpfs with huge pages, punching zeroes the page in place. ``allows_sendfile`` finds out by trying. See
+docs/adr/0007.
 """
 
 import os

@@ -1,17 +1,19 @@
 """A session: the use of a tier's directory by one process. Its start decides whether the records can be
 trusted.
 
-During a session the directory has the mark ``boot``, which stays if the session did not end in order. The
-mark holds the id of the machine's boot, the number of the session, and the path of its tombstones. At an
-orderly end the mark is renamed to ``stopped``.
+During a session the directory has the mark ``boot``. The mark stays if the session did not end in order. It
+holds the id of the machine's boot, the number of the session, and the path of its tombstones. At an orderly
+end the mark is renamed to ``stopped``.
 
 A start that finds a mark of this boot reads the tombstones. If the mark is of another boot, or the tombstones
 are lost or belong to another session, every record is in doubt: it is checked with the origin before it is
-used. The doubt ends when a session has checked every record and ends in order. But where tombstones were
-lost, it cannot end before the machine has restarted, because until then the page cache may hide the true
-contents of the medium. Tombstones of a later session than the mark reveal a medium that was restored from a
-copy. A directory that was left out of the proxy's latest start missed the writes since then, and is in doubt
-too.
+used. Two more cases put every record in doubt. Tombstones of a later session than the mark's show that the
+medium was restored from a copy. A directory that the proxy's latest start left out missed the writes since
+then.
+
+The doubt ends when a session has checked every record and ends in order. But where tombstones were lost, the
+doubt cannot end before the machine has restarted, because until then the page cache may hide the true
+contents of the medium.
 """
 
 import logging
@@ -64,15 +66,15 @@ class Session:
     # ------------------------------------------------------------------ begin
 
     def begin(self, *, left_out: bool = False) -> None:
-        """Judge the state that the last session left, and begin a new session. ``left_out``: the proxy served
-        without this directory since then. Raises OSError.
+        """Judge the state that the last session left, and begin a new session. ``left_out``: the proxy has
+        served without this directory since the last session. Raises OSError.
         """
         is_lost = self._look() | self._take_over_list()
         if left_out:
             _logger.warning("%s was not used by the latest start: every page is checked", self.directory)
         self._in_doubt = is_lost or left_out or self._cut_off
-        # When every record has been checked with the origin, the doubt ends. But the page cache may hide that
-        # an erasure was lost, and then it must not.
+        # When every record has been checked with the origin, the doubt ends. But while the page cache may
+        # hide that an erasure was lost, the doubt must go on.
         self._doubt_ends = self._cut_off or (not is_lost and self.tombstones.doubt_ends)
         number = secrets.randbits(63) + 1
         try:
@@ -86,8 +88,8 @@ class Session:
             raise
         (self.directory / legacy_tombstones.NAME).unlink(missing_ok=True)
         if self._before is not None and self._before != self.tombstones.path:
-            # A later start may keep its tombstones at this path again. It would then take an old file for
-            # that of a later session.
+            # A later start may keep its tombstones at this path again. It would then take an old file for the
+            # file of a later session.
             with suppress(OSError):
                 self._before.unlink()
 
@@ -154,7 +156,9 @@ class Session:
         return path if path.name == self.tombstones.path.name else None
 
     def _take_over(self, number: str) -> bool:
-        """Take over the tombstones of session ``number``. Return False if they belong to another session."""
+        """Take over the tombstones of session ``number``. Return False if they are lost or belong to another
+        session.
+        """
         theirs = Tombstones(self._before or Path())
         known = self._read(theirs) and number in {f"{one:016x}" for one in (theirs.session, theirs.coming)}
         if known:
@@ -178,7 +182,7 @@ class Session:
         return False
 
     def _read(self, tombstones: Tombstones) -> bool | None:
-        """Read the tombstones. Return whether there was a file; None if it is damaged."""
+        """Read the tombstones. Return whether there was a file; None if the file is damaged."""
         try:
             return tombstones.read()
         except (TierError, OSError, ValueError) as error:

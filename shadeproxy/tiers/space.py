@@ -2,10 +2,10 @@
 does no I/O.
 
 Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
-that hold bytes but no record. Slack is kept for the next record, because returning 100 KB of blocks and
-taking them again costs 36 us of CPU, and overwriting them costs 7 (bench suite "tiers"). Slack is returned as
-soon as records need its room, or when it exceeds ``slack_bytes``. Methods return the blocks that their caller
-must punch, in order.
+that hold bytes but no record. Slack is kept for the next record: returning 100 KB of blocks and taking them
+again costs 36 us of CPU, and overwriting them costs 7 us (bench suite "tiers"). Slack is returned as soon as
+records need its room, or when it exceeds ``slack_bytes``. Some methods return blocks; their caller must punch
+these blocks, in order.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from shadeproxy.tiers.record import LEAST_UNITS
 from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
 # If an ext4 file lies in many pieces on the disk, a tree of blocks lists the pieces, and these blocks take
-# room too. One of them lists this many pieces.
+# room too. One block of the tree lists this many pieces.
 _EXTENTS_PER_BLOCK = 340
 _INLINE_EXTENTS = 4
 _SLACK_RANGES = 4096
@@ -78,7 +78,7 @@ class Space:
         self.used_bytes += self.overhead_bytes(segment)
 
     def pending_bytes_of(self, segment: Segment) -> int:
-        """Return the bytes by which a pending segment counts: at least what it will take once it is
+        """Return the bytes by which a pending segment counts: at least what the segment will take once it is
         recovered. Raises OSError.
         """
         return segment.allocated_bytes + self.overhead_bytes(segment)
@@ -99,12 +99,12 @@ class Space:
         self.used_bytes += segment.held_blocks * BLOCK_BYTES
 
     def restore_free(self, gaps: Iterable[Extent]) -> None:
-        """Add to the free room the gaps between the records of a segment from ``restore_segment``."""
+        """Add the gaps between the records of a segment to the free room. Call ``restore_segment`` before."""
         for gap in gaps:
             self._free.add(gap.start, gap.length)
 
     def remove_segment(self, segment: Segment) -> list[Punch]:
-        """Forget a segment without records. Return its blocks that must be punched."""
+        """Forget a segment without records. Return the blocks of the segment that must be punched."""
         self._free.take(address_of(segment.number, 0), segment.units)
         self.slack_bytes -= segment.slack_blocks * BLOCK_BYTES
         runs = segment.give_back((0, -(-segment.size_bytes // BLOCK_BYTES)))
@@ -118,13 +118,13 @@ class Space:
         return next(self._free.candidates(units), None) is not None
 
     def place(self, units: int, *, to_block_end: bool = False) -> tuple[int, int] | None:
-        """Take room for a record. Return its address and its length (which may be a little longer), or None
-        if there is no room.
+        """Take room for a record. Return its address and its length (which may be a little longer). Return
+        None if there is no room.
 
-        ``to_block_end``: add the rest of the last block, unless the next record uses it.
+        ``to_block_end``: add the rest of the last block, if that rest is free.
         """
-        # Count only blocks that no neighbour can share. If even these do not fit, refuse without a search:
-        # most refusals end here.
+        # Count only blocks that no neighbour can share. If even these blocks do not fit, refuse without a
+        # search: most refusals end here.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
         room_bytes = self._room_bytes
         if own_blocks * BLOCK_BYTES > room_bytes:
@@ -149,8 +149,8 @@ class Space:
         return None
 
     def place_run(self, lengths: Sequence[int], own_from: int) -> tuple[int, list[int]] | None:
-        """Take room for records that follow each other in one piece. Return the address of the first, and the
-        length of each; None if there is no such room.
+        """Take room for records that follow each other in one piece. Return the address of the first record,
+        and the length of each; None if there is no such room.
 
         ``lengths``: in units. ``own_from``: units from which on a record gets the rest of its last block.
         """
@@ -221,7 +221,9 @@ class Space:
         return segment, punches
 
     def trim(self) -> list[Punch]:
-        """Turn slack into holes until the module's law holds. Return the blocks to punch, oldest first."""
+        """Turn slack into holes until the module's law holds. Return the blocks to punch; the oldest slack
+        comes first.
+        """
         punches: list[Punch] = []
         if not self._slack:
             return punches

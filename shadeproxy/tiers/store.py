@@ -56,8 +56,8 @@ class SegmentStore(RecordReads):
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``. ``min_free_bytes``:
     bytes to keep free on the file system. ``contents``: the name of the origin. A cache of another origin is
     refused, or with ``set_aside`` renamed. ``group_id``: the group that may read the files too. ``sendfile``:
-    allow sendfile, where the medium proves fit for it. ``calls``: system calls on segments. ``tombstones``:
-    the directory of the tombstone file. ``left_out``: see ``tiers/directory.py`` ``claim``.
+    allow sendfile, if a test of the medium shows that it is safe. ``calls``: system calls on segments.
+    ``tombstones``: the directory of the tombstone file. ``left_out``: see ``tiers/directory.py`` ``claim``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SegmentStore(RecordReads):
         """Bytes of blocks of records, reservations, pinned records and pending segments, and of overhead."""
         if self._pins.unpinned:
             self._collect()
-        # Pending segments count by an upper estimate. Do not show more than the capacity because of it.
+        # The estimate for pending segments may be too high. Do not show more than the capacity because of it.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property

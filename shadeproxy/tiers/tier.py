@@ -1,4 +1,4 @@
-"""``Tier``: the port to a tier. base.py says what tier and caller guarantee, and tests/tiers checks it."""
+"""``Tier``: the port to a tier. base.py says what tier and caller guarantee, and tests/tiers checks this."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -21,11 +21,11 @@ class Tier(Protocol):
     """The erasures of this session, and which of them are on the medium."""
 
     most_segments: int
-    """Upper bound on the tier's segment files. Each has two descriptors."""
+    """Upper bound on the number of the tier's segment files. Each file has two descriptors."""
 
     @property
     def dropped(self) -> Dropped:
-        """Counts of the data that was lost at the start."""
+        """Counts of cached data that the start found unusable."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class Tier(Protocol):
 
     @property
     def disabled_reason(self) -> str | None:
-        """Reason for which the tier takes no more pages (its medium keeps failing), or None. Reads go on."""
+        """Reason why the tier takes no more pages (its medium keeps failing), or None. Reads go on."""
         ...
 
     def is_detached(self) -> bool:
@@ -61,19 +61,19 @@ class Tier(Protocol):
 
         The tier can be used from then on. The pending segments count against the capacity until ``arrivals``
         and ``take_in`` have taken them in one by one. A directory of another format version is renamed.
-        Raises ConfigError when another process holds the lock, or the directory is not writable or cannot
-        hold a segment.
+        Raises ConfigError when another process holds the lock, or when the directory is not writable or
+        cannot hold a segment.
         """
         ...
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Read each pending segment, and yield it for ``take_in``. Blocking: while the proxy serves, run it
+        """Read each pending segment, and yield it for ``take_in``. Blocking: while the proxy serves, run this
         on another thread than the store's.
         """
         ...
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
-        """Take in a recovered segment (store's thread), in steps of about 2 ms; iterate to the end.
+        """Take in a recovered segment (store's thread), in steps of about 2 ms. Iterate to the end.
 
         Yields the records, which the caller owns from then on. Their fields are hints: before the caller
         serves a byte of the page, it compares them with the header that ``load`` proves.
@@ -81,8 +81,8 @@ class Tier(Protocol):
         ...
 
     def disown(self, object_hash: int) -> bool:
-        """Ignore the records of an object: those in pending segments at once, and all earlier ones after a
-        restart. Return True if a part of this was given to ``submit``, so that it may be done later.
+        """Ignore the records of an object: records in pending segments at once, and all earlier records after
+        a restart. Return True if a part of this work was given to ``submit``, and so may be done later.
         """
         ...
 
@@ -95,13 +95,14 @@ class Tier(Protocol):
         ...
 
     def reserve(self, record_bytes: int) -> Location:
-        """Reserve room for a record. Raises TierFull (release something first), TierError (the
-        tier is off).
+        """Reserve room for a record. Raises TierFull (release a location first), TierError (the tier takes no
+        more pages).
         """
         ...
 
     def reserve_many(self, record_bytes: Sequence[int]) -> list[Location] | None:
-        """Reserve room for records that follow each other in one piece: less work than ``reserve`` for each.
+        """Reserve room for records that follow each other in one piece. This is less work than ``reserve``
+        for each.
 
         Return None, and change nothing, if there is no such room. ``reserve`` may still find some.
         """
@@ -111,8 +112,8 @@ class Tier(Protocol):
         """Erase records, and reserve the room of each for a record that is not longer: ``release`` and
         ``reserve`` in one step.
 
-        The result has None, and nothing is changed, for a record in three cases: its room is too short, the
-        tier is off, or a view or a socket may still read the old bytes.
+        For a record that cannot be taken over the result is None, and nothing is changed. There are three
+        reasons: its room is too short, the tier is off, or a view or a socket may still read the old bytes.
         """
         ...
 
@@ -126,15 +127,15 @@ class Tier(Protocol):
     def write(
         self, location: Location, header: RecordHeader, body: bytes | bytearray | memoryview | WrittenBody
     ) -> None:
-        """Write the body, then the header (I/O). Raises TierError; the caller must then release
-        the location.
+        """Write the body, then the header (I/O). Raises TierError; the caller must then release the
+        location.
         """
         ...
 
     def encode_many(
         self, pages: Sequence[Page], metas: Sequence[ObjectMeta], bodies: Sequence[memoryview]
     ) -> tuple[list[bytes], list[int]]:
-        """Return the metadata of pages as ``write_many`` writes them, and the sizes of the records in bytes.
+        """Return the metadata of pages as ``write_many`` writes it, and the sizes of the records in bytes.
         Raises TierError as ``record_bytes`` does.
         """
         ...
@@ -146,7 +147,8 @@ class Tier(Protocol):
         bodies: Sequence[bytes | bytearray | memoryview | WrittenBody],
         metas: Sequence[bytes],
     ) -> list[TierError | None]:
-        """Write records as ``write`` does (I/O). Return for each the error that ``write`` would raise.
+        """Write records as ``write`` does (I/O). Return for each record the error that ``write`` would raise,
+        or None.
 
         ``metas``: the results of ``encode_many``.
         """
@@ -160,7 +162,7 @@ class Tier(Protocol):
         """Return a read-only view of the body. It stays valid while the view or any slice of it is alive.
 
         If the location is released while views are alive, its bytes stay until the last view is gone. The
-        body is mapped, not read: on a disk, whose pages may fault, call ``is_hot`` or ``load`` first.
+        body is mapped, not read: on a disk, touching it may wait, so call ``is_hot`` or ``load`` before.
         """
         ...
 
@@ -180,7 +182,7 @@ class Tier(Protocol):
 
     def sendable_blocks(self, location: Location) -> SendableBlocks | None:
         """Return the part of the file (same offsets as ``window``) that sendfile may send. Return None when
-        the medium does not allow sendfile, or when overwriting a page would change bytes that a socket still
+        the medium does not allow sendfile, because overwriting a page would change bytes that a socket still
         holds.
         """
         ...
@@ -217,9 +219,10 @@ class Tier(Protocol):
         ...
 
     def close(self, pages: Contents | None = None) -> None:
-        """Flush the data that a warm restart needs, and unlock. Views that are still alive stay readable.
+        """Flush the data that a warm restart needs, and unlock the directory. Views that are still alive stay
+        readable.
 
-        ``pages``: every page that the caller has in this tier. The next start recovers them without reading
-        them.
+        ``pages``: every page that the caller has in this tier. The next start recovers these pages without
+        reading their records.
         """
         ...

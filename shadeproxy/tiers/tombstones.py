@@ -1,14 +1,14 @@
 """Tombstones: objects whose records in a tier must be ignored. Their file survives a broken medium.
 
 An erased record may come back: the medium refuses the erasure, or loses it by turning read-only before the
-page cache was written. So a write to an object is acknowledged only after its name is in this file. The name
-is removed only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, out
-of reach of a failing disk; elsewhere each name is synced.
+page cache was written. So a write to an object is acknowledged only after the object's name is in this file.
+The name is removed only when the erasure is known to be on the medium. The file lies on tmpfs where there is
+one, out of reach of a failing disk; elsewhere each name is synced.
 
 Laws: ``add`` and ``doubt_all`` return only when the mark is safe, or raise. The file has two halves: new
 names go to one half while the names of the other half wait for their erasures (``turn``, ``forget``). If a
 half is full or a name cannot be written, the whole tier is put in doubt instead. One word in the file's head
-does that, so it needs no room. Hashes detect every damage to the file.
+marks the doubt, so this needs no room. Hashes detect every damage to the file.
 """
 
 import os
@@ -31,12 +31,14 @@ _HASHED = struct.Struct("<8sQQQ")
 _SLOT = struct.Struct("<QQ")  # The fields: hash of the object; hash over that hash and its position.
 _BLOCK_BYTES = 4096
 _SLOTS = 32 * 1024
-"""Slots of each half. Their first blocks are allocated with the file, so that a full tmpfs has room."""
+"""Slots of each half. The first block of each half is allocated with the file, so that a full tmpfs has
+room.
+"""
 
 
 class Tombstones:
-    """The tombstone file at ``path``. ``session``: the session that it belongs to. ``epoch``: a number that
-    changes whenever every record is put in doubt, and 0 while there is no doubt.
+    """The tombstone file at ``path``. ``session``: the session that the file belongs to. ``epoch``: a number
+    that changes whenever every record is put in doubt, and 0 while there is no doubt.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +66,7 @@ class Tombstones:
 
     @property
     def crowded(self) -> bool:
-        """True if half of the room for names is taken."""
+        """True if half of the slots for new names is taken."""
         return 2 * self._places[self._half] > _SLOTS
 
     @property
@@ -75,8 +77,8 @@ class Tombstones:
     # ------------------------------------------------------------------ life
 
     def read(self) -> bool:
-        """Read the file; return False if there is no file. Raises OSError, and TierError for a
-        damaged file.
+        """Read the file. Return False if there is no file. Raises OSError, and TierError for a damaged
+        file.
         """
         try:
             raw = self.path.read_bytes()
@@ -120,8 +122,8 @@ class Tombstones:
             raise
 
     def elsewhere(self, path: Path) -> "Tombstones":
-        """Close this file. Return tombstones with the same names for a file at ``path``, which is not open
-        yet.
+        """Close this file. Return tombstones with the same names for a file at ``path``. That file is not
+        open yet.
         """
         self.close()
         other = Tombstones(path)
@@ -146,7 +148,7 @@ class Tombstones:
     # ------------------------------------------------------------------ names
 
     def add(self, object_hash: int) -> None:
-        """Add an object. Raises OSError; the caller must then not acknowledge the write."""
+        """Add the name of an object. Raises OSError; the caller must then not acknowledge the write."""
         with self._lock:
             half = self._half
             names, place = self._names[half], self._places[half]
@@ -175,7 +177,7 @@ class Tombstones:
             self._doubt(ends=ends)
 
     def trust_all(self) -> None:
-        """End the doubt, after every record was checked and every erasure is on the medium.
+        """End the doubt. Call this only when every record was checked and every erasure is on the medium.
         Raises OSError.
         """
         with self._lock:
@@ -187,7 +189,7 @@ class Tombstones:
                 raise
 
     def _doubt(self, *, ends: bool = False) -> None:
-        # Each doubt gets a new number, which makes everything invalid that was written under the old number.
+        # Each doubt gets a new number, so that everything written under the old number becomes invalid.
         before, self.epoch = self.epoch, (secrets.randbits(62) + 1) * 2 + (not ends)
         try:
             self._write_head()

@@ -19,7 +19,7 @@ OTHER_ORIGIN = "other-origin"
 
 
 class Version(NamedTuple):
-    """Contents of a version file. ``store_id``: the id in the records, or None for another format."""
+    """Contents of a version file. ``store_id``: the id that the records carry, or None for another format."""
 
     store_id: int | None
     contents: str
@@ -66,7 +66,7 @@ def write_version(path: Path, contents: str) -> int:
 
 
 def move_aside(path: Path, reason: str) -> Path:
-    """Rename a directory to a free name that contains ``reason``; return the new path. Raises OSError."""
+    """Rename a directory to a free name that contains ``reason``. Return the new path. Raises OSError."""
     number = 1
     while (target := path.with_name(f"{path.name}.{reason}-{number}")).exists():
         number += 1

@@ -7,17 +7,17 @@ from shadeproxy.engine.ownership import Began
 
 
 class Listed(Enum):
-    """The comparison of a cached object with its row in a listing."""
+    """The result of comparing a cached object with its row in a listing."""
 
     CURRENT = auto()
     FRESH = auto()  # The cached version is current, and no check was due yet.
     OTHER = auto()  # Another version is cached.
-    UNKNOWN = auto()  # Nothing of the object is cached, or it is being written.
+    UNKNOWN = auto()  # Nothing of the object is cached, or the object is being written.
 
 
 class ListingAsked(NamedTuple):
-    """The state just before a listing is requested: the Unix time, the number of times that all checks were
-    voided so far, and ``began`` of the cluster's protocol.
+    """The state just before a listing is requested: the Unix time, how often all checks had been voided, and
+    ``began`` of the cluster's protocol.
     """
 
     at_s: float
@@ -31,7 +31,9 @@ def prefix_of(key: str) -> str:
 
 
 def just_before(key: str) -> str:
-    """Return a string that sorts just before ``key``. A listing that starts after it begins with ``key``."""
+    """Return a string that sorts just before ``key``. A listing that starts after this string begins with
+    ``key``.
+    """
     last = ord(key[-1]) - 1
     if last <= 0x20 or 0xD800 <= last <= 0xDFFF:
         return key[:-1]

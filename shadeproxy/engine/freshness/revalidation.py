@@ -1,11 +1,12 @@
-"""Checks of cached versions against the origin: one check per object at a time, many by one listing.
+"""Checks of cached versions against the origin: one check per object at a time, or many objects by one
+listing.
 
 A reader that needs the current version waits for ``check``. Readers share a check, unless another proxy may
-write the object: then only a check that began after the read shows every write. A reader that may be
-answered from the cache calls ``check_soon``, and a background task checks the gathered objects. A few objects
-are checked by one HEAD each. Many stale keys of one prefix are checked by listing it (1,000 ETags a
-request). A listing confirms every cached object in it, so the next reads find them checked. ``check_listed``
-lists a whole prefix, as at the beginning of a job's epoch.
+write the object: then only a check that began after the read shows every write. A reader that may be answered
+from the cache calls ``check_soon``, and a background task checks the gathered objects. A few objects are
+checked by one HEAD each. Many stale keys of one prefix are checked by listing the prefix (1,000 ETags a
+request). A listing confirms every cached object that it names, so the next reads of these objects need no
+check. ``check_listed`` lists a whole prefix, as at the beginning of a job's epoch.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ _AFTER_REFUSAL = 1000  # Keys checked by HEAD after a refused listing, before a 
 _GIVES_UP_AFTER = 3  # After this many failed HEADs in a row, the remaining checks are dropped.
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
-_BEAR_OUT = 3  # HEADs that must agree with a listing before the changed objects in it are dropped.
+_BEAR_OUT = 3  # HEADs that must confirm a listing before the objects that it shows as changed are dropped.
 _AT_ONCE = 64  # Entries compared before other tasks get their turn: half a millisecond.
 _PACE_S = 0.1  # Pause between the listings of a whole prefix: no reader waits for them.
 _GATHER_S = 0.05
@@ -40,17 +41,19 @@ _MAX_PENDING = 100_000
 
 
 _Check = tuple[ObjectRef, Upstream, Grant, int]
-"""A check of an object, by one client and for one right. Its number is 0 if readers share it."""
+"""A check of an object, by one client and for one right. The last field is 0 if readers share the check;
+otherwise it is a number of its own.
+"""
 
 _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
-    """Checks versions. Calls ``settle(ref, meta, began)`` with the origin's metadata, or None if the object
-    is gone, and the instant before the check.
+    """Checks versions of objects with the origin. Calls ``settle(ref, meta, began)`` with the origin's
+    metadata (None if the object is gone) and the instant before the check.
 
     Calls ``unidentified(ref)`` for an answer without a version, ``confirm(ref, entry, asked)`` for an object
-    of a listing, and ``outdated(ref)`` for a cached object of another version.
+    of a listing, and ``outdated(ref)`` for a cached object of which a listing shows another version.
     """
 
     def __init__(
@@ -77,11 +80,11 @@ class Revalidator:
         self._upstreams = upstreams
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = TurnLimiter()
-        """Wakes waiting readers a few in each turn of the loop, because one object may have thousands of
-        them.
+        """Wakes waiting readers a few in each turn of the loop, because thousands of readers may wait for one
+        object.
         """
         self._pending: dict[ObjectRef, Upstream] = {}  # By object: the credentials of one of its readers.
-        # A prefix is written as an ``ObjectRef`` whose key is the prefix.
+        # Here a prefix is an ``ObjectRef`` whose key is the prefix.
         self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
         self._long: set[ObjectRef] = set()  # Prefixes with more keys than one listing has.
@@ -98,7 +101,7 @@ class Revalidator:
         self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
     ) -> ObjectMeta:
         """Ask the origin for current metadata and return it. A HEAD is sent, or a GET of one byte if the
-        client's right to the bytes must be proven too. Concurrent callers share one request, if the object is
+        client's right to the bytes must be proven too. Concurrent callers share one request if the object is
         this process's own. Raises the errors of ``head``, and DeadlineExceeded when the caller's own time is
         up.
         """
@@ -131,13 +134,15 @@ class Revalidator:
         return task
 
     def void(self, ref: ObjectRef) -> None:
-        """Drop running checks of ``ref``, because a write touched it. An empty key means its whole bucket."""
+        """Drop running checks of ``ref``, because a write touched it. An empty key means all objects of the
+        bucket.
+        """
         touched = [check for check in self._checks if _touches(ref, check[0])]
         for check in touched:
             del self._checks[check]
 
     def void_all(self) -> None:
-        """Drop running checks and listings: none of them settles or confirms anything."""
+        """Void running checks and listings: none of them settles or confirms anything any more."""
         self._checks.clear()
         self._voided += 1
 
@@ -223,7 +228,7 @@ class Revalidator:
 
     def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
         """Return whether to try a listing. ``count``: stale keys of the prefix that are to be checked now.
-        Keys of the prefix that were lately checked by HEAD count too.
+        Keys of the prefix that were checked by HEAD lately are added to this count.
         """
         if len(self._asked_singly) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
             for counts in (self._asked_singly, self._refused, self._long):
@@ -237,12 +242,12 @@ class Revalidator:
         return False
 
     async def _ask_each(self, bucket: ObjectRef, keys: Sequence[str]) -> None:
-        """Send one HEAD for each key. Raises OriginError when several fail in a row."""
+        """Send one HEAD for each key. Raises OriginError when several HEADs fail in a row."""
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # A reader that checks this object meanwhile removes its entry, with the credentials. Then use
-                # those of the proxy.
+                # A reader that checks this object meanwhile removes its entry, and so the credentials. Then
+                # use those of the proxy.
                 upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
@@ -292,10 +297,11 @@ class Revalidator:
                 self._pending.pop(ref, None)
             else:
                 unconfirmed.append(key)
-        # Compare first, because HEADs may take long and the listing describes this moment.
+        # Compare the other listed objects before HEADs are sent: HEADs may take long, and the listing
+        # describes this moment.
         others = await self._compare(upstream, prefix, list(listed.values()), asked)
         await self._ask_each(prefix, unconfirmed)
-        # Where listings confirm few other objects, single keys are checked by HEAD again.
+        # If listings confirm few other objects of the prefix, check single keys by HEAD again.
         self._asked_singly[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return beyond
 
@@ -309,8 +315,8 @@ class Revalidator:
     async def _compare(
         self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked: ListingAsked
     ) -> int:
-        """Compare cached objects that no reader waits for with a listing, and drop those of another version.
-        Return the number of objects whose check was due.
+        """Compare a listing with the cached objects for which no reader waits, and drop objects of another
+        version. Return the number of objects whose check was due.
         """
         news, changed = 0, []
         for number, entry in enumerate(entries, 1):
@@ -322,7 +328,7 @@ class Revalidator:
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
         if changed:
-            # Some servers list other ETags than they send with objects, so check a few objects by HEAD.
+            # Some servers list other ETags than they send with objects, so first check a few objects by HEAD.
             some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
             for ref, _ in some:
                 self._pending.setdefault(ref, upstream)
@@ -358,7 +364,7 @@ async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> Objec
     """Return metadata of an object, after the origin sent a byte of it to ``upstream``. Raises OriginError,
     and Unidentified for an answer without a version.
 
-    An empty object has no byte to send. The origin answers 416 only after it has checked the rights, so a 416
+    An empty object has no byte to send. The origin answers 416 only after it has checked the rights. So a 416
     counts if a HEAD confirms that the object is empty.
     """
     first = bytearray(1)

@@ -1,9 +1,9 @@
 """Objects whose version is unknown: the origin sends no strong ETag, or no length.
 
-Laws: no page of such an object is cached, and no answer mixes two answers of the origin. The first read
-learns from the origin's answer that there is no version, and may still pass that answer on (``PassOn``). For
-a while all reads of the object are then forwarded, as with the rule ``cache = false``. Later the object is
-tried again, because origins get repaired.
+Laws: no page of such an object is cached, and no answer to a client mixes two answers of the origin. The
+first read finds that the origin's answer names no version, and may still pass that answer on (``PassOn``).
+For a while all reads of the object are then forwarded, as with the rule ``cache = false``. Later the object
+is tried again, because the origin may have been repaired.
 """
 
 from collections import OrderedDict
@@ -33,8 +33,8 @@ class UnidentifiedObjects:
         self._stats = stats
         self._clock = clock
         self.until_s: OrderedDict[ObjectRef, float] = OrderedDict()
-        """The end of forwarding, for each object (monotonic time). It is mostly empty. It is public, so that
-        a hit can look at it without a call.
+        """The end of forwarding, for each object (monotonic time). The dict is mostly empty. It is public, so
+        that a hit can look at it without a call.
         """
         self._said: set[str] = set()
         stats.watch("unidentified_objects", lambda: float(self.count()))
@@ -60,7 +60,7 @@ class UnidentifiedObjects:
             )
 
     def forget(self, ref: ObjectRef) -> None:
-        """Stop forwarding reads of the object, because it was written, or because an answer named its
+        """Stop forwarding reads of the object, because the object was written, or because an answer named its
         version.
         """
         self.until_s.pop(ref, None)
@@ -77,8 +77,8 @@ class UnidentifiedObjects:
 
 
 def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
-    """Return whether ``read`` holds the whole answer to the range ``wanted``. ``needed``: the span of that
-    range, if the object's length is known.
+    """Return whether ``read`` holds the whole answer to the range ``wanted``. ``needed``: the span of
+    ``wanted``, if the object's length is known.
     """
     if read.meta.size < 0:
         return wanted is None and read.span == Span(0, ENDLESS)
@@ -86,9 +86,9 @@ def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
 
 
 class PassedBody:
-    """The bytes of ``span`` from ``read``, up to the end of the answer if its length is unknown.
+    """The bytes of ``span`` from ``read``, or up to the end of ``read`` if its length is unknown.
 
-    ``ended`` is called once, with the number of bytes, when the last of them is asked for.
+    ``ended`` is called once, with the number of bytes, when the last of these bytes is asked for.
     """
 
     def __init__(self, read: OriginRead, span: Span, ended: Callable[[int], None]) -> None:

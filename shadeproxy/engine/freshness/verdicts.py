@@ -1,12 +1,13 @@
 """Remembers what the origin allowed each client to read, so that a hit is authorised like a miss.
 
-A verdict is the right that the origin granted: GET (the origin sent bytes, which includes HEAD) or HEAD
+A verdict is the right that the origin granted: GET (the origin sent bytes), which includes HEAD, or HEAD
 alone. An origin may grant HEAD to clients that cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket
 policy on s3:GetObject).
 
 Verdicts are needed only when clients have origin credentials of their own. Law: the origin must have let a
 reader of a cached object through, by the reader's own credentials, at most ``ttl_s`` ago. A write drops
-verdicts, also those for which the origin is being asked. Every call is O(1) amortised, and memory is bounded.
+verdicts, also verdicts that the origin is being asked for. Every call is O(1) amortised, and memory is
+bounded.
 """
 
 from collections import OrderedDict
@@ -31,7 +32,7 @@ class Verdicts:
 
     def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:
         self._ttl_s = ttl_s
-        # Part of every auth epoch made here: an epoch of another ``Verdicts`` is not valid.
+        # Part of every auth epoch made here, so that an epoch of another ``Verdicts`` is not valid.
         self._self = object()
         self._capacity = capacity
         self._count = 0
@@ -45,7 +46,7 @@ class Verdicts:
         return self._count
 
     def begin(self, ref: ObjectRef) -> AuthEpoch:
-        """Return the auth epoch. Take it before the origin is asked, and pass it to ``allow``."""
+        """Return the auth epoch. Call this before the origin is asked, and pass the result to ``allow``."""
         return self._self, self._buckets[_bucket_slot(ref)], self._objects[_object_slot(ref)]
 
     def allow(
@@ -94,14 +95,15 @@ class Verdicts:
         """Drop the verdicts on one object, or on a whole bucket."""
         ref = ObjectRef(bucket, key or "", namespace)
         if key is None:
-            # The bucket's verdicts stay in memory until newer ones replace them, but are not valid any more.
+            # The bucket's verdicts stay in memory until newer verdicts replace them, but are not valid any
+            # more.
             self._buckets[_bucket_slot(ref)] += 1
             return
         self._objects[_object_slot(ref)] += 1
         self._count -= len(self._allowed.pop(ref, {}))
 
     def forget_all(self) -> None:
-        """Drop every verdict, also those for which the origin is being asked."""
+        """Drop every verdict, also verdicts that the origin is being asked for."""
         self._self = object()
         self._allowed.clear()
         self._count = 0

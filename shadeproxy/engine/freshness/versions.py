@@ -1,8 +1,8 @@
 """Current versions of objects, and rights to see them: metadata, freshness, checks, verdicts.
 
 Laws: nothing here reads bodies. A check is valid only if no write touched the object since the origin was
-asked. Metadata too old for its freshness rule is checked before it is used. In a cluster, the rule applies
-only to objects that are this process's own (ownership.py).
+asked. Metadata that is too old for its freshness rule is checked before it is used. In a cluster, the rule
+applies only to objects that are this process's own (ownership.py).
 """
 
 from collections import Counter
@@ -72,7 +72,7 @@ class Versions:
         self.writing: Counter[ObjectRef] = Counter()
         """Number of writes under way, by object."""
         self.closing = False
-        """True if reads are refused."""
+        """True if reads are refused, because the engine is closing."""
 
     # ------------------------------------------------------------------ questions
 
@@ -87,7 +87,7 @@ class Versions:
         return known
 
     def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
-        """Return an object's metadata, however old; None if finding it would take a wait."""
+        """Return an object's metadata, however old. Return None if finding it would take a wait."""
         known = self._metadata.get(ref)
         if known is not None:
             return known.meta
@@ -95,8 +95,8 @@ class Versions:
         return None if recalled is None else self._metadata.learn(ref, *recalled).meta
 
     def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return metadata that may answer every client, and until when (Unix time). None if the origin must
-        be asked for each client's rights.
+        """Return metadata that may answer every client, and until when (Unix time). Return None if the origin
+        must be asked for each client's rights.
         """
         if self.verdicts is not None or self.usable_now(ReadRequest(ref)) is None:
             return None
@@ -156,12 +156,12 @@ class Versions:
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadsNow.cacheable``."""
-        # In most cases no rule excludes any object and no object is unidentified. Then spare the call.
+        # In most cases no rule excludes any object and no object is unidentified. Then skip the two calls.
         rules, passed = self._rules, self._passed
         return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)
 
     def cacheable_here(self, ref: ObjectRef) -> bool:
-        """Return the result of ``cacheable`` in a cluster: False if another proxy caches the object."""
+        """Return the result of ``cacheable`` in a cluster: False also if another proxy caches the object."""
         assert self.ownership is not None, "asked in a cluster only"
         return self.cacheable(ref) and self.ownership.standing(ref) is not Standing.FOREIGN
 
@@ -196,8 +196,8 @@ class Versions:
         return meta
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
-        """Check cached objects below ``prefix`` by listings, if their freshness rule is a TTL. With the other
-        rules no such check is needed, or each answer has one.
+        """Check cached objects below ``prefix`` by listings, if their freshness rule is a TTL. With
+        ``immutable`` no check is needed, and with ``revalidate`` each answer has its own.
         """
         place = ObjectRef(bucket, prefix, namespace)
         if self._rules.of(place).freshness is Freshness.TTL:
@@ -205,7 +205,7 @@ class Versions:
 
     async def authorise(self, request: ReadRequest) -> None:
         """Authorise a hit like a miss: unless a verdict is still valid, ask the origin with this client's own
-        credentials. Bytes need a GET, metadata a HEAD.
+        credentials. Send a GET if the client wants bytes, and a HEAD if it wants metadata only.
         """
         verdicts = self.verdicts
         if verdicts is None:
@@ -214,13 +214,15 @@ class Versions:
             await self.check(request.ref, request.upstream, request.grant)
 
     def auth_epoch(self, ref: ObjectRef) -> AuthEpoch | None:
-        """Return the auth epoch. Take it before asking the origin: a later write then voids the verdict."""
+        """Return the auth epoch. Call this before asking the origin, so that a later write voids the
+        verdict.
+        """
         return None if self.verdicts is None else self.verdicts.begin(ref)
 
     def allow(
         self, upstream: Upstream, ref: ObjectRef, epoch: AuthEpoch | None, grant: Grant = Grant.GET
     ) -> None:
-        """Record that the origin let ``upstream`` read ``ref``. Ignored without an auth epoch."""
+        """Record that the origin let ``upstream`` read ``ref``. Do nothing without an auth epoch."""
         if self.verdicts is not None and epoch is not None:
             self.verdicts.allow(upstream, ref, self._clock.now_s(), epoch, grant=grant)
 
@@ -228,7 +230,7 @@ class Versions:
         """Forget every right that the origin granted, and set ``verdicts`` as in ``__init__``.
 
         With ``verdicts`` None the origin no longer decides for each client. Cached objects were granted to
-        earlier clients, so each is checked with the proxy's own credentials before it answers.
+        earlier clients, so each object is checked with the proxy's own credentials before it answers.
         """
         if self.verdicts is not None:
             if (share := self._cache.residents.share) is not None:
@@ -250,8 +252,8 @@ class Versions:
     # ------------------------------------------------------------------ metadata from the origin
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta, began: Began | None = None) -> ObjectMeta:
-        """Record metadata from the origin. Return all that is now known of this version: an earlier answer
-        may have had more fields. ``began``: see ``validated_s`` of ownership.py.
+        """Record metadata from the origin. Return all that is now known of its version: an earlier answer may
+        have had more fields. ``began``: see ``validated_s`` of ownership.py.
         """
         now_s, ownership = self._clock.now_s(), self.ownership
         if ownership is not None:
@@ -337,7 +339,9 @@ class Versions:
     # ------------------------------------------------------------------ results of checks
 
     def _settle(self, ref: ObjectRef, meta: ObjectMeta | None, began: Began | None) -> None:
-        """Record the result of a check, None for "gone": keep, replace or forget the cached version."""
+        """Record the result of a check: keep, replace or forget the cached version. ``meta`` None: the object
+        is gone.
+        """
         if self.being_written(ref):
             return
         if meta is None or self.holds_other(ref, meta):
@@ -350,13 +354,13 @@ class Versions:
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry, asked: ListingAsked) -> Listed:
         """Mark the cached version as checked at ``asked`` if ``entry`` of a listing shows the same version.
-        Return the state of the cached object.
+        Return the result of the comparison.
         """
         asked_s = asked.at_s
         if not validated_s(self.ownership, ref, asked.began, asked_s):
             return Listed.UNKNOWN
         known = self._metadata.get(ref)
-        # Do not keep this metadata in memory: a long listing would push everything else out.
+        # Do not keep this metadata in memory: a long listing would push all other metadata out.
         found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
         if found is None:
             return Listed.UNKNOWN
@@ -379,9 +383,10 @@ class Versions:
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Return whether metadata and listing name the same time of modification, or one of them names none.
+    """Return whether metadata and listing name the same time of modification. Return True also if one names
+    none.
 
-    Replacing header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
+    A change of header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
     """
     header = meta.header("Last-Modified")
     if not header or not entry.last_modified:

@@ -1,8 +1,9 @@
 """The map from a page to its slot, by object hash and page number: 8 bytes a page, where a dict takes 110.
 
-Open addressing with linear probing (Knuth, TAOCP 3, 6.4, algorithms L and R). A table holds slot numbers
-only; the columns of the resident table hold the page of each slot. There are 256 small tables instead of a
-big one. They grow at different times, so a million entries never move at once (a table of 8,192: 2 ms).
+The map uses open addressing with linear probing (Knuth, TAOCP 3, 6.4, algorithms L and R). A table holds slot
+numbers only; the columns of the resident table hold the page of each slot. There are 256 small tables instead
+of a big one. They grow at different times, so a million entries never move at once. To double a table of
+8,192 takes 2 ms.
 """
 
 from array import array
@@ -25,8 +26,9 @@ _SHARDS_LOG2 = 8
 _SHIFT = 64 - _SHARDS_LOG2
 _EMPTY = -1
 _FIRST = 8
-# A table doubles at its load limit of 35 to 70 %. The limits differ by the table's number, evenly in the
-# logarithm of the number of entries. With one limit, all tables would double within 20,000 insertions.
+# A table doubles at its load limit of 35 to 70 %. Each table has another limit: while the number of entries
+# doubles, the tables double one after another. With one limit, all tables would double within 20,000
+# insertions.
 _LIMITS = [0.35 * 2.0 ** (shard / (1 << _SHARDS_LOG2)) for shard in range(1 << _SHARDS_LOG2)]
 
 
@@ -36,20 +38,20 @@ def page_hash(object_hash: int, number: int) -> int:
 
 
 def page_hashes(object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Return ``page_hash`` of many pages; all columns of shape (n,)."""
+    """Return ``page_hash`` of many pages; all columns have shape (n,)."""
     return object_hashes + numbers.astype(np.uint64) * np.uint64(_ODD)
 
 
 def page_table() -> "PageTable | _page_table.PageTable":
-    """Return an empty table, compiled if that is possible: a look-up then takes a third of the time, and a
+    """Return an empty table, the compiled one if possible: there a look-up takes a third of the time, and a
     change a tenth.
     """
     return _page_table.PageTable() if COMPILED else PageTable()
 
 
 class PageTable:
-    """Slots by page. ``bind`` sets the columns that hold the page of each slot: object hashes and page
-    numbers.
+    """Maps a page to its slot. ``bind`` sets the columns that hold the page of each slot: object hashes and
+    page numbers.
     """
 
     def __init__(self) -> None:
@@ -62,7 +64,7 @@ class PageTable:
         return self._count
 
     def bind(self, hashes: memoryview, numbers: memoryview) -> None:
-        """Set the columns u64[n] and u32[n], by slot; call it again whenever they move."""
+        """Set the columns u64[n] and u32[n], by slot. Call this again whenever the columns move."""
         self._hashes, self._numbers = hashes, numbers
 
     def find(self, object_hash: int, number: int) -> int | None:
@@ -81,8 +83,8 @@ class PageTable:
         return None
 
     def add(self, *slots: int) -> int:
-        """Add slots whose columns are set. Stop at a slot whose page has a slot already. Return how many were
-        added.
+        """Add slots whose columns are set. Stop at a slot whose page has a slot already. Return how many
+        slots were added.
         """
         hashes, numbers, tables, counts = self._hashes, self._numbers, self._tables, self._counts
         for added, slot in enumerate(slots):
@@ -103,7 +105,7 @@ class PageTable:
         return len(slots)
 
     def remove(self, *slots: int) -> None:
-        """Remove slots, whose columns must still name their pages."""
+        """Remove slots. Their columns must still name the pages that are removed."""
         hashes, numbers, tables = self._hashes, self._numbers, self._tables
         for slot in slots:
             key = (hashes[slot] + numbers[slot] * _ODD) & _MASK

@@ -1,7 +1,7 @@
-"""The pages of a tier: a dense array from which victims are drawn. Pinned pages are kept out of it.
+"""The pages of a tier: a dense array from which victims are drawn. Pinned pages are kept out of the array.
 
 Laws: no I/O; plain defs. A slot is at one position of the array at a time, and the table of residents keeps
-that position.
+this position.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ Slots = NDArray[np.int64]
 
 class Members:
     """The slots of one tier in a dense array, for uniform sampling. Pinned slots are not in the array, so
-    they cannot become victims. Only their number and the bytes of their records are kept.
+    they cannot become victims: only their count and the bytes of their records are kept.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Members:
         return positions
 
     def swap_remove(self, position: int) -> int:
-        """Remove the slot at ``position`` by moving the last one there. Return the moved slot, or -1."""
+        """Remove the slot at ``position`` by moving the last slot there. Return the moved slot, or -1."""
         self.count -= 1
         if position == self.count:
             return -1

@@ -1,10 +1,10 @@
 """Metadata of objects: a bounded map, filled again from record headers on demand.
 
-Laws: no I/O and no clock. The newest answer of the origin wins. Of two answers about one version the answer
-with more header fields is kept (an answer to a ranged GET lacks whole-object checksums). But an answer to a
-HEAD is complete and replaces every other. A 404 is never remembered: the origin is asked again. Forgetting a
-bucket takes no step for each object, and forgetting a prefix takes one slice of its objects in a turn of the
-event loop.
+Laws: no I/O and no clock. The newest answer of the origin wins. Of two answers about one version, the answer
+with more header fields is kept: an answer to a ranged GET lacks whole-object checksums. But an answer to a
+HEAD is complete and replaces every other answer. A 404 is never remembered: the origin is asked again. To
+forget a bucket takes one step for all its objects. To forget a prefix takes one slice of its objects in a
+turn of the event loop.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ class KnownMetadata:
 
 
 def same_version(one: ObjectMeta, other: ObjectMeta) -> bool:
-    """Return whether ETag, size and Last-Modified agree. Replacing header fields in place keeps the ETag
-    only.
+    """Return whether ETag, size and Last-Modified agree. The ETag alone would not do: a change of header
+    fields in place keeps it.
     """
     return (
         one.etag == other.etag
@@ -46,7 +46,7 @@ class MetadataCache:
         self._known: OrderedDict[ObjectRef, KnownMetadata] = OrderedDict()
         self._capacity = capacity
         # The generation of each bucket, in a table of fixed size by hash. If buckets share an entry,
-        # forgetting one forgets the other's objects too.
+        # forgetting one bucket forgets the other's objects too.
         self._generations = [0] * _BUCKET_SLOTS
 
     def __len__(self) -> int:
@@ -84,7 +84,9 @@ class MetadataCache:
         return known
 
     def learn_unless_other(self, ref: ObjectRef, meta: ObjectMeta, validated_s: float) -> bool:
-        """Record metadata as ``learn``. Return False, with nothing recorded, if another version is known."""
+        """Record metadata as ``learn`` does. Return False, with nothing recorded, if another version is
+        known.
+        """
         known = self._known.get(ref)
         generation = self._generations[hash((ref[0], ref[2])) % _BUCKET_SLOTS]
         if known is None:
@@ -105,8 +107,8 @@ class MetadataCache:
         self._generations = [generation + 1 for generation in self._generations]
 
     def forget_bucket(self, bucket: str, namespace: str = OWN) -> None:
-        """Forget a bucket's objects in one step, because a write waits for it. They stay in memory, but are
-        no longer valid.
+        """Forget a bucket's objects in one step, because a write waits for this. The objects stay in memory,
+        but are no longer valid.
         """
         self._generations[hash((bucket, namespace)) % _BUCKET_SLOTS] += 1
 
@@ -121,7 +123,7 @@ class MetadataCache:
             for ref in known[-SLICE:]:
                 if ref.is_under(bucket, prefix, namespace):
                     self._known.pop(ref, None)
-            # This list holds the last references to the objects. Freeing all at once would block the loop, so
-            # free it in slices too.
+            # ``known`` holds the last references to the objects. Freeing all objects at once would block the
+            # loop, so free them in slices too.
             del known[-SLICE:]
             await asyncio.sleep(0)

@@ -1,5 +1,5 @@
-"""Prefix groups: sets of pages. The next reads of a group's pages are learnt together, and a purge looks only
-at groups that can hold its prefix.
+"""Prefix groups: sets of pages. The next reads of a group's pages are learnt together. A purge looks only at
+groups that can hold keys under its prefix.
 
 A group is a bucket of a namespace plus the first segment of the key ("train/imagenet/..." -> "train/"), which
 is how datasets are laid out. The number of groups is bounded: above the bound, the new prefixes of a bucket
@@ -25,18 +25,18 @@ class PrefixGroups:
         self._names: list[GroupName] = []
         # Cached, because a miss and the page that is fetched for it ask for the same group.
         self.of = lru_cache(maxsize=1024)(self._of)
-        """Return the group of an object; make it if it is new."""
+        """Return the group of an object. Make the group if it is new."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     def of_names(self, names: list[GroupName]) -> NDArray[np.int32]:
-        """Return the groups of ``names``; make those that are new."""
+        """Return the groups of ``names``. Make groups for new names."""
         return np.fromiter(map(self._of_name, names), np.int32, len(names))
 
     @property
     def names(self) -> list[GroupName]:
-        """Names of the groups, by group."""
+        """Names of the groups. A group is the index of its name."""
         return list(self._names)
 
     def _of(self, ref: ObjectRef) -> int:
@@ -57,7 +57,7 @@ class PrefixGroups:
 
     def candidates(self, bucket: str, prefix: str, namespace: str = OWN) -> list[int]:
         """Return the groups that may hold keys of ``bucket`` under ``prefix``. No group that holds such keys
-        is left out, but some that hold none may be included.
+        is left out, but groups without such keys may be included.
         """
         return [
             group

@@ -1,4 +1,4 @@
-"""The table of resident pages: a slot for each, features in numpy columns, found by a 64-bit hash.
+"""The table of resident pages: each page has a slot, found by a 64-bit hash, and features in numpy columns.
 
 Laws: no I/O; plain defs; a slot belongs to one page from ``add`` to ``remove``. Columns instead of objects
 keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M pages at once. Keys and
@@ -38,16 +38,16 @@ _NOWHERE = 0  # Location of a page that is in no tier yet.
 
 class Residents:
     """Every page that is in a tier or being written to one. ``share``: shared memory in which workers find
-    these pages; None if there are no workers, or the table has outgrown it.
+    these pages; None if there are no workers, or if the table has outgrown the shared memory.
     """
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
         self._index = page_table()
         self.occupant = self._index.find
-        """Return the slot that holds a page, of any version, ready or being written; None if it has none."""
+        """Return the slot that holds a page, of any version, ready or being written; None: no slot does."""
         self._free: list[int] = []
         self.other_pages: dict[int, set[int]] = {}
-        """Numbers of pages beyond 0, ready or being written, by the hash of their object."""
+        """Numbers of an object's pages except page 0, ready or being written, by the hash of the object."""
         self.unread: set[int] = set()
         """Slots of pages that were prefetched on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
@@ -92,7 +92,7 @@ class Residents:
         self._index.bind(self._hashes, self._numbers)
 
     def rows(self, slots: Slots) -> NDArray[np.void]:
-        """Return a copy of the slots' rows of ``columns.PAGE``: half the cost of copying each field."""
+        """Return a copy of the slots' rows of ``columns.PAGE``. Copying each field would cost twice that."""
         return self._pages.take(slots)
 
     def __len__(self) -> int:
@@ -104,18 +104,18 @@ class Residents:
         return int(self.record_bytes[np.fromiter(self.unread, np.int64, len(self.unread))].sum())
 
     def find(self, object_hash: int, number: int, etag: int) -> int | None:
-        """Return the slot of a page of the version ``etag``, if it is ready to be read."""
+        """Return the slot of a page of the version ``etag``, or None if the page is not ready to be read."""
         slot = self._index.find(object_hash, number)
         if slot is None or self.tiers[slot] < 0 or self._etags[slot] != etag:
             return None
         return slot
 
     def find_page(self, page: Page) -> int | None:
-        """Return the slot of ``page``, if it is ready to be read."""
+        """Return the slot of ``page``, or None if the page is not ready to be read."""
         return self.find(object_hash(page.ref), page.number, etag_hash(page.etag))
 
     def first_page(self, object_hash: int) -> int | None:
-        """Return the slot of page 0 of an object's resident version."""
+        """Return the slot of page 0 of an object's resident version, or None."""
         slot = self._index.find(object_hash, 0)
         return None if slot is None or self.tiers[slot] < 0 else slot
 
@@ -188,9 +188,9 @@ class Residents:
         return slot
 
     def add_many(self, pages: NewRows, tier: int) -> Slots:
-        """Return slots for unpinned pages that have none yet, as members of a tier, not ready to be read.
+        """Return slots for unpinned pages that have none yet, as members of a tier. They cannot be read yet.
 
-        Call ``ready_again`` or ``abandon`` for each before anything else is decided.
+        Call ``ready_again`` or ``abandon`` for each slot before anything else is decided.
         """
         recycled = [self._free.pop() for _ in pages.number[: len(self._free)]]
         first = self._grow(new := len(pages.number) - len(recycled))
@@ -203,8 +203,8 @@ class Residents:
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give the slots of unpinned pages of a tier to pages that have no slot yet.
 
-        The old pages are gone, and the new pages cannot be read yet. Their slots stay among the members: call
-        ``ready_again`` or ``abandon`` for each before anything else is decided.
+        The old pages are gone, and the new pages cannot be read yet. The slots stay among the members: call
+        ``ready_again`` or ``abandon`` for each slot before anything else is decided.
         """
         self._leave_index(*slots.tolist())
         self.stamp[slots] += 1
@@ -227,7 +227,7 @@ class Residents:
             self.other_pages.setdefault(int(pages.object_hash[at]), set()).add(int(pages.number[at]))
 
     def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
-        """Make the new pages of ``take_over`` readable in the tier."""
+        """Make the new pages of ``add_many`` or ``take_over`` readable in the tier."""
         # Set the location before the tier, which makes the page readable (columns.py).
         self.location[slots] = locations
         self.stamp[slots] += 1
@@ -242,7 +242,7 @@ class Residents:
             self._positions[slot] = self.members[tier].append(slot)
 
     def abandon(self, slot: int, tier: int) -> None:
-        """Take a slot of ``take_over`` out of the members of its tier. Call ``remove`` for it next."""
+        """Take a slot whose page is not ready out of the members of its tier. Call ``remove`` for it next."""
         moved = self.members[tier].swap_remove(position := self._positions[slot])
         if moved >= 0:
             self._positions[moved] = position
@@ -251,7 +251,7 @@ class Residents:
         self, rows: Rows, groups: NDArray[np.int32], tier: int, tick: float, pinned: NDArray[np.bool_]
     ) -> tuple[Slots, Slots]:
         """Add recovered pages of ``tier``, not yet verified. Return their slots, and the indices of rows left
-        out because their page has a slot. ``groups``: i32[n], their prefix groups. ``pinned``: bool[n].
+        out because their page has a slot. ``groups``: i32[n], prefix groups of the rows. ``pinned``: bool[n].
         """
         first = self._grow(len(rows))
         slots = np.arange(first, first + len(rows))
@@ -317,8 +317,8 @@ class Residents:
         self._enter(slot)
 
     def prove(self, slot: int, header: RecordHeader) -> None:
-        """Raise TierError if the record at a slot's location does not belong to the slot's page. A catalogue
-        may be wrong.
+        """Raise TierError if the record at a slot's location does not belong to the slot's page: the
+        catalogue that named the location may be wrong.
         """
         page = header.page
         if (
@@ -330,7 +330,7 @@ class Residents:
             raise TierError("another record lies where the page was said to be")
 
     def displace(self, slot: int) -> tuple[int, Location]:
-        """Take a page out of its tier, keeping its slot. Return the tier and the location where it was."""
+        """Take a page out of its tier, but keep its slot. Return the tier and location of the page before."""
         tier, location = self.tiers[slot], Location(self.locations[slot])
         self._depart(slot)
         self.tiers[slot] = NO_TIER
@@ -350,18 +350,18 @@ class Residents:
         self.stamp[slots] += 1
 
     def use(self, slot: int, tick: float) -> None:
-        """Note one demand read."""
+        """Note one demand read of a page."""
         self.last_use[slot] = tick
         self.uses[slot] += 1
 
     def use_many(self, slots: Slots, ticks: NDArray[np.float64]) -> None:
-        """Note demand reads, oldest first, of slots that may repeat."""
+        """Note demand reads; the oldest comes first. Slots may repeat."""
         # If slots repeat, the last assignment stays, which is the latest tick.
         self.last_use[slots] = ticks
         np.add.at(self.uses, slots, 1)
 
     def remove(self, slot: int) -> None:
-        """Forget a page that is in no tier (``displace`` it first)."""
+        """Forget a page that is in no tier. Call ``displace`` before, if the page is in one."""
         assert self.tiers[slot] == NO_TIER, "displace before remove"
         self._leave_index(slot)
         self._free.append(slot)

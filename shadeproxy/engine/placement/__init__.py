@@ -1,1 +1,1 @@
-"""Placement: which pages get a place, and which leave for them. No I/O."""
+"""Placement: which pages get a place, and which are evicted for them. No I/O."""

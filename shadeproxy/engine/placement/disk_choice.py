@@ -1,11 +1,11 @@
 """Chooses the disk tier of a page that leaves the RAM tier, or that wins no place there.
 
-Laws: plain defs, no I/O. The index says where a page is, so a choice never moves a page, and a choice that
-changes between two calls loses nothing.
+Laws: plain defs, no I/O. The index says where a page is, not the choice. So a choice never moves a page, and
+two calls may choose different disks for one page.
 
-While some disk has free room, pages are dealt to disks with room in proportion to their read speeds, so that
-reads of these pages take equally long at each. When all disks are full, pages are dealt in proportion to the
-bytes that each may hold, so that a page stays equally long on each.
+While some disk has free room, pages are dealt to the disks with room, in proportion to their read speeds:
+reads of these pages then take equally long at each disk. When all disks are full, pages are dealt in
+proportion to the bytes that each disk may hold: a page then stays equally long on each.
 """
 
 from bisect import bisect_right
@@ -20,8 +20,9 @@ _MASK = (1 << _HASH_BITS) - 1
 
 
 class DiskChoice:
-    """The disk tiers of ``tiers``, which is the RAM tier and the disks. ``read_speeds``: for each disk, a
-    function of its free room in bytes that returns bytes a second, or 0 if the speed is unknown.
+    """Chooses among the disk tiers of ``tiers``, which begins with the RAM tier. ``read_speeds``: for each
+    disk, a function from its free room in bytes to its speed in bytes a second, or to 0 if the speed is
+    unknown.
     """
 
     def __init__(self, tiers: Sequence[Tier], read_speeds: Sequence[Callable[[int], float]]) -> None:
@@ -29,11 +30,13 @@ class DiskChoice:
         self._read_speeds = read_speeds
         self._speeds = [1.0] * len(self._disks)
         self.speeds: dict[str, int] = {}
-        """Known speeds, in bytes a second by name of a tier. Empty before ``measure``, and for one disk."""
+        """Known read speeds, in bytes a second, by name of tier. Empty before ``measure``, and with a single
+        disk.
+        """
 
     def measure(self) -> None:
-        """Ask for the read speeds (blocking). A single disk needs none. A disk of unknown speed counts as the
-        mean of the others.
+        """Ask for the read speeds (blocking). A single disk needs none. A disk of unknown speed gets the mean
+        of the known speeds.
         """
         if len(self._disks) < 2:
             return
@@ -45,8 +48,8 @@ class DiskChoice:
         self._speeds = [speed if speed > 0 else sum(known) / len(known) for speed in speeds]
 
     def choose(self, object_hash: int, number: int, record_bytes: int) -> int | None:
-        """Return the index of the tier that page ``number`` of an object should go to; None without a disk
-        that takes pages.
+        """Return the index of the disk tier to which page ``number`` of an object should go. Return None if
+        no disk takes pages.
         """
         disks = self._disks
         if len(disks) == 1:

@@ -1,7 +1,8 @@
 """Keeps page histories and the state of the reuse learner over a restart, as blocks of bytes.
 
 Laws: plain defs, no I/O. A block is copied on the event loop, from a bounded number of pages, and encoded in
-another thread. The histories of resident pages are restored as ghosts, where recovery finds them.
+another thread. The histories of resident pages are restored as ghosts. Recovery takes a page's history from
+its ghost.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,21 +17,25 @@ from shadeproxy.hints.reuse import durable
 from shadeproxy.hints.reuse.ghosts import Ghosts, StoredGhosts
 
 MOST_GHOSTS = 1 << 24
-"""Most ghosts that are saved: 200 MB. If there are more, about those are saved that were read last."""
+"""Most ghosts that are saved: they take 200 MB. If there are more ghosts, about this many are saved: those
+that were read last.
+"""
 
 _PLACES = 1 << 16  # places of ghosts in a block; copying them takes 0.1 ms
 _SLOTS = 1 << 13
 _MEASURED = 1 << 16
 
 Encode = Callable[[], bytes]
-"""The type of a function that encodes one block, in the thread that also makes the learner's tables."""
+"""The type of a function that encodes one block. It runs in the thread that also makes the learner's
+tables.
+"""
 
 
 def export(
     histories: PageHistories, groups: list[GroupName], tick: float, page_size: int
 ) -> Iterator[Encode]:
-    """Yield the blocks. Each block is copied on demand, so a page that gains or loses its slot meanwhile may
-    be missing.
+    """Yield functions that encode the blocks. Each block is copied when it is asked for. So a page that gains
+    or loses its slot meanwhile may be missing.
     """
     ghosts, learner = histories.ghosts, histories.learner
     histories.learn(tick)
@@ -55,7 +60,9 @@ def _residents(histories: PageHistories, start: int) -> Encode:
 
 
 def _longest_idle(ghosts: Ghosts, tick: float) -> int:
-    """Return for how many ticks a ghost may be unread, so that at most about ``MOST_GHOSTS`` are kept."""
+    """Return for how many ticks a ghost may have been unread to be saved, so that about ``MOST_GHOSTS`` are
+    saved.
+    """
     if len(ghosts) <= MOST_GHOSTS:
         return len(ghosts)
     some = ghosts.columns().last[:: max(len(ghosts) // _MEASURED, 1)]

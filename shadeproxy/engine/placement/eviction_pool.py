@@ -1,11 +1,11 @@
 """Eviction pool: one ranking of a random sample serves the next few candidates (as Redis does).
 
-Ranking 2,560 residents costs more than the rest of an insert (docs/adr/0005). The 32 worst of such a
-sample are all within the worst few per cent of the tier, so they may be evicted one after another.
+Ranking 2,560 residents costs more than the rest of an insert (docs/adr/0005). The 32 worst pages of such a
+sample are all among the worst few per cent of the tier. So they may be evicted one after another.
 
 Law: the pool names a slot only if the slot still holds the page that was drawn, in the same tier, and the
 page was not read since. Keys change with time. ``Placement.find_place``, which places one page, ranks the
-victim again. ``PageAdmission``, which places the pages of a turn, uses the keys of the victims as they were
+victim again. ``PageAdmission``, which places the pages of a turn, uses the victims' keys as they were when
 drawn, at most 1,024 reads ago (docs/adr/0029).
 """
 
@@ -21,8 +21,8 @@ from shadeproxy.tiers.location import record_bytes as record_bytes_at
 
 SAMPLE = 1024
 _RANKED = 2560
-"""Number of pages ranked to fill a pool. With the worst 32 of 1,024 pages, announced epochs lost 0.2 points
-of their hit ratio.
+"""Number of pages ranked to fill a pool. With the 32 worst of only 1,024 pages, announced epochs lost 0.2
+points of their hit ratio.
 """
 
 REFUSED, UNFIT = -1, -2
@@ -30,8 +30,8 @@ _LEAST_AHEAD, _AHEAD_SHARE = 16, 80
 _MOST_SAMPLED = 65_536
 _MOST_TICKS = 1024  # demand reads after which a ranking is too old
 _REFUSED = 4
-"""This many refused candidates use up one page of the pool's limit. A refusal takes no page out of the pool,
-but another sample may hold a page that the candidate beats.
+"""This many refused candidates lower the pool's limit by one page. A refusal takes no page out of the pool.
+It lowers the limit because a new sample may hold a page that the candidates beat.
 """
 
 
@@ -48,28 +48,29 @@ class Drawable(Protocol):
 
 
 class EvictionPool:
-    """The worst pages of the last random sample of the tier with number ``index``, used for the next few
-    evictions.
+    """The worst pages of the last random sample of the tier with number ``index``. They are used for the next
+    few evictions.
     """
 
     def __init__(self, residents: Drawable, index: int) -> None:
         self._residents = residents
         self._index = index
-        # Slot, generation, last use, key, length of the record's room; worst last.
+        # For each page: slot, generation, last use, key, length of the record's room. The worst page comes
+        # last.
         self._queue: list[tuple[int, int, float, float, int]] = []
         self._left = 0
         self._until_tick = 0.0
 
     @staticmethod
     def ahead(count: int) -> int:
-        """Return how many victims a pool holds for ``count`` members: an 80th of the ranked pages, at least
-        16.
+        """Return how many victims a pool holds for a tier of ``count`` members: an 80th of the ranked pages,
+        at least 16.
         """
         return max(min(count, _RANKED) // _AHEAD_SHARE, _LEAST_AHEAD)
 
     def renew(self, slots: Slots, keys: Column, tick: float) -> NDArray[np.intp]:
-        """Replace the pool by the worst pages of the sample ``slots``, ranked by ``keys``. Return their
-        indices in ``slots``.
+        """Replace the pool by the worst pages of the sample ``slots``, ranked by ``keys``. Return the indices
+        of these pages in ``slots``.
         """
         table = self._residents
         ahead = self.ahead(len(keys))
@@ -105,14 +106,14 @@ class EvictionPool:
         return self._queue[-1][0] if self._is_any_left() else None
 
     def worst_key(self, count: int) -> float:
-        """Return the key, as drawn, of the worst page left, for ``count`` candidates (at most ``left``); inf
-        if no page is left.
+        """Return the key, as it was drawn, of the worst page left; inf if no page is left. Subtract ``count``
+        candidates from ``left``, which must be at least ``count``.
         """
         self._left -= count
         return self._queue[-1][3] if self._is_any_left() else np.inf
 
     def note_refused(self, count: int) -> None:
-        """Add the ``count`` pages of a refused batch to ``left`` again, except one for every ``_REFUSED``
+        """Add a refused batch of ``count`` pages to ``left`` again, except one for every ``_REFUSED``
         pages.
         """
         self._left += count - -(-count // _REFUSED)
@@ -129,11 +130,11 @@ class EvictionPool:
         return False
 
     def take(self, bars: Sequence[float], sizes_bytes: Sequence[int]) -> list[int]:
-        """Remove victims for candidates, in order: for each the worst page whose key, as drawn, is above the
-        candidate's bar and whose room is long enough. Call ``worst_key`` first.
+        """Remove victims for candidates, in order. A candidate's victim is the worst page whose key, as
+        drawn, is above the candidate's bar and whose room is long enough. Call ``worst_key`` before.
 
-        Return their slots: REFUSED for a candidate that no page is worse than, UNFIT for one that beats pages
-        with short rooms only.
+        Return the victims' slots: REFUSED for a candidate that no page is worse than, UNFIT for one that
+        beats only pages whose room is too short.
         """
         table, queue = self._residents, self._queue
         tiers, generations, last_uses, index = table.tiers, table.generations, table.last_uses, self._index
@@ -173,15 +174,15 @@ def draw_positions(rng: np.random.Generator, count: int, wanted: int) -> Slots:
 
 
 def draw_to_rank(rng: np.random.Generator, members: Slots) -> Slots:
-    """Return random members for ``EvictionPool.renew``."""
+    """Return random members, for ``EvictionPool.renew`` to rank."""
     return members[draw_positions(rng, len(members), _RANKED)]
 
 
 def draw_sample(
     rng: np.random.Generator, members: Slots, record_bytes: NDArray[np.int64], need_bytes: int
 ) -> Slots:
-    """Return SAMPLE random members, or more, so that they hold twice the bytes needed. ``record_bytes``:
-    record lengths by slot.
+    """Return SAMPLE random members, or as many more as probably hold twice the bytes needed.
+    ``record_bytes``: record lengths by slot.
     """
     if len(members) <= SAMPLE:
         return members

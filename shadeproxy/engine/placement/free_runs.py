@@ -1,7 +1,7 @@
 """Finds neighbouring records to evict, so that a long record fits in one piece in their place.
 
 Random victims would free many short holes, but a long record needs one long hole. The functions are pure,
-except that one draws random numbers.
+except that ``in_few_segments`` draws random numbers.
 """
 
 import numpy as np
@@ -19,8 +19,8 @@ def cheapest_run(
 
     The piece lies in one segment. The cost of a run is the number of bytes of its records. Return None if no
     run is long enough. ``starts``, ``stops``: i64[n], byte addresses of the records, ascending, linear over
-    all segments. A segment is an aligned stretch of ``segment_bytes`` addresses. Free bytes before its first
-    record or after its last record are not counted.
+    all segments. A segment is an aligned stretch of ``segment_bytes`` addresses. Free bytes of a segment
+    before its first record or after its last record are not counted.
     """
     count = len(starts)
     if not count:
@@ -45,8 +45,8 @@ def cheapest_run(
 
 
 def in_few_segments(segments: Bytes, rng: np.random.Generator) -> NDArray[np.bool_] | slice:
-    """Return the mask or slice of the records to look at: all, or, if they are more than SAMPLE, about SAMPLE
-    in a few random segments. ``segments``: i64[n], the segment of each record.
+    """Return the mask or slice of the records to look at: all records, or, if they are more than SAMPLE,
+    about SAMPLE records in a few random segments. ``segments``: i64[n], the segment of each record.
     """
     if len(segments) <= SAMPLE:
         return slice(None)

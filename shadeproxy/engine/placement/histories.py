@@ -30,13 +30,13 @@ from shadeproxy.policy.history import (
 _OBSERVATIONS_PER_BATCH = 256
 _MISSES_TOGETHER = 64
 _BYTES_PER_GHOST = 2048
-"""Bytes of capacity for each ghost. A ghost has 12 bytes, so ghosts take 0.6 % of the capacity: 32 ghosts for
-a page of 64 KiB.
+"""Bytes of capacity for each ghost: 32 ghosts for a page of 64 KiB. A ghost has 12 bytes, so ghosts take 0.6
+% of the capacity.
 """
 
 _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
-_BATCHES_PER_REFRESH = 16  # with many hits a second, a learnt table then serves for seconds
+_BATCHES_PER_REFRESH = 16  # With many hits. A learnt table then serves for seconds.
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
 """Least number of pages for which columns are made. Fewer pages cost less one by one."""
@@ -45,20 +45,20 @@ _NEVER = History(0.0, 0.0, 0, 0)
 
 
 def ghosts_for(capacity_bytes: int) -> int:
-    """Return the number of ghosts that a cache of this capacity keeps, of ``ghosts.BYTES`` each."""
+    """Return the number of ghosts that a cache of this capacity keeps. Each takes ``ghosts.BYTES``."""
     return int(min(max(capacity_bytes // _BYTES_PER_GHOST, _LEAST_GHOSTS), _MOST_GHOSTS))
 
 
 def counted_bytes(capacity_bytes: int) -> int:
-    """Return the bytes of ghosts that count against a capacity. The ghosts that even the smallest cache has
-    do not count.
+    """Return the bytes of ghosts that count against a capacity: those of the ghosts beyond the number that
+    even the smallest cache has.
     """
     return (ghosts_for(capacity_bytes) - _LEAST_GHOSTS) * BYTES
 
 
 class PageHistories:
-    """Histories of the pages of ``residents``, and of other pages as ghosts, whose number follows from
-    ``capacity_bytes``.
+    """Histories of the pages of ``residents``, and of other pages as ghosts. The number of ghosts follows
+    from ``capacity_bytes``.
     """
 
     def __init__(self, residents: Residents, capacity_bytes: int, *, seed: int, off_loop: OffLoop) -> None:
@@ -72,7 +72,7 @@ class PageHistories:
         self._observed: list[tuple[int, int, float]] = []  # page, group, tick
         self._missed: list[tuple[int, int, float]] = []  # The same for misses not yet in the ghosts.
         self.restored = False
-        """True if the histories of an earlier process were kept."""
+        """True if the histories of an earlier process were restored."""
 
     # ------------------------------------------------------------------ reads
 
@@ -87,10 +87,10 @@ class PageHistories:
             self.learn(tick)
 
     def read_many(self, slots: Slots, ticks: Column) -> None:
-        """Note reads as ``read`` does, oldest first. A slot may be in ``slots`` several times.
+        """Note reads as ``read`` does; the oldest read comes first. A slot may be in ``slots`` several times.
 
-        If there are more than 256 reads, all reads of a page are noted as one, with the tick of the latest:
-        at thousands of hits a second, noting each read would cost more than the hit.
+        If there are more than 256 reads, all reads of a page are noted as one, with the tick of the latest.
+        At thousands of hits a second, noting each read would cost more than the hit itself.
         """
         if not len(slots):
             return
@@ -113,7 +113,9 @@ class PageHistories:
         self._refresh(float(ticks[-1]))
 
     def _take(self, slots: Slots, ticks: Column, lasts: Column) -> None:
-        """Add one read to the history of each page, all different. ``lasts``: tick of its latest read."""
+        """Add one read to the history of each page, all different. ``lasts``: tick of the page's latest
+        read.
+        """
         known = self._reads[slots] > 0
         again, new = slots[known], slots[~known]
         self._reads[again], self._gap[again], self._state[again] = read_again_many(
@@ -132,15 +134,15 @@ class PageHistories:
     def missed(self, page: int, group: int, tick: float) -> None:
         """Note an unexplained read of a page without a slot.
 
-        Misses are collected, because numpy takes as long for one as for thirty. ``_settle`` adds them to the
-        ghosts before anything looks at ghosts.
+        Misses are collected, because numpy takes as long for one miss as for thirty. ``_settle`` adds them to
+        the ghosts before anything looks at ghosts.
         """
         self._missed.append((page, group, tick))
         if len(self._missed) >= _MISSES_TOGETHER:
             self._settle()
 
     def _settle(self) -> None:
-        """Add the collected misses to the ghosts, oldest first."""
+        """Add the collected misses to the ghosts; the oldest comes first."""
         missed = self._missed
         if not missed:
             return
@@ -183,14 +185,16 @@ class PageHistories:
         self.learner.enter(pages[read], table.group[slots[read]], told.at(read), tick)
 
     def leave(self, slot: int) -> None:
-        """Keep the history of a page that loses its slot as a ghost."""
+        """Keep the history of a page that loses its slot, as a ghost."""
         self._settle()
         if slot < len(self._reads) and (history := self._of(slot)).reads:
             self.ghosts.put(self._page(slot), history, self.learner.prefix(int(self._residents.group[slot])))
             self._reads[slot] = 0
 
     def add_many(self, pages: NewRows, tier: int) -> Slots:
-        """Return slots for new pages, as ``Residents.add_many`` does, with the histories they had before."""
+        """Return slots for new pages, as ``Residents.add_many`` does, with the histories that their ghosts
+        kept.
+        """
         slots = self._residents.add_many(pages, tier)
         self._settle()
         self._fit()
@@ -236,8 +240,8 @@ class PageHistories:
     # ------------------------------------------------------------------ expectations
 
     def rates(self, slots: Slots, tick: float, *, displacing: int = 0) -> Column:
-        """Return the learnt rates of resident pages, in reads per tick, 0 for a page without a history:
-        f64[n]. ``displacing``: the number of pages at the beginning of ``slots`` that are candidates for the
+        """Return the learnt rates of resident pages, f64[n], in reads per tick; 0 for a page without a
+        history. ``displacing``: the number of pages at the beginning of ``slots`` that are candidates for the
         places of others.
         """
         self._fit()
@@ -256,7 +260,9 @@ class PageHistories:
         return np.where(self._reads[slots] > 0, rates, 0.0)
 
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
-        """Return the learnt rates of admission candidates without a slot, as ``rates`` does."""
+        """Return the learnt rates of admission candidates without a slot, as ``rates`` does for resident
+        pages.
+        """
         self._settle()
         if self.ghosts.kernels is not None:
             candidates = self.learner.hazards.candidates
@@ -271,7 +277,7 @@ class PageHistories:
 
     @property
     def slots(self) -> int:
-        """Number of slots with a row in these columns. Only some of them have a history."""
+        """Number of slots with a row in the columns of histories. Only some of the rows hold a history."""
         return len(self._reads)
 
     def of_residents(self, start: int, stop: int) -> ResidentColumns:

@@ -49,7 +49,7 @@ class PageFeatures:
         """Return the features of pages that have a slot.
 
         ``displacing``: the number of pages at the beginning of ``slots`` that are candidates for the places
-        of others. The price of storing a page is subtracted from their learnt rates.
+        of other pages. From the learnt rates of these candidates, the price of storing a page is subtracted.
         """
         rows = self._residents.rows(slots)
         learnt = _NO_RATE(len(slots))

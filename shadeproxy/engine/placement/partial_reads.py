@@ -1,7 +1,8 @@
 """Decides, for a read of part of a missing page, between fetching the page and fetching the part only.
 
 Laws: plain defs. The decision is made before the flight starts, from the state at that moment. A page that
-would win a place is fetched whole. So is a page if fetching only the part would save less than 64 KiB.
+would win a place is fetched whole. If fetching only the part would save less than 64 KiB, the page is fetched
+whole too.
 """
 
 from shadeproxy.core.types import ObjectRef
@@ -11,14 +12,14 @@ from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.hints.hashing import object_hash
 
 _LEAST_SAVED_BYTES = 64 * 1024
-"""A request costs about as much as this many bytes. Besides, a short object is verified if it is
-read whole.
+"""A request costs about as much as this many bytes. Besides, a short object is verified if it is read
+whole.
 """
 
 
 class PartialReads:
-    """Decides whether a read of a part of a page fetches that part alone. The page is neither resident nor on
-    its way.
+    """Decides whether a read of a part of a page fetches that part alone. Ask it only for a page that is
+    neither resident nor on its way.
     """
 
     def __init__(self, placement: Placement, pins: Pins) -> None:
@@ -26,9 +27,7 @@ class PartialReads:
         self._pins = pins
 
     def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
-        """Return whether to fetch only ``part_bytes`` of a page of ``page_bytes``. The caller has noted the
-        miss.
-        """
+        """Return whether to fetch only ``part_bytes`` of a page of ``page_bytes``. Note the miss before."""
         if page_bytes - part_bytes < _LEAST_SAVED_BYTES:
             return False
         hashed, size = object_hash(ref), page_bytes + RECORD_BYTES

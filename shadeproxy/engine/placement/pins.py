@@ -10,7 +10,7 @@ from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.rules import Rule, Rules
 
 PINNED_SHARE = 0.9
-"""Maximum share of each tier for pinned pages: the rest stays a cache for everything else."""
+"""Maximum share of each tier for pinned pages. The rest stays a cache for all other pages."""
 
 MOST_PINS = 256
 
@@ -24,7 +24,9 @@ class Prefix(NamedTuple):
 
 
 class PinnedPrefix(NamedTuple):
-    """Every object of ``bucket`` whose key starts with ``prefix``. ``since_s``: Unix time."""
+    """A prefix pinned by a call: every object of ``bucket`` whose key starts with ``prefix``. ``since_s``:
+    Unix time.
+    """
 
     bucket: str
     prefix: str
@@ -37,7 +39,7 @@ class PinnedPrefix(NamedTuple):
 
 
 class Pins:
-    """All pins, those of calls and those of ``rules``. Call ``changed`` after a change of ``rules``."""
+    """All pins: those of calls, and those of ``rules``. Call ``changed`` after a change of ``rules``."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -59,7 +61,7 @@ class Pins:
         self.changed()
 
     def remove(self, bucket: str, prefix: str, namespace: str = OWN) -> bool:
-        """Unpin a prefix. Return whether it was pinned by a call."""
+        """Unpin a prefix. Return whether the prefix was pinned by a call."""
         removed = self._pins.pop(Prefix(bucket, prefix, namespace), None) is not None
         self.changed()
         return removed
@@ -81,7 +83,7 @@ class Pins:
         return place in self._pins
 
     def by_call(self) -> list[PinnedPrefix]:
-        """Return the pinned prefixes, in the order of their names."""
+        """Return the prefixes pinned by calls, sorted by bucket and prefix."""
         return sorted(self._pins.values())
 
     def by_rule(self) -> list[tuple[int, Rule]]:
@@ -104,8 +106,8 @@ class Pins:
         return self._rules.any_pins and self._rules.of(ref).pin
 
     def covers_group(self, bucket: str, head: str, namespace: str = OWN) -> bool | None:
-        """Return True if all objects of ``bucket`` whose keys start with ``head`` are pinned, False if
-        none is, and None if that depends on the rest of the key.
+        """Return True if all objects of ``bucket`` whose keys start with ``head`` are pinned, False if none
+        of them is, and None if that depends on the rest of the key.
         """
         prefixes = self._prefixes.get((bucket, namespace), ())
         if head.startswith(prefixes):

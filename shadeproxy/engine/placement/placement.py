@@ -1,4 +1,4 @@
-"""Placement: the policy applied to the resident table decides on places and evictions.
+"""Placement: the policy, applied to the table of residents, decides on places and evictions.
 
 Laws: plain defs. No I/O: ``reserve`` of a tier only counts. A page is evicted only for a candidate that beats
 it. A pinned page is never a victim, and beats every page that is not pinned. The package storage carries the
@@ -29,7 +29,7 @@ from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans, numbers_of
 from shadeproxy.tiers.tier import Tier
 
-_WORTH_ROWS = 2  # Pages without histories for which columns of the index cost less than rows.
+_WORTH_ROWS = 2  # From this number of pages on, without histories, columns of the index cost less than rows.
 _RESERVE_TRIES = 64
 _DEMOTIONS = 32
 _LONG = 8
@@ -42,7 +42,7 @@ Evict = Callable[[int, str], None]  # takes the page of a slot out of its tier, 
 
 
 class Placement:
-    """Decides on places in ``tiers`` (fastest first) for the slots of ``residents``."""
+    """Decides on places in ``tiers`` (the fastest comes first) for the slots of ``residents``."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Placement:
     # ------------------------------------------------------------------ reads
 
     def note_use(self, slot: int, *, explained: bool = False) -> None:
-        """Note a demand read of a resident page. ``explained``: an order or a score explains it."""
+        """Note a demand read of a resident page. ``explained``: an order or a score explains the read."""
         self.tick += 1
         self._residents.use(slot, self.tick)
         if self._policy.learns and not explained:
             self.histories.read(slot, self.tick)
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_] | None = None) -> None:
-        """Note demand reads of resident pages, oldest first. A page may be in ``slots`` several times."""
+        """Note demand reads of resident pages; the oldest comes first. A page may be in ``slots`` twice."""
         ticks = self.tick + np.arange(1.0, len(slots) + 1)
         self.tick += len(slots)
         self._residents.use_many(slots, ticks)
@@ -104,8 +104,8 @@ class Placement:
             self.histories.leave(slot)
 
     def deserving(self, slots: Slots) -> Slots:
-        """Return the pages of a lower tier that may win a place in the first tier, the most wanted first. If
-        the first tier has free room, return all, in the given order.
+        """Return the pages of a lower tier that may win a place in the first tier; the most wanted comes
+        first. If the first tier has free room, return all of ``slots``, in the given order.
 
         This is a guess from a sample, for callers that cannot try every page. ``find_place`` decides.
         """
@@ -121,7 +121,7 @@ class Placement:
         return deserving
 
     def note_miss(self, object_hash: int, number: int, group: int, *, explained: bool = False) -> None:
-        """Note a demand read of a missing page. ``explained``: an order or a score explains it."""
+        """Note a demand read of a missing page. ``explained``: an order or a score explains the read."""
         self.tick += 1
         if self._policy.learns and not explained:
             page = page_hash(object_hash, number) if number else object_hash
@@ -134,7 +134,7 @@ class Placement:
     ) -> bool:
         """Return whether a record would win a place now. This is a guess; ``find_place`` decides.
 
-        ``part``: share of the page that its readers want, because a hit saves no more.
+        ``part``: share of the page that its readers want, because a hit on the page saves no more.
         """
         if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
             return True
@@ -163,8 +163,8 @@ class Placement:
         """Return which candidates would win a place if they came now, in this order: bool[n].
 
         All tiers count as one. ``pending_bytes``: bytes of pages that come before the candidates. ``earned``:
-        only pages that find free room win, even if the policy admits every page. ``price``: keys that are
-        ticks are multiplied by it before a comparison. A guess from a sample; ``find_place`` decides.
+        only pages that find free room win, even if the policy admits every page. ``price``: factor for
+        the candidates' keys if the policy learns. This is a guess from a sample; ``find_place`` decides.
         """
         sizes = candidates.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
@@ -188,7 +188,7 @@ class Placement:
         return held | (beyond <= 0) | (keys < worst)
 
     def free_bytes(self, least_bytes: float = 0) -> int:
-        """Return the free room of all tiers that have at least ``least_bytes`` of it."""
+        """Return the sum of the free room of all tiers that have at least ``least_bytes`` of free room."""
         free = 0
         for index in range(len(self._tiers)):
             room = self._room_bytes(index)
@@ -217,7 +217,8 @@ class Placement:
     @property
     def least_together(self) -> int:
         """Least number of pages that cost less to place together than one by one."""
-        return 1 if self._policy.learns else _WORTH_ROWS  # If it learns, it refuses most, at half the cost.
+        # A learning policy refuses most pages that it ranks: together even one costs half as much.
+        return 1 if self._policy.learns else _WORTH_ROWS
 
     def together(self, index: int) -> int:
         """Return for how many pages one eviction pool of tier ``index`` can name victims."""
@@ -225,15 +226,14 @@ class Placement:
 
     def draw_ahead(self, index: int, count: int) -> float:
         """Make sure that a tier's eviction pool has victims for ``count`` pages (at most ``together``).
-        Return the key, as drawn, of the worst page in the pool, or inf. A candidate that does not beat this
-        page beats no page.
+        Return the worst page's key, as drawn, or inf. A candidate that does not beat it beats no page.
         """
         if self._drawn[index].left(self.tick) < count:
             self._draw(index)
         return self._drawn[index].worst_key(count)
 
     def bars(self, candidates: AdmissionCandidates) -> list[float]:
-        """Return for each candidate the key above which a resident page may now be evicted for it."""
+        """Return for each candidate its bar: a resident page with a higher key may be evicted."""
         if self._policy.admits_always:
             return [-np.inf] * len(candidates.number)
         keys = self._policy.key(self.features.of_candidates(candidates, self.tick))
@@ -241,7 +241,7 @@ class Placement:
         return bars
 
     def victims(self, index: int, bars: Sequence[float], sizes_bytes: Sequence[int]) -> list[int]:
-        """Take victims for new records from the eviction pool. ``draw_ahead`` has filled it."""
+        """Take victims for new records from the eviction pool. Call ``draw_ahead`` before, to fill it."""
         return self._drawn[index].take(bars, sizes_bytes)
 
     def note_refused(self, index: int, count: int) -> None:
@@ -262,8 +262,8 @@ class Placement:
             self._residents.take_over(slots, pages)
 
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
-        """Reserve a location in tier ``index``; evict pages for it that this page beats. Return None if the
-        page wins no place.
+        """Reserve a location in tier ``index``, and evict pages that this page beats if room is needed.
+        Return None if the page wins no place.
         """
         tier, members = self._tiers[index], self._residents.members[index]
         size = self._residents.sizes[slot]
@@ -329,7 +329,7 @@ class Placement:
         self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
 
     def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
-        """Evict neighbours whose places make one piece of ``size``, if the candidate beats them all."""
+        """Evict neighbours whose places make one piece of ``size``, if the candidate beats all of them."""
         table = self._residents
         members = self._neighbours(index)
         starts, stops = byte_spans(table.location[members])
@@ -353,7 +353,7 @@ class Placement:
         return slots[in_few_segments(numbers_of(self._residents.location[slots]), self._rng)]
 
     def _sample(self, index: int, need_bytes: int) -> Slots:
-        """Return 1,024 random members, or more, so that they hold twice the bytes needed."""
+        """Return 1,024 random members, or more if these hold less than twice the bytes needed."""
         members = self._residents.members[index].slots
         return draw_sample(self._rng, members, self._residents.record_bytes, need_bytes)
 
@@ -365,8 +365,8 @@ class Placement:
         return self.features.of(np.array([slot], dtype=np.int64), self.tick, displacing=1)
 
     def _worst_first(self) -> tuple[Column, Column]:
-        """Return the keys of sampled residents, worst first, and for each the estimated bytes of all
-        residents that are not better.
+        """Return the keys of sampled residents, the worst first. For each key, return also the estimated
+        bytes of all residents with this key or a worse one.
         """
         keys: list[Column] = []
         sizes: list[Column] = []
@@ -383,13 +383,13 @@ class Placement:
         return max(self._tiers[index].capacity_bytes - self._tiers[index].used_bytes, 0)
 
     def _worst_key(self, index: int) -> float:
-        """Return the worst key of a tier, or of a sample of it if it is big."""
+        """Return the worst key of a tier. Of a big tier, return the worst key of a sample."""
         members = self._residents.members[index]
         slots = np.array([self._worst(index)], dtype=np.int64) if members.count > SAMPLE else members.slots
         return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
 
     def _unread_room_bytes(self) -> int:
-        """Return how many bytes of prefetched pages may be added to those that wait for their first read."""
+        """Return how many more bytes of prefetched pages may wait for their first read."""
         capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
         return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
 

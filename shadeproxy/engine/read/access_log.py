@@ -1,9 +1,10 @@
 """Access log: a buffer of demand reads for statistics, orders, recency and reuse.
 
 Laws: plain defs. Recording a read appends a row of bytes and decides nothing. ``flush_to_statistics`` and
-``flush`` pass the rows on in batches, in the order of the reads: 1,000 rows at once cost as much as ten one
-by one. Code that decides by reads, or shows them, calls ``flush`` first. A row whose page has since left its
-slot counts in the statistics only. A read that is not a hit is counted at once (``Counting``).
+``flush`` pass the rows on in batches, in the order of the reads: a batch of 1,000 rows costs as much as ten
+rows one by one. Code that decides by reads, or shows them, calls ``flush`` first. If a page has left its slot
+since the read, the row counts in the statistics only. A read that is not a hit is counted at once
+(``Counting``).
 """
 
 import asyncio
@@ -25,29 +26,30 @@ from shadeproxy.hints.order.upcoming import ReadObserver
 from shadeproxy.telemetry.stats import Stats
 
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
-# A flush costs some 100 us, and ten times as much with cold processor caches. So fewer reads than this wait,
-# even if a decision comes before they are counted.
+# A flush costs some 100 us, and ten times as much with cold processor caches. So a decision comes without a
+# flush while fewer reads than this wait.
 _WORTH_FLUSHING = 256
 # In a small cache, flush after one read for every ``_SMALL`` pages: otherwise recency would lag far behind.
 _SMALL = 64
 _FLUSH_AFTER_S = 0.2
-# Delay of a flush after a prefetched page was read: the next prefetches depend on it.
+# Delay of a flush after a prefetched page was read. It is short, because the next prefetches depend on that
+# read.
 _FLUSH_UNREAD_AFTER_S = 0.01
 # The number of kinds is bounded, because jobs come and go and each epoch of a job is another kind.
 _MOST_KINDS = 1024
 
-# Kind numbers of rows that were counted already, so that they need no ``Kind``. The rows of workers also name
-# their page.
+# Kind numbers of rows that were counted already and so need no ``Kind``. In rows of workers, such a row also
+# names its page.
 _AS_BEFORE, _EXPLAINED, _UNEXPLAINED = range(3)
 
 CountUses = Callable[[Uses, Sequence[Kind], float], NDArray[np.bool_]]
-"""The type of a function that counts reads, up to a tick. It returns which reads an order or a score
-explains.
+"""The type of a function that counts reads in the statistics. The float is the tick of the latest read. The
+result says which reads an order or a score explains.
 """
 
 JobsOf = Callable[[NDArray[np.uint64] | list[int]], Sequence[str | None]]
-"""The type of a function that returns the jobs whose datasets hold the objects, by object hash, for reads
-that name no job.
+"""The type of a function that finds jobs for reads that name none. It gets the hashes of the objects that
+were read, and returns for each the job whose dataset holds it, or None.
 """
 
 
@@ -63,8 +65,8 @@ class FetchedRead(NamedTuple):
 class AccessLog:
     """Access log of the pages of ``cache``. ``count``: called with many reads at a time.
 
-    The public attributes are for the compiled lane, which appends to ``rows`` (USE) exactly as ``record``
-    does.
+    The public attributes are for the compiled lane, which appends rows (USE) to ``rows`` exactly as
+    ``record`` does.
     """
 
     __slots__ = (
@@ -85,14 +87,17 @@ class AccessLog:
         """The delay with which the timer was last set."""
         self.kinds: dict[Kind, int] = {}
         self._kept: list[tuple[Slots, NDArray[np.int64], NDArray[np.bool_]]] = []
-        """Slots whose reads are counted in the statistics but not yet in recency; the generations of their
-        pages, because a slot may get another page before ``flush``; and which reads are explained.
+        """Reads that are counted in the statistics but not yet in recency, in three columns: their slots; the
+        generations of their pages, because a slot may get another page before ``flush``; and whether each
+        read is explained.
         """
 
     # ------------------------------------------------------------------ recording
 
     def record(self, handle: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
-        """Record one read through a page handle, of ``span`` of the object; None: of the whole page."""
+        """Record one read through a page handle. ``span``: the bytes read, of the object; None: the whole
+        page.
+        """
         record = handle.access_record
         if record is None or record.job is not job or record.kinds is not self.kinds:
             record = self._prepare(handle, job)
@@ -107,7 +112,7 @@ class AccessLog:
             self.schedule_flush((handle.slot,))
 
     def _prepare(self, handle: PageHandle, job: JobContext | None) -> AccessRecord:
-        """Make the row of a read of the whole page by ``job``. The handle keeps it for later reads."""
+        """Make the row for reads of the whole page by ``job``. The handle keeps the row for later reads."""
         kind = self.kind(handle.ref.bucket, handle.source, job)
         size_bytes = handle.stop - handle.start
         row = pack_use(handle.slot, handle.stamp, handle.object_hash, handle.first, size_bytes, kind, 1)
@@ -115,9 +120,9 @@ class AccessLog:
         return record
 
     def record_pages(self, slots: Sequence[int], *, explained: bool | None = None) -> None:
-        """Record page reads for recency alone, because the statistics count them elsewhere. ``explained``:
-        whether an order or a score explains these reads. None: the same as for the read that was counted
-        before them.
+        """Record page reads for recency alone, because the statistics count these reads elsewhere.
+        ``explained``: whether an order or a score explains the reads. None: the same as for the last counted
+        read before them.
         """
         kind = _AS_BEFORE if explained is None else _EXPLAINED if explained else _UNEXPLAINED
         stamps = self.residents.stamps
@@ -126,18 +131,20 @@ class AccessLog:
         self.schedule_flush(slots)
 
     def record_many(self, uses: Uses) -> None:
-        """Record reads in columns. Their kind numbers are from ``kind``."""
+        """Record reads in columns. Their kind numbers must come from ``kind``."""
         self.rows += uses.tobytes()
         self.schedule_flush(uses["slot"].tolist() if self.unread else ())
 
     def record_others(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Record reads that a worker answered. Statistics count them at once, even before earlier reads in
-        this log.
+        """Record reads that a worker answered. Statistics count these reads at once, before earlier reads
+        that still wait in this log.
         """
         self.schedule_flush(self._pass_on(uses, kinds))
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
-        """Return the number of a kind of reads; it is valid until the next ``flush_to_statistics``."""
+        """Return the number of a kind of reads. The number is valid until the next
+        ``flush_to_statistics``.
+        """
         return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
 
     # ------------------------------------------------------------------ flushing
@@ -145,8 +152,8 @@ class AccessLog:
     def schedule_flush(self, slots: Iterable[int]) -> None:
         """Make sure that ``flush`` is called soon, because the pages in ``slots`` were read.
 
-        ``flush`` never runs within this call: it may promote and evict pages, and the present reader has
-        bytes that are not pinned.
+        This method never calls ``flush`` itself, because ``flush`` may promote and evict pages, and the
+        present reader still has bytes that are not pinned.
         """
         delay_s = _FLUSH_AFTER_S if self.unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S
         if self._waiting * USE.itemsize >= self.most_waiting_bytes:
@@ -165,7 +172,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Pass every read so far to recency, reuse and statistics."""
+        """Pass every recorded read to recency, reuse and statistics."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -177,20 +184,23 @@ class AccessLog:
             self._note_uses(slots[same], explained[same])
 
     def flush_to_statistics(self) -> None:
-        """Pass every read so far to the statistics. This decides nothing, so it may be called at any time."""
+        """Pass every recorded read to the statistics. This decides nothing, so it may be called at any
+        time.
+        """
         if not self.rows:
             return
         rows, self.rows = self.rows, bytearray()
         uses, kinds = np.frombuffer(rows, USE), list(self.kinds)
         if len(kinds) > _MOST_KINDS:
-            # Clear the old dict too: page handles that are never read again would otherwise keep it alive.
+            # Clear the old dict too: page handles that are never read again would otherwise keep its kinds
+            # alive.
             self.kinds.clear()
             self.kinds = {}
         self._pass_on(uses, kinds)
 
     def _pass_on(self, uses: Uses, kinds: Sequence[Kind]) -> list[int]:
-        """Count reads in the statistics, and keep the slots whose pages have not changed since for ``flush``.
-        Return these slots too, if any prefetched page is still unread.
+        """Count reads in the statistics, and keep for ``flush`` the slots whose pages have not changed since
+        the read. If a prefetched page is still unread, return these slots; otherwise return an empty list.
         """
         kept = sum(len(slots) for slots, _, _ in self._kept)
         explained = self._count(uses, kinds, self._tick() + kept + len(uses))
@@ -203,15 +213,15 @@ class AccessLog:
 
     @property
     def _waiting(self) -> int:
-        """Number of reads that were not yet counted for recency."""
+        """Number of recorded reads that were not yet counted for recency."""
         return len(self.rows) // USE.itemsize + sum(len(slots) for slots, _, _ in self._kept)
 
 
 class Counting:
     """Counts demand reads in ``stats``, and passes them to ``orders`` and to ``recorder``.
 
-    A read is counted once, whether this process or a worker answered it. Orders get a read before its page is
-    ranked.
+    A read is counted once, whether this process or a worker answered it. The orders get a read before its
+    page is ranked.
     """
 
     def __init__(
@@ -225,8 +235,8 @@ class Counting:
         before_recording: Callable[[], None],
         tick: Callable[[], float],
     ) -> None:
-        """``before_recording``: called before a read is recorded, to count earlier reads first. ``tick``:
-        returns the tick of the latest read.
+        """``before_recording``: called before a read is recorded, so that earlier reads are counted first.
+        ``tick``: returns the tick of the latest read.
         """
         self._stats = stats
         self._clock = clock
@@ -246,13 +256,15 @@ class Counting:
         return self._orders.note_read(hashed, first, request.job, now_s, self._tick() + 1)
 
     def note_first(self, hashed: int, job: JobContext | None) -> bool:
-        """Note a demand read of an object from its first byte on, as ``note_read`` does."""
+        """Note a demand read of an object from its first byte on. Returns as ``note_read``."""
         if not self._orders.active:
             return False
         return self._orders.note_read(hashed, 0, job, self._clock.now_s(), self._tick() + 1)
 
     def count_fetched(self, reads: Sequence[FetchedRead]) -> None:
-        """Count demand reads that the origin answered, oldest first, after ``note_first``."""
+        """Count demand reads that the origin answered; the oldest comes first. Call ``note_first`` for each
+        before.
+        """
         if self._recorder is not None:
             self._before_recording()
         names = self._jobs_of([read.object_hash for read in reads])
@@ -267,7 +279,7 @@ class Counting:
             self._stats.record_reads(bucket, Source.ORIGIN, count, sum_bytes, whose)
 
     def count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
-        """Count one read, after ``note_read``."""
+        """Count one read. Call ``note_read`` before."""
         job = request.job
         if job is None:
             (name,) = self._jobs_of([object_hash(request.ref)])
@@ -278,8 +290,8 @@ class Counting:
         self._stats.record_reads(request.ref.bucket, source, 1, size_bytes, job)
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind], tick: float) -> NDArray[np.bool_]:
-        """Count the reads ``uses``, oldest first; the latest read is at ``tick``. ``kinds``: the kinds, by
-        kind number. Return bool[n]: whether an order or a score explains each read.
+        """Count the reads ``uses``; the oldest comes first, and the latest is at ``tick``. ``kinds``: the
+        kinds, by kind number. Return bool[n]: whether an order or a score explains each read.
         """
         counted = uses["reads"] > 0
         reads = uses[counted]
@@ -315,5 +327,7 @@ class Counting:
 
 
 def _whose(job: JobContext | None, of_data_set: str | None) -> JobContext | None:
-    """Return the job that the reader named; if it named none, the job whose dataset it read."""
+    """Return the job that the reader named. If it named none, return the job whose dataset it read, or
+    None.
+    """
     return job if job is not None or of_data_set is None else JobContext(of_data_set)

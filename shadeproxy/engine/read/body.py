@@ -31,7 +31,9 @@ class PagedReading(Protocol):
         ...
 
     async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
-        """Return a page that a slow tier has, after its flight failed with ``error``."""
+        """Return a page that a slow tier has, after its flight failed with ``error``; None if no tier has the
+        page.
+        """
         ...
 
     def done(self, number: int, *, served: bool = False) -> None:
@@ -40,8 +42,8 @@ class PagedReading(Protocol):
 
 
 class Body:
-    """The pieces of one span. It is a class, because the event loop keeps track of every async generator,
-    which costs time.
+    """Yields the pieces of one span. It is a class and no async generator, because the event loop keeps track
+    of every async generator, which costs time.
     """
 
     def __init__(self, reading: PagedReading, span: Span, page_size: int) -> None:
@@ -71,7 +73,7 @@ class Body:
                 if isinstance(page, memoryview):
                     return self._rest_of(page)
                 self._flight = page
-            # After the first piece the rate of the flight decides, not the deadline.
+            # After the first piece of a page the rate of the flight decides, not the deadline.
             deadline = None if self._begun else self._reading.deadline_of(self._number)
             try:
                 piece = await self._flight.piece(self._position, self._stop, deadline)
@@ -94,13 +96,14 @@ class Body:
         return piece
 
     def _rest_of(self, page: memoryview) -> memoryview:
-        """Return the wanted bytes of a page that is here as a whole, and go on to the next page."""
+        """Return the wanted bytes of a page of which all bytes are here, and go on to the next page."""
         self._number += 1
         self._begun = True
         return page[self._position : self._stop]
 
     async def _late_page(self, flight: Flight, error: ShadeProxyError) -> memoryview | None:
-        # Bytes of a doubtful flight were sent on, and they may be wrong. So the answer must end here.
+        # Bytes of a doubtful flight were sent on, and may be wrong. No page can repair that, so the answer
+        # must end.
         if flight.doubtful and self._begun:
             return None
         return await self._reading.late_page(self._number, error)

@@ -13,8 +13,9 @@ from shadeproxy.tiers.record import body_hash
 class BodyFiles:
     """The segment files of the tier in ``directory``, open for writing. Bodies are read from ``memory``.
 
-    The files may stay open: the coordinator never removes a segment file, and this process ends with the
-    coordinator. But if a person deletes or moves the files, another proxy may make files of the same names.
+    The files may stay open, because the coordinator never removes a segment file, and this process ends with
+    the coordinator. Each file is checked by its id when it is opened: if a person deleted or moved the files,
+    another proxy may have made files of the same names.
     """
 
     def __init__(self, memory: FillMemory, directory: Path) -> None:
@@ -23,7 +24,7 @@ class BodyFiles:
         self._descriptors: dict[int, int] = {}
 
     def write(self, order: WriteBody) -> BodyWritten:
-        """Carry out an order of the coordinator; return the answer to it."""
+        """Carry out an order of the coordinator. Return the worker's answer."""
         body = self._memory.peek(order.start, order.length)
         try:
             descriptor = self._descriptors.get(order.segment) or self._open(order)

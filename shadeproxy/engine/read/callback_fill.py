@@ -1,7 +1,7 @@
 """A fill by callbacks: fills a flight from the origin without a task.
 
 Laws: this fill takes the same steps as the fill by a task (flight_filler.py), over the same objects. It never
-waits. Where it would have to, it hands the flight over to a task, which continues the fill.
+waits. Where it would have to wait, it hands the flight over to a task, which continues the fill.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from shadeproxy.origin.base import CallbackOrigin, HandedOver, StartedRead
 def fill_at_once(
     filler: FlightFiller, known: ObjectMeta | None, reads: CallbackOrigin | None, flight: Flight
 ) -> bool:
-    """Fill ``flight`` by ``reads``. Return False if the fill would have to wait; then a task must fill the
+    """Fill ``flight`` by ``reads``. Return False if this would have to wait; then a task must fill the
     flight. ``known``: the requested version; None: any.
     """
     if reads is None:
@@ -102,7 +102,9 @@ class CallbackFill:
         return flight.buffer
 
     def _arrived_whole(self, meta: ObjectMeta, memory: memoryview, count: int) -> None:
-        """Open the flight over ``memory``, which is full and was taken from the ledger."""
+        """Open the flight over ``memory``, which holds all bytes of the page. The ledger has counted the
+        memory.
+        """
         self._let_go()
         flight = self._flight
         meta = self._filler.accept(flight, meta, self._epoch, whole=self._whole)
@@ -110,13 +112,13 @@ class CallbackFill:
         flight.advance(count)
 
     def _let_go(self) -> None:
-        """Drop the callback that holds memory and refers to this object."""
+        """Drop the callback ``arrived``, which may hold memory and refer to this object."""
         self.arrived = self._flight.advance
 
     def complete(self, writer: BodyWriter | None = None) -> None:
         """See ``Sink.complete``."""
-        # The read refers to this object, and this object must not refer back: otherwise the page's memory
-        # would wait for the garbage collector.
+        # The read of the origin refers to this object, so this object must not refer back: otherwise the
+        # page's memory would wait for the garbage collector.
         self.read = None
         self._filler.complete(self._flight, writer, whole=self._whole)
 

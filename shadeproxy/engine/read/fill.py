@@ -1,8 +1,8 @@
 """Pages on their way from the origin: joining a flight, and reading ahead.
 
 Laws: once a page is stored, readers read it from its tier, and the memory of its flight is returned at once.
-Reading ahead takes only memory that no reader waits for. A fill whose readers have all left does the same.
-The fill itself is in flight_filler.py.
+Reading ahead takes memory only while no reader waits for memory. A fill whose readers have all left goes on
+only under the same condition. The fill itself is in flight_filler.py.
 """
 
 from collections.abc import Callable
@@ -85,8 +85,8 @@ class PageFiller:
         reads: CallbackOrigin | None = None,
         job: JobContext | None = None,
     ) -> tuple[Flight, bool]:
-        """Join, as a waiter, the flight that fetches a page or at least the span ``part`` within it. Start a
-        flight if there is none. Return the flight, and whether it was running already.
+        """Join, as a waiter, the flight that fetches a page, or at least the span ``part`` within the page.
+        Start a flight if there is none. Return the flight, and whether it was running already.
 
         ``explained``: an order or scores explain the read. ``late``: a tier has the page, but would read it
         more slowly than the origin; only the wanted bytes are fetched, and not stored. ``reads``: the reads
@@ -135,9 +135,8 @@ class PageFiller:
         explained: bool,
         job: JobContext | None,
     ) -> Flight | None:
-        """Join or start the flight of a page that will be wanted soon. Return None when memory is short.
-
-        A reader that waits for memory for one page must not hold memory for the next pages.
+        """Join or start the flight of a page that will be wanted soon. Return None when memory is short: a
+        reader that waits for memory for one page must not hold memory for the next pages.
         """
         READER.set(job or ref)
         length = page_span(number, self._page_size, meta.size).length
@@ -146,8 +145,8 @@ class PageFiller:
         if not running:
             if self._ledger.waiting or self._ledger.taken_bytes + length > readahead_bytes:
                 return None
-            # Take memory before the miss is noted. Noting flushes the access log; pages may then be demoted,
-            # which needs memory too.
+            # Take memory before the miss is noted. Noting the miss flushes the access log; pages may then be
+            # demoted, which needs memory too.
             taken = self._ledger.try_take(length)
             assert taken, "no fill waits and there is room"
         self._cache.miss(ref, number, explained=explained)
@@ -169,8 +168,8 @@ class PageFiller:
         return flight
 
     def _takes_part(self, ref: ObjectRef, number: int, meta: ObjectMeta, part: Span) -> bool:
-        """Return whether to fetch ``part`` of a missing page alone, after the miss was noted."""
-        # If another part of the page is on its way, several readers want this page: fetch it whole.
+        """Return whether to fetch ``part`` of a missing page alone. Note the miss before."""
+        # If another part of the page is on its way, several readers want this page: fetch the whole page.
         if self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
@@ -184,8 +183,8 @@ class PageFiller:
             self._stats.record_prefetch("used")
 
     def _goes_on(self, flight: Flight) -> bool:
-        """Return whether a flight without waiters goes on to its end. It does if one of its waiters was
-        served.
+        """Return whether a flight without waiters goes on to its end. Call this only if one of its waiters
+        was served.
         """
         ledger = self._ledger
         return (

@@ -1,8 +1,8 @@
 """Fill memory: the memory into which a worker fetches pages, mapped by the worker and the coordinator.
 
 Laws: only the worker takes free extents and writes to them. An extent becomes free when neither process has a
-view of it: a view may wait in a transport for a slow client long after its page was stored. All fill memory
-is charged to the proxy when it is made, so single fills are not charged.
+view of it. The last view may end long after the page was stored, because a transport keeps it for a slow
+client. All fill memory is charged to the proxy when it is made, so single fills are not charged.
 """
 
 import mmap
@@ -39,7 +39,8 @@ class FillMemory:
             raise
 
     def view(self, start: int, length: int, unused: Callable[[int], None]) -> memoryview:
-        """Return ``length`` bytes from ``start``. ``unused(start)`` is called when no view of them is left.
+        """Return ``length`` bytes from ``start``. ``unused(start)`` is called when no view of these bytes is
+        left.
 
         Raises ValueError for bytes outside the memory.
         """
@@ -53,7 +54,7 @@ class FillMemory:
         return array.data
 
     def peek(self, start: int, length: int) -> memoryview:
-        """Return bytes of an extent that is in use, for use at once."""
+        """Return bytes of an extent that is in use. Use them at once: the view does not keep the extent."""
         return memoryview(self._mapping)[start : start + length]
 
     def close(self) -> None:
@@ -63,7 +64,7 @@ class FillMemory:
 
 
 class FillExtents:
-    """Hands out extents of ``memory``. For the worker alone."""
+    """Hands out extents of ``memory``, in the worker only."""
 
     def __init__(self, memory: FillMemory) -> None:
         self._memory = memory
@@ -78,11 +79,13 @@ class FillExtents:
         return len(self._units)
 
     def fits(self, length: int) -> bool:
-        """Return whether ``take`` would find ``length`` bytes."""
+        """Return whether ``take`` would find ``length`` free bytes."""
         return next(self._free.candidates(-(-length // _UNIT_BYTES)), None) is not None
 
     def take(self, length: int) -> tuple[int, memoryview] | None:
-        """Return the start of ``length`` free bytes, and a view of them; None if there are none."""
+        """Return the start of ``length`` free bytes, and a view of them. Return None if no extent is long
+        enough.
+        """
         units = -(-length // _UNIT_BYTES)
         found = next(self._free.candidates(units), None)
         if found is None:
@@ -99,7 +102,7 @@ class FillExtents:
         self._holders[start] += 1
 
     def give(self, start: int) -> None:
-        """Note that one of the two processes has no view of an extent any more."""
+        """Note that one of the two processes no longer has a view of an extent."""
         left = self._holders[start] - 1
         if left:
             self._holders[start] = left

@@ -1,13 +1,16 @@
-"""Messages between a worker that fetches pages and the coordinator, which decides about them.
+"""Messages between a worker that fetches pages and the coordinator, which decides about these pages.
 
-A fill begins with ``BeginFill``; the coordinator answers ``AllowFill`` or ``RefuseFill``. Then the worker
-asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``. It sends
-``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time. After a failure
-the coordinator fills the rest of the page, and reports it by ``FillProgress``. A prefetch begins with
-``OrderFill``, and continues in the same way. If a page gets a place and delegating its write costs less than
-a copy, the coordinator sends ``WriteBody`` and the worker answers ``BodyWritten``. ``ident`` names the fill,
-within one worker, and is never used twice. Messages of one turn of the loop travel in one frame. Messages
-that no client waits for travel with the next one.
+A fill begins with ``BeginFill``; the coordinator answers ``AllowFill`` or ``RefuseFill``. After ``AllowFill``
+the worker asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``.
+It sends ``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time. After a
+failure the coordinator fills the rest of the page, and reports its progress by ``FillProgress``.
+
+A prefetch begins with ``OrderFill`` of the coordinator, and continues in the same way. If a page gets a
+place, and the worker's write costs less than a copy by the coordinator, the coordinator sends ``WriteBody``
+and the worker answers ``BodyWritten``.
+
+``ident`` names the fill, within one worker, and is never used twice. Messages of one turn of the loop travel
+in one frame. A message that no client waits for travels with the next message, or alone after a short time.
 """
 
 import asyncio
@@ -32,7 +35,7 @@ class BeginFill(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
 
 
 class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
-    """The head of the origin's answer has come. The body comes to ``start`` of the fill memory."""
+    """The head of the origin's answer has come. The body will lie at ``start`` of the fill memory."""
 
     ident: int
     start: int
@@ -44,14 +47,14 @@ class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
 
 
 class FillProgress(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False):
-    """``filled`` bytes have come."""
+    """``filled`` bytes of the body have come."""
 
     ident: int
     filled: int
 
 
 class FillComplete(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
-    """All bytes have come, nothing came after them, and they were verified."""
+    """All bytes of the body have come, nothing came after them, and they were verified."""
 
     ident: int
 
@@ -59,7 +62,7 @@ class FillComplete(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False
 class FillFailure(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
     """The worker cannot go on. ``error``: name of a class of core/errors.py; "": nothing went wrong.
 
-    ``received`` bytes came. ``final``: another attempt would not help.
+    ``received`` bytes came before the failure. ``final``: another attempt would not help.
     """
 
     ident: int
@@ -70,7 +73,9 @@ class FillFailure(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False)
 
 
 class ClientLeft(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
-    """The client has left. ``start`` and ``stop``: the span of the object in its answer; -1: none."""
+    """The client has left. ``start`` and ``stop``: the span of the object in its answer; -1: it had no
+    answer.
+    """
 
     ident: int
     start: int = -1
@@ -79,7 +84,7 @@ class ClientLeft(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
 
 
 class OriginKeys(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
-    """The credentials for requests to the origin from now on. ``access_key`` "": unsigned."""
+    """The credentials for requests to the origin from now on. ``access_key`` "": do not sign the requests."""
 
     access_key: str
     secret_key: str
@@ -90,8 +95,8 @@ class OriginKeys(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
 
 
 class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
-    """Ask the origin for a page, or for ``part`` (start and stop within it). ``span``: the span of the object
-    to request; None: the whole object.
+    """Ask the origin for a page, or for ``part`` (start and stop within the page). ``span``: the span of the
+    object to request; None: the whole object.
     """
 
     ident: int
@@ -111,13 +116,13 @@ class RefuseFill(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
 
 
 class AbortFill(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
-    """End the fill: no reader wants it, or it took too long."""
+    """End the fill: no reader wants the page, or the fill took too long."""
 
     ident: int
 
 
 class FreeExtent(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
-    """The coordinator has no view of an extent of the fill memory any more."""
+    """The coordinator no longer has a view of the extent of fill memory that begins at ``start``."""
 
     start: int
 
@@ -147,15 +152,18 @@ class WriteBody(msgspec.Struct, array_like=True, tag=13, frozen=True, gc=False):
 
 
 class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False):
-    """The body at ``start`` of the fill memory was written. ``hashed``: its hash; None: writing failed."""
+    """The worker has written the body at ``start`` of the fill memory. ``hashed``: its hash; None: writing
+    failed.
+    """
 
     start: int
     hashed: int | None
 
 
 _TOGETHER_S = 0.001
-"""Longest time for which a message waits for another one. For the coordinator, a frame costs several times as
-much as one more message in a frame."""
+"""Longest time for which a message waits for another one, to share its frame. One more message in a frame
+costs the coordinator a fraction of what one more frame costs.
+"""
 
 FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft | BodyWritten
 FromCoordinator = (
@@ -180,7 +188,8 @@ def from_coordinator(frame: bytes) -> Sequence[FromCoordinator]:
 class Outbox:
     """Sends the messages of one turn of the loop together, by ``say(frame)``.
 
-    ``behind``: called if ``say`` returns False, because the other process takes no more.
+    ``behind``: called if ``say`` returns False, because the other process does not read its messages fast
+    enough.
     """
 
     def __init__(self, say: Callable[[bytes], bool], behind: Callable[[], None]) -> None:
@@ -191,8 +200,8 @@ class Outbox:
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send in the next turn. Raises UnicodeEncodeError for text that is not valid Unicode; then nothing
-        is sent.
+        """Send the message in the next turn of the loop. Raises UnicodeEncodeError for text that is not valid
+        Unicode; then the message is not sent.
         """
         self._messages.append(msgspec.Raw(_encode(message)))
         if not self._is_due:
@@ -200,7 +209,7 @@ class Outbox:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def send_with_next(self, message: msgspec.Struct) -> None:
-        """Send with the next message that is sent, but within ``_TOGETHER_S``. Raises as ``send``."""
+        """Send the message with the next one, or alone after ``_TOGETHER_S``. Raises as ``send``."""
         self._messages.append(msgspec.Raw(_encode(message)))
         if not self._is_due and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TOGETHER_S, self.flush)

@@ -22,19 +22,19 @@ from shadeproxy.engine.ownership import Began
 from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
-"""Longest piece handed to a reader. A piece keeps the memory of its whole page. A slow reader with one long
-piece would keep that memory long after the page was stored and its bytes were given back to the ledger.
+"""Longest piece handed to a reader, in bytes. A piece keeps the memory of its whole page. With longer pieces,
+a slow reader would keep it long after the page was stored and its bytes were given back to the ledger.
 """
 
 
 class Follower(Protocol):
-    """A reader without a task. It is called when a flight has new metadata, more bytes or an end. No call may
+    """A reader without a task. The flight calls it after new metadata, more bytes or the end. No call may
     raise.
     """
 
     @property
     def deadline(self) -> Deadline | None:
-        """The deadline for the first byte, as in ``Flight.opened``; None once it has come."""
+        """The deadline for the first byte, as in ``Flight.opened``; None once the first byte has come."""
         ...
 
     @property
@@ -43,11 +43,11 @@ class Follower(Protocol):
         ...
 
     def look(self) -> None:
-        """Take the new metadata, bytes, or end."""
+        """Take the new metadata or bytes, or note the end."""
         ...
 
     def too_late(self) -> None:
-        """Leave: the deadline has passed."""
+        """Leave the flight: the deadline has passed."""
         ...
 
 
@@ -62,8 +62,8 @@ class Filling(Protocol):
 class Flight:
     """A page on its way from the origin. ``buffer`` is filled from the front; readers follow.
 
-    ``part``: the span within the page that is fetched for its readers alone and not stored. None: the whole
-    page is fetched.
+    ``part``: the span within the page that is fetched for the flight's readers alone and not stored. None:
+    the whole page is fetched.
     """
 
     # Without slots, an object with this many attributes has a dict of its own, which costs 0.3 us more for
@@ -91,11 +91,11 @@ class Flight:
         self.upstream = upstream
         self.part = part
         self.start = 0 if part is None else part.start
-        """First byte of the page that this flight fetches."""
+        """First byte that this flight fetches, within the page."""
         self.wanted = wanted
         """ETag of the requested version; None: any version."""
         self.intent = intent
-        """Present intent. A prefetch becomes a demand read when a client's reader joins it."""
+        """The intent now. A prefetch becomes a demand read when a client's reader joins it."""
         self.prefetched = intent is Intent.PREFETCH
         """True if no reader had asked for the page when the flight started."""
         self.stored = False
@@ -108,17 +108,18 @@ class Flight:
         self.filled = 0
         self.waiters = 0
         self.served = False
-        """True if a waiter got all that it wanted: the page is worth storing, even if the other waiters hang
+        """True if a reader got all that it wanted: the page is worth storing, even if the other readers hang
         up.
         """
         self.publishable = True
         # In a cluster, the instant before the origin was asked.
         self.began: Began | None = None
-        # True if only readers that know the current version may join: another proxy may have written since.
+        # True if only readers that ask for a known version may join, because another proxy may have written
+        # since.
         self.exact = False
         self.kept = True
         """False if a tier already had the page when the flight began. Then the page is stored only if the
-        tier has lost it by the end.
+        tier has lost it by the end of the flight.
         """
         self.ended = False
         self.error: BaseException | None = None
@@ -129,15 +130,17 @@ class Flight:
         self.over = False
         """True if the fill has ended, and the page was stored or given up."""
         self.on_over: list[Callable[[], None]] = []
-        """Called when the flight is over."""
+        """Functions to call when the flight is over."""
         self.context: Context = copy_context()
-        """The context of the first reader, for a task that continues a fill by callbacks."""
+        """The context of the first reader, for a task that continues a fill begun by callbacks."""
         self.passed: OriginRead | None = None
-        """An answer that cannot be stored. One reader takes it."""
+        """The origin's answer, if it cannot be stored. One reader takes it."""
         self._through: asyncio.Future[None] | None = None
         self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
         self.followers: list[Follower] = []
-        """The readers to call when the flight has more bytes or an end. A reader adds and removes itself."""
+        """The readers to call when the flight has more bytes or an end. Each reader adds and removes
+        itself.
+        """
         self._called: set[Follower] = set()  # Followers that are about to be called.
         self._suspended = 0  # Number of waiting readers, and of readers that were woken and have not run yet.
         self._pace = pace or TurnLimiter()
@@ -157,7 +160,7 @@ class Flight:
         return self.publishable
 
     def covers(self, part: Span | None) -> bool:
-        """Return whether the flight fetches ``part``, a span within the page; None: the whole page."""
+        """Return whether the flight fetches all of ``part``, a span within the page; None: the whole page."""
         return self.part is None or (
             part is not None and self.part.start <= part.start and part.stop <= self.part.stop
         )
@@ -165,8 +168,8 @@ class Flight:
     def serves(self, etag: str | None) -> bool:
         """Return whether the flight may fetch the version ``etag`` (None: any version).
 
-        Readers of an old version that continue after a write ask for a version that the origin no longer has.
-        Readers of the new version must not wait until those fail.
+        After a write, readers of the old version still ask for it, although the origin no longer has it.
+        Readers of the new version must not join flights of the old one: those flights fail.
         """
         if etag is None and self.exact:
             return False
@@ -177,23 +180,25 @@ class Flight:
     def open(
         self, meta: ObjectMeta, length: int, *, doubtful: bool = False, memory: memoryview | None = None
     ) -> None:
-        """Set the metadata and a new buffer of ``length`` bytes, or ``memory``: readers may start. The memory
-        is taken already.
+        """Set the metadata, and a buffer of ``length`` bytes: a new one, or ``memory``. Readers may start
+        now. The ledger has already counted the memory.
         """
         self.meta = meta
         self.page = Page(self.ref, meta.etag, self.number)
         self.doubtful = doubtful
-        # Not a bytearray, which is zeroed first: readers see only filled bytes.
+        # Not a bytearray, because that is zeroed first. Zeros are not needed: readers see only filled bytes.
         self.buffer = np.empty(length, np.uint8).data if memory is None else memory
         if not length:
             self.ended = True
         # Do not call followers for the metadata alone: they do nothing before the first bytes, and a fill by
-        # callbacks brings these at once.
+        # callbacks brings the first bytes at once.
         if self.ended or self._waiting:
             self._wake(self.followers if self.ended else [])
 
     def advance(self, count: int) -> None:
-        """Note ``count`` more bytes in ``buffer``. The last byte completes the flight."""
+        """Note ``count`` more bytes in ``buffer``, and call or wake the readers. The last byte completes the
+        flight.
+        """
         self.filled += count
         if self.filled == len(self.buffer):
             self.ended = True
@@ -204,8 +209,8 @@ class Flight:
             self._wake(followers)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the flight, complete or with ``error``. Its task may continue to store the page, without
-        readers.
+        """End the flight, complete or with ``error``, and wake the readers. The flight's task may go on to
+        store the page.
         """
         if not self.ended:
             self.error = error
@@ -213,7 +218,9 @@ class Flight:
             self._wake(self.followers)
 
     async def hand_over(self, read: OriginRead) -> None:
-        """Fail with Unidentified, and let one reader take ``read``. Return when all readers have left."""
+        """Fail with Unidentified, and let one reader take ``read``. Return when all readers have left the
+        flight.
+        """
         self.passed = read
         self._through = asyncio.get_running_loop().create_future()
         self.end(Unidentified(self.ref))
@@ -227,7 +234,7 @@ class Flight:
             self._through.set_result(None)
 
     async def opened(self, deadline: Deadline | None = None, *, proven: bool = False) -> ObjectMeta:
-        """Wait for the metadata, and with ``proven`` until it is known to be right.
+        """Wait for the metadata. ``proven``: wait also until it is known to be right.
 
         Raises the flight's error. Raises DeadlineExceeded when the caller's own ``deadline`` has passed; the
         flight goes on for other readers.
@@ -244,8 +251,8 @@ class Flight:
         return self.meta
 
     async def piece(self, position: int, stop: int, deadline: Deadline | None = None) -> memoryview:
-        """Return the arrived bytes of ``[position, stop)`` within the page, as soon as there are any. They
-        are read-only, and at most PIECE_BYTES. Raises as ``opened``.
+        """Return bytes of ``[position, stop)`` within the page, as soon as the first of them has arrived. The
+        bytes are read-only, and at most PIECE_BYTES. Raises as ``opened``.
         """
         position, stop = position - self.start, stop - self.start
         while self.filled <= position:
@@ -264,7 +271,7 @@ class Flight:
     def refuse_late(self) -> None:
         """Fail the waiters whose deadline has passed, and only those.
 
-        A waiter gets the same time once more after the first byte, for instance if the body must be verified
+        After the first byte a waiter gets the same time once more, because the body may have to be verified
         before it is sent.
         """
         arriving = self.filled > 0
@@ -321,26 +328,28 @@ class DetachedBuffers:
     """Counts the memory of stored pages that was given back to the ledger, but that slow readers still hold.
 
     The ledger does not count these buffers, so a slow reader takes nothing from other readers. But a thousand
-    slow readers would keep a thousand pages. So above ``limit_bytes`` (``many``) readers get copies of their
-    pieces.
+    slow readers would hold a thousand pages. So while the buffers have more than ``limit_bytes`` (``many``),
+    readers get copies of their pieces.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self.crowded = False
-        """True if ``many`` must be asked."""
+        """True if ``many`` must be asked: the count is above the limit, but may include buffers freed
+        since.
+        """
         self._buffers: list[tuple[weakref.ref[object], int]] = []
 
     def add(self, buffer: memoryview) -> None:
-        """Count ``buffer``: from now on only readers of its pieces hold it."""
+        """Count ``buffer``, the memory of a stored page: from now on only readers of its pieces hold it."""
         self._buffers.append((weakref.ref(buffer.obj), buffer.nbytes))
         self._bytes += buffer.nbytes
         self.crowded = self._bytes > self._limit_bytes
 
     @property
     def many(self) -> bool:
-        """True if readers hold more than the limit. Looks for freed buffers only above the limit."""
+        """True if readers hold more than the limit. Buffers that were freed are discounted first."""
         if self.crowded:
             self._buffers = [one for one in self._buffers if one[0]() is not None]
             self._bytes = sum(size for _, size in self._buffers)

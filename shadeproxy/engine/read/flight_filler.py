@@ -2,7 +2,7 @@
 
 Laws: memory is taken from the ledger before it is allocated. There is no deadlock between slots and memory:
 fills that wait for an origin slot hold at most half of the budget, and a fill waits for memory only while it
-holds a slot. Fills of both kinds take the same steps, with the same ledger, versions and cache.
+holds a slot. Fills by task and by callbacks take the same steps, with the same ledger, versions and cache.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from shadeproxy.telemetry.stats import Stats
 
 READAHEAD_SHARE = 0.5
 _TOGETHER = 16
-"""The number of fetched pages that are stored together without a wait for more."""
+"""The number of arrived pages that are stored at once, without a wait for more."""
 
-# Copying more bytes at once holds the loop too long. A body for a worker to write counts an eighth.
+# The same limit in bytes; longer copies hold the loop too long. A body that a worker writes counts an eighth.
 _TOGETHER_BYTES, _DELEGATED = 1 << 20, 8
 
 _COLLECTED_S = 0.004
-"""Longest time for which a page waits for others. If a turn stores one to three pages, each costs up to twice
-as much as if it stores ten (docs/adr/0044).
+"""Longest time for which a page waits for others, to be stored with them. If a turn stores one to three
+pages, each costs up to twice as much as if the turn stores ten (docs/adr/0044).
 """
 
 
@@ -88,8 +88,8 @@ class FlightFiller:
         handed: HandedOver | None = None,
         epoch: AuthEpoch | None = None,
     ) -> None:
-        """Fill a flight, or continue one that callbacks began. ``handed``: the state in which the callbacks
-        handed the fill over. ``epoch``: the auth epoch before the origin was asked.
+        """Fill a flight, or continue a flight that callbacks began. ``handed``: the state in which the
+        callbacks handed the fill over. ``epoch``: the auth epoch before the origin was asked.
         """
         # The first reader's deadline does not bind the fill, because other readers may need it.
         DEADLINE.set(None)
@@ -100,17 +100,18 @@ class FlightFiller:
                 await self._bring_rest(flight, flight.meta, handed)
         except ObjectChanged:
             if flight.publishable and self._is_believed(flight.ref, known):
-                # The known version is old: forget it, so that the next read starts without it.
+                # The known version is old: forget it, so that the next read does not ask the origin for it.
                 self._outdated(flight.ref)
             raise
         finally:
             if flight.meta is None:
-                # Nothing was filled. A reader busy with the previous page may take the error much later.
+                # Nothing was filled. Return the memory now: a reader busy with the previous page may leave
+                # much later.
                 self._retire(flight)
 
     def _is_believed(self, ref: ObjectRef, known: ObjectMeta | None) -> bool:
         """Return whether a read that began now would use ``known``. If not, only the reader that started this
-        flight is out of date.
+        flight has an old version.
         """
         now = self._versions.known_now(ref)
         return now is None or known is None or now.etag == known.etag
@@ -118,9 +119,9 @@ class FlightFiller:
     def wanted(self, flight: Flight, known: ObjectMeta | None) -> Wanted:
         """Return the GET that fills a flight.
 
-        The first page of an unknown or small object is requested without a range, which works for empty
-        objects too and brings whole-object checksums. If the object is bigger, the bytes after the page are
-        not read.
+        The first page of an unknown or small object is requested without a range. Such a GET works for empty
+        objects too, and brings the checksum of the whole object. If the object is bigger, the bytes after the
+        page are not read.
         """
         whole = flight.part is None and flight.number == 0 and (known is None or known.size <= self.page_size)
         return Wanted(
@@ -189,7 +190,7 @@ class FlightFiller:
     # ------------------------------------------------------------------ steps of every fill
 
     def begin(self, flight: Flight) -> AuthEpoch | None:
-        """Prepare to ask the origin; return the auth epoch."""
+        """Prepare the flight for asking the origin. Return the auth epoch."""
         versions = self._versions
         flight.publishable = not versions.writing or not versions.being_written(flight.ref)
         if versions.ownership is not None:
@@ -198,10 +199,9 @@ class FlightFiller:
         return None if versions.verdicts is None else versions.auth_epoch(flight.ref)
 
     def accept(self, flight: Flight, meta: ObjectMeta, epoch: AuthEpoch | None, *, whole: bool) -> ObjectMeta:
-        """Record the metadata of the origin's answer. Return the known metadata of that version with the most
-        fields.
+        """Record the metadata of the origin's answer. Return all fields that are known of its version.
 
-        If this flight brings a newer version, other versions that are cached or on their way are dropped.
+        If the answer has a newer version, other versions that are cached or on their way are dropped.
         """
         if epoch is not None:
             self._versions.allow(flight.upstream, flight.ref, epoch)
@@ -221,7 +221,7 @@ class FlightFiller:
             flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
 
     def _keeps(self, flight: Flight) -> bool:
-        """Return whether to store the bytes of a flight. A flight of a part is counted and not stored."""
+        """Return whether to store the bytes of a flight. A part is not stored; it is counted as a bypass."""
         if flight.part is not None:
             self._stats.record_bypass()
             return False
@@ -232,8 +232,8 @@ class FlightFiller:
         return self._cache.find(flight.page) is None
 
     def complete(self, flight: Flight, writer: BodyWriter | None, *, whole: bool) -> None:
-        """Store the page of a flight that callbacks filled, together with others. While pages for other
-        readers are on their way and memory is plenty, wait a little for those.
+        """Store the page of a flight that callbacks filled, together with other arrived pages. While more
+        pages for readers are on their way and memory is plenty, wait a little for them.
 
         ``writer``: see ``NewPage``. ``whole``: all bytes of the object have come.
         """
@@ -299,8 +299,8 @@ class FlightFiller:
     async def _pass_on(self, flight: Flight, read: OriginRead, known: ObjectMeta | None) -> None:
         """Pass on an answer that cannot be stored.
 
-        A short answer goes to all readers that wait for it. A longer one goes to one reader that knew nothing
-        of the object.
+        A short answer goes to all readers of the flight. A longer one goes to one reader, and only if nothing
+        was known of the object.
         """
         size = read.meta.size
         self._versions.unidentified(flight.ref)
@@ -309,7 +309,7 @@ class FlightFiller:
             raise Unidentified(flight.ref)
         if size > self.page_size or read.span != Span(0, size):
             if known is not None:
-                raise Unidentified(flight.ref)  # The readers began with another answer.
+                raise Unidentified(flight.ref)  # The readers' answers began with the known version.
             # From here on the read has the pace of a client, and needs no memory.
             self._retire(flight)
             await flight.hand_over(read)
@@ -320,8 +320,8 @@ class FlightFiller:
             await read.read_into(flight.buffer, flight.advance)
 
     def within(self, flight: Flight, size_bytes: int | None = None) -> Span:
-        """Return the span that a flight fetches. ``size_bytes``: size of the object, which may end before the
-        page does; None: not known.
+        """Return the span of the object that a flight fetches. ``size_bytes``: size of the object, which may
+        end before the page does; None: not known.
         """
         first = flight.number * self.page_size
         part = Span(0, self.page_size) if flight.part is None else flight.part
@@ -331,7 +331,7 @@ class FlightFiller:
         return Span(start, stop if size_bytes is None else max(start, min(stop, size_bytes)))
 
     def length_of(self, flight: Flight, meta: ObjectMeta) -> int:
-        """Return the number of bytes that a flight fetches of a version."""
+        """Return the number of bytes of a version that a flight fetches."""
         return self.within(flight, meta.size).length
 
     async def _store(self, flight: Flight) -> None:
@@ -348,7 +348,7 @@ class FlightFiller:
         self._note_stored(flight, stored=stored)
 
     def _validated_s(self, ownership: Ownership, flight: Flight, now_s: float) -> float:
-        """Return the time of validation of a page to store. It is not stored if its object is FOREIGN now."""
+        """Return a page's time of validation, to store with it. A page that is FOREIGN now is not stored."""
         flight.publishable &= ownership.standing(flight.ref) is not Standing.FOREIGN
         return validated_s(ownership, flight.ref, flight.began, now_s)
 
@@ -364,13 +364,13 @@ class FlightFiller:
             self._retire(flight)
 
     def take_early(self, flight: Flight, length: int) -> bool:
-        """Take memory for the page before the request, if half of the budget then remains. The connection
-        then never waits for memory.
+        """Take memory for the page before the request, if at least half of the budget then remains. The
+        connection then never waits for memory. Return False for a prefetch without memory: it is refused
+        before the origin is asked.
 
-        The other half of the budget is for fills that hold a slot. Without this limit all memory could belong
-        to fills that wait for a slot. The slots could belong to fills that wait for memory, because they
-        learnt the length of their page only from the origin. Return False for a prefetch without memory: it
-        is refused before the origin is asked.
+        The other half is for fills that hold a slot. Otherwise fills that wait for a slot could hold all
+        memory, while fills that hold the slots wait for memory, having learnt the length of their page only
+        from the origin.
         """
         ledger = self._ledger
         if flight.intent is not Intent.DEMAND:
@@ -382,7 +382,7 @@ class FlightFiller:
         return True
 
     async def _take(self, flight: Flight, length: int) -> None:
-        """Take memory as ``take_now`` does, but wait for it. Raises as ``Ledger.take``."""
+        """Take memory as ``take_now`` does, but wait until there is enough. Raises as ``Ledger.take``."""
         if not self.take_now(flight, length):
             await self._ledger.take(length - flight.budget_bytes, flight.intent)
             flight.budget_bytes = length

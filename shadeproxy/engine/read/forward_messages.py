@@ -1,9 +1,10 @@
 """Messages between a worker that forwards requests and the coordinator.
 
 ``AskSlot`` asks for a slot, ``BeginWrite`` for a write and its slot; the coordinator answers ``Allowed`` or
-``Refused``. ``EndWrite`` ends a write, and is answered by ``Ended``. ``EndSlot`` returns a slot. Both also
-withdraw a question that is not answered yet. ``ident`` names a slot and its write, within one worker, and is
-never used twice. The other messages only report events, which the coordinator counts.
+``Refused``. ``EndWrite`` ends a write, and the coordinator answers ``Ended``. ``EndSlot`` returns a slot. If
+the coordinator has not answered yet, ``EndSlot`` and ``EndWrite`` withdraw the question. ``ident`` names a
+slot and its write, within one worker, and is never used twice. The other messages report events, which the
+coordinator counts.
 """
 
 from collections.abc import Sequence
@@ -58,15 +59,15 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """Pack ``error``."""
+        """Return the message for ``error``."""
         kind, text = type(error).__name__, str(error)
         if isinstance(error, OriginAnswer):
             return cls(kind, _valid(error.message), error.status, _valid(error.code))
         return cls(kind, _valid(text))
 
     def unpack(self) -> ShadeProxyError:
-        """Return the error; OriginUnavailable for an error of a kind that processes do not pass to each
-        other.
+        """Return the error. An error of a kind that processes do not pass to each other becomes
+        OriginUnavailable.
         """
         if self.status:
             return OriginAnswer(self.status, self.code, self.text)
@@ -86,28 +87,31 @@ class BeginWrite(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
 
 
 class EndWrite(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
-    """The write is over. ``is_known`` False: the origin may still carry it out."""
+    """The write is over. ``is_known`` False: its outcome is unknown, and the origin may still carry it
+    out.
+    """
 
     ident: int
     is_known: bool
 
 
 class AskSlot(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False):
-    """A request of ``client`` is to be forwarded."""
+    """A request of ``client`` is to be forwarded, and needs a slot."""
 
     ident: int
     client: str
 
 
 class EndSlot(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
-    """The forwarded request is over."""
+    """The forwarded request is over: its slot is free."""
 
     ident: int
 
 
 class ForwardEnd(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
     """A forwarded request to the origin is over; see ``CountedOrigin.note``. ``started_s``: its start, by the
-    clock that all processes share. ``given_up``: True if it ended early without a fault of the origin.
+    clock that all processes share. ``given_up``: True if the request ended early without a fault of the
+    origin.
     """
 
     size_bytes: int

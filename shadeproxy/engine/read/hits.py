@@ -24,8 +24,8 @@ from shadeproxy.hints.datasets import Dataset, Ids
 from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
-"""Most pages of a hit. Longer answers are streamed with back-pressure, because pins would hold the memory of
-all their pages as long as a slow client reads.
+"""Most pages of a hit. A hit pins the memory of all its pages for as long as a slow client reads. So longer
+answers are streamed with back-pressure.
 """
 
 MOST_LOCATED_PAGES = 256
@@ -38,15 +38,18 @@ an order or scores explain the read.
 """
 
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
-"""The type of a function that returns metadata that may answer every client, and until when (Unix time)."""
+"""The type of a function that returns metadata of an object, and the Unix time until which this metadata may
+answer every client without a check.
+"""
 
 
 def is_good(handle: PageHandle, stamps: memoryview, now_s: float = -inf, *, touch: bool = False) -> bool:
     """Return whether the page is still where ``handle`` says, and may answer at ``now_s`` without a check.
 
-    ``stamps``: a column of the index. ``now_s``: Unix time; if left out, freshness is not judged. ``touch``:
-    demand also that the bytes can be read without waiting. ``SampleLookup.find`` does the same for many
-    handles at once, and ``is_good`` of _sending.pxi in the compiled lane: change all three together.
+    ``stamps``: the column ``Residents.stamps``. ``now_s``: Unix time; if left out, freshness is not judged.
+    ``touch``: demand also that the bytes can be read without waiting. Two places do the same check:
+    ``SampleLookup.find`` for many handles at once, and ``is_good`` of _sending.pxi in the compiled lane.
+    Change all three together.
     """
     return (
         stamps[handle.slot] == handle.stamp
@@ -65,7 +68,7 @@ class Hits:
     """Answers reads of pages of a ``PageCache`` without waiting.
 
     ``access_log`` gets the reads. ``fresh`` is called before a page handle is made. ``handles``: page handles
-    by object and page number, which the compiled lane reads too. ``page_size`` is in bytes.
+    by object and page number; the compiled lane reads them too. ``page_size`` is in bytes.
     """
 
     def __init__(self, cache: PageCache, page_size: int, *, access_log: AccessLog, fresh: Fresh) -> None:
@@ -86,7 +89,9 @@ class Hits:
         return pieces is not None and all(self._cache.hot.is_ready(piece.slot) for piece in pieces)
 
     def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> Hit | None:
-        """Return the bytes of ``span``, recorded as read. None if a page is missing, cold or unverified."""
+        """Return the bytes of ``span``, and record the read. None if a page is missing, cold or
+        unverified.
+        """
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         if pieces is None:
             return None
@@ -100,7 +105,7 @@ class Hits:
         return Hit(self._source(pieces), tuple(views))
 
     def locate(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> tuple[Located, ...] | None:
-        """Return the places of the bytes of ``span``, recorded as read; None as ``read``."""
+        """Return the places of the bytes of ``span``, and record the read. None as for ``read``."""
         pieces = self._pieces(ref, meta, span, most=MOST_LOCATED_PAGES)
         if pieces is None:
             return None
@@ -141,9 +146,9 @@ class Hits:
     def take(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
-        """Return a handle's bytes, recorded as read; None when the handle is no longer valid.
+        """Return a handle's bytes, and record the read. Return None when the handle is no longer valid.
 
-        The bytes of a page of up to COPY_BYTES are not pinned: copy them before anything else runs.
+        The bytes of a page of up to COPY_BYTES are not pinned: copy them before any other code runs.
         """
         if not is_good(handle, self._residents.stamps, now_s, touch=True):
             return None
@@ -164,8 +169,8 @@ class Hits:
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Return sendfile slices instead of the bytes that ``take`` returns: one read of at most MOST_PAGES
-        pages, all of one version and tier.
+        """Return sendfile slices of the bytes that ``take`` would return, and record one read. The slices are
+        of at most MOST_PAGES pages, all of one version and tier.
         """
         after: list[PageHandle] | None = []
         if span is not None and span.stop > handle.first + self.page_size:
@@ -184,7 +189,7 @@ class Hits:
 
     def _handles_after(self, handle: PageHandle, stop: int, now_s: float) -> list[PageHandle] | None:
         """Return handles of the pages after ``handle`` up to byte ``stop``. Return None if there are too many
-        pages, or one of another version or tier.
+        pages, or if a page is missing or of another version or tier.
         """
         handles: list[PageHandle] = []
         for first in range(handle.first + self.page_size, stop, self.page_size):
@@ -195,13 +200,13 @@ class Hits:
         return handles
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return the place of a page's record. ``take`` would return its bytes. The bytes need not be in the
+        """Return the place of a page's record, and record the read. The page's bytes need not be in the
         kernel's page cache.
         """
         if not is_good(handle, self._residents.stamps, now_s):
             return None
         if handle.place is None:
-            # ``place`` reads the header through the mapping. It does not wait for a device, because
+            # ``hot.place`` reads the header through the mapping. It does not wait for a device, because
             # making the handle has just touched the header.
             handle.place = self._cache.hot.place(handle.slot)
             if handle.place is None:
@@ -210,15 +215,15 @@ class Hits:
         return handle.place
 
     def remember_sample(self, dataset: Dataset, sample_id: int, handle: PageHandle) -> None:
-        """Remember the place of the sample, just after ``place`` set it on the handle."""
+        """Remember the place of the sample. Call this just after ``place`` set the place on the handle."""
         if handle.place is not None:
             self._samples.remember(dataset, sample_id, handle, handle.place)
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """Return the places of samples given to ``remember_sample`` whose handles are valid, recorded as
-        read.
+        """Return the places of samples given to ``remember_sample`` whose handles are still valid, and record
+        the reads.
         """
         found = self._samples.find(dataset, ids, now_s)
         if found is None or not len(found.uses):
@@ -238,7 +243,7 @@ class Hits:
         return found
 
     def forget(self) -> None:
-        """Drop every page handle, because the answers of ``fresh`` changed."""
+        """Drop every page handle, because ``fresh`` may now return other answers."""
         self.handles.clear()
         self._samples.forget()
 
@@ -260,8 +265,8 @@ class Hits:
 
 
 def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
-    """Return the sendfile slice with the bytes of ``span`` that the page has; None: all its bytes. The page
-    must have sendable blocks.
+    """Return the sendfile slice with the page's bytes of ``span``; None: all bytes of the page. The page must
+    have sendable blocks.
     """
     sendable = handle.sendable
     assert sendable is not None, "just looked at"
@@ -271,8 +276,9 @@ def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
     first = max(start, sendable.start)
     last = max(first, min(stop, sendable.stop))
     if first < last and not handle.marked_sent:
-        # Mark the whole page as sent, because marking single ranges costs more. The price: its blocks that
-        # were not sent become holes too, when they could have been overwritten.
+        # Mark all sendable blocks of the page as sent, because marking single ranges costs more. The price:
+        # when the page is dropped, blocks that were not sent become holes too, although they could have been
+        # overwritten.
         file.mark_sent(sendable.start, sendable.stop)
         handle.marked_sent = True
     return SendfileSlice(handle, file, start, first, last, stop)

@@ -1,7 +1,7 @@
 """One plain read of a worker's client: reader, fill and follower of one flight (see plain_reads.py).
 
 Laws: a plain read knows the usual course only: the head, the bytes, the end, and a client that leaves. For
-any other event ``_general`` replaces it by the objects of worker_read.py.
+any other event ``_general`` replaces the plain read by the objects of worker_read.py.
 """
 
 from typing import Protocol
@@ -26,12 +26,12 @@ _TIMED = 32
 
 
 class SharedPlainReads(SharedReads, Protocol):
-    """The objects that all plain reads of one worker share; worker_fills.py implements it."""
+    """The objects that all plain reads of one worker share; worker_fills.py implements this interface."""
 
     filled: list[tuple[int, float]]
-    """Fills that have ended in this turn: their bytes and the time of their start."""
+    """Fills that have ended in this turn of the loop: bytes, and time of the fill's start."""
     fetched: list[FetchedRead]
-    """Reads whose client has left in this turn."""
+    """Reads whose client has left in this turn of the loop."""
 
     @property
     def plain(self) -> PlainReads:
@@ -39,12 +39,12 @@ class SharedPlainReads(SharedReads, Protocol):
         ...
 
     def replace(self, ident: int, read: WorkerRead) -> None:
-        """Let ``read`` hear of the read named ``ident`` from now on."""
+        """Let ``read`` get the messages about the read named ``ident`` from now on."""
         ...
 
 
 class PlainRead:
-    """Implements flight.py ``Filling`` and ``Follower``."""
+    """A worker's read of a whole new object. Implements flight.py ``Filling`` and ``Follower``."""
 
     __slots__ = (
         "_flight", "_has_client", "_hashed", "_ident", "_is_filling", "_job", "_reads", "_replaced",
@@ -52,20 +52,20 @@ class PlainRead:
     )  # fmt: skip
 
     def __init__(self, reads: SharedPlainReads, ident: int, slot: str, deadline: Deadline) -> None:
-        """``slot``: the slot of the read, see ``TakesSlots.take_now``."""
+        """``slot``: the origin slot that the read holds, see ``TakesSlots.take_now``."""
         self.deadline: Deadline | None = deadline
         """See ``Follower.deadline``."""
         self._reads = reads
         self._ident = ident
         self._slot = slot
         self._started_s = reads.counts.now_s()
-        self._start = -1  # of the body in the fill memory; -1: no head has come
+        self._start = -1  # Start of the body in the fill memory; -1: no head has come.
         self._is_filling = self._has_client = True
         self._replaced: WorkerRead | None = None
 
     def begin(self, ref: ObjectRef, hashed: int, job: JobContext | None) -> bool:
-        """Begin to read the object with the hash ``hashed``. Return False, with nothing done, if the read is
-        not plain.
+        """Begin to read the object ``ref``; ``hashed`` is its hash. Return False, with nothing done, if the
+        read is not plain.
         """
         plain = self._reads.plain
         flight = plain.begin(ref, hashed, job, self, self) if plain.is_new(ref, hashed) else None
@@ -83,7 +83,7 @@ class PlainRead:
         return not flight.filled or flight.filled < flight.length
 
     def look(self) -> None:
-        """See ``Follower.look``. The worker sends the bytes to its client."""
+        """See ``Follower.look``. Does nothing: the worker itself sends the bytes to its client."""
 
     def too_late(self) -> None:
         """See ``Follower.too_late``. The flight may call this some turns after it saw the deadline pass."""
@@ -159,7 +159,9 @@ class PlainRead:
         reads.plain.leave(flight, self, served=message.served)
 
     def _general(self) -> WorkerRead:
-        """Replace this object by those that know every course of a read; return the new read. Idempotent."""
+        """Replace this object by a ``WorkerRead``, which knows every course of a read. Return the new read.
+        Idempotent.
+        """
         if self._replaced is not None:
             return self._replaced
         reads, flight = self._reads, self._flight

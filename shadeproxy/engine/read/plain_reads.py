@@ -2,8 +2,8 @@
 
 Laws: a plain read takes the same steps as every read that a worker fetches (worker_read.py), over the same
 flights, versions, slots and cache. But reader, fill and follower are one object, which knows the usual course
-only. For anything else (a failure, a deadline that has passed, a fill that is given up) the objects of a
-general read replace it. Reads whose clients leave in one turn of the loop are counted together.
+only. In any other case (a failure, a deadline that has passed, a fill that is given up) the objects of a
+general read replace this object. Reads whose clients leave in one turn of the loop are counted together.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from shadeproxy.engine.storage.page_cache import PageCache
 
 
 class PlainReads:
-    """The engine's part of plain reads. ``new_reading``: makes the reading of a read that is not plain any
-    more.
+    """The engine's part of plain reads. ``new_reading``: makes the reading of a read that is no longer
+    plain.
     """
 
     def __init__(
@@ -45,20 +45,20 @@ class PlainReads:
         """See ``Versions.is_new``."""
         self._counting = counting
         self.count = counting.count_fetched
-        """Counts reads whose clients have left."""
+        """Count reads whose clients have left, see ``Counting.count_fetched``."""
         self._new_reading = new_reading
         self.page_size = self._filler.page_size
         self.take = self._filler.take_now
         """See ``FlightFiller.take_now``."""
         self.detached = fills.detached
         self.readings = 0
-        """Number of reads of the engine, plain or not, that are open."""
+        """Number of open reads of the engine, plain or not."""
 
     def begin(
         self, ref: ObjectRef, hashed: int, job: JobContext | None, filling: Filling, follower: Follower
     ) -> Flight | None:
         """Begin a read of an object of which nothing is known, in the context of its client. Return None,
-        with nothing done, if it is not plain. ``hashed``: hash of the object.
+        with nothing done, if the read is not plain. ``hashed``: hash of the object.
         """
         versions, began = self._versions, None
         if (
@@ -84,13 +84,13 @@ class PlainReads:
     def open(
         self, flight: Flight, hashed: int, meta: ObjectMeta, memory: memoryview, *, doubtful: bool
     ) -> None:
-        """Give the flight its metadata and the memory that its bytes come to, see ``Flight.open``."""
+        """Give the flight its metadata and the memory into which its bytes come, see ``Flight.open``."""
         if flight.publishable and not self.is_new(flight.ref, hashed):
             meta = self._filler.accept(flight, meta, None, whole=True)
         flight.open(meta, len(memory), doubtful=doubtful, memory=memory)
 
     def complete(self, flight: Flight, hashed: int, writer: BodyWriter | None) -> None:
-        """Store the page, see ``FlightFiller.complete``."""
+        """Store the page of a flight, see ``FlightFiller.complete``."""
         versions, meta = self._versions, flight.meta
         assert meta is not None, "opened before its bytes came"
         is_new = flight.publishable and self.is_new(flight.ref, hashed)
@@ -105,12 +105,12 @@ class PlainReads:
         self._flights.leave(flight, served=served)
 
     def reading_of(self, request: ReadRequest, flight: Flight, deadline: Deadline | None) -> EngineReading:
-        """Return the reading of a client that waits for ``flight`` by a read that is not plain any more."""
+        """Return the reading of a client that waits for ``flight`` by a read that is no longer plain."""
         reading = self._new_reading(request)
         reading.adopt(flight, deadline)
         return reading
 
     def fill_of(self, flight: Flight) -> CallbackFill:
-        """Return a fill that fills ``flight`` from now on, for a read that is not plain any more."""
+        """Return a fill that fills ``flight`` from now on, for a read that is no longer plain."""
         flight.filling = fill = CallbackFill(self._filler, flight, None, None, whole=True)
         return fill

@@ -27,11 +27,11 @@ from shadeproxy.origin.base import CallbackOrigin
 from shadeproxy.policy.base import Column
 from shadeproxy.telemetry.stats import Stats
 
-_SHARE = 0.5  # Share of the memory for pages on their way; the rest is left to demand reads.
+_SHARE = 0.5  # Part of the memory for fills that prefetches may use; the rest is left to demand reads.
 
 
 class Need(NamedTuple):
-    """A page that is neither resident nor on its way. ``size_bytes`` None: unknown."""
+    """A page that is neither resident nor on its way. ``size_bytes`` None: its size is unknown."""
 
     ref: ObjectRef
     object_hash: int
@@ -67,8 +67,8 @@ class PrefetchPort:
         reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> None:
         """``upstreams``: see namespaces.py. ``reads``: called for each page to prefetch with the proxy's own
-        credentials; returns the reads by callbacks for that page, or None: then it is fetched like a page for
-        a reader.
+        credentials. It returns the reads by callbacks that fetch the page, or None: then the page is fetched
+        like a page for a reader.
         """
         self._reads = reads
         self.page_size = page_size
@@ -77,8 +77,8 @@ class PrefetchPort:
         self._filling = filling
         self._versions = versions
         self.cacheable = cacheable
-        """Returns whether pages of an object may be stored now. True also while the object is checked before
-        each answer, as it may be in a cluster.
+        """Return whether pages of an object may be stored now. The result is also True while the object must
+        be checked before each answer, as may be in a cluster.
         """
         self._ledger = ledger
         self._stats = stats
@@ -87,11 +87,11 @@ class PrefetchPort:
     # ------------------------------------------------------------------ questions
 
     def missing(self, ref: ObjectRef, span: Span | None = None) -> Iterator[Need | None]:
-        """Yield a ``Need`` for each page of ``span`` (None: of the whole object), or None for a page that
-        needs no fetch.
+        """Yield, for each page of ``span`` (None: of the whole object), a ``Need``, or None if the page needs
+        no fetch.
 
-        An object may have thousands of pages, so take no more than there is time for. If the size is unknown,
-        only the first page is yielded.
+        An object may have thousands of pages, so take only as many as there is time for. If the object's size
+        is unknown, only the first page is yielded.
         """
         if not self.cacheable(ref):
             return iter(())
@@ -107,18 +107,20 @@ class PrefetchPort:
         return self._lacking(ref, hashed, numbers, meta)
 
     def resident_objects(self, refs: Sequence[ObjectRef]) -> list[int]:
-        """Return the slot of each object that is resident and has one page, -1 for others."""
+        """Return for each object the slot of its page, or -1 if the object is not resident or has several
+        pages.
+        """
         table = self._cache.residents
         found = [table.first_page(object_hash(ref)) for ref in refs]
         return [-1 if slot is None or table.body_bytes[slot] >= self.page_size else slot for slot in found]
 
     def stamps(self, slots: NDArray[np.int32]) -> NDArray[np.uint32]:
-        """Return a number for each slot, which changes whenever a page comes to the slot, moves or leaves."""
+        """Return a number for each slot. It changes whenever a page comes to the slot, moves or leaves."""
         return self._cache.residents.stamp[slots].astype(np.uint32)
 
     def lacks(self, need: Need) -> bool:
-        """Return whether the page is still neither resident nor on its way. False also if the object is known
-        to have no such page, or if in a cluster another proxy caches the object.
+        """Return whether the page is still neither resident nor on its way. Return False also if the object
+        is known to have no such page, or if in a cluster another proxy caches the object.
         """
         if self._versions.ownership is not None and not self.cacheable(need.ref):
             return False
@@ -129,7 +131,9 @@ class PrefetchPort:
         return occupant is None and self._filling.flights.find(need.ref, need.number) is None
 
     def pages(self, ref: ObjectRef, numbers: range, meta: ObjectMeta) -> list[Need]:
-        """Return a ``Need`` for each of the pages ``numbers`` of a version that would have to be fetched."""
+        """Return a ``Need`` for each of the pages ``numbers`` of a version that is neither resident nor on
+        its way.
+        """
         if not self.cacheable(ref):
             return []
         return [need for need in self._lacking(ref, object_hash(ref), numbers, meta) if need is not None]
@@ -163,7 +167,9 @@ class PrefetchPort:
         return self._cache.holds_other_version(ref, etag)
 
     async def check(self, ref: ObjectRef) -> None:
-        """Ask the origin for its version, and drop cached pages of other versions. Raises OriginError."""
+        """Ask the origin for the object's version, and drop cached pages of other versions. Raises
+        OriginError.
+        """
         await self._versions.check(ref, upstream_in(self._upstreams, ref.namespace))
 
     def wins(self, need: Need) -> bool:
@@ -190,8 +196,8 @@ class PrefetchPort:
         await self._cache.recovered()
 
     def may_take(self, size_bytes: int, *, pending_bytes: int = 0) -> bool:
-        """Return whether memory for ``size_bytes`` can be spared. ``pending_bytes``: memory that begun
-        fetches will take when they run.
+        """Return whether memory for ``size_bytes`` can be spared. ``pending_bytes``: memory that fetches
+        which have begun will take later.
         """
         ledger = self._ledger
         taken_bytes = max(ledger.taken_bytes, pending_bytes)
@@ -220,8 +226,8 @@ class PrefetchPort:
         return flight
 
     def keep(self, need: Need) -> None:
-        """Count a stored page as warmed, not as prefetched. A call asked for this page, so its later reads do
-        not show whether guesses were good.
+        """Count a stored page as warmed, not as prefetched. A call asked for this page, so later reads of the
+        page do not show whether guesses were good.
         """
         slot = self._cache.residents.occupant(need.object_hash, need.number)
         if slot in self._cache.residents.unread:
@@ -229,7 +235,7 @@ class PrefetchPort:
             self._stats.record_prefetch("warmed")
 
     def give_up(self, flight: Flight) -> None:
-        """Leave a flight. The read from the origin ends if no reader joined the flight."""
+        """Leave the flight of a fetch. If no reader joined the flight, the read from the origin ends."""
         if flight in self._begun:
             self._leave(flight, "wasted")
 

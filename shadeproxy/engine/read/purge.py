@@ -1,7 +1,7 @@
-"""``Purge``: drops everything cached under a prefix, because a call asked for it.
+"""``Purge``: drops everything cached under a prefix, because a call asked for this.
 
-Laws: it ends without an error only if all pages that it counted are gone and stay so after a crash. When it
-is cancelled, it stops between two slices, and what it has dropped by then is as durable.
+Laws: a purge ends without an error only if all pages that it counted are gone and stay gone after a crash. A
+purge that is cancelled stops between two slices; the pages dropped by then stay gone too.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from shadeproxy.engine.storage.page_cache import PageCache
 
 
 class Purge:
-    """Purges the prefix that is the key of ``place``. Call ``run`` once; cancelling it is a normal end. A dry
-    run only counts.
+    """Purges the pages whose keys begin with the key of ``place``. Call ``run`` once; cancelling it is a
+    normal end. A dry run only counts the pages.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Purge:
         self._place = place
         self._stopped = False
         self._cut_short = False
-        # The counted objects, sorted, and how many pages of each are left.
+        # Hashes of the counted objects, sorted, and how many pages of each are left.
         self._hashes: NDArray[np.uint64] = np.empty(0, np.uint64)
         self._left: NDArray[np.int64] = np.empty(0, np.int64)
 
     async def run(self) -> None:
         """Purge the prefix.
 
-        Raises WriteRefused if a medium can neither erase the pages nor note that it must: then the pages
+        Raises WriteRefused if a medium can neither erase the pages nor note that it must. Then the pages
         could come back after a restart.
         """
         pages = await self._count()
@@ -60,7 +60,7 @@ class Purge:
         try:
             await asyncio.shield(dropping)
         except asyncio.CancelledError:
-            # A slice is not left half-way, and its erasures still reach the medium.
+            # Finish the slice that is being dropped, so that its erasures still reach the medium.
             self._stopped = True
             await dropping
             if self._cut_short:
@@ -88,7 +88,7 @@ class Purge:
             self._finish(pages)
 
     def _note(self, slots: Slots) -> bool:
-        """Count the pages of a slice as dropped. Return False if it must not be dropped."""
+        """Count the pages of a slice as dropped. Return False if the slice must not be dropped."""
         if self._stopped:
             self._cut_short = True
             return False
@@ -107,6 +107,6 @@ class Purge:
         return True
 
     def _finish(self, pages: int) -> None:
-        """Count everything as done. Pages that were evicted since the count are gone too."""
+        """Report all counted pages as dropped. Pages that were evicted since the count are gone too."""
         progress = self.progress
         progress.done, progress.pages, progress.bytes = progress.total, pages, progress.total_bytes

@@ -1,8 +1,8 @@
 """Recorder of demand reads for ``[telemetry] trace``: adds time and prefix group to each read.
 
 Laws: plain defs. Nothing is decided here. The group of a hit is the group of its slot. If the slot has
-another page by now, the read is recorded without a group, and the trace's reader takes the group from another
-read of the object.
+another page by now, the read is recorded without a group; readers of the trace then take the group from
+another read of the object.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class ReadRecorder:
         self._recording.note(read, self._clock.now_s())
 
     def note_uses(self, reads: Uses, kinds: Sequence[Kind], jobs: Sequence[JobContext | None]) -> None:
-        """Record reads of the access log, oldest first. ``jobs``: the job of each read."""
+        """Record reads of the access log; the oldest comes first. ``jobs``: the job of each read."""
         self._recording.note_many(self._recorded(reads, kinds, jobs), self._clock.now_s())
 
     def _recorded(
@@ -49,8 +49,8 @@ class ReadRecorder:
 
 
 def _text(name: GroupName) -> str:
-    """Return bucket and first key segment as text; ``surrogateescape`` octets of keys become
-    question marks.
+    """Return bucket and first key segment as text. ``surrogateescape`` octets of keys become question
+    marks.
     """
     bucket, head, namespace = name
     text = f"{namespace}:{bucket}/{head}" if namespace else f"{bucket}/{head}"

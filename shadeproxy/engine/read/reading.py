@@ -1,7 +1,7 @@
 """One opened object of one version, and the bytes of any span of it.
 
-Laws: every page of an answer has the ETag of its metadata; if not, ObjectChanged is raised. Every joined
-flight is left, whatever happens. A read is counted once, when its bytes are requested.
+Laws: every page of an answer has the ETag of the reading's metadata; if not, ObjectChanged is raised. Every
+joined flight is left, whatever happens. A read is counted once, when its bytes are requested.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -38,7 +38,7 @@ _MOST_READAHEAD_PAGES = 16
 
 
 Count = Callable[[ReadRequest, Source, int], None]
-"""The type of a function that counts one demand GET: the request, its source, bytes of body."""
+"""The type of a function that counts one demand GET. Arguments: the request, its source, bytes of body."""
 
 
 class EngineReading:
@@ -60,25 +60,28 @@ class EngineReading:
         """The flights that were joined and not left, by page number."""
         self._readahead: set[int] = set()  # Pages that were joined before they were wanted.
         self._late: dict[int, Deadline | None] = {}
-        """Pages that a tier has, but would read more slowly than the origin, and the deadline of the origin's
-        answer: the other half of the time is for the tier. The use of these pages is noted.
+        """Pages that a tier has, but would read more slowly than the origin, with the deadline of the
+        origin's answer. It is half of the time left, because the other half is for the tier. The use of these
+        pages is noted.
         """
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
         self.explained = False
-        """True if an order, scores or an earlier try explain the read. Then it is in no page history."""
+        """True if an order, scores or an earlier try explain the read. An explained read is in no page
+        history.
+        """
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
         """Deadline for the next byte."""
         self._passed: OriginRead | None = None
         self.detached = fills.detached
-        """While ``many``, pieces are copied, because slow readers keep too much memory."""
+        """While ``detached.many``, pieces are copied, because slow readers hold too much memory."""
         self.begun = False
-        """True if ``Engine.begin`` began the read without waiting, and has noted it."""
+        """True if ``Engine.begin`` began the read without waiting, and has noted the read."""
         self._reads: CallbackOrigin | None = None
         self.relayed = RELAYED.get()
-        """True if another node of a cluster asks. It does not wait long: if the fill ended with it, no node
-        would ever cache a page from a slow origin.
+        """True if another node of a cluster asks. That node soon gives up. The fill goes on without it, so
+        that a page from a slow origin is cached.
         """
 
     @property
@@ -87,7 +90,7 @@ class EngineReading:
         return self._meta
 
     def begin(self, number: int, meta: ObjectMeta | None, reads: CallbackOrigin | None = None) -> Flight:
-        """Join or start the flight of the only page that is wanted, without waiting; return it.
+        """Join or start the flight of the only page that is wanted, without waiting. Return the flight.
 
         ``meta``: None if it is not known. ``reads``: the reads by callbacks that fetch the page.
         """
@@ -111,7 +114,9 @@ class EngineReading:
         return flight
 
     def adopt(self, flight: Flight, deadline: Deadline | None) -> None:
-        """Continue a plain read (plain_reads.py) that waits for the first page by ``flight``."""
+        """Continue a plain read (plain_reads.py) that waits for the first page of the object by
+        ``flight``.
+        """
         self.begun = self.explained = True
         self.deadline, self.source = deadline, Source.ORIGIN
         self.joined[flight.number] = flight
@@ -128,8 +133,8 @@ class EngineReading:
             self._meta, self.source = read.meta, Source.BYPASS
 
     def _claimed(self, number: int) -> OriginRead | None:
-        """Take over the origin's answer from a flight that cannot store it, if the answer has all wanted
-        bytes. The answer stays valid until the flight is left.
+        """Take over the origin's answer from a flight that cannot store it. Return None if the answer lacks
+        wanted bytes. The answer stays valid until the flight is left.
         """
         flight = self.joined.get(number)
         read = None if flight is None else flight.passed
@@ -154,8 +159,8 @@ class EngineReading:
                 return
             slot = self._cache.find(Page(self.request.ref, meta.etag, number))
             source = None if slot is None else self._cache.source(slot)
-            # Read the first page before the answer begins: if it proves damaged, the header can still name
-            # the origin as source.
+            # Read the first page before the answer begins: if the page proves damaged, the head of the answer
+            # can still name the origin as source.
             if source is None or (number == numbers.start and not await self._load_first(number)):
                 self._start(number)
                 await self._flight_or_page(number)
@@ -171,10 +176,10 @@ class EngineReading:
         return Body(self, span, self._page_size)
 
     async def page(self, number: int, stop: int) -> "memoryview | Flight":
-        """Return a page of the answer: its bytes, or the flight that fetches them; ``done`` leaves that
-        flight.
+        """Return a page of the answer: its bytes, or the flight that fetches them. Call ``done`` afterwards
+        to leave the flight.
 
-        ``stop``: end of the answer's page numbers; missing pages up to there are read ahead.
+        ``stop``: end of the answer's page numbers; missing pages up to ``stop`` are read ahead.
         """
         flight = self.joined.get(number)
         view = await self._resident(number) if flight is None else None
@@ -195,8 +200,8 @@ class EngineReading:
             self._fills.flights.leave(flight, served=served)
 
     def reset(self) -> None:
-        """Forget the opened version, because the origin has another one. The read itself is not noted a
-        second time.
+        """Forget the opened version, because the origin has another one. The retry is not noted as a second
+        read.
         """
         for number in list(self.joined):
             self.done(number)
@@ -213,9 +218,9 @@ class EngineReading:
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
 
     async def _flight(self, number: int) -> Flight:
-        """Return the opened flight of a page. A flight may fail for a reason of the one that started it: a
-        client's rights, an older version that it asked for, or a prefetch that gave up early. Then start a
-        second flight. Start one also if the body proved damaged before any byte of it was passed on.
+        """Return the opened flight of a page. Start a second flight if the first one failed for a reason of
+        the reader that started it: its rights, an older version that it asked for, or a prefetch that gave up
+        early. Start a second one also if the body proved damaged before any byte of it was passed on.
         """
         flight = self.joined.get(number)
         again = flight is not None and flight.part is not None and not flight.covers(self._part(number))
@@ -225,8 +230,9 @@ class EngineReading:
             flight, coalesced = self._join(number, again=again)
         else:
             coalesced = True
-        # A client notices when a whole body is damaged, because its end is not sent. It would not notice a
-        # damaged part, or a wrong answer that no such part exists. So a part is sent only when it is proven.
+        # A client notices when a whole body is damaged, because the end of the body is not sent. It would not
+        # notice a damaged part, nor an error for a range that the object has. So a part is sent only when it
+        # is proven.
         part_only = self.request.range is not None
         try:
             meta = await flight.opened(self.deadline_of(number), proven=part_only)
@@ -258,8 +264,9 @@ class EngineReading:
         return self._late.get(number, self.deadline)
 
     async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
-        """Leave the flight of a page, which failed with ``error``. If the flight began because a tier was too
-        slow, read the page from that tier now. Return None if no tier has the page in the present version.
+        """Leave the flight of a page, which failed with ``error``. If the page came by a flight because its
+        tier was too slow, read it from that tier now. Return None if no tier has the page in the opened
+        version.
         """
         self.done(number)
         if number not in self._late or isinstance(error, ObjectChanged):
@@ -267,8 +274,8 @@ class EngineReading:
         return await self._load(number, late=True)
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
-        """Return whether a flight may have failed because of the reader that started it, so that this reader
-        may succeed.
+        """Return whether a flight may have failed because of the reader that started it. Then this reader may
+        succeed.
         """
         if self.deadline is not None and self.deadline.left_s <= 0:
             return False
@@ -283,7 +290,9 @@ class EngineReading:
         return view is not None
 
     async def _resident(self, number: int) -> memoryview | None:
-        """Return the body of a page from a tier, and note its demand read. Return None if no tier has it."""
+        """Return the body of a page from a tier, and note the demand read. Return None if no tier has the
+        page.
+        """
         loaded, self._loaded = self._loaded, None
         view = loaded[1] if loaded is not None and loaded[0] == number else await self._load(number)
         if view is not None and self.request.intent is Intent.DEMAND and number not in self._late:
@@ -291,8 +300,8 @@ class EngineReading:
         return view
 
     async def _load(self, number: int, *, late: bool = False) -> memoryview | None:
-        """Return a page's body from its tier. None if no tier has it, or if the tier is too slow and ``late``
-        is False.
+        """Return a page's body from its tier. Return None if no tier has the page, or if the tier is too slow
+        and ``late`` is False.
         """
         page = Page(self.request.ref, self.meta.etag, number)
         if (slot := self._cache.find(page)) is None:
@@ -326,7 +335,7 @@ class EngineReading:
             self._readahead.add(coming)
 
     def _join(self, number: int, *, again: bool = False) -> tuple[Flight, bool]:
-        """Join the flight of a page. ``again``: this read was noted before, so do not note it twice."""
+        """Join the flight of a page. ``again``: the read was noted before, so do not note it twice."""
         request = self.request
         flight, coalesced = self._fills.join(
             request.ref,
@@ -344,8 +353,8 @@ class EngineReading:
         return flight, coalesced
 
     def _part(self, number: int) -> Span | None:
-        """Return the wanted span within a page. None: the whole page is wanted, or the span is not known
-        yet.
+        """Return the wanted span within a page. None: the whole page is wanted, or the wanted span is not
+        known yet.
         """
         if self._span is None or self._meta is None:
             return None

@@ -1,8 +1,8 @@
 """Finds the places of many samples of a dataset at a time, in columns that repeat what page handles hold.
 
-Laws: plain defs, no I/O. A page handle (hits.py) has found and checked each page before. An entry is valid
-exactly as long as its handle, by the same stamp and the same time. The number of entries is bounded. If an
-entry is forgotten, only a page handle must be made again.
+Laws: plain defs, no I/O. A page handle (hits.py) has found and checked each page before. An entry of the
+columns is valid exactly as long as its handle, by the same stamp and the same time. The number of entries is
+bounded. To forget an entry does no harm: only a page handle must be made again.
 """
 
 from collections import OrderedDict
@@ -38,7 +38,7 @@ _PLACE = np.dtype(
 )
 _MOST_FILES = 1 << 16
 _MOST_SAMPLES = 1 << 24
-"""Most samples of all datasets together, 256 MiB. A dataset beyond that is not remembered."""
+"""Most samples of all datasets together, which take 256 MiB. A bigger dataset is not remembered."""
 
 
 class SampleLookup:
@@ -76,8 +76,8 @@ class SampleLookup:
         seen[sample_id] = (handle.fresh_until_s, handle.slot, handle.stamp & 0xFFFFFFFF)
 
     def find(self, dataset: Dataset, ids: Ids, now_s: float) -> FoundSamples | None:
-        """Return the places of those ``ids`` (i64[k]) whose handles are valid at ``now_s`` (Unix time). None
-        if there are none.
+        """Return the places of those ``ids`` (i64[k]) whose handles are valid at ``now_s`` (Unix time).
+        Return None if the lookup knows no sample of the dataset.
         """
         known = self._seen.get(dataset.digest)
         if known is None:

@@ -1,9 +1,9 @@
 """Single-flight: one origin read per page, or part of one, however many readers want it.
 
 Laws: a flight does not end when the waiter that started it leaves. It is cancelled when its last waiter
-leaves, unless a waiter was served all that it wanted: then the flight may go on to its end. A flight returns
-its memory to the ledger exactly once, after it is over and its last waiter has left. Callbacks or a task fill
-a flight, never both at a time.
+leaves. But if a waiter was served all that it wanted, the flight may go on to its end. A flight returns its
+memory to the ledger exactly once, after it is over and its last waiter has left. Callbacks or a task fill a
+flight, never both at a time.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class SingleFlight:
     """The table of flights. ``retire``: called once for each flight, when its memory is no longer needed.
 
     ``goes_on``: returns whether a flight that has served a waiter may continue without waiters. ``on_start``:
-    called when a flight starts and no other runs.
+    called when a flight starts while the table has no other.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class SingleFlight:
         goes_on: Callable[[Flight], bool] = lambda _flight: False,
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
-        # A key has several flights if they are of several versions.
+        # A key has several flights if they are of several versions or parts.
         self._flights: dict[FlightKey, list[Flight]] = {}
         self.live: dict[ObjectRef, set[Flight]] = {}
-        """The flights whose memory was not given back yet, by object. Only this class changes it."""
+        """The flights whose memory was not given back yet, by object. Only this class changes the dict."""
         self._retire = retire
         self._goes_on = goes_on
         self._pace = TurnLimiter()
-        """Pace of all waiters: a cold object may have thousands."""
+        """Wakes the waiters of all flights a few at a time: a cold object may have thousands of waiters."""
         self._on_start = on_start
         self._drained: asyncio.Future[None] | None = None
 
@@ -48,7 +48,7 @@ class SingleFlight:
         return sum(map(len, self.live.values()))
 
     def find(self, ref: ObjectRef, number: int) -> Flight | None:
-        """Return a flight for a page, of any version."""
+        """Return a flight of a whole page, of any version, or None."""
         return next((one for one in self._flights.get((ref, number), ()) if one.part is None), None)
 
     def busy(self, ref: ObjectRef, number: int) -> bool:
@@ -58,7 +58,7 @@ class SingleFlight:
     def find_serving(
         self, ref: ObjectRef, number: int, wanted: str | None, part: Span | None = None
     ) -> Flight | None:
-        """Return the flight that ``join`` with these arguments would join, or None."""
+        """Return the flight that ``join`` would join with these arguments, or None."""
         for flight in self._flights.get((ref, number), ()):
             if flight.serves(wanted) and flight.covers(part):
                 return flight
@@ -77,12 +77,12 @@ class SingleFlight:
         part_only: bool = False,
         at_once: Callable[[Flight], bool] = lambda _flight: False,
     ) -> tuple[Flight, bool]:
-        """Join a flight for a page, or at least for the span ``part`` within it, of the version ``wanted``
-        (an ETag; None: any).
+        """Join a flight for a page, or at least for the span ``part`` within the page, of the version
+        ``wanted`` (an ETag; None: any).
 
-        If there is none, start one: by callbacks if ``at_once`` returns True, otherwise by a task of
-        ``fill``. ``part_only``: fetch ``part`` alone. Return the flight, and whether it was running already.
-        The caller must ``leave`` it once.
+        If there is no such flight, start one. It is filled by callbacks if ``at_once`` returns True,
+        otherwise by a task that runs ``fill``. ``part_only``: fetch ``part`` alone. Return the flight, and
+        whether it was running already. The caller must ``leave`` the flight once.
         """
         others = self._flights.get((ref, number))
         flight = None if others is None else self.find_serving(ref, number, wanted, part)
@@ -106,8 +106,8 @@ class SingleFlight:
         return flight, coalesced
 
     def start(self, ref: ObjectRef, upstream: Upstream, intent: Intent, filling: Filling) -> Flight:
-        """Start a flight for the first page of an object, which no other flight fetches, by callbacks that
-        have begun. Return it with one waiter, which must ``leave`` it once.
+        """Start a flight, filled by callbacks that have begun, for the first page of an object. No other
+        flight may fetch that page. Return the flight with one waiter, which must ``leave`` it once.
         """
         flight = Flight(ref, 0, upstream, intent, None, pace=self._pace)
         flight.filling = filling
@@ -123,7 +123,7 @@ class SingleFlight:
         return flight
 
     def fill_by_task(self, flight: Flight, fill: Fill) -> asyncio.Task[None]:
-        """Start the task that fills a flight, or that continues one which callbacks began."""
+        """Start the task that fills a flight, or that continues a fill begun by callbacks."""
         flight.filling = None
         flight.task = asyncio.get_running_loop().create_task(
             fill(flight), name=f"fill {flight.ref} page {flight.number}", context=flight.context
@@ -134,8 +134,8 @@ class SingleFlight:
         return flight.task
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
-        """Remove a waiter. ``served``: it got all that it wanted. The last waiter cancels the fill, unless
-        the fill may go on.
+        """Remove a waiter. ``served``: the waiter got all that it wanted. When the last waiter leaves, the
+        fill is cancelled, unless it may go on.
         """
         flight.waiters -= 1
         flight.served |= served
@@ -152,8 +152,8 @@ class SingleFlight:
             self._finish(flight)
 
     def detach(self, flight: Flight) -> None:
-        """Let no more readers join the flight: its page was invalidated or stored, or it is being
-        cancelled.
+        """Let no more readers join the flight, because its page was invalidated or stored, or the flight is
+        being cancelled.
         """
         key = flight.ref, flight.number
         flights = self._flights.get(key, [])
@@ -163,7 +163,7 @@ class SingleFlight:
                 del self._flights[key]
 
     def invalidate_object(self, ref: ObjectRef) -> None:
-        """Keep flights of this object from being stored, and let later readers start new ones."""
+        """Keep running flights of this object from being stored. Later readers start new flights."""
         # Copy the set, because cancelling a fill by callbacks removes its flight from the set.
         for flight in list(self.live.get(ref, ())):
             flight.publishable = False
@@ -186,7 +186,7 @@ class SingleFlight:
         return [one for flights in self.live.values() for one in flights]
 
     def fail(self, flight: Flight, error: ShadeProxyError) -> None:
-        """End a fill that takes too long. Its readers get ``error``."""
+        """Cancel a fill that takes too long. Its readers get ``error``."""
         flight.end(error)
         self._cancel(flight)
 
@@ -203,7 +203,7 @@ class SingleFlight:
             await asyncio.shield(self._drained)
 
     def _cancel(self, flight: Flight) -> None:
-        # Detach each flight first: no reader may join a flight that is being cancelled.
+        # Detach the flight first: no reader may join a flight that is being cancelled.
         self.detach(flight)
         if flight.task is not None:
             flight.task.cancel()
@@ -217,8 +217,7 @@ class SingleFlight:
             return
         error = task.exception()
         if error is not None and not isinstance(error, ShadeProxyError):
-            # An error of this kind is a defect. The waiters must not hang on it, and its traceback must be
-            # seen.
+            # Any other error is a defect. The waiters must not wait for ever, and the traceback must be seen.
             context = {"message": "fill failed", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
             error = ShadeProxyError(f"internal error while reading {flight.ref}: {error!r}")
@@ -252,8 +251,8 @@ class SingleFlight:
             flights.remove(flight)
             if not flights:
                 del self.live[flight.ref]
-            # The error's traceback refers back to the flight. Drop it, or the flight's memory waits for the
-            # garbage collector.
+            # The error's traceback refers back to the flight. Drop the error: otherwise the flight's memory
+            # waits for the garbage collector.
             flight.task = flight.error = None
             flight.buffer = memoryview(b"")
             self._retire(flight)

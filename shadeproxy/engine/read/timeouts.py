@@ -22,7 +22,7 @@ _LEAST_TICK_S = 0.01
 
 
 class _Progress:
-    """The state of a flight at the last look of the timer, to compare it with the next one."""
+    """The state of a flight at the last look of the timer, for comparison at the next look."""
 
     __slots__ = ("deadline", "filled", "pace")
 
@@ -33,8 +33,8 @@ class _Progress:
 
 
 class OverdueFlights:
-    """Ends waits and flights that take too long. ``flights`` returns all flights; a timer calls it while
-    there are any.
+    """Ends waits and flights that take too long. ``flights`` returns all flights; a timer calls it while a
+    flight remains.
     """
 
     def __init__(self, flights: Callable[[], SingleFlight], *, clock: Clock, bounds: ReadBounds) -> None:
@@ -48,14 +48,14 @@ class OverdueFlights:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Start the timer, because there are flights."""
+        """Start the timer. Call this when a flight starts."""
         if self._timer is None:
             self._looked_s = self._clock.monotonic_s()
             self._start()
 
     def _start(self) -> None:
-        # A weak reference: the loop must not keep a closed engine, with its mapped files, until the timer
-        # runs again.
+        # Hold a weak reference: the loop must not keep a closed engine, with its mapped files, until the
+        # timer runs again.
         self._timer = asyncio.get_running_loop().call_later(self._tick_s, _look, ref(self))
 
     def look(self) -> None:
@@ -79,7 +79,8 @@ class OverdueFlights:
             seen = _Progress(Deadline(self._clock, self._bounds), LeastRate(self._bounds))
             self._seen[flight] = seen
         if not flight.filled:
-            # A waiting reader has a deadline of its own, and a fill has a limited number of tries.
+            # Do not fail a flight for which a reader waits: the reader has a deadline of its own, and a fill
+            # has a limited number of tries.
             if seen.deadline.left_s <= 0 and not flight.waited_for:
                 flights.fail(flight, seen.deadline.exceeded())
             return

@@ -1,10 +1,10 @@
-"""Pages that a worker fetches: the coordinator's half.
+"""Pages that a worker fetches: the coordinator's half of the work.
 
 Laws: the coordinator decides whether a read may begin, what is requested, and whether the page is stored. It
-uses the same flights, versions, slots and cache as for its own reads. The worker moves the bytes. For a
-flight, a worker is one more way to read the origin by callbacks, and its bytes come in fill memory. A worker
-that ends, is stuck or fails counts as an origin that broke off: other readers that wait for the page go on
-without it. A worker may also fetch a page that is prefetched; then only the coordinator waits for it.
+uses the same flights, versions, slots and cache as for its own reads. The worker moves the bytes. To a
+flight, a worker is one more ``CallbackOrigin``, whose bytes come in fill memory. When a worker ends, is stuck
+or fails, the flight treats this as an origin that broke off: the other readers of the page go on without the
+worker. A worker may also fetch a page for prefetch; then only the coordinator waits for the page.
 """
 
 import asyncio
@@ -47,7 +47,9 @@ from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
 from shadeproxy.origin.credentials import CredentialProvider
 
 LEAST_DELEGATED_BYTES = 64 * 1024
-"""The coordinator copies shorter bodies itself, because a copy then costs less than two messages (ADR 34)."""
+"""The coordinator copies shorter bodies itself: two messages to let the worker write them cost more (ADR
+34).
+"""
 
 
 class BeginsWorkerReads(Protocol):
@@ -66,8 +68,8 @@ class BeginsWorkerReads(Protocol):
     def begin(
         self, request: ReadRequest, found: ObjectMeta | NothingKnown, reads: CallbackOrigin | None = None
     ) -> tuple[EngineReading, Flight] | None:
-        """Begin a read as lane_read.py ``BeginsReads.begin``. With ``reads``, fetch the page by them. Then
-        also return None if the page is already on its way.
+        """Begin a read, as ``BeginsReads.begin`` in lane_read.py does. With ``reads``, fetch the page by
+        ``reads``; then also return None if the page is already on its way.
         """
         ...
 
@@ -80,7 +82,7 @@ class WorkerFills:
     """The pages that one worker fetches. ``provider``: returns the credentials for requests to the origin.
 
     ``on_job``: called for each read of a job. ``most_orders``: prefetches that may wait for memory at a time.
-    Implements ``CallbackOrigin`` for the prefetches.
+    This class implements ``CallbackOrigin``, for prefetches by the worker.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class WorkerFills:
         self.lends_memory = True
         """See ``CallbackOrigin.lends_memory``."""
         self.orders: set[int] = set()
-        """Prefetches of the worker that have no memory yet, by their idents."""
+        """Idents of prefetches for which the worker has no memory yet."""
         self.engine = engine
         self.plain = engine.plain_reads
         """See ``SharedPlainReads.plain``."""
@@ -118,7 +120,7 @@ class WorkerFills:
         self._most_orders = most_orders
         self._order_idents = itertools.count(-1, -1)
         self._reads: dict[int, WorkerRead | PlainRead] = {}
-        self._bodies: dict[int, DelegatedBody] = {}  # Bodies that the worker writes, by their start.
+        self._bodies: dict[int, DelegatedBody] = {}  # Bodies that the worker writes, by start in memory.
         self._closed = False
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
@@ -131,7 +133,9 @@ class WorkerFills:
         return len(self.orders) < self._most_orders and not self._closed
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> WorkerRead | None:
-        """Let the worker fetch a page that none of its clients asked for."""
+        """Let the worker fetch a page that none of its clients asked for. Return None if that cannot begin
+        now.
+        """
         assert wanted.upstream == SHARED, "a worker has no other credentials"
         if not self._keys.send_now():
             return None
@@ -168,21 +172,25 @@ class WorkerFills:
                 self._loop.call_soon(self._count_plain)
 
     def close(self) -> None:
-        """Let the readers of its pages in other processes go on without the worker: it has ended, or is about
-        to. Idempotent.
+        """Give up all reads of the worker, because it has ended or is about to. Readers of its pages in other
+        processes go on without the worker. Idempotent.
         """
         self._closed = True
         for read in list(self._reads.values()):
             read.lose()
 
     def ended(self) -> None:
-        """Release the places of bodies that the worker was to write and did not: its process has ended."""
+        """Release the places of bodies that the worker was to write and did not. Call this when its process
+        has ended.
+        """
         bodies, self._bodies = self._bodies, {}
         for body in bodies.values():
             body.end(None)
 
     def writer_of(self, start: int, length: int) -> BodyWriter | None:
-        """Return a writer that lets the worker write a body of its memory; None if a copy here costs less."""
+        """Return a writer that lets the worker write a body of its fill memory. Return None if a copy costs
+        less.
+        """
         return DelegatedBody(self, start, length) if length >= LEAST_DELEGATED_BYTES else None
 
     def delegate(self, body: "DelegatedBody", place: BodyPlace) -> bool:
@@ -194,7 +202,9 @@ class WorkerFills:
         return True
 
     def free(self, start: int) -> None:
-        """Tell the worker that an extent is no longer used here. The last view may end in any thread."""
+        """Tell the worker that the coordinator no longer uses an extent. The last view of it may end in any
+        thread.
+        """
         if self._closed:
             return
         if threading.get_ident() == self._thread:
@@ -249,7 +259,7 @@ class WorkerFills:
         self.outbox.send(RefuseFill(message.ident))
 
     def _start(self, message: BeginFill, ref: ObjectRef, slot: str) -> bool:
-        """Begin a read that holds ``slot``; return False if the request must be relayed."""
+        """Begin a read that holds ``slot``. Return False if the request must be relayed."""
         ident, deadline = message.ident, Deadline(self._clock, self._bounds)
         if not message.ranged:
             plain = PlainRead(self, ident, slot, deadline)
@@ -293,10 +303,12 @@ class DelegatedBody:
         return True
 
     def end(self, message: BodyWritten | None) -> None:
-        """Pass the worker's answer on to the waiting write; None: the worker has ended without one."""
+        """Pass the worker's answer on to the write that waits for it. None: the worker has ended without an
+        answer.
+        """
         hashed = None if message is None else message.hashed
-        # The callback refers back to this object and to the body. Drop it, or their memory waits for the
-        # garbage collector.
+        # Drop the callback, which refers back to this object and to the body. Otherwise their memory waits
+        # for the garbage collector.
         written, self._written = self._written, None
         assert written is not None, "it is written once"
         written(None if hashed is None else WrittenBody(self.size_bytes, hashed))

@@ -1,8 +1,8 @@
-"""Requests that a worker forwards to the origin: the coordinator's half.
+"""Requests that a worker forwards to the origin: the coordinator's half of the work.
 
-Laws: the coordinator drops the objects of a write before a worker sends the write to the origin. It drops
-them again before the client sees success. Its own writes follow the same rule (writes.py). The coordinator
-gives out the slots of all processes. If a worker ends, the outcome of its writes is unknown.
+Laws: the coordinator drops the objects of a write before a worker sends the write to the origin, and again
+before the client sees success, as for its own writes (writes.py). The coordinator gives out the slots of all
+processes. If a worker ends, the outcome of its writes is unknown.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from shadeproxy.origin.limit import Slots
 
 
 class BeginsWrites(Protocol):
-    """The call of the engine by which a worker writes."""
+    """The call of the engine that wraps a worker's write."""
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
         """See ``ReadPath.writing``."""
@@ -51,7 +51,7 @@ class ForwardCounting(Protocol):
         ...
 
     def note_throttled(self) -> None:
-        """Count an answer that asks for fewer requests."""
+        """Count an answer of the origin that asks for fewer requests."""
         ...
 
 
@@ -66,7 +66,7 @@ class RequestCounting(Protocol):
 
 
 class WorkerForwards:
-    """Serves the messages of one worker about the requests that it forwards. ``slots``: the slots of
+    """Serves the messages of one worker about the requests that it forwards. ``slots``: the origin slots for
     forwarded requests.
     """
 
@@ -86,8 +86,8 @@ class WorkerForwards:
         self._slots = slots
         self._counts = counts
         self._requests = requests
-        self._held: dict[int, str] = {}  # Clients to which held slots are charged.
-        self._waiting: dict[int, asyncio.Task[None]] = {}  # Waits for a slot or for credentials.
+        self._held: dict[int, str] = {}  # Clients to which the held slots are charged, by ident.
+        self._waiting: dict[int, asyncio.Task[None]] = {}  # Tasks that wait for a slot or for credentials.
         self._writes: dict[int, _Write] = {}
         self._closed = False
 
@@ -117,7 +117,7 @@ class WorkerForwards:
                     )
 
     def close(self) -> None:
-        """Take back the slots and writes of the worker, because it is gone. Idempotent."""
+        """Take back the slots of the worker and end its writes, because the worker is gone. Idempotent."""
         self._closed = True
         for ident in [*self._held, *self._waiting]:
             self._give(ident)
@@ -147,7 +147,9 @@ class WorkerForwards:
             self._waiting.pop(ident, None)
 
     async def _acquire(self, ident: int) -> None:
-        """Wait for a slot and for the origin's credentials, and allow the request. Raises ShadeProxyError."""
+        """Wait for a slot and for the origin's credentials, then allow the request. Raises
+        ShadeProxyError.
+        """
         slot = await self._slots.take()
         try:
             await self._keys.send()
@@ -206,7 +208,9 @@ class WorkerForwards:
 
 
 def _require_here(here: Here) -> None:
-    """Raise NotOwnerNow if another proxy must execute part of a write: a worker cannot send it there."""
+    """Raise NotOwnerNow if another proxy must execute part of a write: a worker cannot send that part
+    there.
+    """
     if here is not None:
         raise NotOwnerNow("a worker cannot ask the proxy that writes the object; retry")
 
@@ -219,8 +223,8 @@ class _Write:
         self.task: asyncio.Task[None]
 
     def end(self, *, is_known: bool) -> None:
-        """End the write. If its outcome is not known, cancel it, so that the cache treats it as possibly
-        still running.
+        """End the write. If its outcome is not known, cancel it, so that the cache treats the write as
+        possibly still running.
         """
         if not is_known:
             self.task.cancel()

@@ -1,9 +1,9 @@
-"""One page that a worker fetches, as the coordinator sees it. The flight reads it by callbacks, as it would
-from the origin.
+"""One page that a worker fetches, as the coordinator sees it. The flight reads the page by callbacks, as it
+would from the origin.
 
-Laws: the flight sees bytes only after the worker has reported them. A worker that ends, is stuck or fails
-counts as an origin that broke off. A task then continues after the bytes that came, unless only the worker
-could verify the rest.
+Laws: the flight sees bytes only after the worker has reported them. If the worker ends, is stuck or fails,
+the flight treats this as an origin that broke off: a task fetches the rest of the page. If only the worker
+could verify the rest, the fill fails instead.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _SILENT = "the worker that fetched it got no answer in time"
 
 
 class LeavesReadings(Protocol):
-    """The call by which a read tells the engine that it is over."""
+    """The call by which a read tells the engine that the read is over."""
 
     def leave(self, reading: EngineReading, *, served: bool) -> None:
         """See lane_read.py ``KeepsReadings.leave``."""
@@ -47,7 +47,7 @@ class LeavesReadings(Protocol):
 
 
 class SharedReads(Protocol):
-    """The objects that all reads of one worker share; worker_fills.py implements it."""
+    """The objects that all reads of one worker share; worker_fills.py implements this interface."""
 
     memory: FillMemory
     outbox: Outbox
@@ -61,11 +61,13 @@ class SharedReads(Protocol):
         ...
 
     def free(self, start: int) -> None:
-        """Tell the worker that an extent is no longer used here."""
+        """Tell the worker that the coordinator no longer uses an extent."""
         ...
 
     def writer_of(self, start: int, length: int) -> BodyWriter | None:
-        """Return a writer that lets the worker write a body of its memory; None if a copy here costs less."""
+        """Return a writer that lets the worker write a body of its fill memory. Return None if a copy costs
+        less.
+        """
         ...
 
     def forget(self, ident: int) -> None:
@@ -74,7 +76,7 @@ class SharedReads(Protocol):
 
 
 class WorkerRead:
-    """One read, and the page that it fetches.
+    """One read of a worker's client, and the page that the worker fetches for it.
 
     Implements origin/base.py ``CallbackOrigin`` and ``StartedRead`` for the flight of the page, and flight.py
     ``Follower`` for the client. A prefetch has no client.
@@ -103,12 +105,12 @@ class WorkerRead:
         self.lends_memory = True
         """See ``CallbackOrigin.lends_memory``."""
         self.slot: str | None = None
-        """Client to which the read slot is charged."""
+        """Client to which the read slot is charged; None: the read holds no slot."""
         self.deadline: Deadline | None = None
         """See ``Follower.deadline``."""
         self._fills = fills
         self._ident = ident
-        self._sink: Sink | None = None  # None: the fill has ended here.
+        self._sink: Sink | None = None  # None: the worker's fill has ended.
         self._wanted: Wanted
         self.started_s = 0.0
         """The time at which the fill began."""
@@ -129,8 +131,9 @@ class WorkerRead:
         *,
         start: int,
     ) -> "WorkerRead":
-        """Return the read that continues a plain one (plain_read.py). ``reading``: None if the client has
-        left. ``sink``: None if the fill has ended. ``start``: start of the body; -1: no head has come.
+        """Return the read that continues a plain read (plain_read.py). ``reading``: None if the client has
+        left. ``sink``: None if the fill has ended. ``start``: start of the body in fill memory; -1: no head
+        has come.
         """
         read = cls(fills, ident)
         read._reading, read._flight, read._sink = reading, flight, sink
@@ -143,7 +146,7 @@ class WorkerRead:
     # ------------------------------------------------------------------ calls of the flight
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "WorkerRead":  # noqa: ARG002 - as CallbackOrigin
-        """See ``CallbackOrigin.start``; ``allow`` tells the worker."""
+        """See ``CallbackOrigin.start``. The worker gets to know of it by ``allow``."""
         self._wanted, self._sink = wanted, sink
         self.started_s = self._fills.counts.now_s()
         return self
@@ -168,8 +171,9 @@ class WorkerRead:
     def look(self) -> None:
         """See ``Follower.look``.
 
-        If the worker's fill is over, only a task can still fetch the page. A client that may already have a
-        part of the page gets the rest. A client without a byte leaves the fill.
+        While the worker fills the page, this does nothing. When its fill is over, only a task can still fetch
+        the page. A client that may already have a part of the page gets the rest. A client without a byte
+        leaves the flight.
         """
         flight = self._flight
         if self._sink is not None or flight is None or not (flight.meta or flight.ended):
@@ -180,12 +184,14 @@ class WorkerRead:
             self._tell_rest(flight)
 
     def too_late(self) -> None:
-        """See ``Follower.too_late``. Only the worker's client leaves; other readers may still wait."""
+        """See ``Follower.too_late``. Only the worker's client leaves; other readers of the page may go on
+        waiting.
+        """
         flight = self._flight
         self._fills.outbox.send(RefuseFill(self._ident, late=True))
         if self._sink is not None and not self._opened and flight is not None and flight.waiters > 1:
-            # The worker may be stuck. Other readers of the page, and later ones, must not wait for it as
-            # well.
+            # The worker may be stuck. Other readers of the page, and later ones, must not wait for the worker
+            # as well.
             self._fills.outbox.send(AbortFill(self._ident))
             self._hand_over(OriginUnavailable(_SILENT), 0)
         self._leave(served=False)
@@ -217,7 +223,7 @@ class WorkerRead:
                 self._ended(message)
 
     def lose(self) -> None:
-        """Continue without the worker and its client: the worker has ended."""
+        """Continue without the worker, which has ended, and without its client."""
         self._leave(served=False)
         if self._sink is not None:
             self._failed(FillFailure(self._ident, "OriginUnavailable", _ENDED, self._filled))
@@ -266,7 +272,7 @@ class WorkerRead:
             return
         kind = _ERRORS.get(message.error, OriginUnavailable)
         error = kind(message.text) if message.error else None
-        # Only the worker has the checksum of the bytes that came, so a task could not verify the whole.
+        # Only the worker has the checksum of the bytes that came, so a task could not verify the whole page.
         if error is not None and (message.final or (self._doubtful and self._filled)):
             sink, self._sink = self._sink, None
             self._note(error)

@@ -1,7 +1,8 @@
 """Drops the objects of a write to the origin from the cache, before and after the write. Reads in between are
 not stored.
 
-Law in a cluster: the owner of an object writes it, and answers success only while it still is the owner.
+Law in a cluster: the owner of an object writes the object, and answers success only while it still is the
+owner.
 """
 
 import asyncio
@@ -17,8 +18,8 @@ from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.storage.page_cache import PageCache
 
 _UNKNOWN_OUTCOME_S = 60.0
-"""A write that the origin still carries out after an unknown outcome is over within this time, which is
-longer than the origin's default read timeout.
+"""A write with an unknown outcome may still run at the origin, but for no longer than this. The origin's
+default read timeout is shorter.
 """
 
 
@@ -59,12 +60,12 @@ class Writes:
                 raise NotOwnerNow
             yield here
             if ownership is not None:
-                # Drop first and ask the lease afterwards: a reader may have stored an old version just before
-                # the lease was lost.
+                # Drop first and confirm the lease afterwards: a reader may have stored an old version just
+                # before the lease was lost.
                 self._invalidate(touched)
                 await self._confirm(ownership, touched)
         except (asyncio.CancelledError, OriginError):
-            # If the client hung up or the origin stayed silent, the origin may still carry the write out.
+            # The client hung up or the origin stayed silent, so the origin may still carry the write out.
             self._linger(touched)
             raise
         finally:
@@ -73,8 +74,8 @@ class Writes:
 
     async def _divide(self, ownership: Ownership, refs: list[ObjectRef]) -> tuple[list[ObjectRef], Here]:
         """Split the objects of a write into those that this process writes and those that other proxies
-        write. Wait until this process may write its own, and return these, as a list and as ``Here``. Drop
-        the others from the cache. Raises NotOwnerNow.
+        write. Wait until this process may write its objects. Return its objects as a list and as ``Here``.
+        Drop the other objects from the cache. Raises NotOwnerNow.
         """
         touched = [ref for ref in refs if not ref.key or ownership.writes_here(ref)]
         mine = [ref for ref in touched if ref.key]
@@ -88,7 +89,7 @@ class Writes:
 
     async def _confirm(self, ownership: Ownership, touched: list[ObjectRef]) -> None:
         """Make sure that no other proxy can answer with an older version than the one just written. Raises
-        WriteUnconfirmed if one may.
+        WriteUnconfirmed if a proxy may.
         """
         for ref in touched:
             if not ref.key:
@@ -102,7 +103,7 @@ class Writes:
             raise WriteUnconfirmed
 
     def _linger(self, touched: list[ObjectRef]) -> None:
-        """Keep reads of ``touched`` from being stored, until even a write with an unknown outcome must be
+        """Keep reads of ``touched`` from being stored until even a write with an unknown outcome must be
         over.
         """
         if not touched:
@@ -136,7 +137,7 @@ class Writes:
 
 
 def _are_mine(ownership: Ownership, refs: Iterable[ObjectRef]) -> bool:
-    """Return whether this process alone may write all these objects. A change of a bucket itself may be
-    written by any process.
+    """Return whether this process alone may write all these objects. Any process may write a change of a
+    bucket itself.
     """
     return all(not ref.key or ownership.mine(ref) for ref in refs)

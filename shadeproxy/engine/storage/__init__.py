@@ -1,1 +1,3 @@
-"""Storage: carries placement's decisions out in the tiers, reads records, and recovers them after a start."""
+"""Storage: carries out placement's decisions in the tiers, reads records, and recovers pages after a
+start.
+"""

@@ -4,8 +4,8 @@ Laws: plain defs. ``NewPage.stored`` is called exactly once for each page, even 
 ``insert_many`` returns, or by the task that writes the page.
 
 In a tier in memory, the pages of a turn share their work. If one piece of free room holds all of them,
-nothing is ranked. In a full tier, each page takes over slot and place of a victim that it beats, so features
-and ranks are computed once for all pages. Every other page is decided alone.
+nothing is ranked. In a full tier, each page takes over the slot and the place of a victim that it beats;
+features and ranks are computed once for all pages. Each page for which neither works is decided alone.
 """
 
 import asyncio
@@ -29,21 +29,19 @@ from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32
-"""A few pages look for one piece of free room only while at least ``1
-
-_FEW_NEED`` of the capacity is free. Less free room than that is scattered, so the search would often find
-nothing.
+"""A few pages look for one piece of free room only while at least 1 of ``_FEW_NEED`` bytes of the capacity is
+free. Less free room is scattered, so the search would often find nothing.
 """
 
 _Told = dict[int, Exception | None]
-"""New pages whose ``stored`` was called, or will be called by a task: from the page's ``id()`` to the error
-that the call raised.
+"""New pages whose ``stored`` was called, or will be called by a task: a map from the page's ``id()`` to the
+error that the call raised.
 """
 
 
 class _Records(NamedTuple):
-    """New pages as records of the first tier: columns of n pages. ``metas``, ``sizes_bytes``: the results of
-    the tier's ``encode_many``.
+    """New pages as records of the first tier, in columns of n pages. ``metas``, ``sizes_bytes``: the results
+    of the tier's ``encode_many``.
     """
 
     pages: Sequence[NewPage]
@@ -52,7 +50,7 @@ class _Records(NamedTuple):
     sizes_bytes: Sequence[int]
 
     def at(self, places: Sequence[int]) -> "_Records":
-        """Return the records at these indices."""
+        """Return the records at the indices ``places``."""
         pages, hashes, metas, sizes_bytes = self
         return _Records(
             [pages[place] for place in places],
@@ -76,7 +74,9 @@ class PageAdmission:
         transfers: DelegatedWrites,
         disown: Callable[[int], None],
     ) -> None:
-        """``disown``: called with the hash of an object when a page of it replaces one of another version."""
+        """``disown``: called with the hash of an object when one of its pages replaces a page of another
+        version.
+        """
         self._residents = residents
         self._media = media
         self._groups = groups
@@ -86,7 +86,7 @@ class PageAdmission:
         self._disown = disown
 
     def insert_many(self, pages: Sequence[NewPage]) -> None:
-        """Store the pages that earn a place. Flush the access log first, because pages are ranked by their
+        """Store the pages that earn a place. Flush the access log before, because pages are ranked by their
         reads.
 
         ``NewPage.stored`` is called once for each page: before this returns, or after a write that takes a
@@ -128,9 +128,12 @@ class PageAdmission:
         )
 
     def _fill_room(self, pages: Sequence[NewPage], told: _Told) -> bool:
-        """Store pages in one piece of free room. Return False, with nothing done, if there is none."""
+        """Store all pages in one piece of free room. Return False, with nothing done, if no piece is long
+        enough.
+        """
         tier = self._media[0].tier
-        # Look at the amount of free room first. That is cheap, and a full tier is asked in every turn.
+        # Look at the amount of free room first: this is cheap, and rules out a full tier, the most frequent
+        # case.
         room_bytes = tier.capacity_bytes - tier.used_bytes
         if len(pages) < WORTH_COLUMNS:
             room_bytes -= tier.capacity_bytes // _FEW_NEED
@@ -197,7 +200,7 @@ class PageAdmission:
 
     def _reserve(self, records: _Records, room_bytes: int, told: _Told) -> list[int]:
         """Write records to what is left of the free room of a nearly full tier. Return the indices of the
-        records that found none.
+        records for which there was no room.
         """
         reserved: list[int] = []
         locations: list[Location] = []
@@ -220,7 +223,9 @@ class PageAdmission:
         return left
 
     def _evict_for(self, records: _Records, bars: Sequence[float], told: _Told) -> list[NewPage]:
-        """Write records to the places of victims that they beat. Return the pages that fit in none."""
+        """Write records to the places of victims that they beat. Return the pages whose records fit in no
+        such place.
+        """
         alone: list[NewPage] = []
         refused: list[NewPage] = []
         victims = self._placement.victims(0, bars, records.sizes_bytes)
@@ -249,7 +254,7 @@ class PageAdmission:
         _tell(pages, [False] * len(pages), told)
 
     def _write_new(self, records: _Records, locations: list[Location], told: _Told) -> None:
-        """Write records to places in free room, and answer their pages."""
+        """Write records to places in free room, and call ``stored`` of their pages."""
         if len(records.pages) < WORTH_COLUMNS:
             rows = zip(records.pages, records.hashes, records.sizes_bytes, strict=True)
             slots = [self._add(new, hashed, size_bytes) for new, hashed, size_bytes in rows]
@@ -272,7 +277,9 @@ class PageAdmission:
         )
 
     def _write(self, records: _Records, slots: list[int], locations: list[Location], told: _Told) -> None:
-        """Write records, and answer their pages. If another process has a body, let that process write it."""
+        """Write records, and call ``stored`` of their pages. If another process has a page's body, let that
+        process write the body.
+        """
         transfers, here, written = self._transfers, list(range(len(slots))), list[bool]()
         try:
             for place, new in enumerate(records.pages):
@@ -293,11 +300,11 @@ class PageAdmission:
                 _tell(records.pages, written, told)
 
     def _insert(self, new: NewPage, told: _Told) -> None:
-        """Store one page as ``Transfers.store`` does."""
+        """Store one page, as ``Transfers.store`` does."""
         page = new.page
         try:
             record_bytes = self._media[0].tier.record_bytes(page, new.meta, len(new.body))
-        except TierError as error:  # No record can hold that header.
+        except TierError as error:  # No record can hold the header.
             self._transfers.note_failure(self._media[0].tier, "encode", error)
             _tell((new,), (False,), told)
             return
@@ -341,6 +348,6 @@ def _tell(pages: Iterable[NewPage], stored: Iterable[bool], told: _Told) -> None
 
 
 def answer_waiter(waiter: asyncio.Future[bool], stored: bool) -> None:
-    """Give a waiting task the answer, unless it has left."""
+    """Give a waiting task the answer, unless the task has left."""
     if not waiter.done():
         waiter.set_result(stored)

@@ -1,9 +1,9 @@
-"""Delegated writes: the process that fetched a page writes its body to the tier. This is the coordinator's
-half.
+"""Delegated writes: the process that fetched a page writes its body to the tier. This module is the
+coordinator's half.
 
 Laws: only the coordinator decides on the place, and only it writes the header, after the body. So a record
 never has a header before its body, and a page that was dropped meanwhile cannot be read. A place is released
-only when the writing process has written or has ended: until then it may still write there.
+only when the writing process has written the body or has ended: until then it may still write there.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class DelegatedWrites(Transfers):
     """
 
     def delegate(self, slot: int, location: Location, record_bytes: int, new: NewPage) -> bool:
-        """Let another process write a new page of the first tier. Return False if it cannot.
+        """Let another process write a new page of the first tier. Return False if the other process cannot.
 
         The slot leaves the tier's members until the body is written. Then ``new.stored`` is called.
         """

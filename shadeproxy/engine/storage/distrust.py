@@ -1,7 +1,7 @@
 """Marks all cached pages, so that each is checked once with the origin before it answers again.
 
 Laws: the marks are set before any other code runs. Pages that may keep their time of validation get it back
-later, and only if nothing has changed them since. Their stamps stay changed: earlier page handles are void.
+later, and only if they have not changed since. Their stamps stay changed, so earlier page handles are void.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,20 +14,21 @@ from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
 
 Keep = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
-"""A function that returns for each of n object hashes (u64[n]) whether the object's pages keep their time of
-validation. It may be called in any thread, and after ``mark_all`` has returned.
+"""The type of a function that returns for each of n object hashes (u64[n]) whether the object's pages keep
+their time of validation. It may be called in any thread, and after ``mark_all`` has returned.
 """
 
 _LONG_AGO_S = 1.0  # Unix time; 0 would ask for a check before the page answers.
 
 AT_ONCE = 1 << 16
-"""Most pages for which ``keep`` is called on the event loop, for about 30 ms. More pages are left to a
-thread."""
+"""Most pages for which ``keep`` is called on the event loop; the call takes about 30 ms. For more pages, a
+thread calls it.
+"""
 
 
 def age_later_checks(residents: Residents, now_s: float) -> int:
     """Treat checks that are dated after ``now_s`` (Unix time) as made long ago. Return the number of pages
-    that had one. Their page handles stay as they are.
+    with such a check. Their page handles stay as they are.
     """
     later = residents.validated_s[: residents.slots] > now_s
     residents.validated_s[: residents.slots][later] = _LONG_AGO_S
@@ -43,7 +44,9 @@ class Distrust:
         self._off_loop = off_loop
 
     def mark_all(self, keep: Keep | None = None) -> None:
-        """Mark every page, readable or being written. ``keep``: see ``Keep``; None: no page."""
+        """Mark every page, readable or being written. ``keep``: see ``Keep``; None: no page keeps its
+        time.
+        """
         self._coming()
         table = self._residents
         count = table.slots
@@ -74,7 +77,7 @@ class Distrust:
 
 
 class _Part:
-    """Pages that were marked as distrusted, with the times of validation that they had before."""
+    """Some of the marked pages, with the times of validation that they had before."""
 
     def __init__(self, table: Residents, slots: Slots, former: NDArray[np.float64]) -> None:
         self._table = table
@@ -84,8 +87,8 @@ class _Part:
         self.hashes = table.object_hash[slots]
 
     def give_back(self, kept: NDArray[np.bool_]) -> None:
-        """Give the ``kept`` pages their times of validation back, except pages to which something has
-        happened since.
+        """Give the ``kept`` pages their times of validation back, except pages that have changed or were
+        checked since.
         """
         table, slots = self._table, self._slots
         same = kept & (table.stamp[slots] == self._stamps) & (table.validated_s[slots] == 0.0)

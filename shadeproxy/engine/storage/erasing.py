@@ -1,5 +1,5 @@
-"""Erasure of dropped pages on the media: waits for erasures, retries them, and reports those that are
-missing.
+"""Erasure of dropped pages on the media: waits for erasures, retries failed ones, and reports those that are
+still missing.
 """
 
 import asyncio
@@ -15,32 +15,34 @@ from shadeproxy.engine.storage.transfers import Transfers
 
 _log = structlog.get_logger(__name__)
 _SETTLE_S = 30.0
-"""Seconds between flushes. After about this time the kernel writes by itself; flushing earlier would write
-pages that are evicted soon anyway."""
+"""Seconds between flushes. After about this time the kernel writes by itself. More frequent flushes would
+write pages that are evicted soon anyway.
+"""
 _RETRY_S, _MOST_RETRY_S = 1.0, 60.0
 
 
 class Erasing:
-    """Erases dropped pages from all ``media``. To be used on the event loop only."""
+    """Erases dropped pages from all ``media``. Use it on the event loop only."""
 
     def __init__(self, media: Sequence[Medium], transfers: Transfers) -> None:
         self._media = media
         self._transfers = transfers
         self._done = [0] * len(media)  # By medium: how many releases of places are known to be carried out.
         self._task: asyncio.Task[None] | None = None
-        # One flush at a time for each medium: waiting for another flush must not occupy a thread.
+        # One flush at a time for each medium: otherwise a flush that waits for another one would occupy a
+        # thread.
         self._locks = [asyncio.Lock() for _ in media]
 
     def note(self) -> None:
-        """Count an erasure of a record without a slot. ``over`` then waits for it too."""
+        """Count an erasure of a record without a slot, so that ``over`` waits for this erasure too."""
         self._transfers.released = [count + 1 for count in self._transfers.released]
 
     async def over(self) -> None:
-        """Return once all dropped pages are erased from media with a writer thread, or their erasure has
-        failed and will be retried.
+        """Return once all dropped pages are erased from media with a writer thread. An erasure that has
+        failed, and will be retried, counts as done.
 
-        Returns at once if nothing was dropped since the last call. It waits for two turns of the writer,
-        because a page dropped during its write is released only after the write.
+        Returns at once if nothing was dropped since the last call. Waits for two turns of the writer, because
+        a page dropped during its write is released only after the write.
         """
         for index, medium in enumerate(self._media):
             released = self._transfers.released[index]
@@ -50,8 +52,8 @@ class Erasing:
                 self._done[index] = max(self._done[index], released)
 
     def unmarked(self, refs: Iterable[ObjectRef]) -> str:
-        """Return why an old version of one of these objects could come back after a restart; ""
-        if none can.
+        """Return why an old version of one of these objects could come back after a restart; "" if none
+        can.
         """
         hashes = [object_hash(ref) for ref in refs if ref.key]
         reasons = (medium.tier.erasures.unmarked(hashes) for medium in self._media)
@@ -74,7 +76,7 @@ class Erasing:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def settle(self) -> bool:
-        """Retry failed erasures and flush erasures to the media. Return whether none is outstanding."""
+        """Retry failed erasures and flush erasures to the media. Return whether no erasure is outstanding."""
         left = False
         for index, medium in enumerate(self._media):
             if medium.tier.erasures.unsettled:
@@ -84,8 +86,8 @@ class Erasing:
     async def keep_purged(self) -> None:
         """Make a purge durable.
 
-        Records that have no slot (of evicted pages, or in an unreadable segment) may also lie under the
-        purged prefix. Flush their erasures to the media, or put the tier in doubt.
+        Records without a slot (of evicted pages, or in an unreadable segment) may also lie under the purged
+        prefix. Flush their erasures to the media, or put the tier in doubt.
         """
         for index, medium in enumerate(self._media):
             if medium.tier.pending_segments or not await self._settle(index):
@@ -133,4 +135,4 @@ class Erasing:
 
 
 def _nothing() -> None:
-    """Do nothing. When the writer has run this, it has run all work that was queued before."""
+    """Do nothing. When the writer has run this, all work queued before it is done."""

@@ -34,7 +34,7 @@ class HotPages:
         return self._media[self._residents.tiers[slot]].source
 
     def view(self, slot: int) -> memoryview | None:
-        """Return the body, pinned while the view or a slice of it lives."""
+        """Return the body of a page, pinned while the view or a slice of it lives."""
         medium, location = self._at(slot), self._location(slot)
         try:
             return None if medium is None else medium.tier.pin(location)
@@ -82,7 +82,7 @@ class HotPages:
         return handle
 
     def header(self, slot: int) -> RecordHeader | None:
-        """Return the record's header, with its checksum verified. The body need not be verified."""
+        """Return the record's header, with its checksum verified. The body may be unverified."""
         medium, location = self._at(slot, unverified=True), self._location(slot)
         if medium is None:
             return None

@@ -1,7 +1,7 @@
 """Listing of the objects with cached pages below a prefix: in key order, a part at a time, for people.
 
-Laws: a listing never reads for clients, counts or evicts. Keys come from record headers, which are read on a
-thread. Steps on the event loop take about 2 ms. Pages that come or leave meanwhile may be listed or not.
+Laws: a listing counts no read and evicts nothing. Keys come from record headers, which are read on a thread.
+Steps on the event loop take about 2 ms. Pages that come or leave meanwhile may be listed or not.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ class Listing:
     async def under(
         self, bucket: str, prefix: str, namespace: str = OWN, *, start_after: str, limit: int
     ) -> tuple[list[ObjectRef], int]:
-        """Return the first ``limit`` objects after ``start_after``, in UTF-8 key order, and how many objects
-        follow.
+        """Return the first ``limit`` objects under ``prefix`` after the key ``start_after``, in UTF-8 key
+        order, and how many objects follow.
         """
         await self._recovery.over()
         hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix, namespace))
@@ -62,7 +62,9 @@ class Listing:
         return [ref for _, ref in first], found - len(first)
 
     def pages_of(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int, bool]]:
-        """Return the readable pages of one version as (number, tier, bytes, pinned), in order."""
+        """Return the readable pages of one version as (number, tier, bytes, pinned), in order of their
+        numbers.
+        """
         table = self._residents
         return sorted(
             (
@@ -88,8 +90,8 @@ class Listing:
         return None
 
     async def _one_page_each(self, groups: list[int]) -> tuple[NDArray[np.uint64], Slots]:
-        """Return the hashes of the objects with readable pages in these groups, and one slot of
-        each object.
+        """Return the hashes of the objects with readable pages in these groups, and one slot of each
+        object.
         """
         table = self._residents
         slots: list[Slots] = [np.zeros(0, np.int64)]
@@ -107,8 +109,8 @@ class Listing:
         return await asyncio.to_thread(pick)
 
     async def _refs(self, hashes: NDArray[np.uint64], slots: Slots) -> list[ObjectRef]:
-        """Return the names of these objects. If the page of a slot moved or left meanwhile, read another page
-        of its object.
+        """Return the names of the objects. ``hashes``, ``slots``: their hashes, and a slot of each. If the
+        page of a slot moved or left meanwhile, read another page of the object.
         """
         refs = await self._asked(slots)
         lost = set(hashes.tolist()) - refs.keys()

@@ -1,7 +1,7 @@
 """The queue of a disk's reads. It decides whether one more read would end later than a GET from the origin:
 then the disk is *behind*.
 
-Laws: plain defs decide. A disk is behind only by measured times of the disk and of the origin, and only while
+Laws: plain defs decide. Only measured times of the disk and of the origin make a disk behind, and only while
 the origin answers.
 """
 
@@ -13,17 +13,20 @@ from shadeproxy.engine.storage.medium import RunIO, run_io
 from shadeproxy.telemetry.stats import Stats
 
 _ALWAYS_FINE_S = 0.02
-"""A read that the disk ends within this time goes to the disk in any case. Shorter times vary too much to
-compare, and each byte from the origin may cost money."""
+"""A read that the disk ends within this time goes to the disk in any case. Shorter times vary too much for a
+comparison, and each byte from the origin may cost money.
+"""
 
 _WEIGHT = 1 / 16
 """Weight of the newest read in the mean time for each read."""
 
 _TRIED_EVERY_S = 1.0
-"""A disk that gets no reads cannot show that it is fast again. So it gets one read in this time."""
+"""A disk that gets no reads cannot show that it is fast again. So one read is sent to it in each such
+time.
+"""
 
 _LEAST_GETS = 32
-"""Number of GETs in a mean of the origin's times."""
+"""Least number of GETs in a mean of the origin's times."""
 
 
 class OriginPace:
@@ -40,9 +43,9 @@ class OriginPace:
     def get_s(self, size_bytes: int) -> float:
         """Return the seconds that a GET of ``size_bytes`` probably takes, by the latest 32 GETs or more.
 
-        For a GET of more bytes than their mean, the time grows in proportion: otherwise many short answers,
-        of small objects or of refusals, would make a long page seem quick. Return inf if the origin does not
-        answer, or has answered fewer GETs.
+        For a GET of more bytes than the mean of those GETs, the time grows in proportion. Otherwise many
+        short answers, of small objects or of refusals, would make a long page seem quick. Return inf if the
+        origin does not answer, or has not answered 32 GETs yet.
         """
         counted = self._stats.origin.get("get")
         if counted is not None and (new := counted.requests - self._requests) >= _LEAST_GETS:
@@ -65,7 +68,7 @@ class LoadQueue:
         self._now_s = now_s
         self._waiting = 0
         self._pace_s = 0.0
-        """Mean time between the ends of two reads, while there are reads. 0: not measured."""
+        """Mean time between the ends of two reads, while reads run or wait. 0: not measured."""
         self._ended_s = 0.0
         """The end of the last read, or the start of the first one after a pause."""
 

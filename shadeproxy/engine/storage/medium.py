@@ -15,8 +15,8 @@ def _unknown(_room_bytes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A tier, the source that answers from it name, and the functions that run its I/O. A function that is
-    None means that the I/O cannot block, so it runs inline.
+    """A tier, the source that its answers name, and the functions that run its I/O. Where a function is None,
+    the I/O cannot block, so it runs inline.
 
     ``write`` keeps the order of the tier's ``submit``. ``load`` may overtake writes. ``read_speed``: see
     ``DiskChoice``.

@@ -1,9 +1,4 @@
-"""The page cache: resident pages in one or two tiers, exclusive (their capacities add up).
-
-Laws: decide synchronously, then await. Between a decision and its I/O a page is either findable with readable
-bytes, or not findable. A page dropped while it is being written is never placed. A tier's failure is a miss,
-a counter and a log line.
-"""
+"""The page cache: resident pages in a RAM tier and disk tiers. Each page is in one tier only."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -150,8 +145,8 @@ class PageCache:
             raise
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_]) -> None:
-        """Note demand reads of resident pages, oldest first; may promote pages of a lower tier.
-        ``explained``: bool[n], which reads an order or scores explain.
+        """Note demand reads of resident pages, and perhaps promote pages of a lower tier. The oldest read
+        comes first. ``explained``: bool[n], which reads an order or scores explain.
         """
         placed = self.residents.tier[slots] != NO_TIER
         self.placement.note_uses(slots := slots[placed], explained[placed])
@@ -183,11 +178,11 @@ class PageCache:
         self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
 
     def fetches_part_only(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
-        """See ``PartialReads.alone``. Flush the access log first."""
+        """See ``PartialReads.alone``. Flush the access log before."""
         return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes)
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return metadata and time of validation of a resident object, from its first page's record."""
+        """Return metadata and time of validation of a resident object, from the record of its first page."""
         slot = self.residents.first_page(object_hash(ref))
         if slot is None:
             return None
@@ -210,7 +205,7 @@ class PageCache:
         return header.meta, float(self.residents.validated_s[slot])
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return the result of ``recall``, or None if that would have to wait."""
+        """Return the result of ``recall``, or None if ``recall`` would have to wait."""
         slot = self.residents.occupant(object_hash(ref), 0)
         header = None if slot is None else self.hot.header(slot)
         if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
@@ -218,8 +213,8 @@ class PageCache:
         return header.meta, float(self.residents.validated_s[slot])
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
-        """Return whether a page of another version than ``etag`` is resident or being written. Recovery, too,
-        recovers only pages of ``etag`` from then on.
+        """Return whether a page of another version than ``etag`` is resident or being written. From now on,
+        recovery too recovers only pages of ``etag``.
         """
         hashed, table = object_hash(ref), self.residents
         if self.recovery.coming:
@@ -234,7 +229,7 @@ class PageCache:
         return self.residents.object_hash[ready], self.residents.number[ready]
 
     def view_now(self, page: Page) -> memoryview | None:
-        """Return the body of a page that was just stored, without waiting; None if it is gone already."""
+        """Return the body of a page that was just stored, without waiting; None if the page is gone."""
         if (slot := self.find(page)) is None:
             return None
         try:
@@ -247,7 +242,7 @@ class PageCache:
     async def insert(
         self, page: Page, meta: ObjectMeta, body: memoryview, validated_s: float, wanted: Callable[[], bool]
     ) -> bool:
-        """Store one page; cancelling does not end that. Return False if it was served and not stored."""
+        """Store one page; cancelling this does not end the write. Return whether the page is resident."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.insert_many([NewPage(page, meta, body, validated_s, wanted, partial(answer_waiter, answer))])
         return await answer
@@ -278,7 +273,7 @@ class PageCache:
     # ------------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Open the tiers; ``recover`` or ``start_recovery`` then reads their pages (blocking)."""
+        """Open the tiers (blocking). Call ``recover`` or ``start_recovery`` to read their pages."""
         self.recovery.open()
         self.transfers.disks.measure()
 
@@ -297,7 +292,7 @@ class PageCache:
         await self.recovery.over()
 
     async def stop_recovery(self) -> None:
-        """Stop recovery; await it before ``close``. The next start continues."""
+        """Stop recovery; await this before ``close``. The next start recovers the rest."""
         await self.recovery.stop()
 
     @property
@@ -311,7 +306,7 @@ class PageCache:
         await self._pinning.renew()
 
     async def drain(self) -> None:
-        """Wait for writes between tiers."""
+        """Wait until every page on its way into a tier is written or dropped."""
         await self.transfers.drain()
 
     def close(self) -> None:
@@ -325,7 +320,7 @@ class PageCache:
         slots = slots[self.residents.tier[slots] != NO_TIER]
         if not prefix:
             return slots
-        # Make small arrays, one for each part. A single one, made at the end, would hold the event loop.
+        # Make small arrays, one for each part. To make one array at the end would hold the event loop.
         found, generations, table = [slots[:0]], [slots[:0]], self.residents
         for start in range(0, len(slots), ASKED):
             part = slots[start : start + ASKED]
@@ -344,7 +339,7 @@ class PageCache:
 
         Pages stored meanwhile stay; otherwise this call might never end under constant reads. It makes no
         tombstones, because each object would need one: call ``Erasing.keep_purged`` afterwards.
-        ``before_each`` gets each slice before it is dropped; the call ends when it returns False.
+        ``before_each`` gets each slice before it is dropped; when it returns False, this call ends.
         """
         await self.recovery.over()
         table = self.residents
@@ -354,8 +349,8 @@ class PageCache:
             part, todo = todo[:_SLICE], todo[_SLICE:]
             part = part[part < len(before)]
             part = part[table.generation[part] == before[part]]  # Keep slots that still have the same page.
-            # The header of a page between tiers cannot be read. Dropping some of its neighbours too does no
-            # harm.
+            # The header of a page between tiers cannot be read, so the page may lie outside ``prefix``.
+            # Dropping some such pages does no harm.
             for slot in self.transfers.unplaced_among(part):
                 self.transfers.drop_unplaced(slot)
             places = {slot: self._places.of(slot) for slot in part[table.tier[part] != NO_TIER].tolist()}

@@ -1,8 +1,8 @@
 """Applies pins to resident pages: after a start, after a reload, and at each pin or unpin.
 
-Laws: no body is read and no page is evicted here. Most prefix groups are pinned completely or not at all.
-For pages of the other groups, keys are read from record headers, on a thread. A page on its way into a tier
-is judged at the end of its write (transfers.py). Steps on the event loop take about 2 ms.
+Laws: no body is read and no page is evicted here. Most prefix groups are pinned completely or not at all. For
+pages of the other groups, keys are read from record headers, on a thread. Whether to pin a page on its way
+into a tier is decided at the end of its write (transfers.py). Steps on the event loop take about 2 ms.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Pinning:
         return fits
 
     async def renew(self) -> None:
-        """Pin and unpin resident pages, as ``pins`` says; repeat if pins change meanwhile."""
+        """Pin and unpin resident pages, as ``pins`` says. Repeat this if pins change meanwhile."""
         while not await self._renew(self._pins.version):
             pass
 
@@ -93,7 +93,9 @@ class Pinning:
         return True
 
     async def _ask_some(self, slots: Slots, version: int) -> bool:
-        """Do the work of ``_ask`` for a few pages. Judge a page that moved to another tier again."""
+        """Do the work of ``_ask`` for a few pages. If a page moved to another tier meanwhile, judge it
+        again.
+        """
         table = self._residents
         generations = dict(zip(slots.tolist(), table.generation[slots].tolist(), strict=True))
         while generations:
@@ -116,7 +118,7 @@ class Pinning:
     async def _set(
         self, slots: Slots, generations: NDArray[np.integer[Any]], version: int, *, pinned: bool
     ) -> bool:
-        """Pin or unpin pages that still have these generations. Return False if pins have
+        """Pin or unpin the pages of ``slots`` that still have these generations. Return False if pins have
         changed meanwhile.
         """
         table = self._residents

@@ -19,8 +19,9 @@ from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.tier import Tier
 
 ASKED = 256
-"""Number of slots to pass to ``refs`` at a time. Copying their places takes one short step of the event
-loop."""
+"""Number of slots to pass to ``refs`` at a time. The event loop then copies their places in one short
+step.
+"""
 
 
 class PagePosition(NamedTuple):
@@ -54,7 +55,7 @@ class RecordReader:
         return PagePosition(table.generations[slot], table.tiers[slot], Location(table.locations[slot]))
 
     def holds(self, slot: int, place: PagePosition) -> bool:
-        """Return whether the slot still has the same page at the same place, after a wait."""
+        """Return whether the slot still has the same page at the same place. Call this after a wait."""
         return self._residents.tiers[slot] != NO_TIER and self.of(slot) == place
 
     def require(self, slot: int, place: PagePosition) -> None:
@@ -63,7 +64,9 @@ class RecordReader:
             raise TierError("the page left its tier while it was read")
 
     async def load(self, place: PagePosition, *, verify: bool) -> RecordHeader:
-        """Return the record's header, with its body read into the page cache. Raises TierError."""
+        """Return the record's header, and read the body into the page cache. ``verify``: verify the body too.
+        Raises TierError.
+        """
         medium, loaded = self._media[place.tier], list[RecordHeader]()
         await self._queues[place.tier].run(
             medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify))
@@ -82,8 +85,8 @@ class RecordReader:
         return bool(table.unverified[slot]) or not tier.is_hot(Location(table.locations[slot]))
 
     async def headers(self, slots: Iterable[int], *, run: RunIO | None = None) -> dict[int, RecordHeader]:
-        """Return the record headers of readable slots, without slots whose page moved meanwhile. A record
-        that cannot be read is left out and counted.
+        """Return the record headers of readable slots, except slots whose page moved meanwhile. A record that
+        cannot be read is left out and counted.
         """
         places = {slot: self.of(slot) for slot in slots}
         found, failures = dict[int, RecordHeader](), dict[int, TierError]()
@@ -99,7 +102,7 @@ class RecordReader:
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
 
     async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
-        """Return the objects of these readable slots, without slots whose page moved meanwhile."""
+        """Return the objects of readable slots, except slots whose page moved meanwhile."""
         headers = await self.headers(slots, run=asyncio.to_thread)
         return {slot: header.page.ref for slot, header in headers.items()}
 

@@ -2,8 +2,8 @@
 
 Laws: an answer of the origin since the start counts more than a record. A recovered page never replaces a
 resident page. If the origin was asked about an object, only pages of the version that it named are recovered.
-An object that was written or purged through the proxy since the start is never recovered: the tier keeps
-tombstones, over kill -9 too. Segments are read on a thread. Steps on the event loop take about 2 ms.
+An object that was written or purged through the proxy since the start is never recovered, not even after kill
+-9, because the tier keeps tombstones. Segments are read on a thread. Steps on the event loop take about 2 ms.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 class Recovery:
     """Recovers pages of ``media`` into ``residents``. ``tick``: returns the number of demand reads so far.
     ``pinned``: returns which rows of a tier to pin, as bool[n]. ``entered``: called with the slots of
-    recovered pages. ``erasing``: called whenever the writers of the tiers got work that must be on the media
+    recovered pages. ``erasing``: called whenever a tier's writer has got work that must be on the medium
     before the origin changes.
     """
 
@@ -49,9 +49,11 @@ class Recovery:
         self._entered = entered
         self._erasing = erasing
         self.coming = False
-        """True while this process still recovers pages. A miss reads it without a call."""
+        """True while this process still recovers pages. An attribute, so that a miss reads it without a
+        call.
+        """
         self._halted = False
-        self._news: dict[int, int] = {}  # By object hash: the hash of the version that the origin has.
+        self._news: dict[int, int] = {}  # By object hash: the ETag hash of the version that the origin named.
         self._stale_buckets: set[tuple[str, str]] = set()  # Buckets, with their namespaces.
         self._all_stale = False
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +72,7 @@ class Recovery:
         self.coming, self._halted = self.pending_segments > 0, False
 
     def run(self) -> None:
-        """Recover everything (blocking)."""
+        """Recover all pages (blocking)."""
         for index, medium in enumerate(self._media):
             for arrival in medium.tier.arrivals():
                 for contents in medium.tier.take_in(arrival):
@@ -79,7 +81,7 @@ class Recovery:
         self._end()
 
     def start(self) -> None:
-        """Recover everything in the background, fastest tier first."""
+        """Recover all pages in the background; the fastest tier comes first."""
         self._task = asyncio.create_task(self._work(), name="recovery")
 
     async def over(self) -> None:
@@ -88,7 +90,7 @@ class Recovery:
             await asyncio.shield(self._task)
 
     async def stop(self) -> None:
-        """Stop; the next start recovers the rest."""
+        """Stop recovery. The next start recovers the rest."""
         self._halted = True
         for medium in self._media:
             medium.tier.halt()
@@ -117,7 +119,7 @@ class Recovery:
     # ------------------------------------------------------------------ changes during recovery
 
     def disown(self, object_hash: int) -> None:
-        """Keep an object from being recovered, now and after a restart."""
+        """Keep the pages of an object from being recovered, now and after a restart."""
         submitted = [medium.tier.disown(object_hash) for medium in self._media]
         if any(submitted):
             self._erasing()
@@ -127,12 +129,12 @@ class Recovery:
         self._news[object_hash] = etag_hash
 
     def mark_stale(self, bucket: str, namespace: str) -> None:
-        """Mark pages of a bucket stale when they are recovered from now on."""
+        """Let the pages of a bucket that are recovered from now on be stale."""
         if self.coming:
             self._stale_buckets.add((bucket, namespace))
 
     def mark_all_stale(self) -> None:
-        """Mark pages of all buckets stale when they are recovered from now on."""
+        """Let all pages that are recovered from now on be stale."""
         self._all_stale = self.coming
 
     # ------------------------------------------------------------------ pages
@@ -173,16 +175,16 @@ class Recovery:
         return rows[~known], rows[known]
 
     def _resolve(self, object_hash: int, number: int, etag: int) -> None:
-        """Compare a record that was left out with the resident page of the same number. If they are of
-        different versions, and the page was not read since the start, it is unknown which version is current.
-        Then mark the page stale, so that the origin is asked.
+        """Compare a record that was left out with the resident page of the same number. If their versions
+        differ, and the resident page was not read since the start, it is unknown which version is current.
+        Then mark the resident page stale, so that the origin is asked.
         """
         slot = self._residents.occupant(object_hash, number)
         if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:
             self._residents.validated_s[slot] = 0.0
 
     def pages_of(self, index: int) -> Contents:
-        """Return every page of a tier, for the next process."""
+        """Return every page of a tier, as the next process will recover it."""
         table, tick = self._residents, self._tick()
         slots = table.ready()
         slots = slots[table.tier[slots] == index]

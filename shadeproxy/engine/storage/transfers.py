@@ -33,9 +33,9 @@ _log = structlog.get_logger(__name__)
 class NewPage(NamedTuple):
     """A page that came from the origin, to be stored if it earns a place.
 
-    ``validated_s``: Unix time of the last check with the origin. ``wanted``: called again after the write; a
-    page that was invalidated is not placed. ``stored``: called once, with whether the page is resident.
-    ``writer``: another process that has the body.
+    ``validated_s``: Unix time of the last check with the origin. ``wanted``: called again after the write. It
+    returns False if the page was invalidated; then the page is not placed. ``stored``: called once, with
+    whether the page is resident. ``writer``: another process that has the body.
     """
 
     page: Page
@@ -54,7 +54,7 @@ class NewPage(NamedTuple):
 
 @dataclass(slots=True)
 class Write:
-    """A page on its way into a tier. ``token``: the write token; the slot has another if its page left."""
+    """A page on its way into a tier. ``token``: the write token; a page that was dropped has lost it."""
 
     slot: int
     token: object
@@ -90,7 +90,7 @@ class Transfers:
         self._unplaced: dict[int, object] = {}  # By slot: the token of the write that will place its page.
         self._tasks: set[asyncio.Future[bool]] = set()
         self.released = [0] * len(media)
-        """Number of locations released, or about to be, for each tier. Their erasures may be queued."""
+        """Number of locations released, or about to be, for each tier. Their erasures may still be queued."""
 
     @property
     def idle(self) -> bool:
@@ -103,10 +103,10 @@ class Transfers:
             await asyncio.wait(self._tasks)
 
     def store(self, slot: int, new: NewPage) -> bool | None:
-        """Write a page in a new slot to the fastest tier in which it wins a place.
+        """Write a page in a new slot to the fastest tier in which the page wins a place.
 
-        Return whether it was stored; None if a task or another process writes it, and ``new.stored`` is
-        called later. If the page is not stored, its slot is freed.
+        Return whether the page was stored; None if a task or another process writes it, and calls
+        ``new.stored`` later. If the page is not stored, its slot is freed.
         """
         token = self._unplaced[slot] = object()
         index, location = self._first_place(slot)
@@ -148,7 +148,7 @@ class Transfers:
         self._stats.record_eviction(self._media[index].tier.name, reason)
 
     def vacate(self, slots: list[int], index: int, reason: str) -> None:
-        """Count as evicted the pages whose slots and places other pages are about to take over."""
+        """Count pages as evicted, because other pages are about to take over their slots and places."""
         for slot in self._residents.unread.intersection(slots):
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("wasted")
@@ -158,7 +158,7 @@ class Transfers:
     def settle_many(
         self, index: int, slots: list[int], locations: list[Location], written: list[bool]
     ) -> None:
-        """Make pages with reserved places readable, if they were written. Remove the others."""
+        """Make pages with reserved places readable if they were written. Remove the other pages."""
         table = self._residents
         ready = np.array(written, np.bool_)
         table.ready_again(np.array(slots)[ready], index, np.array(locations)[ready])
@@ -173,7 +173,7 @@ class Transfers:
                 self._release(index, location)
 
     def note_first_uses(self, slots: Iterable[int]) -> None:
-        """Note which of the read pages were prefetched and are now read for the first time."""
+        """Note which of the pages just read were prefetched and are read for the first time."""
         table = self._residents
         for slot in table.unread.intersection(slots):
             table.unread.discard(slot)
@@ -191,7 +191,7 @@ class Transfers:
             )
 
     def note_left_to_origin(self, slot: int) -> None:
-        """Count a read that the origin answers, because it is faster than the page's disk now
+        """Count a read that the origin answers, because the origin is faster than the page's disk now
         (``LoadQueue``).
         """
         self._stats.record_left_to_origin(self._media[self._residents.tiers[slot]].tier.name)
@@ -276,7 +276,7 @@ class Transfers:
         return self._settle(plan, stored=stored)
 
     def _settle(self, plan: Write, *, stored: bool) -> bool:
-        """Place the page after its write, or give its location back. Return whether it is resident."""
+        """Place the page after its write, or give its location back. Return whether the page is resident."""
         if self._unplaced.get(plan.slot) is not plan.token:
             stored = False  # The page was dropped meanwhile; the slot may hold another page by now.
         elif not stored:
@@ -288,7 +288,7 @@ class Transfers:
         covered = self._pins.covers(plan.header.page.ref)
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
-        # These lines repeat ``_place``: each miss comes here, so they save a call.
+        # These lines repeat ``_place`` to save a call, because each miss comes here.
         del self._unplaced[plan.slot]
         self._residents.place(plan.slot, plan.index, plan.location, plan.record_bytes)
         self._stats.record_admission(self._media[plan.index].tier.name)
@@ -319,7 +319,7 @@ class Transfers:
             self.drop(slot, reason)
 
     def _demote(self, slot: int) -> bool:
-        """Move a page from the RAM tier to a disk, if it outranks the pages it displaces there."""
+        """Move a page from the RAM tier to a disk, if it outranks the pages that it displaces there."""
         size, lower = self._residents.sizes[slot], self._disk_of(slot)
         if lower is None or not self._ledger.try_take(size):
             return False
@@ -358,7 +358,7 @@ class Transfers:
             self._ledger.give(plan.record_bytes)
 
     def promote(self, slot: int, view: memoryview) -> None:
-        """Move a page to the fastest tier, if it beats the pages it displaces there."""
+        """Move a page to the fastest tier, if it beats the pages that it displaces there."""
         lower, old = self._residents.displace(slot)
         record_bytes = self._residents.sizes[slot]
         self._unplaced[slot] = object()
@@ -380,8 +380,8 @@ class Transfers:
         self._stats.record_admission(upper.name)
 
     def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
-        """Count a tier's failure, and log it. Do not log failures of a tier that takes no more pages: it has
-        logged that itself, and a line for each page would hide other lines.
+        """Count a tier's failure, and log it. Do not log failures of a tier that takes no more pages: the
+        tier has logged that itself, and a line for each page would hide other lines.
         """
         self._stats.record_tier_error(tier.name, kind)
         if tier.disabled_reason is None:
@@ -393,7 +393,7 @@ def _always() -> bool:
 
 
 def _tell(stored: Callable[[bool], None], task: asyncio.Task[bool]) -> None:
-    """Pass the result of a write on: False if the write was cancelled or raised an unforeseen error."""
+    """Pass on the result of a write: False if the write was cancelled or raised an unforeseen error."""
     failed = task.cancelled() or task.exception() is not None
     stored(not failed and task.result())
     if not task.cancelled():
