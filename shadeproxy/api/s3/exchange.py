@@ -272,7 +272,8 @@ class Exchange:
         """The reason why the answer broke off after it had begun; "" if it did not."""
         self.relayed: Relayed | None = None
         """The way by which the answer came, or should have come, from another node of the cluster; None if no
-        other node was asked. ``source`` then stays BYPASS, so that the statistics of this node count no read.
+        other node was to answer. Unless it is None, ``source`` stays BYPASS, so that this node's statistics
+        count no read.
         """
         self.refused: str = ""
         """The reason why this node refuses a request of another node; "" if it does not."""
