@@ -31,7 +31,8 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
-# If a read is cancelled before this share of the limit for the first byte, the origin was not too slow.
+# If a read is cancelled before this share of the limit for the first byte, this says nothing about the
+# origin.
 _SILENT = 0.5
 
 

@@ -39,9 +39,9 @@ class AnswerEnd:
         return self._ends_by_closing and self._left_bytes != 0
 
     def take(self, data: bytes) -> int | None:
-        """Return the number of body bytes still to come, after ``data``, the next bytes of the answer. The
-        number is 0 also while the head is incomplete, and negative if there were too many bytes. It is None
-        if the answer does not state its length.
+        """Take ``data``, the next bytes of the answer. Return the number of body bytes still to come. It is 0
+        also while the head is incomplete, and negative if too many bytes came. Return None if the answer does
+        not state its length.
         """
         if self._head is not None:
             return self._take_head(self._head, data)

@@ -71,8 +71,8 @@ class RequestAuthorizer(ReadReports):
         return True
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Check this before the signature: the proxy signs its own requests to the origin with a key that may
-        # be no client's, and the client would then be told of a wrong key instead of a wrong endpoint.
+        # Check this before the signature. The proxy signs its requests to the origin with a key that need not
+        # be a client's, so the error would otherwise be about this key, and not about origin.endpoint.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)

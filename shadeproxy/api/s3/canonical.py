@@ -36,8 +36,7 @@ _COPY_SOURCE = "x-amz-copy-source"
 
 
 def settle_presigned(request: S3Request) -> S3Request:
-    """Return ``request`` as its sender would have signed it in a header; unchanged if it has no presigned
-    URL.
+    """Return a presigned request as if it had been signed in a header. Return any other request unchanged.
 
     Signature parameters are removed from the query. Fields that the signer moved into the query (``x-amz-*``;
     in version 2 also Content-Type and Content-MD5) become header fields again. The proxy signs its request to

@@ -30,8 +30,8 @@ class ReadingConnection(Outlet, Protocol):
 
 
 class PendingRead:
-    """The pending read of ``connection``; the object stays if none is pending, and serves all reads of the
-    connection one after another. Implements ``MissOutlet`` of plain_miss.py.
+    """Answers the reads of ``connection``, one after another; at most one is pending. Implements
+    ``MissOutlet`` of plain_miss.py.
     """
 
     __slots__ = (

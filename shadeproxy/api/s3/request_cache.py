@@ -165,8 +165,8 @@ class RequestCache:
             self._jobs.on_job(job)
 
     def part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
-        """Return what the heads of all 206 answers for ``target`` have in common; None if there is no such
-        part. It is made again only if the metadata ``meta`` have changed.
+        """Return what the heads of all 206 answers for ``target`` have in common; None if this cannot be cut
+        out of a head. It is made again only if ``meta`` has changed.
         """
         part = self.parts.get(target)
         if part is None or (part.meta is not meta and part.meta != meta):
