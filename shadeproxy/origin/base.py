@@ -148,7 +148,7 @@ class ForwardRequest:
 
     @property
     def elsewhere(self) -> bool:
-        """True if the request is a write all of which another proxy must carry out."""
+        """True if another proxy must carry out the whole request, which is a write."""
         return self.here is not None and not self.here
 
     @property
@@ -167,9 +167,8 @@ async def once(piece: bytes) -> AsyncIterator[bytes]:
 
 
 class Relayed(NamedTuple):
-    """Tells by which way the answer to a read came whose object another proxy of the cluster caches.
-    ``node``: the proxy that answered; "" if none did and the origin answered. ``source``: where the bytes
-    came from.
+    """The way of the answer to a read whose object another proxy of the cluster caches. ``node``: the proxy
+    that answered; "" if none did and the origin answered. ``source``: where the bytes came from.
     """
 
     node: str
@@ -263,8 +262,8 @@ class Sink(Protocol):
     ) -> memoryview | None:
         """Return memory for ``length`` bytes, or None if a coroutine must continue the read. ``doubtful``:
         see ``OriginRead``. ``held``: show readers nothing, not even the metadata, before ``arrived`` says
-        that all bytes have arrived: another attempt may bring other bytes. ``memory``: if given, the bytes
-        arrive in this memory, and it must be returned.
+        that all bytes have arrived, because another attempt may bring other bytes. ``memory``: if given, the
+        bytes arrive in this memory, and it must be returned.
         """
         ...
 

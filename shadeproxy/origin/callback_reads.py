@@ -67,9 +67,7 @@ class CountsReads(Protocol):
         ...
 
     def note_first_byte(self, started_s: float) -> None:
-        """Count the time from ``started_s`` until now as that to a read's first byte. Call it when this byte
-        has arrived.
-        """
+        """Count the time from ``started_s`` until a read's first byte. Call it when this byte has arrived."""
         ...
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:

@@ -102,9 +102,7 @@ class CountedOrigin(WrappedOrigin):
         self._stats.record_origin(kind, size_bytes, self.now_s() - started_s)
 
     def note_first_byte(self, started_s: float) -> None:
-        """Count the time from ``started_s`` until now as that to a read's first byte. Call it when this byte
-        has arrived.
-        """
+        """Count the time from ``started_s`` until a read's first byte. Call it when this byte has arrived."""
         self._stats.record_first_byte("get", self.now_s() - started_s)
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:

@@ -1,7 +1,7 @@
 """``FileOrigin``: a directory tree served as buckets (a mounted parallel file system, or embedded use).
 
 S3 operations are in s3ops/, and the calls to the file system in filetree/; this file only joins both. Source:
-Monarch (CCGrid 2022) for a cache that applications in front of a shared file system do not notice.
+Monarch (CCGrid 2022) for tiers in front of a shared file system that applications do not notice.
 """
 
 from pathlib import Path

@@ -183,7 +183,7 @@ class SharedSlots(Slots):
         return slot
 
     def give_shared(self, *clients: str) -> None:
-        """Release slots, as ``give``, and let the next reads of flows through."""
+        """Release slots, as ``give``, and let further reads through, flow by flow."""
         assert self.link is not None, "shared before"
         for client in clients:
             self.link.end(client)
@@ -191,7 +191,7 @@ class SharedSlots(Slots):
         self.let_through()
 
     def let_through(self) -> None:
-        """Let the next reads of flows through, as many as slots and link have room for."""
+        """Let further reads through, flow by flow, as far as slots and link have room."""
         assert self.link is not None, "shared before"
         while self.taken < self.count and (passed := self.link.next(self._may)) is not None:
             future, slot = passed
@@ -265,7 +265,7 @@ class LimitedOrigin(WrappedOrigin):
 
     @property
     def open_now(self) -> int:
-        """Number of bodies that are open for fills."""
+        """Number of bodies that are open now."""
         return self._reads.taken
 
     @property

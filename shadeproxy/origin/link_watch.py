@@ -3,8 +3,8 @@
 Laws: a server may work for long, or take no bytes for a while, and must keep its connection. Its kernel still
 acknowledges then. So while no bytes wait to be sent, TCP keepalive asks the server's kernel. While bytes
 wait, the proxy's kernel sends them again, or asks whether the receive window has opened; ``LinkWatch`` looks
-for how long these were not acknowledged. TCP_USER_TIMEOUT is not used, because it would also end a connection
-whose server keeps its window closed.
+for how long these bytes and questions were not acknowledged. TCP_USER_TIMEOUT is not used, because it would
+also end a connection whose server keeps its window closed.
 """
 
 import asyncio

@@ -145,7 +145,9 @@ def _size_of(text: str) -> int:
 
 
 def parse_listing(body: bytes) -> ListPage:
-    """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable if ``body`` is none."""
+    """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable if ``body`` is no such
+    document.
+    """
     root = document_root(body)
     if root is None or root.tag != "ListBucketResult":
         raise OriginUnavailable(_NO_LISTING)

@@ -331,7 +331,7 @@ class Readiness(msgspec.Struct, omit_defaults=True):
 
 class HistoryAnswer(msgspec.Struct):
     """Rates and levels of the last hour. ``times``: Unix times, the oldest one first, about ``interval_s``
-    apart. ``series``: by name, a value for each time. It is the rate in the interval before the time
+    apart. ``series``: by name, a value for each time. The value is the rate in the interval before the time
     (``_per_s``), or a level; null if there was nothing to measure.
     """
 

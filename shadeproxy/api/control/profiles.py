@@ -1,4 +1,4 @@
-"""Makes the profile of a job from the statistics of its epochs. ``shadeproxy plan`` needs it."""
+"""Makes the profile of a job from the statistics of its epochs. ``shadeproxy plan`` needs the profile."""
 
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.hints.jobs import Job

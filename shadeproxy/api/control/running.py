@@ -20,8 +20,8 @@ _log = structlog.get_logger("shadeproxy.control")
 
 MOST_RUNNING = {"warm": 4, "purge": 4096}
 """Most operations of each kind of work. The limit of purges is high, because after a refused purge the proxy
-would serve pages that are out of date. During recovery many purges may wait for its end, one for each object
-that has changed.
+would serve pages that are out of date. During recovery many purges may wait for the end of recovery, one for
+each object that has changed.
 """
 _PURGED_S = 10.0
 """Seconds for which a stop waits for purges. If a purge is cancelled after that, its pages are still cached

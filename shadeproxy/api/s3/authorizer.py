@@ -88,9 +88,9 @@ class RequestAuthorizer(ReadReports):
 
     def _authenticate(self, request: S3Request) -> Authenticated:
         if request.method == "OPTIONS":
-            # Browsers send a preflight unsigned. That for a presigned URL carries the signature of another
-            # method. So nothing is verified here. The client that the URL names only tells to which namespace
-            # the bucket belongs.
+            # Browsers send a preflight unsigned. The preflight for a presigned URL carries the signature of
+            # another method. So nothing is verified here. The client that the URL names only tells to which
+            # namespace the bucket belongs.
             upstream = self._authenticator.upstream_named(request)
             return Authenticated(replace(ANONYMOUS, upstream=upstream), UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)

@@ -114,7 +114,7 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
     message = str(error)
     match error:
         case errors.OriginAnswer():
-            # A HEAD's refusal has no body, and so no code that could be passed on.
+            # The answer that refuses a HEAD has no body, and so no code that could be passed on.
             code, text = (error.code, "") if error.code else _BY_STATUS.get(error.status, ("", ""))
             row = Row(error.status, code)
             message = error.message or text

@@ -40,7 +40,7 @@ class S3Handler(ForwardHandler):
     breaks_off_with_fin = False
     """True if a broken-off answer ends by a FIN, as a complete one does, and not by a reset. TCP repeats a
     FIN that the network has lost, but never a reset. The receiver must then notice that the body is too
-    short. Other nodes do; some clients would take the short body for the whole.
+    short. Other nodes notice it; some clients would take the short body for the whole.
     """
 
     def __init__(

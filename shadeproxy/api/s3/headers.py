@@ -1,9 +1,9 @@
 """Header fields that the proxy passes on: of requests to the origin, and of answers to the client.
 
 Laws: request fields that S3 defines (fields.py) are passed on with the values that were checked. The client's
-signature is not, because the proxy signs the request to the origin itself. Fields that describe aws-chunked
-framing are not, because the proxy removes this framing. All fields of an answer are passed on, except those
-that concern one connection only (RFC 9110 section 7.6.1).
+signature is not passed on, because the proxy signs the request to the origin itself. Fields that describe
+aws-chunked framing are not passed on, because the proxy removes this framing. All fields of an answer are
+passed on, except those that concern one connection only (RFC 9110 section 7.6.1).
 """
 
 from shadeproxy.api.s3.fields import FORWARDED, META

@@ -167,7 +167,7 @@ class WorkerProtocol(WatchedClient):
     # ------------------------------------------------------------------ requests
 
     def _regulate(self) -> None:
-        """Read from the client only while few bytes are held and all receivers accept more."""
+        """Read from the client only while few bytes are held, and coordinator and aiohttp accept more."""
         full = bool(self._full) or len(self._held) > MOST_HELD_BYTES
         if full is self._stopped or self._client is None:
             return

@@ -29,9 +29,9 @@ KEEPALIVE_S = 75.0
 """Seconds for which a connection may be idle, and for which a client may take no byte of its answer."""
 
 PEER_KEEPALIVE_S = 3 * KEEPALIVE_S
-"""The same for connections of other proxies. The proxy that the client called cuts off, within twice
-``KEEPALIVE_S``, a client that takes no bytes. If the owner cut off the relayed answer before that, the owner
-would seem to have failed.
+"""Like ``KEEPALIVE_S``, but for connections of other proxies. The proxy that the client called cuts off,
+within twice ``KEEPALIVE_S``, a client that takes no bytes. If the owner cut off the relayed answer before
+that, the owner would seem to have failed.
 """
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}

@@ -19,8 +19,8 @@ _MARKS = {"content-length": "\x01", "content-range": "\x02"}
 
 
 class PartHead(NamedTuple):
-    """The head of a 206 for the version ``meta`` describes, up to the request id. It is cut into three parts,
-    between which the length and the range are inserted.
+    """The head of a 206 for the version that ``meta`` describes, up to the request id. It is cut into three
+    parts, between which the length and the range are inserted.
     """
 
     meta: ObjectMeta

@@ -60,7 +60,7 @@ def answer_read(
     conditions: Conditions,
     checksums: bool = False,
 ) -> Answer:
-    """Answer ``method`` (GET or HEAD) for the version ``meta`` describes, with 200, 206 or 304.
+    """Answer ``method`` (GET or HEAD) for the version that ``meta`` describes, with 200, 206 or 304.
 
     A HEAD with a range gets the head of the same GET, as in S3. An object of unknown length is answered
     whole, without Content-Length. A 206 has no checksum fields, because they are those of the whole object;

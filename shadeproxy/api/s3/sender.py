@@ -129,8 +129,8 @@ class Sender(DirectWriter):
         self.transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
-        """Send ``head``, then the bytes of ``slices``, of which there must be one. Do not call this while
-        ``busy``.
+        """Send ``head``, then the bytes of ``slices``, of which there must be at least one. Do not call this
+        while ``busy``.
         """
         file_slice, rest = slices[0], slices[1:]
         self.open()
@@ -193,8 +193,8 @@ class Sender(DirectWriter):
     # ------------------------------------------------------------------ inside
 
     def _send_on(self, direct: socket.socket, file_slice: SendfileSlice) -> None:
-        """Send a slice from ``_position`` on, until all of it is sent or the client takes no more. All that
-        may leave by sendfile does.
+        """Send a slice from ``_position`` on, until all of it is sent or the client takes no more. Bytes that
+        may leave by sendfile do so.
         """
         begin = position = self._position
         handle, file, _, first, last, stop = file_slice

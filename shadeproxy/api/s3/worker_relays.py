@@ -157,7 +157,7 @@ class WorkerRelays:
         return None
 
     def stream(self, outlet: WorkerOutlet, read: RelayRead, begun: PendingAnswer) -> RelayStream:
-        """Send the long answer to ``read`` to its client."""
+        """Send the long answer whose head ``read`` has received to the client."""
         return RelayStream(outlet, self._reports, self._reads, read, begun, clock=self._clock)
 
     def drop(self, begun: PendingAnswer) -> None:

@@ -35,8 +35,8 @@ class FilePool:
         return await self._start(call)
 
     async def acquire(self, call: Callable[[], C]) -> C:
-        """Run a call that opens something, and return this. If the caller is cancelled meanwhile,
-        close it.
+        """Run a call that opens an object, and return the object. If the caller is cancelled meanwhile, close
+        it.
         """
         future = self._start(call)
         try:

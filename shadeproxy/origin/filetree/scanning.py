@@ -1,6 +1,6 @@
 """Lists a tree lazily, in the UTF-8 order of whole keys. Only directories that can hold results are read.
 
-In a listing, a directory "a" has the place of "a/", as its keys have ("a-b" < "a/x" < "a0"). Python sorts str
+A directory "a" is sorted as "a/", because its keys begin with "a/" ("a-b" < "a/x" < "a0"). Python sorts str
 by code points, which is UTF-8 order. While a client pages through a big directory, the directory is read and
 sorted only once.
 """

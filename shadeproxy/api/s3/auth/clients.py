@@ -84,7 +84,7 @@ class Identity:
 
     def check_bucket(self, permission: Permission, bucket: str) -> None:
         """Raise AccessDenied unless a right covers at least one key of ``bucket``. HeadBucket,
-        GetBucketLocation and similar calls need only that.
+        GetBucketLocation and similar calls need only such a right.
         """
         if not any(right.allows(permission, bucket, right.prefix) for right in self.rights):
             self.check(permission, bucket, "")
