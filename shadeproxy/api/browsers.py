@@ -1,10 +1,10 @@
 """Recognises requests that a web page makes its reader's browser send.
 
-A listener without authentication is protected by its address alone. A browser on the same machine can reach
-that address, and the page that it shows may come from anywhere. Two marks tell the requests of such a page
-apart. A page that points its own name at this machine (DNS rebinding) cannot choose the name in ``Host``. And
-browsers send fields that name the page's site. Nothing here knows an operation. Sources: RFC 6761 section 6.3
-(localhost), Fetch standard (Origin), Fetch Metadata (Sec-Fetch-Site).
+A listener without authentication is protected only by its address. A browser on the same machine can reach
+this address, and the page that it shows may come from anywhere. Requests of such a page have two marks. If
+the page has pointed its own name at this machine (DNS rebinding), ``Host`` has this name, which the page
+cannot change. And browsers send fields that name the page's site. This module knows no operation. Sources:
+RFC 6761 section 6.3 (localhost), Fetch standard (Origin), Fetch Metadata (Sec-Fetch-Site).
 """
 
 import re
@@ -17,8 +17,8 @@ _MOST_SHOWN = 100
 
 
 def host_name(field: str) -> str:
-    """Return the lower-case name or address in a ``Host`` field, without port and brackets; "" for an empty
-    field.
+    """Return the name or address in a ``Host`` field, in lower case, without port and brackets. Return "" if
+    the field cannot be understood.
     """
     found = _HOST.fullmatch(field)
     if found is None:
@@ -27,12 +27,12 @@ def host_name(field: str) -> str:
 
 
 def shown_host(field: str) -> str:
-    """Return a ``Host`` field as an error may quote it."""
+    """Return a ``Host`` field in a form that an error may quote."""
     return repr(field if len(field) <= _MOST_SHOWN else f"{field[:_MOST_SHOWN]}...")
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether ``name``, from ``host_name``, is a loopback name or address on every machine."""
+    """Return True if ``name``, from ``host_name``, means the local machine on every machine."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     address = address_of(name)
@@ -42,7 +42,7 @@ def is_loopback(name: str) -> bool:
 
 
 def address_of(name: str) -> IPv4Address | IPv6Address | None:
-    """Parse ``name`` as an IP address; None if it is not an IP address."""
+    """Return ``name`` as an IP address; None if it is none."""
     try:
         return ip_address(name)
     except ValueError:
@@ -50,8 +50,9 @@ def address_of(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def site_of(fields: Mapping[str, str], host: str) -> str | None:
-    """Return the origin of the web page that sent a request with ``fields`` (lower-case names); "" if the
-    fields do not name it. Return None if no page sent the request, or if a page of ``host`` itself did.
+    """Return the site of the web page that sent a request; "" if a page sent it whose site the fields do not
+    name. Return None if no page sent it, or a page of ``host`` itself did. ``fields``: the request's
+    header fields, with lower-case names.
     """
     origin = fields.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
@@ -60,14 +61,16 @@ def site_of(fields: Mapping[str, str], host: str) -> str | None:
 
 
 class KnownHosts:
-    """Names that a listener accepts: names of this machine, ``domains``, and names below these."""
+    """The host names that a listener accepts: those of this machine, ``domains``, and names below
+    ``domains``.
+    """
 
     def __init__(self, domains: Iterable[str] = ()) -> None:
         self._domains = tuple(name for domain in domains if (name := domain.lower().strip(".")))
         self._known: set[str] = set()
 
     def knows(self, field: str) -> bool:
-        """Return whether a ``Host`` field names this machine or one of the domains."""
+        """Return True if a ``Host`` field names this machine, or a host in one of the domains."""
         if field in self._known:
             return True
         name = host_name(field)

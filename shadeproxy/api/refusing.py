@@ -1,31 +1,31 @@
-"""Connections that word an error answer themselves when aiohttp raises the error before it makes a request.
+"""Connections that word the error answer themselves if aiohttp cannot make a request of the bytes received.
 
-Law: only bytes that are not HTTP are answered here. An answer that has begun is cut off, not followed by
-another answer.
+Law: only bytes that are not HTTP are answered here. If an answer has begun before, it is broken off, and no
+other answer follows it.
 """
 
 from aiohttp import web
 
 
 class RefusingHandler(web.RequestHandler):
-    """One client connection. Subclasses say how errors are answered that aiohttp raises before there is a
+    """One client connection. Subclasses word the answer to errors that aiohttp raises before there is a
     request.
     """
 
     __slots__ = ()
 
     def _awaits_body(self) -> bool:
-        """Return whether aiohttp has a request whose body may still be to come. After ``close`` it would drop
-        the rest of it.
+        """Return True if aiohttp has a request whose body may still be to come. After ``close``, aiohttp
+        would drop the rest of that body.
         """
         if (request := self._current_request) is not None:
             return not request.content.is_eof() and request.content.exception() is None
         waiter, handler = self._waiter, self._task_handler
-        # It has taken a request, and begins to handle it some steps of the loop later.
+        # aiohttp has taken such a request, and begins to handle it some steps of the loop later.
         return (waiter is None or waiter.done()) and handler is not None and not handler.done()
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:
-        """Return the answer to bytes that are not HTTP. ``reason``: aiohttp's text."""
+        """Return the answer to bytes that are not HTTP. ``reason``: aiohttp's text about them."""
         raise NotImplementedError
 
     def handle_error(
@@ -35,7 +35,9 @@ class RefusingHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer when parsing fails (400). aiohttp calls this; the handlers that it serves raise nothing."""
+        """Answer bytes that cannot be parsed (400). aiohttp calls this. The handlers that it serves raise no
+        errors.
+        """
         if request.writer.output_size > 0 or status != 400:
             raise ConnectionResetError(message or "the connection cannot go on") from exc
         return self.refuse_malformed(request, message or "")

@@ -1,7 +1,7 @@
 """The address of an S3 request: endpoint, Host and raw path, in path style or virtual-host style.
 
-The key's octets are encoded once and never normalised: dot segments, empty segments and encoded slashes are
-sent as they are.
+The bytes of a key are percent-encoded once and never normalised: dot segments, empty segments and encoded
+slashes are sent as they are.
 """
 
 import re
@@ -16,27 +16,27 @@ from shadeproxy.core.types import ObjectRef
 
 Addressing = Literal["path", "virtual", "auto"]
 
-# Bucket names that ``quote`` would not change.
+# Bucket names that ``quote`` leaves unchanged.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-# A label has no dot: a bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
+# A host label has no dot: a bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")
-"""First path segments that name an interface of Ceph RGW (its admin API, and Swift) or of MinIO, not a
-bucket. A request to one of them would run with the proxy's own rights.
+"""First path segments that do not name a bucket but an interface of the server: Ceph RGW's admin API and
+Swift, or MinIO. A request to one of them would run with the proxy's own rights.
 """
 
 
 def is_aws(url: str) -> bool:
-    """Return whether an endpoint belongs to AWS. The empty string means AWS."""
+    """Return True if an endpoint belongs to AWS. The empty string means AWS."""
     host = urlsplit(url).hostname or ""
     return not url or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 class Target(NamedTuple):
-    """The server and path of a request. ``origin`` is "scheme://host[:port]", ``host`` the Host field, and
-    ``raw_path`` the path as it is sent and signed.
+    """The server and path of a request. ``origin``: "scheme://host[:port]". ``host``: the field Host.
+    ``raw_path``: the path as it is sent and signed.
     """
 
     origin: str
@@ -45,7 +45,7 @@ class Target(NamedTuple):
 
 
 class _BucketTarget(NamedTuple):
-    """The target of a bucket. ``before_key``: the path of an object up to its key."""
+    """The target of a bucket. ``before_key``: the path of each of its objects, up to the key."""
 
     origin: str
     host: str
@@ -56,9 +56,10 @@ class _BucketTarget(NamedTuple):
 class Endpoint:
     """An S3 endpoint.
 
-    ``url``: None means AWS in ``region``. The addressing "auto" is virtual-host style at amazonaws.com for
-    buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
-    buckets at this server (AWS has none). Raises ConfigError for a URL that cannot be an endpoint.
+    ``url``: None means AWS in ``region``. ``addressing``: "auto" means virtual-host style at amazonaws.com
+    for buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
+    buckets at this server; they are ignored at AWS, which has none. Raises ConfigError for a URL that cannot
+    be an endpoint.
     """
 
     def __init__(
@@ -79,20 +80,20 @@ class Endpoint:
         self._scheme = parts.scheme
         self._netloc = parts.netloc
         default_port = ":443" if parts.scheme == "https" else ":80"
-        # Clients leave the default port out of Host, which the signature covers.
+        # Clients leave the default port out of Host, and the signature covers Host.
         self._host = parts.netloc.removesuffix(default_port)
         self._base_path = parts.path
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._addressing = addressing
         self.is_aws = is_aws(self.url)
         self._reserved = frozenset() if self.is_aws else frozenset(reserved)
-        # All objects of a bucket share this target. Only the key differs.
+        # The target of a bucket is cached, because its objects differ only in their keys.
         self._bucket_target = lru_cache(maxsize=1024)(self._target_of_bucket)
 
     def target(self, ref: ObjectRef) -> Target:
-        """Return the target of ``ref``; an empty key means the bucket, an empty bucket the service.
+        """Return the target of ``ref``. An empty key means the bucket, and an empty bucket the service.
 
-        Raises InvalidRequest for a name that does not mean a bucket.
+        Raises InvalidRequest if the bucket's name means no bucket at this origin.
         """
         bucket, key, _ = ref
         origin, host, raw_path, before_key = self._bucket_target(bucket)
@@ -106,9 +107,9 @@ class Endpoint:
         return _BucketTarget(*self.target_of(bucket, f"/{quoted}"), before_key)
 
     def target_of(self, bucket: str, raw_path: str) -> Target:
-        """Return the target of a path-style ``raw_path``, unchanged but for the bucket's position.
+        """Return the target of a path-style ``raw_path``. Only the place of the bucket's name may change.
 
-        Raises InvalidRequest for a name that does not mean a bucket.
+        Raises InvalidRequest if the bucket's name means no bucket at this origin.
         """
         if bucket in self._reserved or ":" in bucket:
             raise InvalidRequest(
@@ -124,5 +125,6 @@ class Endpoint:
     def _is_virtual(self, bucket: str) -> bool:
         if self._addressing == "auto":
             return self.is_aws and _HOST_LABEL.fullmatch(bucket) is not None
-        # Only a bucket with a valid host name may become part of a host: any other could choose the server.
+        # Only a bucket that is a valid host name may become part of a host. Any other name could choose the
+        # server.
         return self._addressing == "virtual" and _HOST_NAME.fullmatch(bucket) is not None

@@ -1,11 +1,11 @@
 """The port to storage: what every origin, wrapper and fake guarantees.
 
-Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded. A foreign exception is
-translated where it enters. Rule 2: a read from ``open`` yields exactly ``span.length`` bytes or raises; it
-never ends early without an error. (An answer without a length yields all bytes until a proper end.) Rule 3:
-leaving a context manager early closes its connection. Rule 4: behaviour is added by wrapping another Origin
-(limit, retry, faulty), never by flags. tests/origin/test_conformance*.py test these rules on every
-implementation.
+Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded. Other exceptions are
+translated where they enter. Rule 2: a read from ``open`` yields exactly ``span.length`` bytes or raises; it
+never ends early without an error. (An answer without a length yields all bytes, until the body ends
+correctly.) Rule 3: leaving a context manager early closes its connection. Rule 4: behaviour is added by
+wrapping another Origin (limit, retry, faulty), never by flags. tests/origin/test_conformance*.py test these
+rules on every implementation.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -30,42 +30,42 @@ from shadeproxy.core.types import (
 )
 
 Arrived = Callable[[int], None]
-"""The type of a function that is called with the number of new bytes in a buffer, which fills from its front.
+"""The type of a function that is called, while a buffer fills from its front, with the number of new bytes.
 It must not raise.
 """
 
 Receive = Callable[[memoryview, Arrived], Awaitable[None]]
-"""The type of a function that fills a buffer, no longer than the rest of the span. It raises
-like ``chunks``.
+"""The type of a function that fills a buffer with the next bytes of a span. The buffer may not be longer than
+the rest of the span. It raises as ``chunks``.
 """
 
 
 class PassOn:
     """Marks an answer that does not identify its object (``ObjectMeta.identified``). One reader takes its
-    bytes, in one pass; they are neither cached nor joined with other bytes.
+    bytes, once. The bytes are neither cached nor joined with others.
     """
 
     __slots__ = ("admit",)
 
     def __init__(self, admit: Callable[[], bool] = lambda: True) -> None:
         self.admit = admit
-        """Call this once before taking the body at a client's pace. False: the reader must not, because too
-        many readers do so already.
+        """Call this once before you take the body as slowly as a client does. If it returns False, you must
+        not, because too many readers already do.
         """
 
 
-# Not frozen: each wrapper makes one, and a frozen dataclass takes five times as long to make.
+# Not frozen, because each wrapper makes one, and a frozen dataclass takes five times as long to make.
 @dataclass(slots=True)
 class OriginRead:
     """An open body: ``chunks`` yields the bytes of ``span`` in order, in pieces of any size.
 
-    ``meta.size`` is the length of the whole object, also when only a range was requested. ``meta.headers`` of
-    a ranged answer lacks whole-object checksums. ``doubtful``: only the end of the body proves that the body
-    and its metadata are right. ``pass_on``: set if the answer does not identify its object. Then
-    ``meta.size`` may be UNKNOWN_BYTES, ``span`` ends at ENDLESS, and ``chunks`` end with the body.
-    ``receive``: set if the bytes can go straight into a buffer; use it or ``chunks``, not both. ``surplus``:
-    bytes of the last piece that did not fit into a buffer. ``relayed``: another proxy of the cluster gives
-    the body, and counts the read.
+    ``meta.size`` is the length of the whole object, also if only a range was requested. ``meta.headers`` of a
+    range lacks checksums of the whole object. ``doubtful``: only the end of the body proves that the body and
+    its metadata are right. ``pass_on``: set if the answer does not identify its object. Then ``meta.size``
+    may be UNKNOWN_BYTES, ``span`` ends at ENDLESS, and ``chunks`` ends with the body. ``receive``: set if the
+    bytes can go straight into a buffer; use either ``receive`` or ``chunks``. ``surplus``: bytes of the last
+    piece that did not fit into a buffer. ``relayed``: True if another proxy of the cluster sends the body,
+    and counts the read.
     """
 
     meta: ObjectMeta
@@ -78,10 +78,9 @@ class OriginRead:
     relayed: bool = False
 
     def read_into(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
-        """Fill ``buffer`` with the next bytes of ``span``, and call ``arrived`` for each arrival.
+        """Fill ``buffer`` with the next bytes of ``span``. Call ``arrived`` each time that bytes arrive.
 
-        Raises OriginError like ``chunks``, and BodyCutShort when the buffer is longer than the rest of
-        ``span``.
+        Raises OriginError as ``chunks``, and BodyCutShort if the buffer is longer than the rest of ``span``.
         """
         if len(buffer) > self.span.length:
             raise BodyCutShort(f"the origin has {self.span.length} bytes where {len(buffer)} were expected")
@@ -103,8 +102,9 @@ class OriginRead:
 
 
 class Trailers(NamedTuple):
-    """Checksums that are known when the body has ended. The names are lower-case ``x-amz-checksum-*``;
-    ``values`` are complete after the body. The caller checks them before it lets the body end well.
+    """Checksums that are known only when the body has ended. ``names``: lower-case, ``x-amz-checksum-*``.
+    ``values``: returns the checksums after the body. The caller checks them before it lets the body end
+    without an error.
     """
 
     names: tuple[str, ...]
@@ -113,22 +113,22 @@ class Trailers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForwardRequest:
-    """An S3 request for the origin, unchanged apart from its signature.
+    """An S3 request for the origin, unchanged except for its signature.
 
-    ``raw_path`` is percent-encoded path style ("/bucket/key", as the client encoded the key; "/" for the
-    service), ``raw_query`` without "?" and without signature parameters. ``headers`` are end-to-end fields
-    without Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection. ``body`` None means
-    no body. ``payload_hash``: hex SHA-256 that the client promised (the caller checks it as well), or
-    UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body; an origin that cannot store them leaves
-    them out. ``request_id``: the proxy's id, for error documents that this process writes. ``job``: the job
-    that the client named; only another proxy of a cluster gets it.
+    ``raw_path``: percent-encoded path style, "/bucket/key" as the client encoded the key, or "/" for the
+    service. ``raw_query``: the query without "?" and without signature parameters. ``headers``: end-to-end
+    fields except Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection. ``body``:
+    None means no body. ``payload_hash``: the SHA-256 as hex that the client promised (the caller checks it
+    too), or UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body; an origin that cannot store
+    them leaves them out. ``request_id``: the proxy's id, for error documents that this process writes.
+    ``job``: the job that the client named; only another proxy of a cluster gets it.
 
     ``reads_current``: True for a GET or HEAD of the plain current object. In a cluster, the proxy that caches
-    the object may answer it from its cache.
+    the object may answer such a request from its cache.
 
-    ``here``: the objects that this process may write at the origin. None: all of them, as without a cluster.
-    Other proxies of the cluster must write the other objects; if the set is empty, they write all of them.
-    Only a DeleteObjects can be divided among proxies.
+    ``here``: the objects that this process may write at the origin; None: all of them, as without a cluster.
+    Other proxies of the cluster must write the other objects, which are all objects if the set is empty. Only
+    a DeleteObjects can be divided among proxies.
     """
 
     method: str
@@ -148,12 +148,12 @@ class ForwardRequest:
 
     @property
     def elsewhere(self) -> bool:
-        """True if the whole request is a write that another proxy must carry out."""
+        """True if another proxy must carry out the whole request, which is a write."""
         return self.here is not None and not self.here
 
     @property
     def works_long(self) -> bool:
-        """True if the origin may work long before a short answer, and send blanks meanwhile:
+        """True if the origin may work for long before it sends a short answer, and may send blanks meanwhile:
         CompleteMultipartUpload, CopyObject, UploadPartCopy, queries.
         """
         if self.method == "POST":
@@ -162,13 +162,13 @@ class ForwardRequest:
 
 
 async def once(piece: bytes) -> AsyncIterator[bytes]:
-    """Yield a body that is one piece."""
+    """Yield ``piece`` as a whole body."""
     yield piece
 
 
 class Relayed(NamedTuple):
-    """Tells which way a read took whose object another proxy of the cluster caches. ``node``: the proxy that
-    answered; "" if it did not, and the origin answered. ``source``: where its bytes came from.
+    """The way of the answer to a read whose object another proxy of the cluster caches. ``node``: the proxy
+    that answered; "" if none did and the origin answered. ``source``: where the bytes came from.
     """
 
     node: str
@@ -177,8 +177,8 @@ class Relayed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForwardResponse:
-    """The origin's answer, unchanged: every end-to-end header in order, body streamed. ``relayed``: set for
-    an answer that came from, or should have come from, another proxy of the cluster.
+    """The origin's answer, unchanged: every end-to-end field in its order, and the body as a stream.
+    ``relayed``: set if the answer came, or should have come, from another proxy of the cluster.
     """
 
     status: int
@@ -188,12 +188,13 @@ class ForwardResponse:
 
 
 class HandedOver:
-    """A read that callbacks began (callback_reads.py) and that a caller of ``Origin.open`` continues.
+    """A read that callbacks began (callback_reads.py), and that a caller of ``Origin.open`` continues.
 
-    ``error``: the failure that ended the read; None: the read stopped for another reason. ``received_bytes``:
-    number of bytes of the body. ``started_s``: time at which the read began, by ``CountedOrigin.now_s``.
-    ``check``: checksum of the bytes received, if the rest of the body must be verified too (``Check`` of
-    verified.py). The wrappers take over the slot of the read, and the exchange whose answer is unread.
+    ``error``: the failure that ended the read by callbacks; None if it stopped for another reason.
+    ``received_bytes``: bytes of the body that it received. ``started_s``: its start, by the time of
+    ``CountedOrigin.now_s``. ``check``: the checksum of the bytes received, if the rest of the body must be
+    verified too (``Check`` of verified.py). The wrappers of the origin take over the read's slot, and its
+    exchange with an unread answer.
     """
 
     def __init__(
@@ -207,8 +208,8 @@ class HandedOver:
         check: object | None = None,
         close: Callable[["HandedOver"], None] = lambda _handed: None,
     ) -> None:
-        """``slot``: the client to which a read slot is charged. ``close``: releases a slot and an exchange
-        that were not taken.
+        """``slot``: the client to which the read slot is charged. ``close``: releases slot and exchange if no
+        wrapper took them.
         """
         self.started_s = started_s
         self.error = error
@@ -219,22 +220,22 @@ class HandedOver:
         self._close = close
 
     def take_slot(self) -> str | None:
-        """Return the slot, the first time; None afterwards."""
+        """Return the slot at the first call; None at later ones."""
         slot, self._slot = self._slot, None
         return slot
 
     def take_exchange(self) -> object | None:
-        """Return the exchange, the first time; None afterwards."""
+        """Return the exchange at the first call; None at later ones."""
         exchange, self._exchange = self._exchange, None
         return exchange
 
     def take_error(self) -> OriginError | None:
-        """Return the error, the first time; None afterwards."""
+        """Return the error at the first call; None at later ones."""
         error, self.error = self.error, None
         return error
 
     def close(self) -> None:
-        """Release a slot and an exchange that were not taken; idempotent."""
+        """Release the slot and the exchange unless they were taken; idempotent."""
         self._close(self)
 
 
@@ -248,7 +249,7 @@ class Wanted(NamedTuple):
 
 
 class Sink(Protocol):
-    """Receives the bytes of one read by callbacks. No call may raise."""
+    """Receives the bytes of one read by callbacks. No method may raise."""
 
     def opened(
         self,
@@ -259,10 +260,10 @@ class Sink(Protocol):
         held: bool = False,
         memory: memoryview | None = None,
     ) -> memoryview | None:
-        """Return memory for ``length`` bytes, or None to let a coroutine continue. ``doubtful``: see
-        ``OriginRead``. ``held``: show readers nothing, not even the metadata, before ``arrived`` says that
-        all bytes have come, because another attempt may bring other bytes. ``memory``: if given, the bytes
-        arrive in this memory, so return it.
+        """Return memory for ``length`` bytes, or None if a coroutine must continue the read. ``doubtful``:
+        see ``OriginRead``. ``held``: show readers nothing, not even the metadata, before ``arrived`` says
+        that all bytes have arrived, because another attempt may bring other bytes. ``memory``: if given, the
+        bytes arrive in this memory, and it must be returned.
         """
         ...
 
@@ -271,17 +272,17 @@ class Sink(Protocol):
         ...
 
     def complete(self, writer: BodyWriter | None = None) -> None:
-        """Note that all bytes came, and no more than announced. ``writer``: another process that has the
-        bytes too, and can write them to a tier.
+        """Note that all bytes have arrived, and no more than were announced. ``writer``: another process that
+        has the bytes too, and can write them to a tier.
         """
         ...
 
     def failed(self, error: OriginError) -> None:
-        """Note that the bytes are wrong, and that another attempt would not help."""
+        """Note that the bytes are wrong, and that a further attempt would not help."""
         ...
 
     def hand_over(self, handed: HandedOver) -> None:
-        """Let a coroutine continue the read."""
+        """Let a coroutine continue the read, by ``Origin.open`` with ``handed``."""
         ...
 
 
@@ -289,7 +290,7 @@ class StartedRead(Protocol):
     """A read by callbacks that is under way."""
 
     def abort(self) -> None:
-        """End the read without another call of its sink; idempotent."""
+        """End the read. No method of its sink is called any more. Idempotent."""
         ...
 
 
@@ -297,10 +298,14 @@ class CallbackOrigin(Protocol):
     """An origin that reads by callbacks."""
 
     lends_memory: bool
-    """True if the reads bring memory along (``memory`` of ``Sink.opened``), which is charged elsewhere."""
+    """True if the reads bring memory along (``memory`` of ``Sink.opened``), which the ledger does
+    not count.
+    """
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> StartedRead | None:
-        """Begin a read. Return None, and do nothing, if that would have to wait."""
+        """Begin a read. Return None, with nothing done, if the read would have to wait before it
+        can begin.
+        """
         ...
 
 
@@ -323,11 +328,11 @@ class ListOptions(TypedDict, total=False):
 
 
 class Origin(Protocol):
-    """Remote object storage, as the engine uses it."""
+    """Remote object storage, with the methods that the engine calls."""
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         """Return the metadata of the current version. Raises OriginAnswer (404, 403 ...), OriginUnavailable,
-        and Unidentified if the origin's answer does not identify the version.
+        and Unidentified if the answer does not identify the version.
         """
         ...
 
@@ -341,12 +346,12 @@ class Origin(Protocol):
         intent: Intent = Intent.DEMAND,
         handed: HandedOver | None = None,
     ) -> AbstractAsyncContextManager[OriginRead]:
-        """Read ``span`` (None: the whole object) of the current version.
+        """Read ``span`` of the current version; None means the whole object.
 
-        ``span.stop`` beyond the end is clamped; a start at or beyond the end raises OriginAnswer 416. Raises
-        ObjectChanged if ``if_match`` is not the current ETag. ``chunks`` may raise BodyCutShort at any point.
-        ``intent`` sets the priority if there is a limit. ``handed``: a read of the same bytes that callbacks
-        began and this call continues.
+        A ``span.stop`` beyond the end is clamped. A start at or beyond the end raises OriginAnswer 416.
+        Raises ObjectChanged if ``if_match`` is not the current ETag. ``chunks`` may raise BodyCutShort at any
+        point. ``intent``: the priority of the read if reads are limited. ``handed``: a read of the same bytes
+        that callbacks began, and that this call continues.
         """
         ...
 
@@ -359,23 +364,25 @@ class Origin(Protocol):
         max_keys: int = 1000,
         upstream: Upstream = SHARED,
     ) -> ListPage:
-        """Return entries whose key starts with ``prefix`` and sorts after ``start_after`` (UTF-8 order)."""
+        """Return objects whose key begins with ``prefix`` and comes after ``start_after``, in the order of
+        UTF-8.
+        """
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """Send any other operation to the origin. Error *answers* are returned here, not raised.
+        """Send any other operation to the origin. Error *answers* are returned, not raised.
 
-        Raises OriginUnavailable when there is no answer, NotSupported when this origin cannot do it. A
-        request that may change something is sent at most once.
+        Raises OriginUnavailable if there is no answer, NotSupported if this origin cannot carry out the
+        operation. A request that may change something is sent at most once.
         """
         ...
 
     async def probe(self) -> str:
-        """Send one cheap authenticated request. Return a text for ``shadeproxy check``. Raises
-        like ``head``.
+        """Send one cheap authenticated request, and return a text for ``shadeproxy check``. Raises as
+        ``head``.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close connections; idempotent."""
+        """Close all connections; idempotent."""
         ...

@@ -1,10 +1,11 @@
-"""``BoundedOrigin``: a time limit for every wait on an answer of the origin, or on its next bytes.
+"""``BoundedOrigin``: limits the time of every wait for an answer of the origin, or for its next bytes.
 
-Laws: a HEAD, a listing or a forwarded read has the deadline of its request, or else a deadline of its own.
-The deadline includes the waits for slots and connections, all attempts, and the pauses between them. A
-forwarded body must come at the least rate; only the time spent waiting for the origin counts. Writes have no
-deadline: their bodies come at their client's pace, and the origin may still carry out a write that the proxy
-gave up. Reads of pages share one timer, in engine/read/timeouts.py.
+Laws: a HEAD, a listing or a forwarded read has the deadline of its client's request if there is one, and
+otherwise a deadline of its own. The deadline includes the waits for slots and connections, all attempts, and
+the pauses between them. The body of a forwarded answer must arrive at the least rate; only the time spent
+waiting for the origin counts. Writes have no deadline: a client may send its body slowly, and the origin may
+still carry out a write that the proxy has given up. Reads of pages share one timer, in
+engine/read/timeouts.py.
 """
 
 import asyncio
@@ -32,7 +33,9 @@ _READS = frozenset({"GET", "HEAD"})
 
 
 class BoundedOrigin(WrappedOrigin):
-    """Adds deadlines to ``inner``; see ``Origin`` for the methods. Wrap it around retries and limits."""
+    """Adds deadlines to the requests of ``inner``; see ``Origin`` for the methods. Wrap it around retries and
+    limits.
+    """
 
     def __init__(self, inner: Origin, *, clock: Clock, bounds: ReadBounds) -> None:
         super().__init__(inner)
@@ -73,7 +76,9 @@ class BoundedOrigin(WrappedOrigin):
 
 
 class _BoundedRead:
-    """A read of ``inner`` that is given up if ``deadline`` ends before the head of its answer has come."""
+    """A read of ``inner``. It is given up if ``deadline`` passes before the head of its answer has
+    arrived.
+    """
 
     def __init__(self, inner: AbstractAsyncContextManager[OriginRead], deadline: Deadline) -> None:
         self._inner = inner
@@ -89,7 +94,7 @@ class _BoundedRead:
 
 
 async def _paced(chunks: AsyncIterator[bytes], pace: LeastRate) -> AsyncGenerator[bytes, None]:
-    """Yield ``chunks`` while they come fast enough. Raises BodyCutShort when they do not."""
+    """Yield ``chunks`` as long as they arrive at the least rate. Raises BodyCutShort once they do not."""
     loop = asyncio.get_running_loop()
     while True:
         began_s = loop.time()

@@ -1,9 +1,9 @@
-"""Page GETs by callbacks: without a task, a coroutine or a wrapper for each read.
+"""Page GETs by callbacks: a read needs no task, no coroutine and no wrapper.
 
-Laws: a callback read never waits, and sends one request. If the answer is not the plain one (a failure,
+Laws: a read by callbacks never waits, and sends one request. If the answer is not the plain one (a failure,
 another status, an answer that cannot be cached), a coroutine continues the read over the wrappers of the
-origin. The coroutine gets a ``HandedOver``, which has all that the read held. A read that ends well is
-counted, limited and verified as by those wrappers, with the same slots, pool and statistics. Measured in
+origin. The coroutine gets a ``HandedOver`` with all that the read held. A read that ends well is counted,
+limited and verified as these wrappers would do it, with the same slots, pool and statistics. Measured in
 docs/adr/0028.
 """
 
@@ -29,57 +29,60 @@ from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, damage_of
 
 _READABLE = frozenset({200, 206})
 _WHOLE = Wanted(ObjectRef("", ""), None, None, SHARED)
-"""The GET of a plain read, for any object."""
+"""The GET of a plain read. Its object is left out, because the GETs of all objects have these arguments."""
 _TIMED = 32
-"""One read in this many is timed until its first byte: the mean needs no more (docs/adr/0048). Reads are
-counted when they start. If answers were counted, the slowest of 32 reads that start together would be timed.
+"""One read in this many is timed until its first byte, which is enough for the mean (docs/adr/0048). Reads
+are numbered when they start. If they were numbered by their answers, the slowest of 32 reads that start
+together would always be the one that is timed.
 """
 
 
 class TakesSlots(Protocol):
-    """The slots for reads of the origin, as in limit.py ``LimitedOrigin``."""
+    """The slots for reads of the origin, which ``LimitedOrigin`` (limit.py) gives."""
 
     def take_now(self, intent: Intent) -> str | None:
-        """Acquire a slot, and return the client to which it is charged. None: that would have to wait."""
+        """Acquire a slot, and return the client to which it is charged. Return None if the caller would have
+        to wait.
+        """
         ...
 
     def give(self, *clients: str) -> None:
-        """Release a slot of each of ``clients``."""
+        """Release one slot of each client in ``clients``."""
         ...
 
 
 class CountsReads(Protocol):
-    """Counts reads of the origin, as counted.py ``CountedOrigin``."""
+    """Counts reads of the origin, as ``CountedOrigin`` (counted.py) does."""
 
     def now_s(self) -> float:
-        """Return the time by which requests are measured."""
+        """Return the time on the clock by which requests are measured."""
         ...
 
     def unanswered(self, started_s: float, error: BaseException) -> BaseException:
-        """Return the failure to count for a read that ended with ``error`` before its answer came."""
+        """Return the failure to count for a read that ended with ``error`` before its answer arrived."""
         ...
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
-        """Count a finished request."""
+        """Count a request that has ended. ``failure``: why it failed; None if it did not."""
         ...
 
     def note_first_byte(self, started_s: float) -> None:
-        """Count the time until the first byte of a read. Call it when that byte has come."""
+        """Count the time from ``started_s`` until a read's first byte. Call it when this byte has arrived."""
         ...
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
-        """Count reads that got all their bytes, as (bytes, time of the start)."""
+        """Count reads that got all their bytes. ``reads``: for each, its bytes and the time of its start."""
         ...
 
 
 class PlainRead(Receiver, Protocol):
-    """A read of a whole object that keeps its slot and its connection itself, as ``CallbackRead`` does."""
+    """A read of a whole object that holds its slot and its connection itself, as a ``CallbackRead`` does."""
 
     slot: str | None
     connection: Connection | None
     head: Head | None
     is_timed: bool
-    """True if the time until its first byte is counted."""
+    """True if the time until the read's first byte is to be counted."""
     is_aborted: bool
     length: int
     started_s: float
@@ -103,7 +106,7 @@ class PlainRead(Receiver, Protocol):
 
 
 class CallbackReads:
-    """Reads pages by callbacks. ``gets`` sends the GETs, ``limited`` gives the slots, and ``counted`` counts
+    """Reads pages by callbacks. ``gets``: sends the GETs. ``limited``: gives the slots. ``counted``: counts
     the reads.
     """
 
@@ -115,11 +118,13 @@ class CallbackReads:
         self.limited = limited
         self.counted = counted
         self.received: list[CallbackRead | PlainRead] = []
-        """Reads whose last byte came in this turn of the loop."""
+        """Reads whose last byte arrived in this turn of the loop."""
         self._started = 0
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "CallbackRead | None":
-        """Begin a read. Return None, with nothing done, if it would have to wait or to connect."""
+        """Begin a read. Return None, with nothing done, if the read would have to wait or to make a
+        connection.
+        """
         slot = self.limited.take_now(intent)
         if slot is None:
             return None
@@ -134,8 +139,8 @@ class CallbackReads:
 
     def take(self, ref: ObjectRef, read: PlainRead, request_id: str) -> bytes | None:
         """Take a slot and a connection for ``read``, which fetches all of ``ref`` with the proxy's own
-        credentials, and return its request. Return None, with nothing taken, if it would have to wait or to
-        connect. ``request_id``: the id of the client's request.
+        credentials. Return the request to send; None, with nothing taken, if the read would have to wait or
+        to make a connection. ``request_id``: the id of the client's request.
         """
         slot = self.limited.take_now(Intent.DEMAND)
         if slot is None:
@@ -150,20 +155,20 @@ class CallbackReads:
         return request
 
     def give_back(self, read: PlainRead) -> None:
-        """Give back what ``take`` took, if anything, for a read that does not begin."""
+        """Give back what ``take`` has taken, if anything, because ``read`` does not begin."""
         if read.connection is not None and read.slot is not None:
             self.gets.pool.put_back(read.connection)
             self.limited.give(read.slot)
 
     def note_received(self, read: "CallbackRead | PlainRead") -> None:
-        """End ``read``, whose last byte has come, in the next turn of the loop."""
+        """End ``read``, whose last byte has arrived, in the next turn of the loop."""
         received = self.received
         if not received:
             asyncio.get_running_loop().call_soon(self.finish)
         received.append(read)
 
     def close(self, handed: HandedOver) -> None:
-        """Release the slot and the exchange of a read that was handed over, unless a wrapper took them."""
+        """Release the slot and the exchange of a read that was handed over, unless the wrappers took them."""
         if (slot := handed.take_slot()) is not None:
             self.limited.give(slot)
         if isinstance(exchange := handed.take_exchange(), Exchange):
@@ -171,8 +176,8 @@ class CallbackReads:
             self.gets.pool.put_back(exchange.connection)
 
     def finish(self) -> None:
-        """End the reads that have all bytes, a turn of the loop after their last bytes. The connections and
-        slots of reads that end well are given back together, before any sink is called.
+        """End the reads whose last bytes arrived in the turn before. First the connections and slots of all
+        reads that end well are given back, then the sinks are called.
         """
         received, self.received = self.received, []
         connections: list[Connection] = []
@@ -181,7 +186,7 @@ class CallbackReads:
         for read in received:
             connection, slot = read.connection, read.slot
             if connection is None or slot is None:
-                continue  # aborted meanwhile
+                continue  # The read was aborted meanwhile.
             if isinstance(connection.failure, BadAnswer) or (read.summing and read.summing.is_damaged):
                 continue
             read.connection = read.slot = None
@@ -222,15 +227,17 @@ class CallbackRead:
         self.connection: Connection | None = None
         self.head: Head | None = None
         self.length = 0
-        """Length of the body; 0 before the sink has memory for it."""
+        """Length of the body; 0 until the sink has given memory for it."""
         self.summing: _Summing | None = None
-        """Verifies the body; None if it has no checksum."""
+        """Verifies the checksum of the body; None if it has none."""
         self.is_aborted = False
         self.is_timed = False
-        """True if the time until its first byte is counted."""
+        """True if the time until the read's first byte is to be counted."""
 
     def abort(self) -> None:
-        """Close the connection, because no reader wants the bytes; idempotent. The sink is called no more."""
+        """Close the connection, because no reader wants the bytes. The sink is not called any more.
+        Idempotent.
+        """
         self.is_aborted = True
         if self.connection is None:
             return
@@ -276,14 +283,14 @@ class CallbackRead:
         return memory, self.summing.arrived
 
     def interim(self) -> None:
-        """See ``Receiver.interim``. Time limits of the origin are those of its final answer."""
+        """See ``Receiver.interim``. Do nothing, because the time limits concern the origin's final answer."""
 
     def received(self) -> None:
         """See ``Receiver.received``."""
         self._reads.note_received(self)
 
     def complete(self) -> None:
-        """End a read that has all bytes, which are right."""
+        """End a read that has all its bytes, which are right."""
         self.sink.complete()
 
     def failed(self, error: Exception) -> None:
@@ -291,19 +298,19 @@ class CallbackRead:
         if self.length:
             self._hand_over(broken_off(error))
         elif isinstance(error, Dead) and self.connection is not None and self.connection.exchanges > 1:
-            self._hand_over()  # the server had closed a kept connection, which does not count as an attempt
+            self._hand_over()  # The server had closed a kept connection. That is not counted as an attempt.
         else:
             self._hand_over(failed_before_head(self._reads.gets.origin_of(self._wanted), error))
 
     def refuse(self) -> None:
-        """End a read that has all bytes, if they are wrong or if more bytes came."""
+        """End a read that has all its bytes, because they are wrong or more bytes came."""
         assert self.connection is not None, "it has its connection until then"
         has_surplus = isinstance(self.connection.failure, BadAnswer)
         error: OriginError | None = broken_off(Surplus()) if has_surplus else None
         if self.summing is not None and self.summing.is_damaged:
             error = error or damage_of(self.summing.check, self._wanted.ref)
             if self.length <= HELD_BYTES:
-                self._hand_over(error)  # no byte was passed on, so the body can be read once more
+                self._hand_over(error)  # No byte was passed on, so the body can be read once more.
                 return
         assert error is not None, "called because of one"
         came = self._release(abort=has_surplus)
@@ -313,15 +320,15 @@ class CallbackRead:
     # ------------------------------------------------------------------ inside
 
     def _leave(self, head: Head) -> None:
-        """Leave the answer to a coroutine, unless the read was aborted meanwhile."""
+        """Let a coroutine read the answer, unless the read was aborted meanwhile."""
         if self.connection is not None:
             self._reads.gets.note_date(head)
             exchange, self.connection = Exchange(self.connection, head), None
             self._hand_over(exchange=exchange)
 
     def _hand_over(self, error: OriginError | None = None, *, exchange: Exchange | None = None) -> None:
-        """Let a coroutine continue: with the unread ``exchange`` and the slot, or else with a new request,
-        after ``error``.
+        """Let a coroutine continue the read. With ``exchange``, it reads the answer there and keeps the slot.
+        Otherwise it sends a new request, after ``error``.
         """
         slot, came = None, 0
         if exchange is None:
@@ -340,7 +347,7 @@ class CallbackRead:
         self.sink.hand_over(handed)
 
     def _release(self, *, abort: bool) -> int:
-        """Put the connection back, and give the slot back. Return how many bytes of the body came."""
+        """Put the connection back, and release the slot. Return how many bytes of the body have arrived."""
         connection, self.connection = self.connection, None
         came = 0
         if connection is not None:
@@ -355,9 +362,9 @@ class CallbackRead:
 
 
 class _Summing:
-    """Verifies a body that has a checksum, and passes its bytes on. A long body is passed on as it comes, but
-    for its last bytes. Those, and a short body, are passed on only if the checksum of the whole body is
-    right.
+    """Verifies a body that has a checksum, and passes its bytes on. A long body is passed on as it arrives,
+    except for its last bytes. These, and all of a short body, are passed on only if the checksum of the whole
+    body is right.
     """
 
     __slots__ = ("_filled", "_memory", "_sink", "check", "is_damaged")
@@ -370,7 +377,7 @@ class _Summing:
         self._filled = 0
 
     def arrived(self, count: int) -> None:
-        """Add ``count`` more bytes in the memory."""
+        """Take in ``count`` more bytes, which are in the memory."""
         length = len(self._memory)
         self.check.update(self._memory[self._filled : self._filled + count])
         self._filled += count

@@ -1,5 +1,5 @@
-"""The AWS credential chain from aiobotocore. Only credentials.py imports this module, when it
-first needs it.
+"""The AWS credential chain of aiobotocore. Only credentials.py imports this module, and only when it needs
+it: it is slow to import.
 """
 
 from typing import Any
@@ -9,14 +9,15 @@ from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalE
 
 
 async def find_credentials(profile: str | None) -> Any:
-    """Return credentials that refresh themselves; None if no provider has any."""
+    """Return credentials that refresh themselves; None if no provider of the chain has credentials."""
     return await AioSession(profile=profile).get_credentials()
 
 
 def reason_of(error: Exception) -> str:
     """Return the text of an error without secrets.
 
-    Some errors quote the output of a credential process or the answer of a service, which may hold a secret.
+    Some errors quote the output of a credential process or the answer of a service, which may contain a
+    secret.
     """
     if isinstance(error, CredentialRetrievalError):
         return f"the provider {error.kwargs['provider']!r} failed; run it by hand to see why"

@@ -1,10 +1,10 @@
 """One HTTP/1.1 connection to an origin, for GETs and HEADs without a body, one exchange at a time.
 
-States: IDLE (no request; a byte that comes now ends the connection) -> HEAD (request sent, no complete head
-yet) -> BODY (the rest of the answer is still to come) -> IDLE. The kernel copies the body straight into the
-buffer of a reader that waits in ``receive``, or of the receiver of ``start``. The receiver of ``start_whole``
-gets the head in its memory too, as long as it recognises the answer. Without any of these, reading is paused.
-``abort`` closes the connection at once. Only a connection that is ``reusable`` may serve another exchange.
+States: IDLE (no request is under way; a byte that arrives ends the connection) -> HEAD (a request was sent,
+its answer has no complete head yet) -> BODY (the rest of the answer is to come) -> IDLE. The kernel copies
+the body straight into the buffer of a reader that waits in ``receive``, or into memory of the receiver of
+``start``. While the receiver of ``start_whole`` recognises the answer, its memory gets the head too. Without
+any of these, reading is paused. Only a ``reusable`` connection may serve another exchange.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from shadeproxy.origin.interim import INTERIM, MOST_INTERIM
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus, WholeReceiver
 
 _SCRATCH_BYTES = 8 << 10
-_DECRYPTED_BYTES = 128 << 10  # With TLS; an answer that fits arrives in one callback, see docs/adr/0033.
+_DECRYPTED_BYTES = 128 << 10  # With TLS. An answer that fits arrives in one callback (docs/adr/0033).
 _PIECE_BYTES = 64 << 10
 
 
@@ -32,7 +32,7 @@ class State(Enum):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection. ``lost(connection)`` is called once, when the transport is closed."""
+    """One connection. ``lost(connection)`` is called once, when the transport has been closed."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges = 0
         self.reusable = True  # The connection may serve another exchange.
         self.failure: Exception | None = None
-        """The error that ended the connection. BadAnswer after the end of an answer: more bytes came."""
+        """The error that ended the connection. BadAnswer after a whole answer: more bytes came."""
         self.filled = 0  # Number of bytes in the buffer of the reader, or in the memory of the receiver.
         self.state = State.IDLE
         self.since_s = loop.time()
-        """Loop time of the last body byte. In other states: since which it is idle, or waits for a head."""
+        """Loop time of the last body byte; in IDLE, of the exchange's end; in HEAD, of the request."""
         self._window_s = bounds.window_s
         self._pace = LeastRate(bounds)
         self._loop = loop
@@ -78,12 +78,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def patience_s(self) -> float:
-        """Seconds after ``since_s`` for which a reader waits before the body counts as too slow."""
+        """Seconds after ``since_s`` for which a reader waits. If no byte comes then, the body is too slow."""
         left_s = self._pace.patience_s
         return math.inf if left_s is None or self.state is not State.BODY else left_s
 
     async def ask(self, request: bytes, *, bodiless: bool = False) -> Head:
-        """Send a request head and return the head of the answer. ``bodiless``: the request is a HEAD.
+        """Send the head of a request, and return the head of its answer. ``bodiless``: the request is a HEAD.
 
         Raises Dead, Broken, BadAnswer, OSError.
         """
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._head
 
     def start(self, request: bytes, receiver: Receiver | None = None) -> None:
-        """Send a request head; ``receiver`` receives the answer. Call it only while ``reusable``."""
+        """Send the head of a request. ``receiver`` gets the answer. Call it only while ``reusable``."""
         self.exchanges += 1
         self.reusable = self._answered = self._bodiless = False
         self.state, self._head = State.HEAD, None
@@ -108,16 +108,15 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(request)
 
     def start_whole(self, request: bytes, receiver: WholeReceiver) -> None:
-        """Send a request head as ``start`` does; the answer arrives in the memory of ``receiver``."""
+        """Send the head of a request as ``start`` does. The answer arrives in memory of ``receiver``."""
         self.start(request, receiver)
         self._whole, self.filled = receiver, 0
 
     async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
-        """Receive body bytes into ``buffer`` until it holds ``least`` (default: all). Return how many it
-        holds.
+        """Receive at least ``least`` body bytes (default: all) into ``buffer``. Return how many it holds.
 
-        A body of known length never gives more than that length; at the end of any other body the result is
-        0. ``arrived`` is called in the callback that brings the bytes. Raises Broken, OSError, TimeoutError.
+        If the body's length is known, no bytes after its end are received. The end of any other body gives 0.
+        ``arrived`` is called in the callback that brings bytes. Raises Broken, OSError, TimeoutError.
         """
         known = self._head is not None and self._head.length is not None
         if known:
@@ -147,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.filled
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the rest of the body, decoded, in pieces. Raises BadAnswer, and as ``receive``."""
+        """Yield the rest of the body, decoded, in pieces. Raises BadAnswer, and the errors of ``receive``."""
         assert self._head is not None, "read before it was asked"
         if self._head.length is not None:
             while self._remaining:
@@ -175,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
                 yield data
 
     def abort(self) -> None:
-        """Close at once, even within an exchange, without calling its receiver; idempotent."""
+        """Close at once, even within an exchange. The receiver is not called any more. Idempotent."""
         self._let_go()
         self.reusable = False
         if self.failure is None:
@@ -184,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def time_out(self) -> None:
-        """End the exchange with TimeoutError, because no byte came for too long."""
+        """End the exchange with TimeoutError, because no byte arrived for too long."""
         self._fail(TimeoutError())
 
     # ------------------------------------------------------------------ called by the transport
@@ -268,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         self._leave_body(head, came)
 
     def _leave_body(self, head: Head, came: int) -> None:
-        """Leave the body, of which ``came`` bytes have come, to a reader."""
+        """Leave the body, of which ``came`` bytes have arrived, to a reader."""
         if head.length == 0:
             self._finish()
         elif head.length is None or came < head.length:
@@ -276,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
 
     def _arrive_whole(self, receiver: WholeReceiver, count: int) -> None:
-        """Count ``count`` more bytes of head and body in the receiver's memory."""
+        """Take in ``count`` more bytes of head and body, which are in the receiver's memory."""
         self.filled += count
         now_s = self._loop.time()
         if self.state is State.HEAD:
@@ -300,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
             receiver.arrived()
 
     def _move_to_scratch(self) -> None:
-        """Move the bytes in the receiver's memory to the scratch buffer: the answer goes the usual way."""
+        """Move the bytes from the receiver's memory to the scratch buffer, where the head is parsed."""
         came, self._held = self._sink[: self.filled], self.filled
         if self._held > len(self._scratch):
             self._scratch = memoryview(bytearray(self._held))
@@ -308,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         self._whole, self._sink = None, self._scratch[:0]
 
     def _arrive(self, count: int) -> None:
-        """Count ``count`` more bytes in the reader's buffer, or in the receiver's memory."""
+        """Take in ``count`` more bytes, which are in the reader's buffer or in the receiver's memory."""
         self.filled += count
         is_whole, now_s = self.filled == self._remaining, self._loop.time()
         if not is_whole:
@@ -320,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._sink = self._scratch[:0]
         if is_whole:
-            self._held = self._taken = 0  # No more bytes may come; any are an error.
+            self._held = self._taken = 0  # Any further byte is an error.
         else:
             self._pause()
         receiver, self.receiver = self.receiver, None
@@ -345,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
             self._sink = self._scratch[:0]
 
     def _skip_interim(self, head: Head) -> None:
-        """Skip a 1xx answer, which a final answer follows. A switch of protocols was never requested."""
+        """Skip a 1xx answer, after which the final one comes. 101 is an error: no upgrade was requested."""
         self._interim += 1
         if head.status == 101:
             self._fail(BadAnswer("an upgrade that was not asked for"))
@@ -373,13 +372,14 @@ class Connection(asyncio.BufferedProtocol):
         self.state = State.IDLE
         self.reusable = self._head.keep_alive and self.failure is None and not self._ended
         if self._paused:
-            self._resume()  # Without reading, the end of an idle connection would not be noticed.
+            self._resume()  # While reading is paused, the end of an idle connection is not noticed.
         self.since_s = self._loop.time()
 
     def _arrival(self) -> asyncio.Future[None]:
-        """Return a future that is done when something arrives. Raises the error that ended the connection."""
+        """Return a future that is done when bytes arrive. Raises the error that ended the connection."""
         if self.failure is not None:
-            # The traceback of the raised error leads here, so only the garbage collector would free both.
+            # The traceback of the raised error refers to this object: only the garbage collector would free
+            # both.
             raise copy(self.failure)
         if self._ended:
             raise Broken if self._answered else Dead

@@ -1,7 +1,8 @@
 """``CountedOrigin``: counts every request to the origin in the statistics.
 
-This wrapper is the outermost, and counts what its callers see: a request that was retried three times counts
-once, with the time that the caller waited. Bytes are those of bodies that came from the origin.
+This wrapper is the outermost, and counts requests as its callers see them. A request that was retried three
+times counts once, with the whole time that the caller waited. Bytes are those of the bodies that came from
+the origin.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
-# If a read is cancelled before this share of the first-byte limit, that says nothing about the origin.
+# If a read is cancelled before this share of the limit for the first byte, this says nothing about the
+# origin.
 _SILENT = 0.5
 
 
@@ -48,7 +50,7 @@ class CountedOrigin(WrappedOrigin):
     ) -> None:
         super().__init__(inner)
         self.now_s = clock.monotonic_s
-        """Return the time by which requests are measured, in seconds."""
+        """Return the time on the clock by which requests are measured, in seconds."""
         self._stats = stats
         self._health = health or OriginHealth(clock)
         self._silent_s = _SILENT * bounds.first_byte_s
@@ -76,8 +78,8 @@ class CountedOrigin(WrappedOrigin):
                 yield replace(response, chunks=chunks)
 
     def unanswered(self, started_s: float, error: BaseException) -> BaseException:
-        """Return the error to count for a read without an answer: ``error``, or DeadlineExceeded if the
-        reader left after the origin had been silent for too long.
+        """Return the error to count for a read that got no answer: ``error``, or DeadlineExceeded if the
+        reader gave up because the origin had been silent for too long.
         """
         waited_s = self.now_s() - started_s
         if isinstance(error, asyncio.CancelledError) and waited_s >= self._silent_s:
@@ -85,33 +87,36 @@ class CountedOrigin(WrappedOrigin):
         return error
 
     def note_throttled(self) -> None:
-        """Count a forwarded answer that asks for fewer requests."""
+        """Count a forwarded answer by which the origin asks for fewer requests."""
         self._health.throttled += 1
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
-        """Count a finished request. ``failure``: the error that ended it, or None."""
+        """Count a request that has ended. ``failure``: the error that ended it; None if it succeeded."""
         if failure is None:
             self._health.answered()
         elif isinstance(failure, OriginError):
             self._health.gave_up(failure)
-            # A 404 is an answer, not a failure of the origin.
+            # A 404 is an answer, so the origin has not failed.
             if not isinstance(failure, OriginAnswer | Unidentified):
                 self._stats.record_origin_error(type(failure).__name__)
         self._stats.record_origin(kind, size_bytes, self.now_s() - started_s)
 
     def note_first_byte(self, started_s: float) -> None:
-        """Count the time until the first byte of a read. Call it when that byte has come."""
+        """Count the time from ``started_s`` until a read's first byte. Call it when this byte has arrived."""
         self._stats.record_first_byte("get", self.now_s() - started_s)
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
-        """Count reads that got all their bytes, as (bytes, time of the start)."""
-        # As ``OriginHealth.answered`` does, without its calls: every turn with misses comes here.
+        """Count reads that got all their bytes. ``reads``: for each, its bytes and the time of its start."""
+        # This repeats ``OriginHealth.answered`` without its calls, because every turn of the loop with misses
+        # comes here.
         self._health.answering, self._health.known_s = True, (now_s := self.now_s())
         self._stats.record_origin_reads(reads, now_s)
 
     @contextmanager
     def _request(self, kind: str) -> Iterator[list[int]]:
-        """Count one request. The caller adds the bytes of the body to the yielded list's only element."""
+        """Count one request. It yields a list with one number, to which the caller adds the bytes of the
+        body.
+        """
         counted, started_s = [0], self.now_s()
         failure: BaseException | None = None
         try:
@@ -124,7 +129,7 @@ class CountedOrigin(WrappedOrigin):
 
 
 class _CountedRead:
-    """Counts a read when its context is left. This object also yields the pieces of the body."""
+    """Counts a read when its context is left. It also yields the pieces of the read's body."""
 
     def __init__(
         self,
@@ -143,8 +148,8 @@ class _CountedRead:
         try:
             self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
-            # The counted error must not get a local name: frame and error would then hold each other, and
-            # wait for the garbage collector.
+            # The error to count must not get a local name. Frame and error would then refer to each other,
+            # and stay until the garbage collector runs.
             self._origin.note(
                 "get", self._counted_bytes, self._started_s, self._origin.unanswered(self._started_s, error)
             )

@@ -1,9 +1,10 @@
 """Origin credentials: one provider for each upstream, called before each signature.
 
 chain.py resolves and refreshes the AWS chain with aiobotocore (environment, profiles, files, web identity,
-container and instance metadata). aiobotocore reads files on its event loop, so it gets its own loop in a
-thread. The thread also imports aiobotocore when it is first needed: the import takes 0.3 s of processor time,
-and no start waits for it. No repr, error or log line shows the secret. Signing is in core/sigv4.py.
+container and instance metadata). aiobotocore reads files on its event loop and would block ours, so it gets a
+loop of its own in a thread. The thread also imports aiobotocore when it is first needed, because the import
+takes 0.3 s of processor time, for which no start should wait. No repr, error or log line shows the secret.
+Signing is in core/sigv4.py.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _RETRY_REFRESH_S = 30.0
 
 
 class CredentialProvider(Protocol):
-    """Credentials of one upstream."""
+    """Provides the credentials of one upstream."""
 
     @property
     def is_ready(self) -> bool:
@@ -32,14 +33,14 @@ class CredentialProvider(Protocol):
     def current(self) -> Credentials | None: ...
 
     async def credentials(self) -> Credentials | None:
-        """Return the credentials to sign with, or None for unsigned requests. Raises OriginAnswer 403,
-        OriginUnavailable.
+        """Return the credentials to sign with; None if requests are not to be signed. Raises OriginAnswer
+        403, OriginUnavailable.
         """
         ...
 
 
 class AnonymousCredentials:
-    """No credentials, for public buckets: requests are not signed."""
+    """Provides no credentials, so that requests are not signed, as public buckets allow."""
 
     is_ready = True
     current = None
@@ -49,7 +50,7 @@ class AnonymousCredentials:
 
 
 class StaticCredentials:
-    """One fixed key, such as the upstream credentials of an ``[[auth.clients]]`` entry."""
+    """Provides one fixed key, such as the upstream credentials of an ``[[auth.clients]]`` entry."""
 
     is_ready = True
 
@@ -61,10 +62,11 @@ class StaticCredentials:
 
 
 class ChainCredentials:
-    """The AWS chain, refreshed in time. ``profile``: a profile of the AWS configuration files.
+    """Provides the credentials of the AWS chain, refreshed in time. ``profile``: a profile of the AWS
+    configuration files.
 
-    Concurrent callers share one resolution. If a refresh fails while the old credentials are still valid,
-    they stay in use, and the next attempt is made 30 s later.
+    Concurrent callers share one resolution of the chain. If a refresh fails while the old credentials are
+    still valid, these stay in use, and the chain is tried again 30 s later.
     """
 
     def __init__(self, *, profile: str | None = None, clock: Clock | None = None) -> None:
@@ -72,16 +74,16 @@ class ChainCredentials:
         self._clock = clock or SystemClock()
         self._resolved: Any = None
         self.current: Credentials | None = None
-        """The credentials in use; None until they are first resolved."""
+        """The credentials in use; None until the chain was first resolved."""
         self._next_attempt_s = 0.0
         self._loading: asyncio.Task[None] | None = None
 
     @property
     def expires_s(self) -> float | None:
-        """Unix time at which the current credentials expire; None if they do not expire, or do
-        not say when.
+        """Unix time at which the credentials in use expire; None if they do not expire, or do not
+        say when.
         """
-        # aiobotocore has no public name for it, and the attribute may be missing.
+        # aiobotocore has no public name for the expiry, and the attribute may be missing.
         expiry = getattr(self._resolved, "_expiry_time", None)
         return expiry.timestamp() if isinstance(expiry, datetime) else None
 
@@ -94,7 +96,7 @@ class ChainCredentials:
         if not self.is_ready:
             if self._loading is None:
                 self._loading = asyncio.create_task(self._load())
-            # Shielded: a client that hangs up must not cancel a resolution for which others wait.
+            # Shielded: a client that goes away must not cancel a resolution for which other clients wait.
             await asyncio.shield(self._loading)
         return self.current
 

@@ -1,4 +1,4 @@
-"""``DelayedOrigin``: makes an origin slower to answer, for experiments and the demo (``origin.delay``)."""
+"""``DelayedOrigin``: delays every answer of an origin, for experiments and the demo (``origin.delay``)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 
 
 class DelayedOrigin(WrappedOrigin):
-    """Passes each request on to ``inner`` after ``delay_s``; see ``Origin`` for the methods."""
+    """Waits ``delay_s`` before it passes a request on to ``inner``; see ``Origin`` for the methods."""
 
     def __init__(self, inner: Origin, *, delay_s: float, clock: Clock) -> None:
         super().__init__(inner)

@@ -1,7 +1,7 @@
-"""Positions of the header fields of an answer that this package reads.
+"""The positions, in an answer, of the header fields that this package reads.
 
-Most answers of a server have the same fields in the same order. So the names are looked at once, and the
-positions are cached.
+Most answers of a server have the same field names in the same order. So the positions are found once for such
+a list of names, and cached.
 """
 
 from functools import lru_cache
@@ -22,11 +22,11 @@ _CHECKSUMS = frozenset(FIELDS)
 
 
 class FieldPlaces(NamedTuple):
-    """Positions of fields by their names. ``etag``: None if there is none, or more than one.
+    """Positions of fields by their names. ``etag``: None if there is no ETag, or more than one.
 
-    ``of_object``: for each field, whether it belongs to the metadata of the object, if the answer has the
-    whole object; ``of_range``: the same if the answer has a range. ``has_checksum``: a field may be the
-    checksum of the body.
+    ``of_object``: for each field, True if it belongs to the object's metadata when the answer has the whole
+    object. ``of_range``: the same when the answer has a range. ``has_checksum``: True if some field may be
+    the checksum of the body.
     """
 
     lengths: tuple[int, ...]
@@ -42,7 +42,7 @@ class FieldPlaces(NamedTuple):
 
 @lru_cache(maxsize=64)
 def places_of(*names: str) -> FieldPlaces:
-    """Return the positions of the fields with these ``names``, in any case."""
+    """Return the positions of the fields whose names, in upper or lower case, are ``names``."""
     lowered = [name.lower() for name in names]
 
     def places(wanted: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """``FileOrigin``: a directory tree served as buckets (a mounted parallel file system, or embedded use).
 
-The S3 part is s3ops/, the file part filetree/; this file only joins them.
-Source: Monarch (CCGrid 2022) for tiering transparently in front of a shared file system.
+S3 operations are in s3ops/, and the calls to the file system in filetree/; this file only joins both. Source:
+Monarch (CCGrid 2022) for tiers in front of a shared file system that applications do not notice.
 """
 
 from pathlib import Path
@@ -13,8 +13,8 @@ from shadeproxy.origin.s3ops.origin import StoreOrigin
 class FileOrigin(StoreOrigin):
     """Serves each sub-directory of ``path`` as a bucket.
 
-    ``threads`` bounds the file calls that run at once; a parallel file system with long latencies needs more.
-    ``probe`` raises ConfigError when ``path`` is not a readable directory.
+    ``threads``: most file calls that run at once; a parallel file system with long latencies needs more of
+    them. ``probe`` raises ConfigError if ``path`` is not a readable directory.
     """
 
     def __init__(self, path: str | Path, *, threads: int = 16) -> None:

@@ -1,6 +1,6 @@
-"""The state of the origin, as its answers and failures show it, to requests and to probes.
+"""The state of the origin, as answers and failures of requests and probes show it.
 
-All wrappers of an origin share one such object. It decides nothing; statistics and warnings show it.
+All wrappers of an origin share one ``OriginHealth``. It decides nothing; statistics and warnings show it.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,9 @@ _MOST_TEXT = 500
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure or a refusal. ``kind``: class of a failure, or code of an answer. ``at_s``: Unix time."""
+    """A failure or a refusal. ``kind``: the class of the failure, or the code of the refusal. ``at_s``: Unix
+    time.
+    """
 
     kind: str
     text: str
@@ -37,11 +39,11 @@ class Trouble:
 
 class OriginHealth:
     """The state of one origin. ``clock_skew_s``: seconds by which the origin's clock is ahead of the proxy's,
-    by the last Date field; None if unknown.
+    according to a recent Date field; None if unknown.
 
-    ``failed`` and ``throttled`` count attempts, including repeated attempts. ``failure`` is the last request
-    that failed after all attempts. ``refusal`` is the last refusal of credentials. ``probes`` counts requests
-    that were sent only to learn the state.
+    ``failed`` and ``throttled`` count attempts; a request may make several. ``failure``: the last request
+    that failed after all its attempts. ``refusal``: the last refusal of credentials. ``probes``: the number
+    of requests that were sent only to learn the state.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -52,38 +54,40 @@ class OriginHealth:
         self.failure: Trouble | None = None
         self.refusal: Trouble | None = None
         self.answering: bool | None = None
-        """True if the last request to the origin got an answer; None before the first request ended."""
+        """True if the last request to the origin was answered; None until a request has ended."""
         self.known_s = -inf
-        """When the last request ended with an answer or without one, by the monotonic clock."""
+        """Monotonic time at which the last request ended, with or without an answer."""
         self._clock = clock
         self._look_s = 0.0
 
     @property
     def due(self) -> bool:
-        """True if ``heard_date`` should be called: one Date is parsed every ten seconds."""
+        """True if the next Date should be passed to ``heard_date``, which is so once in ten seconds."""
         return self._clock.monotonic_s() >= self._look_s
 
     def heard_date(self, value: str) -> None:
-        """Measure the clock skew from the Date field of an answer ("" if it has none)."""
+        """Measure the clock skew by the Date field of an answer, or "" if the answer has none."""
         self._look_s = self._clock.monotonic_s() + _LOOK_EVERY_S
         try:
-            # A Date has no fractions of a second: half a second is cut off on average.
+            # A Date has whole seconds only, so half a second is cut off on average.
             self.clock_skew_s = parsedate_to_datetime(value).timestamp() + 0.5 - self._clock.now_s()
         except (ValueError, TypeError, OverflowError):
             return
 
     def attempt_failed(self, error: OriginError) -> None:
-        """Count a failed attempt. The request may be repeated."""
+        """Count a failed attempt of a request, which may be tried again."""
         self.failed += 1
         self.throttled += isinstance(error, OriginThrottled)
 
     def answered(self) -> None:
-        """Note that a request was answered, perhaps after several attempts."""
+        """Note that a request was answered, after one attempt or several."""
         self.answering = True
         self.known_s = self._clock.monotonic_s()
 
     def gave_up(self, error: OriginError) -> None:
-        """Note that a request ended with ``error``. "Not found" and "forbidden" count as answers."""
+        """Note that a request ended with ``error``. Some errors, such as a 404 or 403, are answers and no
+        failures.
+        """
         if isinstance(error, OriginAnswer | NotS3 | Unidentified):
             self.answered()
             if isinstance(error, OriginAnswer) and error.code in CREDENTIAL_CODES:

@@ -1,8 +1,8 @@
-"""HTTP/1.1 answers as pure functions: the head, the framing of the body, and the chunked coding.
+"""Pure functions for HTTP/1.1 answers: the head, the framing of the body, and the chunked coding.
 
 Parsing is strict wherever two readers could disagree on where an answer ends (RFC 9112 sections 2.2, 5.2,
-6.3). Bare line feeds, folded fields, two lengths, a length beside a transfer coding, and codings other than
-"chunked" are refused. A refused answer raises BadAnswer, which never leaves this package. No I/O, no asyncio.
+6.3). So bare line feeds, folded fields, two lengths, a length beside a transfer coding, and codings other
+than "chunked" are refused: they raise BadAnswer, which never leaves this package. No I/O, no asyncio.
 """
 
 import re
@@ -16,14 +16,14 @@ from shadeproxy.origin.field_places import FieldPlaces, places_of
 _MOST_HEAD_BYTES = 64 << 10
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\x00\r\n]*)?")
-# A line: a token, at once a colon, then anything but control characters. Blanks and tabs at either end do not
-# belong to the value.
+# A line is a token, a colon right after it, and a value without control characters. Blanks and tabs around
+# the value do not belong to it.
 _FIELD = re.compile(
     r"^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+"
     r"((?:[^\x00-\x08\x0a-\x1f\x7f]*[^\x00-\x08\x0a-\x1f\x7f \t])?)[ \t]*\r\n",
     re.MULTILINE,
 )
-# _FIELD with control characters allowed in the value, except those that end a line or a string.
+# As _FIELD, but the value may have control characters except those that end a line or a string.
 _FLAWED_FIELD = re.compile(
     r"^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+((?:[^\x00\x0a\x0d]*[^\x00\x0a\x0d \t])?)[ \t]*\r\n",
     re.MULTILINE,
@@ -38,15 +38,16 @@ _MOST_TRAILER_BYTES = 16 << 10
 
 
 class BadAnswer(Exception):
-    """The peer broke HTTP/1.1; its connection cannot be used again."""
+    """Raised if the peer breaks HTTP/1.1, so that its connection cannot be used again."""
 
 
 class Head(NamedTuple):
-    """A parsed head. ``places``: positions in ``headers``. ``length``: bytes of the body. None if the body is
-    ``chunked``, or ends with the connection.
+    """A parsed head. ``places``: positions of fields in ``headers``. ``length``: bytes of the body; None if
+    the body is ``chunked``, or ends with the connection.
 
-    ``length_given``: a Content-Length was sent. ``keep_alive``: the connection may be used again. ``flawed``:
-    fields with control characters in their values were left out. ``size_bytes``: length of the head itself.
+    ``length_given``: True if the head has a Content-Length. ``keep_alive``: True if the connection may be
+    used again. ``flawed``: True if fields were left out because their values had control characters.
+    ``size_bytes``: bytes of the head itself.
     """
 
     status: int
@@ -61,8 +62,8 @@ class Head(NamedTuple):
 
 
 def parse_head(data: bytes | bytearray, held: int) -> Head | None:
-    """Parse the head in the first ``held`` bytes of ``data``. Return None if its end is yet to come. Raises
-    BadAnswer.
+    """Parse the head in the first ``held`` bytes of ``data``. Return None if the head is not complete yet.
+    Raises BadAnswer.
     """
     if heads.COMPILED and (usual := _USUAL.read(data, held)) is not None:
         return usual
@@ -73,7 +74,7 @@ def parse_head(data: bytes | bytearray, held: int) -> Head | None:
         return None
     fields_at = data.find(b"\r\n") + 2
     status, is_current = _status(bytes(data[: fields_at - 2]))
-    # surrogateescape keeps octets that are not UTF-8.
+    # surrogateescape keeps bytes that are not UTF-8.
     text = data[fields_at : end - 2].decode("utf-8", "surrogateescape")
     headers = tuple(_FIELD.findall(text))
     flawed = len(headers) != text.count("\n")
@@ -94,13 +95,15 @@ def parse_head(data: bytes | bytearray, held: int) -> Head | None:
     options = ""
     for place in places.connection:
         options += f",{headers[place][1].lower()}"
-    # Without a length the body ends with the connection.
+    # A body without a length ends with the connection.
     is_kept = (length is not None or is_chunked) and _is_kept(is_current, options)
     return Head(status, headers, places, length, bool(places.lengths), is_chunked, is_kept, flawed, end)
 
 
 def _legal_of(text: str) -> Headers:
-    """Return the fields whose values are legal (RFC 9110 section 5.5). Raises BadAnswer."""
+    """Return the fields whose values are legal (RFC 9110 section 5.5). Raises BadAnswer for an illegal
+    framing field.
+    """
     fields = _FLAWED_FIELD.findall(text)
     legal = tuple(field for field in fields if _CONTROL.search(field[1]) is None)
     dropped = {name.lower() for name, value in fields if _CONTROL.search(value) is not None}
@@ -111,7 +114,7 @@ def _legal_of(text: str) -> Headers:
 
 @lru_cache(maxsize=64)
 def _status(line: bytes) -> tuple[int, bool]:
-    """Return the status of an answer, and whether it is HTTP/1.1. Raises BadAnswer."""
+    """Return the status of an answer, and True if it is HTTP/1.1. Raises BadAnswer."""
     matched = _STATUS_LINE.fullmatch(line)
     if matched is None:
         raise BadAnswer("no HTTP/1.1 status line")
@@ -137,9 +140,9 @@ if heads.COMPILED:
 
 
 class ChunkedBody:
-    """Decoder of a chunked body. ``ended``: its last chunk and trailer have come.
+    """Decodes a chunked body. ``ended``: True once its last chunk and its trailer have arrived.
 
-    ``surplus``: more octets came after the end.
+    ``surplus``: True if more bytes arrived after the end.
     """
 
     def __init__(self) -> None:
@@ -152,7 +155,7 @@ class ChunkedBody:
         self._trailer_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Return the content in ``data``, decoded. Raises BadAnswer."""
+        """Return the decoded content in ``data``, the next bytes of the body. Raises BadAnswer."""
         self._pending += data
         content: list[bytes] = []
         while not self.ended:

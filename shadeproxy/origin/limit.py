@@ -1,16 +1,17 @@
-"""``LimitedOrigin``: limits on the bodies and forwarded requests that are open at once.
+"""``LimitedOrigin``: limits how many bodies and forwarded requests are open at once.
 
-DEMAND goes before everything else. PREFETCH only gets a slot while enough are free, and never waits, so no
-reader waits behind it. A forwarded request, or a read at its client's pace (AT_CLIENTS_PACE), lasts as long
-as the client likes. So one client can never take all slots for such requests. A fill lasts no longer than the
-origin takes, so a single client may have all slots of fills. Heads and listings are short, and not counted.
+DEMAND goes before everything else. PREFETCH gets a slot only while enough are free, and never waits, so that
+no reader waits behind it. Forwarded requests, and reads at their client's pace (AT_CLIENTS_PACE), stay open
+as long as their client likes. So one client can never take all slots for these. A fill takes no longer than
+the origin needs, so one client may have all slots of fills. Heads and listings are short, and not limited.
 
-``Slots`` keeps the number of slots taken and two queues of waiting futures (core/fair_queue.py). ``give``
-passes a slot straight to the next waiter, so a new request cannot take it first. A waiter that is cancelled,
-or waited too long, leaves its queue; if it was granted a slot in the same tick, it passes that slot on.
+``Slots`` keeps the number of slots taken, and a queue of waiting futures (core/fair_queue.py). ``give``
+passes a slot straight to the next waiter, so that a newer request cannot take it first. A waiter that is
+cancelled, or waited too long, leaves the queue. If it was granted a slot in the same tick, it passes the slot
+on.
 
-While jobs share the link (``SharedSlots``), reads wait in their flow's turn instead (link.py), and PREFETCH
-waits with its job.
+While jobs share the link (``SharedSlots``), reads wait for the turn of their flow instead (link.py), and
+PREFETCH waits with its job.
 """
 
 import asyncio
@@ -46,17 +47,17 @@ def prefetch_slots(max_open: int) -> int:
 
 
 class Slots:
-    """A limit of ``count`` slots. ``kept``: one slot in so many is kept from a client that has all others; 0:
-    none is.
+    """A limit of ``count`` slots. ``kept``: if 4, for example, one client can have at most three slots in
+    four; 0: it can have all.
 
     A wait longer than ``max_wait_s`` raises Overloaded, which clients get as 503 SlowDown. ``what`` names the
-    slots in the error text. Single event loop; not thread-safe.
+    slots in the text of this error. Single event loop; not thread-safe.
     """
 
     def __init__(self, count: int, *, max_wait_s: float, what: str, kept: int = 0) -> None:
         self.count = count
         self.prefetched = self._most = 0
-        """Number of taken slots from which on PREFETCH gets none."""
+        """PREFETCH gets no slot while this many slots or more are taken."""
         self.taken = 0
         self._max_wait_s = max_wait_s
         self._what = what
@@ -66,7 +67,7 @@ class Slots:
         self.resize(count)
 
     def resize(self, count: int) -> None:
-        """Change the number of slots. Slots above a lower number stay taken until they are released."""
+        """Change the number of slots. If it becomes lower than the number taken, no slot is taken away."""
         self.count, self.prefetched = count, prefetch_slots(count)
         self._most = max(1, count - count // self._kept if self._kept else count)
         while self.taken < self.count and self._pass_on():
@@ -78,7 +79,9 @@ class Slots:
         return self._queue.count
 
     async def take(self) -> str:
-        """Acquire a slot in turn; return the client to which it is charged. Raises Overloaded."""
+        """Acquire a slot, when it is this client's turn. Return the client to which it is charged. Raises
+        Overloaded.
+        """
         client = CLIENT.get()
         if self.taken < self.count and self._may(client):
             self._count(client)
@@ -92,10 +95,10 @@ class Slots:
         return client
 
     def take_now(self, intent: Intent = Intent.DEMAND) -> str | None:
-        """Take a slot without waiting. Return None if that is impossible; PREFETCH gets no slot of the
-        reserve.
+        """Acquire a slot without waiting, and return the client to which it is charged; None if no slot may
+        be taken. PREFETCH leaves some slots free.
         """
-        # These lines repeat ``_may`` and ``_count``, because each miss comes here and calls cost more.
+        # These lines repeat ``_may`` and ``_count``, because each miss comes here, and calls would cost more.
         client, held = CLIENT.get(), self._held
         most = self.prefetched if intent is Intent.PREFETCH else self.count
         if self.taken >= most or held.get(client, 0) >= self._most:
@@ -105,7 +108,7 @@ class Slots:
         return client
 
     def give(self, *clients: str) -> None:
-        """Release a slot of each of ``clients``, and pass each slot to the next waiter."""
+        """Release one slot of each client in ``clients``, and pass it to the next waiter."""
         for client in clients:
             self.taken -= 1
             held = self._held.pop(client) - 1
@@ -115,7 +118,7 @@ class Slots:
                 self._pass_on()
 
     def _pass_on(self) -> bool:
-        """Give a free slot to the next waiter that may have it; return whether there was one."""
+        """Give a free slot to the next waiter that may have it. Return True if there was such a waiter."""
         entry = self._queue.take(self._may)
         if entry is None:
             return False
@@ -139,8 +142,8 @@ class Slots:
 
 
 class SharedSlots(Slots):
-    """Slots for reads. A reader waits for a free slot and, where jobs share the link, also for its job's
-    share of it.
+    """Slots for reads. Where jobs share the link, a reader waits for a free slot and for its job's turn on
+    the link.
     """
 
     def __init__(self, count: int, *, max_wait_s: float, what: str) -> None:
@@ -154,7 +157,7 @@ class SharedSlots(Slots):
             self.let_through()
 
     async def take_shared(self, link: LinkQueue, intent: Intent) -> str:
-        """Acquire a slot in the turn of the read's flow. Raises Overloaded."""
+        """Acquire a slot, when it is the turn of the read's flow. Raises Overloaded."""
         slot = self.take_shared_now()
         if slot is not None:
             return slot
@@ -170,7 +173,7 @@ class SharedSlots(Slots):
         return passed
 
     def take_shared_now(self, intent: Intent = Intent.DEMAND) -> str | None:  # noqa: ARG002 - as take_now
-        """Take a slot without waiting, as ``take_now``, if it is also the turn of the read's flow."""
+        """Acquire a slot without waiting, as ``take_now``, but only if it is the turn of the read's flow."""
         client = CLIENT.get()
         if self.link is None or self.taken >= self.count or not self._may(client):
             return None
@@ -180,7 +183,7 @@ class SharedSlots(Slots):
         return slot
 
     def give_shared(self, *clients: str) -> None:
-        """Release slots, as ``give``, and let reads of the next flows through."""
+        """Release slots, as ``give``, and let further reads through, flow by flow."""
         assert self.link is not None, "shared before"
         for client in clients:
             self.link.end(client)
@@ -188,7 +191,7 @@ class SharedSlots(Slots):
         self.let_through()
 
     def let_through(self) -> None:
-        """Let reads of the next flows through, as far as slots and link have room."""
+        """Let further reads through, flow by flow, as far as slots and link have room."""
         assert self.link is not None, "shared before"
         while self.taken < self.count and (passed := self.link.next(self._may)) is not None:
             future, slot = passed
@@ -197,33 +200,34 @@ class SharedSlots(Slots):
 
 
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
-"""True if a body is read only as fast as a client takes it. Such a read may stay open for long."""
+"""True if a body is read only as fast as its client takes it. Such a read may stay open for long."""
 
 
 class ForwardSlots(Protocol):
-    """Limits the forwarded requests that are open at once: each holds one slot."""
+    """Limits the forwarded requests that are open at once. Each of them holds one slot."""
 
     taken: int
 
     async def take(self) -> str:
-        """Acquire a slot in turn; return the name by which ``give`` knows it. Raises Overloaded."""
+        """Acquire a slot, when it is this client's turn. Return a name to give the slot back by. Raises
+        Overloaded.
+        """
         ...
 
     def give(self, slot: str, /) -> None:
-        """Release a slot."""
+        """Release the slot that ``take`` has returned."""
         ...
 
 
-# For forwards and reads at the client's pace: one slot in this many is kept from a client that has all
-# others.
+# For forwarded requests and reads at the client's pace: one client can have at most three slots in four.
 _KEPT = 4
 
 
 class LimitedOrigin(WrappedOrigin):
-    """``inner``, with at most ``max_open`` open bodies. Single event loop; not thread-safe.
+    """Limits the open bodies of ``inner`` to ``max_open``. Single event loop; not thread-safe.
 
-    A wait for a slot longer than ``max_wait_s`` raises Overloaded. ``forwards``: other slots for forwarded
-    requests, where another process counts them.
+    A wait for a slot longer than ``max_wait_s`` raises Overloaded. ``forwards``: the slots for forwarded
+    requests, if another process counts them; None: this object has ``max_open`` of them.
     """
 
     def __init__(
@@ -237,14 +241,18 @@ class LimitedOrigin(WrappedOrigin):
         super().__init__(inner)
         self._reads = SharedSlots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
         self.take_now, self.give = self._reads.take_now, self._reads.give
-        """Take and give read slots; see Slots. While jobs share the link, these are others."""
+        """Take and give read slots; see Slots. While jobs share the link, these are the methods for shared
+        slots.
+        """
         self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", kept=_KEPT)
         self.forwards: ForwardSlots = forwards or Slots(
             max_open, max_wait_s=max_wait_s, what="uploads and other forwarded requests", kept=_KEPT
         )
 
     def resize(self, max_open: int) -> None:
-        """Change the limit; what is open above a lower one stays open until its end."""
+        """Change the limit. If it becomes lower than the number of open bodies and requests, they all stay
+        open.
+        """
         self._reads.resize(max_open)
         self.paced.resize(max_open)
         if isinstance(self.forwards, Slots):
@@ -257,7 +265,7 @@ class LimitedOrigin(WrappedOrigin):
 
     @property
     def open_now(self) -> int:
-        """Number of open bodies."""
+        """Number of bodies that are open now."""
         return self._reads.taken
 
     @property
@@ -272,13 +280,15 @@ class LimitedOrigin(WrappedOrigin):
         return self._reads.waiting + self.paced.waiting + (0 if link is None else link.waiting)
 
     def may_wait(self, job: str) -> bool:
-        """Return whether one more prefetch for ``job`` may wait for the link."""
+        """Return True if one more prefetch for ``job`` may wait for the link."""
         return self._reads.link is None or self._reads.link.may_wait(job)
 
     def share(self, link: LinkQueue, weights: Mapping[str, float] | None) -> None:
-        """Share the link by the weights of jobs; None: share it no longer. Call it again for other weights.
+        """Share the link by the weights of jobs; None: share it no longer. Call it again if the weights
+        change.
 
-        As long as it is not called, a read costs nothing more. ``link`` must always be the same.
+        Until the first call, a read costs nothing more than without sharing. ``link`` must always be the
+        same.
         """
         reads = self._reads
         reads.link = link
@@ -287,7 +297,7 @@ class LimitedOrigin(WrappedOrigin):
         else:
             link.share(weights)
         self.take_now = reads.take_now if weights is None else reads.take_shared_now
-        # Slots that were taken while the link was shared may come back later.
+        # Slots that were taken while the link was shared may be given back later.
         self.give = reads.give_shared
         reads.let_through()
 
@@ -299,8 +309,8 @@ class LimitedOrigin(WrappedOrigin):
         return self._limited_forward(request)
 
     def take(self, intent: Intent) -> Awaitable[str]:
-        """Acquire a read slot; return the client to which it is charged. Raises Overloaded, at once for
-        PREFETCH.
+        """Acquire a read slot, and return the client to which it is charged. Raises Overloaded; for PREFETCH
+        at once if no slot is to spare.
         """
         link = self._reads.link
         if link is not None and link.is_used:
@@ -329,7 +339,7 @@ class LimitedOrigin(WrappedOrigin):
 
 
 class _LimitedRead:
-    """A read that holds a slot while it is open."""
+    """A read that holds a slot as long as it is open."""
 
     def __init__(
         self, limited: LimitedOrigin, inner: AbstractAsyncContextManager[OriginRead], options: OpenOptions
@@ -356,7 +366,7 @@ class _LimitedRead:
         return read
 
     def _admit(self) -> bool:
-        """Charge this read as a read past the cache, too; see ``PassOn.admit``."""
+        """Charge this read also as a read past the cache; see ``PassOn.admit``."""
         self._paced = self._limited.paced.take_now()
         return self._paced is not None
 

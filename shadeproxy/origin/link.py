@@ -1,13 +1,13 @@
-"""``LinkQueue``: shares the link of the origin by job, in bytes.
+"""``LinkQueue``: shares the bytes of the origin's link among jobs.
 
-Law: reads that wait are served by start-time fair queueing (Goyal, Vin and Cheng, 1996) over flows: one for
-each registered job, and one for all other reads. While reads of several flows wait, each flow gets bytes in
-proportion to its weight, however many reads it has waiting and however long they are. If a job has got less
-than it needs, its flow goes before all others (``hurry``); the others keep a tenth of the link. Several such
-flows share the rest by their weights. No byte of the link is left unused while a read waits. A read waits
-only while the bytes under way fill the link (link_depth.py; Jin, Chase and Kaur, 2004). Within a flow clients
-take turns (core/fair_queue.py). Prefetching counts as its job. The length of a read is a guess until its
-answer has come; then the difference is charged.
+Law: waiting reads are served by start-time fair queueing (Goyal, Vin and Cheng, 1996) over flows. Each
+registered job has a flow, and all other reads have one together. While reads of several flows wait, each flow
+gets bytes in proportion to its weight, however many reads it has waiting and however long they are. If a job
+has got less than it needs, its flow goes before all others (``hurry``), which keep a tenth of the link.
+Several such flows share the rest by their weights. No byte of the link is left unused while a read waits: a
+read waits only while the bytes under way fill the link (link_depth.py; Jin, Chase and Kaur, 2004). Within a
+flow, clients take turns (core/fair_queue.py). A prefetch belongs to the flow of its job. The length of a read
+is a guess until its answer has arrived; then the difference is charged.
 """
 
 import asyncio
@@ -27,14 +27,18 @@ _LEARNING = 0.1
 _MOST_PREFETCHES = 8
 _LEAST_WEIGHT = 1e-3
 _LEFT = 0.1
-"""While some flows go before the others, the others get this many bytes for each of their bytes."""
-_MOST_LEFT = 4  # Pages that the other flows may have saved up.
+"""While hurried flows go before the others, the others get this many bytes for each byte of the
+hurried ones.
+"""
+_MOST_LEFT = 4  # Most bytes that the other flows may have saved up, in pages.
 
 Granted = asyncio.Future["LinkSlot"]
 
 
 class LinkSlot(str):
-    """A slot of a read that came through ``queue``. As a string it names the client, as every slot does."""
+    """The slot of a read that ``queue`` has let through. As a string it is the name of the client, as every
+    slot is.
+    """
 
     __slots__ = ("flow", "is_first", "is_over", "queue", "size_bytes")
 
@@ -43,14 +47,14 @@ class LinkSlot(str):
     size_bytes: float
     is_over: bool
     is_first: bool
-    """True if the read was let through before reads of other flows (``hurry``). Then it takes nothing from
-    its flow's share.
+    """True if the read was let through before reads of other flows (``hurry``). Then its bytes are not
+    charged to its flow's share.
     """
 
     def charge(self, length_bytes: int, *, passes: bool = False) -> None:
-        """Charge the true length of the read to its flow, once it is known; a page at most. ``passes``: the
-        answer is passed on at the pace of its client. Such a read then no longer counts as one that fills the
-        link, because a few slow clients would fill it for all.
+        """Charge the true length of the read, but at most a page, to its flow, because the length is now
+        known. ``passes``: the answer is passed on as fast as its client takes it. The read then counts no
+        longer as one that fills the link, because a few slow clients would fill it for all.
         """
         if not self.is_over:
             self.queue.charge(self, min(length_bytes, self.queue.page_bytes))
@@ -65,8 +69,8 @@ class _Waiter(NamedTuple):
 
 
 class Flow:
-    """The reads of one job. ``weight``: its share of the link, relative to other flows. ``served_bytes``:
-    bytes of the reads that were let through.
+    """The reads of one job. ``weight``: its share of the link, relative to the other flows. ``served_bytes``:
+    bytes of its reads that were let through.
     """
 
     def __init__(self, start: float, weight: float = 1.0) -> None:
@@ -75,17 +79,17 @@ class Flow:
         self.guess_bytes: float = _FIRST_GUESS_BYTES
         self.flying = 0
         self.prefetches = 0
-        """Number of prefetches that wait."""
+        """Number of the flow's prefetches that wait."""
         self.start = start
-        """The start tag of its next read, in bytes by weight."""
+        """The start tag of the flow's next read, in bytes divided by the weight."""
         self.first_start = 0.0
-        """The same among the flows that go before all others."""
+        """The start tag that counts while the flow goes before the others."""
         self.queue: FairQueue[_Waiter] = FairQueue()
 
 
 class LinkQueue:
-    """The queue of reads that wait for the link. ``job_of``: returns the registered job of a read, or
-    OTHERS. ``page_bytes``: the length of a page. Single event loop; not thread-safe.
+    """The queue of reads that wait for the link. ``job_of``: returns the registered job to which a read
+    belongs, or OTHERS. ``page_bytes``: bytes of a page. Single event loop; not thread-safe.
     """
 
     def __init__(
@@ -100,65 +104,71 @@ class LinkQueue:
         self.page_bytes = page_bytes
         self.flows: dict[str, Flow] = {}
         self.is_shared = False
-        """True while reads have to wait for their flow's turn."""
+        """True as long as the link is shared, so that reads must wait for the turn of their flow."""
         self.waiting = 0
         self.flying = 0
         self._flying_bytes = 0.0
         self._hurried: Collection[str] = ()
         self._left_bytes = 0.0
-        """Bytes that the other flows may have before the hurried ones."""
-        # Virtual times of the fair queueing: the start tag of the latest read that was let through in its
-        # turn, and of the latest that was let through before others.
+        """Bytes that the other flows may get before the hurried ones."""
+        # Virtual times of the fair queueing. They are the start tags of the last read that was let through in
+        # turn, and of the last one that was let through before others.
         self._now = self._first_now = 0.0
 
     @property
     def is_used(self) -> bool:
-        """True if reads must come through this queue: the link is shared, or reads still wait since it was
-        shared.
+        """True if reads must come through this queue: because the link is shared, or because reads still wait
+        that came while it was shared.
         """
         return self.is_shared or self.waiting > 0
 
     def share(self, weights: Mapping[str, float]) -> None:
-        """Share the link by ``weights``, by job, in any unit. Flows that are not named get the mean."""
+        """Share the link by ``weights``, which are by job and in any unit. Other flows get the mean
+        weight.
+        """
         self.is_shared = True
         mean = sum(weights.values()) / len(weights) if weights else 1.0
         for name in list(self.flows):
             flow = self.flows[name]
             if name not in weights and not flow.queue.count and not flow.flying:
-                del self.flows[name]  # A job that is gone.
+                del self.flows[name]  # The job has gone.
         for name in {*self.flows, *weights}:
             flow, weight = self._flow(name), max(weights.get(name, mean) / mean, _LEAST_WEIGHT)
-            # The flow keeps what it has had in advance, in bytes.
+            # Bytes that the flow has got in advance still count against it, by the new weight.
             flow.start = self._now + max(flow.start - self._now, 0.0) * flow.weight / weight
             flow.weight = weight
 
     def hurry(self, jobs: Collection[str]) -> None:
-        """Let the waiting reads of ``jobs`` go before those of all others, from now on."""
+        """Let the waiting reads of ``jobs`` go before those of all other flows, from now on."""
         self._hurried = jobs
         if not jobs:
             self._left_bytes = 0.0
 
     def stop(self) -> None:
-        """Share the link no longer. The waiting reads are served as the link has room, without a limit."""
+        """Share the link no longer. The reads that still wait are let through at once, as far as there are
+        slots.
+        """
         self.is_shared = False
         self.hurry(())
 
     def may_wait(self, job: str) -> bool:
-        """Return whether a prefetch for ``job`` may start. It may not if too many of the job's prefetches
-        wait.
+        """Return True if a prefetch for ``job`` may start. It may not if too many prefetches of this job wait
+        already.
         """
         flow = self.flows.get(job)
         return flow is None or not self.is_shared or flow.prefetches < _MOST_PREFETCHES
 
     def pass_now(self, client: str) -> LinkSlot | None:
-        """Let the present read through if no read waits and the link has room; otherwise return None."""
+        """Let the read of this task through, if no read waits and the link has room. Otherwise
+        return None.
+        """
         if self.waiting or not self._has_room():
             return None
         return self._let_through(self._flow(self._job_of(READER.get())), client, is_first=False)
 
     def wait(self, client: str, future: Granted, *, is_prefetch: bool) -> tuple[str, _Waiter]:
-        """Queue the present read; ``future`` gets its slot. Return the arguments of ``withdraw`` for this
-        read.
+        """Put the read of this task into the queue. ``future`` will get its slot. Return the arguments for
+        ``withdraw``.
         """
         name = self._job_of(READER.get())
         flow, waiter = self._flow(name), _Waiter(client, is_prefetch, future)
@@ -168,15 +178,15 @@ class LinkQueue:
         return name, waiter
 
     def withdraw(self, name: str, waiter: _Waiter) -> None:
-        """Remove a read that waits no longer."""
+        """Remove a read from the queue, because it waits no longer."""
         flow = self.flows[name]
         flow.queue.remove(waiter.client, waiter)
         flow.prefetches -= waiter.is_prefetch
         self.waiting -= 1
 
     def next(self, may: Callable[[str], bool]) -> tuple[Granted, LinkSlot] | None:
-        """Let the next read through, and return its future and its slot; None if no read may pass now.
-        ``may(client)``: whether the client may have one more slot.
+        """Let the next read through. Return its future and its slot; None if no read may be let through now.
+        ``may(client)``: True if the client may have one more slot.
         """
         if not self.waiting or not self._has_room():
             return None
@@ -194,14 +204,14 @@ class LinkQueue:
     def _serve(
         self, flows: Collection[Flow], may: Callable[[str], bool], *, is_first: bool = False
     ) -> tuple[Granted, LinkSlot] | None:
-        """Let through the next read of one of ``flows``: the flow that has such a read, and the smallest
-        start tag.
+        """Let through the next read of one of ``flows``: of the flow with the smallest start tag whose
+        clients may have a slot.
         """
         tag = self._first_tag if is_first else self._tag
         flow = min(flows, key=tag)
         waiter = flow.queue.take(may)
         if waiter is None:
-            # All clients of this flow have as many slots as they may.
+            # All clients of this flow have as many slots as they may have. Try the other flows.
             for flow in sorted(flows, key=tag)[1:]:
                 if (waiter := flow.queue.take(may)) is not None:
                     break
@@ -212,7 +222,7 @@ class LinkQueue:
         return waiter.future, self._let_through(flow, waiter.client, is_first=is_first)
 
     def charge(self, slot: LinkSlot, size_bytes: int) -> None:
-        """Charge the true length of a read that is under way."""
+        """Charge the true length of a read that is under way, instead of the guess."""
         flow, difference = slot.flow, size_bytes - slot.size_bytes
         slot.size_bytes = size_bytes
         if slot.is_first:
@@ -225,7 +235,9 @@ class LinkQueue:
         self._flying_bytes += difference
 
     def end(self, slot: str, *, has_come: bool = True) -> None:
-        """Note that a read is over. Do nothing for a slot of another queue. ``has_come``: its bytes came."""
+        """Note that a read has ended. Do nothing for a slot of another queue. ``has_come``: its bytes have
+        arrived.
+        """
         if not isinstance(slot, LinkSlot) or slot.is_over:
             return
         slot.is_over = True

@@ -1,10 +1,10 @@
-"""``LinkDepth``: calculates how many bytes to have under way at the origin: enough to fill its link, but not
-so many that a longer queue forms beyond it.
+"""``LinkDepth``: calculates how many bytes to have under way at the origin. They should fill the link, but
+not make a longer queue at its other end.
 
-Law: times are from the clock that is passed in. The depth is a multiple of the bytes that fill the link: its
-highest rate of late, times the shortest time that a read takes. The shortest time shows only while few reads
-are under way. So now and then few reads are let through for one interval, as BBR does (Cardwell et al.,
-2016). Before both are measured there is no limit.
+Law: times are from the clock that is passed in. The depth is a multiple of the bytes that fill the link.
+These are the link's highest recent rate, times the shortest time that a read takes. The shortest time shows
+only while few reads are under way. So from time to time only few reads are let through for an interval, as
+BBR does (Cardwell et al., 2016). Until both are measured, the number of bytes is not limited.
 """
 
 from collections import deque
@@ -15,8 +15,8 @@ _GAIN = 1.5
 _INTERVAL_S = 0.1
 _INTERVAL_READS, _PROBE_READS = 16, 8
 _LONGEST_S = 1.0
-_RATES = 64  # Intervals over which the highest rate counts.
-_TIMES = 2  # Probes over which the shortest time counts.
+_RATES = 64  # Number of intervals of which the highest rate counts.
+_TIMES = 2  # Number of probes of which the shortest time counts.
 _PROBE_AFTER_S = 30.0
 
 
@@ -38,26 +38,26 @@ class LinkDepth:
 
     @property
     def rate_per_s(self) -> float:
-        """The highest recent rate, in bytes a second; 0 before it is measured."""
+        """The highest recent rate, in bytes a second; 0 until it is measured."""
         return max(self._rates, default=0.0)
 
     @property
     def latency_s(self) -> float:
-        """The time that a read takes if few are under way; 0 before it is measured."""
+        """The time that a read takes while few are under way; 0 until it is measured."""
         return min(self._times, default=0.0)
 
     @property
     def depth_bytes(self) -> float:
-        """Bytes to have under way; infinite before rate and time are measured."""
+        """Bytes to have under way; infinite until rate and time are measured."""
         return _GAIN * self.rate_per_s * self.latency_s if self._times and self._rates else float("inf")
 
     def has_room(self, flying: int, flying_bytes: float) -> bool:
-        """Return whether one more read may begin while ``flying`` reads of ``flying_bytes`` are under way."""
+        """Return True if one more read may begin while ``flying`` reads of ``flying_bytes`` are under way."""
         return flying < _FEW_READS or (not self._is_probing and flying_bytes < self.depth_bytes)
 
     def note(self, flying: int, flying_bytes: float, came_bytes: float) -> None:
-        """Record the reads and bytes that have been under way since the last call. ``came_bytes``: bytes of
-        a read that has ended now; 0 if none has.
+        """Take in the reads and bytes that were under way since the last call. ``came_bytes``: bytes of a
+        read that has just ended; 0 if none has.
         """
         now_s = self._now_s()
         self._area += flying_bytes * (now_s - self._last_s)
@@ -82,7 +82,7 @@ class LinkDepth:
         self._reads = 0
 
     def _end(self, elapsed_s: float) -> None:
-        """Learn from an interval, and begin the next one."""
+        """Learn the rate or the time from an interval, and begin the next interval."""
         if self._is_probing:
             self._times.append(self._area / self._bytes)  # Little's law
             self._is_probing = False

@@ -1,10 +1,10 @@
-"""Ends connections that the network no longer carries, although no FIN and no reset says so.
+"""Ends connections that the network carries no longer, although neither a FIN nor a reset said so.
 
-Laws: a server may work for long, or take no bytes for now. It keeps its connection, because its kernel still
-acknowledges. While nothing waits to be sent, TCP keepalive asks that kernel. While bytes wait, the kernel
-here sends them again, or asks whether the receive window has opened; ``LinkWatch`` then looks for how long
-nothing was acknowledged. TCP_USER_TIMEOUT is not used, because it would also end a connection whose server
-keeps its window closed.
+Laws: a server may work for long, or take no bytes for a while, and must keep its connection. Its kernel still
+acknowledges then. So while no bytes wait to be sent, TCP keepalive asks the server's kernel. While bytes
+wait, the proxy's kernel sends them again, or asks whether the receive window has opened; ``LinkWatch`` looks
+for how long these bytes and questions were not acknowledged. TCP_USER_TIMEOUT is not used, because it would
+also end a connection whose server keeps its window closed.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ _INFO_BYTES = 104
 _INFO = struct.Struct("@B2xB20xI28xI")
 _ESTABLISHED = 1
 _UNANSWERED = 2
-"""Number of unanswered questions about a closed window that show a dead link. A single question may still be
-on its way.
+"""Number of unanswered questions about a closed window that show a dead link. The answer to a single one may
+still be on its way.
 """
 
 
 class LinkWatch:
-    """Ends a watched connection if the other machine acknowledges nothing for ``dead_link_s``."""
+    """Ends a connection if the other machine has acknowledged nothing for ``dead_link_s``."""
 
     def __init__(self, dead_link_s: float) -> None:
         self._dead_link_s = dead_link_s
@@ -38,7 +38,7 @@ class LinkWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def make_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """Return a new socket for ``address``, which is watched until it is closed."""
+        """Return a new socket for ``address``. It is watched until it is closed."""
         family, kind, protocol, _, _ = address
         connection = socket.socket(family, kind, protocol)
         ask_when_idle(connection, self._dead_link_s)
@@ -48,7 +48,7 @@ class LinkWatch:
         return connection
 
     def close(self) -> None:
-        """Watch no longer; idempotent."""
+        """Stop watching all connections; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -69,8 +69,8 @@ class LinkWatch:
 
 
 def _end(connection: socket.socket) -> None:
-    """End a connection, and drop what was not acknowledged. Otherwise the kernel would go on sending it: a
-    write that was given up could reach its server long afterwards, after a newer write.
+    """End a connection, and drop bytes that were not acknowledged. Otherwise the kernel would send them
+    again: a write that was given up could reach its server much later, after a newer write.
     """
     with suppress(OSError):  # if the kernel has just ended it
         reset_on_close(connection)
@@ -78,8 +78,8 @@ def _end(connection: socket.socket) -> None:
 
 
 def ask_when_idle(connection: socket.socket, dead_link_s: float) -> None:
-    """Let the kernel end the connection if the other machine acknowledges nothing for ``dead_link_s`` while
-    nothing is on its way there.
+    """Let the kernel end a connection on which no bytes are under way, if the other machine acknowledges
+    nothing for ``dead_link_s``.
     """
     first_s = max(1, int(dead_link_s / 2))
     asked = max(1, int((dead_link_s - first_s) / _ASK_EVERY_S))
@@ -90,8 +90,8 @@ def ask_when_idle(connection: socket.socket, dead_link_s: float) -> None:
 
 
 def _waits_for_s(connection: socket.socket) -> float:
-    """Return for how long the other machine has not acknowledged what was sent; 0.0 if it need not. A
-    connection that is being opened has a time limit of its own.
+    """Return for how long the other machine has not acknowledged bytes or questions; 0.0 if there are none,
+    or the connection is still being opened, for which there is another time limit.
     """
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     state, probes, unacked, last_ack_ms = _INFO.unpack_from(told)

@@ -1,7 +1,7 @@
 """``MemoryOrigin``: an origin in a dict. It is part of the product, so that tests and experiments share it.
 
-The class passes the conformance suite of every origin. It also counts calls, records reads, can refuse an
-upstream, and can stop bodies in the middle (``gate``).
+It passes the conformance suite of every origin. It also counts calls, records reads, can refuse requests of
+an upstream, and can stop bodies in the middle (``gate``).
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from shadeproxy.origin.s3ops.store import (
 
 @dataclass(slots=True)
 class Barrier:
-    """Stops every body at its middle: ``reached`` is set when a body waits, ``release`` lets all bodies
+    """Stops every body in the middle. ``reached``: set as soon as a body waits. ``release`` lets all bodies
     continue.
     """
 
@@ -59,7 +59,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class MemoryObject:
-    """One version of an object."""
+    """One version of an object, with its body."""
 
     body: bytes
     meta: ObjectMeta
@@ -67,7 +67,7 @@ class MemoryObject:
 
 
 class MemoryStore:
-    """Buckets in dicts. Bodies are handed out in pieces of ``chunk_bytes``."""
+    """A store of buckets in dicts. Bodies are handed out in pieces of ``chunk_bytes``."""
 
     def __init__(self, *, chunk_bytes: int, clock: Clock) -> None:
         self.buckets_by_name: dict[str, dict[str, MemoryObject]] = {}
@@ -162,7 +162,7 @@ class MemoryStore:
 
 
 class MemoryDraft:
-    """Collects chunks; ``publish`` stores them at once."""
+    """Collects the chunks of a body. ``publish`` stores them all at once."""
 
     def __init__(self, store: MemoryStore, ref: ObjectRef) -> None:
         self._store = store
@@ -178,11 +178,11 @@ class MemoryDraft:
 
 
 class MemoryOrigin(StoreOrigin):
-    """Buckets in memory, with counters.
+    """An origin with buckets in memory, and with counters.
 
-    ``gets``, ``heads``, ``lists`` and ``forwards`` count calls; ``reads`` records each ``open`` as (ref,
-    span, upstream) in order. Upstreams in ``denied`` get 403 AccessDenied. Set ``gate`` to a Barrier to stop
-    bodies at their middle.
+    ``gets``, ``heads``, ``lists`` and ``forwards`` count calls. ``reads`` has (ref, span, upstream) of each
+    ``open``, in order. Requests of upstreams in ``denied`` get 403 AccessDenied. Set ``gate`` to a Barrier to
+    stop bodies in the middle.
     """
 
     def __init__(self, *, chunk_bytes: int = 65536, clock: Clock | None = None) -> None:
@@ -207,7 +207,7 @@ class MemoryOrigin(StoreOrigin):
         self._memory.gate = gate
 
     def put(self, bucket: str, key: str, body: bytes, headers: Headers = ()) -> ObjectMeta:
-        """Store an object directly, without a request; create the bucket if it is missing."""
+        """Store an object without a request. Create its bucket if that is missing."""
         self.buckets.setdefault(bucket, {})
         return self._memory.put(ObjectRef(bucket, key), body, headers)
 

@@ -1,8 +1,8 @@
 """``OtelOrigin``: makes an otel span of each request to the origin. Built only if otel spans are on.
 
-One span is one request as its caller sees it, with its waits and repeated attempts. ``CountedAttempts`` wraps
-the origin below the retries, and counts the attempts. A span is a child of the request that is served when it
-begins. A prefetch has no parent, because no client waits for it.
+One span is one request as its caller sees it, with its waits and all its attempts. ``CountedAttempts``, which
+wraps the origin below the retries, counts the attempts. The parent of a span is the client's request that is
+being served when the span begins. The span of a prefetch has no parent, because no client waits for it.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ FIRST_BYTE_S = "shadeproxy.first_byte_s"
 
 
 class _Attempts:
-    """The number of requests that were sent for one call."""
+    """The number of attempts that were made for one call."""
 
     def __init__(self) -> None:
         self.count = 0
 
 
 _COUNTED: ContextVar[_Attempts | None] = ContextVar("attempts", default=None)
-"""The attempts of the call that this task makes; None outside of one."""
+"""The attempts of the call that this task is making; None if it makes none."""
 
 
 def begin_request(
@@ -73,11 +73,11 @@ def begin_request(
 
 
 def end_request(span: OtelSpan, error: BaseException | None) -> None:
-    """End the span of a request. ``error``: the failure that ended the request, or None."""
+    """End the span of a request. ``error``: the failure that ended the request; None if it succeeded."""
     if isinstance(error, OriginAnswer):
         span.note({STATUS: error.status})
     if isinstance(error, asyncio.CancelledError):
-        # All readers have left, which is no fault of the origin.
+        # All readers have gone, for which the origin is not to blame.
         span.note({CANCELLED: True})
         error = None
     span.end("" if error is None else type(error).__name__)
@@ -90,7 +90,7 @@ class OtelOrigin(WrappedOrigin):
         super().__init__(inner)
         self.tracer = tracer
         self.now_s = clock.monotonic_s
-        """Return the time by which first bytes are measured, in seconds."""
+        """Return the time on the clock by which first bytes are measured, in seconds."""
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         with self._request("HEAD", ref.bucket, ref.key):
@@ -133,7 +133,7 @@ class OtelOrigin(WrappedOrigin):
 
 
 class CountedAttempts(WrappedOrigin):
-    """Counts the attempts of each call of an ``OtelOrigin`` above it."""
+    """Counts the attempts of each call, for the ``OtelOrigin`` above it."""
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         _count()
@@ -154,10 +154,10 @@ def _count() -> None:
 
 
 class _OtelRead:
-    """Makes the span of one read, which ends when its context is left.
+    """Makes the span of one read. The span ends when the read's context is left.
 
-    A read that callbacks began and handed over has its one span here, counted from the time when the
-    callbacks began it. The span of the callbacks is dropped (otel_reads.py).
+    If callbacks began the read and handed it over, this is its only span, and it is counted from the
+    beginning of the read by callbacks. The span of the read by callbacks is dropped (otel_reads.py).
     """
 
     def __init__(
@@ -189,7 +189,8 @@ class _OtelRead:
             intent=intent,
             age_s=origin.now_s() - began_s,
         )
-        # Keep the variable set until the context is left, because a body that breaks off is requested again.
+        # Keep the variable set until the context is left: if a body breaks off, a further attempt is made
+        # within it.
         self._before = _COUNTED.get()
         _COUNTED.set(self._attempts)
         try:

@@ -1,7 +1,7 @@
 """``OtelReads``: makes an otel span of each read by callbacks. Built only if otel spans are on.
 
-A read that callbacks hand over to a coroutine has no span here: the coroutine asks an ``OtelOrigin``, which
-makes one span for all of it.
+If callbacks hand a read over to a coroutine, it has no span here: the coroutine asks an ``OtelOrigin``, which
+makes one span for the whole read.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ class OtelReads:
         read = self._inner.start(wanted, intent, spanned)
         if read is None:
             return None
-        # No answer comes before the next turn of the loop.
+        # No answer arrives before the next turn of the loop, so the span may begin now.
         ref = wanted.ref
         spanned.begin(begin_request(self._tracer, "GET", ref.bucket, ref.key, intent=intent))
         return _SpannedRead(read, spanned)
 
 
 class _SpannedRead:
-    """A read whose span ends when it is given up. Implements ``StartedRead``."""
+    """A read whose span is ended when the read is given up. Implements ``StartedRead``."""
 
     def __init__(self, read: StartedRead, spanned: "_SpannedSink") -> None:
         self._read = read
@@ -51,7 +51,7 @@ class _SpannedRead:
 
 
 class _SpannedSink:
-    """Passes all calls on to ``inner``. Implements ``Sink``."""
+    """Ends the span of a read, and passes all calls on to ``inner``. Implements ``Sink``."""
 
     def __init__(self, inner: Sink, clock: Clock) -> None:
         self._inner = inner
@@ -94,9 +94,9 @@ class _SpannedSink:
         self._inner.failed(error)
 
     def hand_over(self, handed: HandedOver) -> None:
-        """See ``Sink.hand_over``. This is called from a connection to the origin, which has served other
-        requests. So set ``SERVED`` to the request that began the read: the task that continues the read
-        inherits it.
+        """See ``Sink.hand_over``. A connection to the origin calls this, which has also served other
+        requests. So set ``SERVED`` to the request that began this read, because the task that continues the
+        read inherits it.
         """
         self._over = True
         served = SERVED.set(self._served)
@@ -106,7 +106,7 @@ class _SpannedSink:
             SERVED.reset(served)
 
     def give_up(self) -> None:
-        """End the span of a read that no reader wants; idempotent."""
+        """End the span of a read that no reader wants any more; idempotent."""
         if not self._over:
             self._end(asyncio.CancelledError())
 

@@ -1,9 +1,9 @@
-"""Connections to the servers of an origin: a bounded number, kept while they are useful.
+"""A limited number of connections to the servers of an origin, kept as long as they are useful.
 
-Laws: each connection, open or being opened, takes one slot. A free slot passes straight to the next waiter,
-so a new caller cannot take it first. A caller puts every connection back by ``put_back`` exactly once. A
-cancelled caller leaves neither a slot taken nor a connection in use. One timer watches all connections,
-instead of one timer for every read.
+Laws: each connection takes one slot, from the moment when it begins to be opened. A free slot passes straight
+to the next waiter, so that a newer caller cannot take it first. A caller gives every connection back by
+``put_back``, exactly once. A cancelled caller leaves neither a slot taken nor a connection in use. One timer
+watches all connections, so that reads need no timers.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ class Peer(NamedTuple):
 
 
 class Timeouts(NamedTuple):
-    """Time limits. ``connect_s``: until a connection is open, with TLS. ``read_s``: between two arrivals of
-    bytes, and until the head of an answer is complete. ``bounds``: its least rate applies to bodies.
+    """Time limits. ``connect_s``: until a connection is open, including TLS. ``read_s``: between two arrivals
+    of bytes, and until the head of an answer is complete. ``bounds``: the least rate of bodies.
 
-    ``pool_s``: until a connection of the pool is free, or may be opened. ``idle_s``: how long a connection is
-    kept without a request. Firewalls forget silent connections after minutes. Servers close them after 20 s
-    or more: that is noticed, and a request that was on its way is sent again.
-
-    ``dead_link_s``: how long a server's machine may acknowledge nothing (link_watch.py); 0.0: any time.
+    ``pool_s``: until a connection of the pool is free, or may be opened. ``idle_s``: for how long a
+    connection without a request is kept. Firewalls forget silent connections after minutes. Servers close
+    them after 20 s or more: this is noticed, and a request that was on its way is sent again.
+    ``dead_link_s``: for how long a server's machine may acknowledge nothing (link_watch.py); 0.0: for any
+    time.
     """
 
     connect_s: float = 5.0
@@ -48,14 +48,14 @@ class Timeouts(NamedTuple):
 
 
 class NotConnected(Exception):
-    """There is no connection. Its cause says why; no cause means that no connection became free or open in
-    time.
+    """Raised if there is no connection. Its cause is the reason; if it has none, no connection became free or
+    open in time.
     """
 
 
 class _Waiter(NamedTuple):
-    """A caller that waits. ``peer`` None: the caller needs a new connection. If ``granted`` has the result
-    None, the caller has a slot and must open a connection itself.
+    """A caller that waits. ``peer``: None if it needs a new connection. ``granted``: gets a connection. If it
+    gets None, the caller has a slot, and must open a connection itself.
     """
 
     peer: Peer | None
@@ -63,15 +63,15 @@ class _Waiter(NamedTuple):
 
 
 class ConnectionPool:
-    """Keeps at most ``max_connections`` connections. ``tls``: for peers with TLS. Single event loop."""
+    """Keeps at most ``max_connections`` connections. ``tls``: used for peers with TLS. Single event loop."""
 
     def __init__(self, *, max_connections: int, timeouts: Timeouts, tls: ssl.SSLContext | None) -> None:
         self._max = max_connections
         self._timeouts = timeouts
         self._tls = tls
         self._connecting = 0
-        self._peers: dict[Connection, Peer] = {}  # By open connection: its peer.
-        self._given: set[Connection] = set()  # Connections that callers have and did not put back yet.
+        self._peers: dict[Connection, Peer] = {}  # The peer of each open connection.
+        self._given: set[Connection] = set()  # Connections that callers have not put back yet.
         self._idle: dict[Peer, list[Connection]] = {}
         self._waiting: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -79,12 +79,12 @@ class ConnectionPool:
 
     @property
     def open_now(self) -> int:
-        """Number of slots taken: by connections that are open or being opened."""
+        """Number of slots taken, by connections that are open or being opened."""
         return self._connecting + len(self._peers)
 
     @property
     def in_use(self) -> int:
-        """Number of connections that are handed out or being opened."""
+        """Number of connections that callers have, or that are being opened for them."""
         return self._connecting + len(self._given)
 
     @property
@@ -93,15 +93,15 @@ class ConnectionPool:
         return self.open_now >= self._max
 
     async def take(self, peer: Peer, *, fresh: bool = False) -> Connection:
-        """Return a connection to ``peer``; with ``fresh`` a connection that was never used."""
+        """Return a connection to ``peer``. With ``fresh``, it was never used before. Raises NotConnected."""
         idle = self._idle.get(peer)
         connection = idle.pop() if idle and not fresh else await self._wait_or_open(peer, fresh=fresh)
         self._given.add(connection)
         return connection
 
     def take_now(self, peer: Peer) -> Connection | None:
-        """Return an idle connection to ``peer``. Return None if ``take`` would have to wait or
-        to open one.
+        """Return an idle connection to ``peer``; None if there is none, so that ``take`` would have to wait
+        or to open one.
         """
         idle = self._idle.get(peer)
         if not idle or not idle[-1].reusable:
@@ -134,12 +134,14 @@ class ConnectionPool:
         return connection
 
     def put_back(self, *connections: Connection) -> None:
-        """Take connections back after their exchanges, to keep them for other exchanges or to close them."""
+        """Take connections back after their exchanges. They are kept for other exchanges, given to waiters,
+        or closed.
+        """
         for connection in connections:
             self._given.discard(connection)
             peer = self._peers.get(connection)
             if peer is None:
-                continue  # The connection was lost, and its slot was given to a waiter.
+                continue  # The connection was lost, and a waiter has its slot.
             if self._closed or not connection.reusable:
                 connection.abort()
             elif self._waiting:
@@ -148,25 +150,25 @@ class ConnectionPool:
                 self._idle.setdefault(peer, []).append(connection)
 
     async def aclose(self) -> None:
-        """Close idle connections. Connections in use are closed when they come back. Idempotent."""
+        """Close idle connections. Connections in use are closed when they are put back. Idempotent."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for connection in [one for idle in self._idle.values() for one in idle]:
             connection.abort()
-        # Transports close in the loop's next iteration.
+        # A transport is closed only in the next turn of the loop.
         await asyncio.sleep(0)
 
     # ------------------------------------------------------------------ slots
 
     async def _queue(self, peer: Peer | None) -> Connection | None:
-        """Wait for a connection to ``peer``, or for a slot (which then counts as a connection
-        being opened).
+        """Wait for a connection to ``peer``, or for a slot, for which None is returned. The slot then counts
+        as a connection that is being opened.
         """
         waiter = _Waiter(peer, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
-        # All slots are taken. Close an idle connection that is no use to this caller, to free its slot.
+        # All slots are taken. If another peer has an idle connection, close it to free its slot.
         spare = next((one for idle in self._idle.values() for one in idle), None)
         if spare is not None:
             self._remove_idle(spare)
@@ -177,7 +179,9 @@ class ConnectionPool:
         return waiter.granted.result()
 
     def _hand_on(self, waiter: _Waiter) -> None:
-        """Pass the slot or connection of a cancelled waiter on to the next."""
+        """Pass on what a cancelled waiter was granted: put its connection back, or give its slot to the next
+        waiter.
+        """
         connection = waiter.granted.result()
         if connection is not None:
             self.put_back(connection)
@@ -186,7 +190,7 @@ class ConnectionPool:
             self._grant_slot()
 
     def _grant(self, peer: Peer, connection: Connection) -> None:
-        """Give a connection to the first waiter. If that waiter needs another peer, close the connection to
+        """Give a connection to the first waiter. If this waiter needs another peer, close the connection to
         free its slot.
         """
         if self._waiting[0].peer != peer:
@@ -200,8 +204,7 @@ class ConnectionPool:
             self._waiting.popleft().granted.set_result(None)
 
     def _lost(self, connection: Connection) -> None:
-        # A connection that was lost while it was being opened is not in the table. ``take`` handles that
-        # case.
+        # A connection that is lost while it is being opened is not in the table. ``take`` handles this case.
         if connection in self._peers:
             self._remove_idle(connection)
             del self._peers[connection]
@@ -225,12 +228,13 @@ class ConnectionPool:
                     peer.port,
                     ssl=self._tls if peer.is_tls else None,
                 )
-                # Use an empty context, because the connection will also serve other requests than the one
-                # that opens it.
+                # Use an empty context, because the connection will serve other requests besides the one that
+                # opens it.
                 transport, connection = await loop.create_task(opening, context=Context())
-                link = transport.get_extra_info("socket")  # None if the connection is lost already.
+                link = transport.get_extra_info("socket")  # None if the connection was lost at once.
                 if self._timeouts.dead_link_s and link is not None:
-                    # A request is short. If it is lost, the caller waits no longer for the head of an answer.
+                    # A request is short. Once it is sent, keepalive works while the caller waits for the
+                    # answer.
                     ask_when_idle(link, self._timeouts.dead_link_s)
         except TimeoutError:
             raise NotConnected from None
@@ -243,10 +247,10 @@ class ConnectionPool:
     # ------------------------------------------------------------------ time
 
     def _watch(self) -> None:
-        """End connections that are silent or idle for too long, and set the timer for the next check."""
+        """End connections that were silent or idle for too long, and set the timer for the next check."""
         loop = asyncio.get_running_loop()
         now_s, read_s, idle_s = loop.time(), self._timeouts.read_s, self._timeouts.idle_s
-        # A connection that starts waiting after this check cannot be due before ``next_s``.
+        # A connection that begins to wait after this check cannot be due before ``next_s``.
         next_s = now_s + min(read_s, self._timeouts.bounds.window_s, idle_s)
         idle = {one for kept in self._idle.values() for one in kept}
         for connection in list(self._peers):

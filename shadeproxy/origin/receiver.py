@@ -1,4 +1,4 @@
-"""The receiver of one answer by callbacks (connection.py), and the errors with which an exchange ends."""
+"""Receives one answer by callbacks (connection.py). Also the errors that can end an exchange."""
 
 from typing import Protocol
 
@@ -7,11 +7,11 @@ from shadeproxy.origin.http1 import Head
 
 
 class Surplus(Exception):
-    """More bytes came than the answer announced: its length is wrong, and perhaps its body too."""
+    """More bytes arrived than the answer announced. So its length is wrong, and its body may be too."""
 
 
 class Dead(Exception):
-    """The connection ended before a byte of the answer came."""
+    """The connection ended before a byte of the answer arrived."""
 
 
 class Broken(Exception):
@@ -19,39 +19,39 @@ class Broken(Exception):
 
 
 class Receiver(Protocol):
-    """Receives one answer by callbacks. No call may raise."""
+    """Receives one answer by callbacks. No method may raise."""
 
     def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
-        """Return memory for all of the body, and the function to call for each arrival in it. None leaves the
-        answer to a caller of ``receive``.
+        """Return memory for the whole body, and the function to call when bytes arrive in this memory. Return
+        None if a caller of ``receive`` will read the body.
         """
 
     def interim(self) -> None:
-        """Note a 1xx answer: the server works on the request."""
+        """Note that a 1xx answer has arrived, which shows that the server works on the request."""
 
     def received(self) -> None:
-        """Note that the body is complete. ``Connection.failure`` shows in a later turn of the loop whether
-        more bytes came.
+        """Note that the body is complete. If more bytes arrive, ``Connection.failure`` shows it in a later
+        turn of the loop.
         """
 
     def failed(self, error: Exception) -> None:
-        """Note that the exchange ended early, with Dead, Broken, BadAnswer, OSError or TimeoutError."""
+        """Note that the exchange ended early. ``error``: Dead, Broken, BadAnswer, OSError or TimeoutError."""
 
 
 class WholeReceiver(Receiver, Protocol):
-    """Receives a plain answer as a whole. Until ``recognised`` is called, and if it returns 0, the calls are
-    those of ``Receiver``.
+    """Receives a plain answer, head and body, in one piece of memory. As long as ``recognised`` returns 0,
+    the answer is received by the methods of ``Receiver``.
     """
 
     def make_memory(self) -> memoryview:
         """Return memory for head and body, with more bytes than any answer that is recognised. It is called
-        only when the first bytes have come, so that one piece of memory, which stays in the processor's
-        cache, can serve many reads.
+        only when the first bytes have arrived. So the same memory, which stays in the processor's cache, can
+        serve many reads one after another.
         """
 
     def recognised(self, filled: int) -> int:
-        """Return the number of bytes of the whole answer, if its head is complete in the first ``filled``
-        bytes of the memory, and if it is plain and keeps the connection; else 0.
+        """Return the number of bytes of the whole answer, or 0. It is not 0 if the first ``filled`` bytes of
+        the memory have a complete head, and the answer is plain and keeps the connection open.
         """
 
     def arrived(self) -> None:

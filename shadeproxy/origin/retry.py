@@ -1,10 +1,11 @@
 """``RetryingOrigin``: repeats failed requests where that is safe, with exponential backoff and full jitter.
 
-It repeats head, list_objects, open before its first byte, and a body that broke off. Such a body continues
-where it stopped, on the same version (If-Match), if the answer identifies its version. It never repeats a
-forwarded request (its body may have been sent, and the client must decide), probe (the command ``check`` must
-see the first error), or a request whose error is final. A whole read has one budget of attempts. Source:
-"Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RFC 9110 section 10.2.3.
+It repeats head, list_objects, open before its first byte, and reads whose body broke off. A broken body
+continues where it stopped, at the same version (If-Match), if the answer identifies its version. Three things
+are never repeated: a forwarded request, because its body may have been sent, and the client must decide;
+probe, because the command ``check`` must see the first error; and a request whose error is final. All
+attempts of a read have one budget. Source: "Exponential Backoff And Jitter", AWS Architecture Blog;
+Retry-After: RFC 9110 section 10.2.3.
 """
 
 import random
@@ -35,8 +36,8 @@ class RetryRule:
     """The number of attempts, and the waits between them. The n-th wait is a random time in [0,
     min(max_delay_s, base_delay_s * 2**n)].
 
-    If the origin sends Retry-After, the wait is at least that long. If Retry-After exceeds ``max_delay_s``,
-    there is no further attempt.
+    If the origin sends Retry-After, the wait is at least that long. If Retry-After is longer than
+    ``max_delay_s``, there is no further attempt.
     """
 
     attempts: int = 4
@@ -45,7 +46,7 @@ class RetryRule:
 
 
 class RetryingOrigin(WrappedOrigin):
-    """``inner`` with repeated attempts. ``retries`` counts the repetitions."""
+    """Repeats failed requests to ``inner`` where that is safe; see ``Origin`` for the methods."""
 
     def __init__(
         self,
@@ -75,7 +76,9 @@ class RetryingOrigin(WrappedOrigin):
         return _RetriedRead(self, self._inner, Budget(self._rule), ref, options)
 
     async def repeat(self, budget: "Budget", call: Callable[[], Awaitable[T]]) -> T:
-        """Call ``call`` until it succeeds or attempts run out. Return its result, or raise its last error."""
+        """Call ``call`` until it succeeds or no attempt is left. Return its result, or raise its
+        last error.
+        """
         while True:
             try:
                 return await call()
@@ -84,10 +87,10 @@ class RetryingOrigin(WrappedOrigin):
                     raise
 
     async def backs_off(self, error: OriginError, budget: "Budget") -> bool:
-        """Wait before the next attempt. Return False at once if no attempt is left.
+        """Wait before the next attempt, and return True. Return False at once if no attempt may follow.
 
-        The caller must raise the error: if it were raised here, its frame, and with it the memory of the
-        page, would wait for the garbage collector.
+        The caller must raise the error. If it were raised here, this method's frame, and with it the memory
+        of the page, would stay until the garbage collector runs.
         """
         if error.retryable:
             self._health.attempt_failed(error)
@@ -106,7 +109,7 @@ class RetryingOrigin(WrappedOrigin):
 
 
 class Budget:
-    """The attempts of one call. ``used``: number of repetitions so far."""
+    """The attempts of one call. ``used``: the number of repetitions so far."""
 
     def __init__(self, rule: RetryRule) -> None:
         self._repetitions = rule.attempts - 1
@@ -118,10 +121,10 @@ class Budget:
 
 
 class _RetriedRead:
-    """A read that continues on another connection if its connection breaks. This object also yields the
-    pieces of the body.
+    """A read that continues on another connection if its connection breaks. It also yields the pieces of its
+    body.
 
-    At most one read of ``inner`` is open at a time.
+    It has at most one read of ``inner`` open at a time.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class _RetriedRead:
         self._opened: AbstractAsyncContextManager[OriginRead] | None = None
         self._first: OriginRead
         self._reading: OriginRead
-        self._at = 0  # Position of the next byte, in the object.
+        self._at = 0  # Position, in the object, of the next byte.
         self._over = False
 
     async def __aenter__(self) -> OriginRead:
@@ -183,7 +186,9 @@ class _RetriedRead:
                 return
 
     async def _open_first(self) -> OriginRead:
-        """Open the read. If a read was handed over with an error, that counts as the first attempt."""
+        """Open the read. If it was handed over with an error, this error counts as that of the
+        first attempt.
+        """
         handed = self._options.get("handed")
         failure = None if handed is None else handed.take_error()
         if failure is None:
@@ -194,12 +199,14 @@ class _RetriedRead:
             return await self._open()
         except OriginAnswer as answer:
             if answer.status == 416 and handed is not None and handed.received_bytes:
-                # The object ends where that body broke off: its announced length was wrong. See ``_go_on``.
+                # The object ends where the body broke off, so the length announced was wrong. See ``_go_on``.
                 raise failure from answer
             raise
 
     async def _open(self) -> OriginRead:
-        """Open with repeated attempts as ``repeat`` does, in fewer steps if the first attempt succeeds."""
+        """Open the read, with repeated attempts as in ``repeat``, but in fewer steps if the first one
+        succeeds.
+        """
         while True:
             opened = self._inner.open(self._ref, **self._options)
             try:
@@ -222,23 +229,23 @@ class _RetriedRead:
             await opened.__aexit__(kind, error, trace)
 
     async def _may_go_on(self, error: OriginError) -> bool:
-        # Close the broken connection before the wait: others can use its slot meanwhile, and one read never
-        # holds two.
+        # Close the broken read before the wait. Others can use its slot meanwhile, and one read never holds
+        # two slots.
         await self._close()
         if self._first.pass_on is not None:
-            return False  # The rest may belong to another version.
-        # No read may be opened after the end, because nothing would close it.
+            return False  # The rest might belong to another version.
+        # No read may be opened after this one has ended, because nothing would close it.
         return not self._over and await self._origin.backs_off(error, self._budget)
 
     async def _go_on(self, error: OriginError) -> None:
-        """Open the rest of the same version. Raises ``error`` if that is impossible."""
+        """Open the rest of the body at the same version. Raises ``error`` if the object has no rest."""
         rest = Span(self._at, self._first.span.stop)
         self._options = {**self._options, "span": rest, "if_match": self._first.meta.etag}
         try:
             self._reading = await self._open()
         except OriginAnswer as answer:
-            # The object ends where the body did, so the announced length was wrong. The caller requested the
-            # whole object and must not get an error about a range.
+            # The object ends where the body broke off, so the length announced was wrong. The caller has
+            # asked for no range of its own, and must not get an error about one.
             if answer.status == 416:
                 raise error from answer
             raise

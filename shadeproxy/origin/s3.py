@@ -1,8 +1,8 @@
-"""``S3Origin``: an S3 server as an Origin. The proxy signs its requests itself.
+"""``S3Origin``: an S3 server as an Origin. The proxy signs the requests itself.
 
-GETs and HEADs use the project's own connections (s3pages.py, s3reads.py); all other requests use aiohttp
-(s3transport.py). aiobotocore only supplies credentials: its GET costs ten times as much CPU (docs/adr/0005).
-Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
+GETs and HEADs use the project's own connections (s3pages.py, s3reads.py). All other requests use aiohttp
+(s3transport.py). aiobotocore only supplies credentials, because its GET costs ten times as much CPU
+(docs/adr/0005). Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
 """
 
 import asyncio
@@ -53,10 +53,10 @@ TrailingChecksums = Literal["auto", "always", "never"]
 _log = structlog.get_logger(__name__)
 
 _PARSED_AT_ONCE_BYTES = 16 * 1024
-# "identity": a gateway on the way must not compress, because sizes and ranges count the stored bytes.
+# "identity": a gateway on the way must not compress bodies, because sizes and ranges count the stored bytes.
 _OWN_HEADERS: Headers = (("User-Agent", "shadeproxy"), ("Accept-Encoding", "identity"))
 _WHOLE_HEADERS: Headers = (*_OWN_HEADERS, ("x-amz-checksum-mode", "ENABLED"))
-# Fields of the client's own signature or framing. The proxy's own replace them.
+# Fields of the client's own signature or framing. The proxy writes its own instead.
 _NOT_FORWARDED = {
     "authorization", "connection", "content-length", "date", "expect", "host", "transfer-encoding",
     "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
@@ -66,12 +66,12 @@ _NOT_FORWARDED = {
 class S3Origin:
     """An S3 server.
 
-    ``endpoint_url``: None means AWS in ``region``. ``credentials``: a provider for each upstream. An upstream
-    without a provider gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
-    ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS does). After a
-    server has refused one, the proxy sends it none. ``reserved_names``: names that mean no bucket there.
-    ``instance``: the name by which the proxy recognises its own requests when they come back. Raises
-    ConfigError for an endpoint or CA file that cannot be used.
+    ``endpoint_url``: None means AWS in ``region``. ``credentials``: the provider for each upstream; requests
+    of an upstream without a provider get OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of
+    the system's. ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS
+    does); after a server has refused one, no more are sent to it. ``reserved_names``: names that mean no
+    bucket at this server. ``instance``: the name by which the proxy recognises its own requests if they come
+    back to it. Raises ConfigError for an endpoint or a CA file that cannot be used.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class S3Origin:
             trailing_checksums
         ]
         timeouts = timeouts or Timeouts()
-        # Made only if TLS is needed, because loading the system's authorities takes tens of milliseconds.
+        # Make this only if TLS is needed, because loading the system's authorities takes tens of
+        # milliseconds.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
         tls = tls_context(ca_file) if needs_tls else None
         self._transport = S3Transport(
@@ -146,7 +147,7 @@ class S3Origin:
         intent: Intent = Intent.DEMAND,
         handed: HandedOver | None = None,
     ) -> AbstractAsyncContextManager[OriginRead]:
-        del intent  # limit.py decides the order of reads.
+        del intent  # The order of reads is decided in limit.py.
         return PageGet(self.page_gets, Wanted(ref, span, if_match, upstream), handed)
 
     async def list_objects(
@@ -166,7 +167,7 @@ class S3Origin:
         body = await self._fetch(outgoing)
         if len(body) <= _PARSED_AT_ONCE_BYTES:
             return answers.parse_listing(body)
-        # Parsing a thousand entries takes 10 ms; a thread leaves the event loop free.
+        # Parsing a thousand entries takes 10 ms. A thread does it, so that the event loop can run meanwhile.
         return await asyncio.to_thread(answers.parse_listing, body)
 
     @asynccontextmanager
@@ -203,9 +204,9 @@ class S3Origin:
             yield ForwardResponse(response.status, headers, once(document))
 
     async def probe(self) -> str:
-        """Send ListBuckets. Even AccessDenied shows that endpoint and signature are right."""
+        """Send ListBuckets. Even the answer AccessDenied shows that endpoint and signature are right."""
         target = self._endpoint.target(ObjectRef("", ""))
-        # Look for credentials first: an error of this search must not look like an answer of the origin.
+        # Get the credentials first: an error in finding them must not look like an answer of the origin.
         signed = await self._transport.credentials(SHARED) is not None
         async with self._reads.exchange(Outgoing("GET", target, headers=_OWN_HEADERS)) as (head, chunks):
             body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
@@ -224,13 +225,13 @@ class S3Origin:
         await self._transport.aclose()
 
     async def _with_trailers(self, outgoing: Outgoing, trailers: Trailers, stack: AsyncExitStack) -> Outgoing:
-        """Return ``outgoing`` with its checksums after the body, or without checksums if that
-        is impossible.
+        """Return ``outgoing`` with checksums after its body. If that is impossible, return it without
+        checksums.
         """
         body, size = outgoing.body, outgoing.content_length
         signed = await self._transport.credentials(outgoing.upstream) is not None
         if body is None or size is None or not (signed and self._takes_trailers and can_frame(trailers)):
-            # The origin refuses a request that names a checksum algorithm but has no checksum.
+            # The origin would refuse a request that names a checksum algorithm but has no checksum.
             kept = (pair for pair in outgoing.headers if pair[0].lower() != "x-amz-sdk-checksum-algorithm")
             return replace(outgoing, headers=tuple(kept))
         framed = await stack.enter_async_context(aclosing(frame(body, trailers)))
@@ -251,5 +252,7 @@ class S3Origin:
 
 
 def _content_length(head: Head) -> int:
-    """Return the Content-Length of the answer to a HEAD, whose body is empty."""
+    """Return the Content-Length of an answer to a HEAD. It is not the length of the answer's body, which is
+    empty.
+    """
     return int(head.headers[head.places.lengths[0]][1]) if head.length_given else UNKNOWN_BYTES

@@ -1,8 +1,8 @@
-"""Parses answers of an S3 server into our values: metadata, errors, listings, and whether it is an S3 server.
+"""Parses answers of an S3 server: metadata, errors, listings, and whether the server speaks S3.
 
-Everything is bounded: an error document is read to 64 KiB, a listing to 16 MiB. Only defusedxml parses XML.
-An S3 server is recognised by the root element of its answer to ListBuckets, whatever the status, content type
-or namespace. Source: ListBuckets and Error Responses in the S3 API reference.
+All bodies are limited: an error document is read up to 64 KiB, a listing up to 16 MiB. Only defusedxml parses
+XML. An S3 server is recognised by the root element of its answer to ListBuckets, whatever the status, the
+content type and the namespace. Source: ListBuckets and Error Responses in the S3 API reference.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MAX_ERROR_BYTES = 64 << 10
 MAX_LISTING_BYTES = 16 << 20
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
-# Fields that name the object of an error, or where else to ask.
+# Fields of an error that describe the object, or say where else to ask.
 _SHOWN_OF_ERRORS = {
     "content-range", "x-amz-bucket-region", "x-amz-delete-marker", "x-amz-version-id", "last-modified",
     "allow",
@@ -38,15 +38,17 @@ _NO_LISTING = "the origin's answer to ListObjectsV2 is not a listing"
 
 
 def decode_headers(raw: RawHeaders) -> Headers:
-    """Return header fields as received, without values that no field may have (RFC 9110 section 5.5: control
-    characters). Octets that are not UTF-8 survive decoding and encoding.
+    """Return header fields as received, except fields with control characters, which no value may have (RFC
+    9110 section 5.5). Bytes that are not UTF-8 survive decoding and encoding.
     """
     fields = ((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
     return tuple(field for field in fields if _CONTROL.search(field[1]) is None)
 
 
 def end_to_end(headers: Headers) -> Headers:
-    """Drop the fields of one connection (RFC 9110 section 7.6.1), also those that Connection names."""
+    """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1), or that
+    Connection names.
+    """
     listed = {
         token.strip().lower()
         for name, value in headers
@@ -58,8 +60,8 @@ def end_to_end(headers: Headers) -> Headers:
 
 
 def object_meta(head: Head, *, size: int, is_ranged: bool) -> ObjectMeta:
-    """Return the metadata in the head of an answer to a GET or HEAD. Its ETag is "" if there is none, or more
-    than one.
+    """Return the metadata in the head of an answer to a GET or HEAD. The ETag is "" if the head has none, or
+    more than one.
     """
     headers, places = head.headers, head.places
     etag = "" if places.etag is None else headers[places.etag][1]
@@ -68,7 +70,7 @@ def object_meta(head: Head, *, size: int, is_ranged: bool) -> ObjectMeta:
 
 
 def parse_content_range(field: str) -> tuple[int, int, int] | None:
-    """Return (start, stop, size) of a 206, half-open; None when it cannot be understood."""
+    """Return start, stop (half-open) and object size of a Content-Range; None if it cannot be understood."""
     match = _CONTENT_RANGE.fullmatch(field)
     if match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
         return None
@@ -76,7 +78,7 @@ def parse_content_range(field: str) -> tuple[int, int, int] | None:
 
 
 async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
-    """Return the whole body. Raises OriginUnavailable when it is longer than ``limit_bytes``."""
+    """Return the whole body. Raises OriginUnavailable if it is longer than ``limit_bytes``."""
     received = bytearray()
     async for chunk in chunks:
         received += chunk
@@ -86,10 +88,10 @@ async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
 
 
 def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> OriginError:
-    """Return the error for an unexpected status.
+    """Return the error for an answer with an unexpected status.
 
-    The error is final if S3 gives clients such an answer. It is retryable for 429, for 5xx except 501, and
-    for an answer that does not belong to this request.
+    It is retryable for 429, for 5xx except 501, and if the answer does not fit the request. Every other error
+    is final, because S3 gives such answers to clients.
     """
     code, message = _code_and_message(body)
     if status < 400 and not _is_redirect(status, code, headers):
@@ -111,8 +113,8 @@ def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> Ori
 
 
 def _is_redirect(status: int, code: str, headers: Headers) -> bool:
-    """Return whether the redirect names another region or host, as S3 does; clients follow such
-    a redirect.
+    """Return True if a redirect names another region or has an error code, as a redirect of S3 has. Clients
+    follow such a redirect.
     """
     return status in {301, 302, 307, 308} and (
         bool(code) or any(name.lower() == "x-amz-bucket-region" for name, _ in headers)
@@ -126,8 +128,8 @@ def _where(headers: Headers) -> str:
 
 
 def retry_after(headers: Iterable[tuple[str, str]], now_s: float) -> float | None:
-    """Return the seconds of a Retry-After field, which is a number or a date (RFC 9110 section 10.2.3); None
-    if there is none.
+    """Return the seconds in the field Retry-After, whose value is a number or a date (RFC 9110 section
+    10.2.3). Return None if there is no such field.
     """
     value = first_value(headers, "retry-after").strip()
     if value.isascii() and value.isdigit():
@@ -143,8 +145,8 @@ def _size_of(text: str) -> int:
 
 
 def parse_listing(body: bytes) -> ListPage:
-    """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable if ``body`` is
-    something else.
+    """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable if ``body`` is no such
+    document.
     """
     root = document_root(body)
     if root is None or root.tag != "ListBucketResult":
@@ -178,9 +180,11 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
 
 
 def document_root(body: bytes) -> Element | None:
-    """Return the root of an XML document, with namespaces removed from all tags; None if it is not XML."""
+    """Return the root of an XML document, in which all tags lack their namespace; None if ``body``
+    is no XML.
+    """
     if not body:
-        return None  # An answer to a HEAD. A failing parser would leave reference cycles.
+        return None  # The answer to a HEAD. A parser that fails would leave reference cycles.
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):
@@ -200,9 +204,9 @@ _BUCKET_HINT = "set origin.endpoint to the address of the S3 server, without the
 
 
 async def buckets_listed(endpoint: str, head: Head, body: bytes, *, now_s: float) -> int:
-    """Return how many buckets the answer lists.
+    """Return the number of buckets that the answer to ListBuckets names.
 
-    Raises OriginAnswer for an error of an S3 server, NotS3 for an answer of something else, and
+    Raises OriginAnswer for an error of an S3 server, NotS3 if no S3 server has answered, and
     OriginUnavailable or OriginThrottled if a later attempt may get another answer.
     """
     if len(body) <= _PARSED_AT_ONCE_BYTES:
@@ -239,5 +243,5 @@ def _values(head: Head, name: str) -> Iterator[str]:
 
 
 def _shown(text: str) -> str:
-    """Return foreign text in a form that is safe in a log: short, and on one line."""
+    """Return text of a server in a form that is safe in a log: short, and on one line."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_SHOWN])

@@ -1,11 +1,11 @@
 """Page GETs: signed, over the project's own connections, received straight into the page's memory.
 
-docs/adr/0005 compares their cost per 100 KB with aiohttp's client and botocore's signer. Other requests
-(HEAD, listings, forwarded requests) are sent by s3reads.py and s3transport.py.
+docs/adr/0005 compares their cost per 100 KB with that of aiohttp's client and botocore's signer. s3reads.py
+and s3transport.py send other requests (HEAD, listings, forwarded requests).
 
-Laws: an origin that answers another range or version than requested causes an error, never wrong bytes. A
-request is sent once. Only if a kept connection proves dead before a byte of the answer came, the request is
-sent again, on a fresh connection. Source: GetObject in the S3 API reference; RFC 9112 section 9.3.1.
+Laws: if an origin answers another range or version than requested, an error is raised; wrong bytes are never
+passed on. A request is sent once. It is sent again, on a fresh connection, only if a kept connection proves
+dead before a byte of the answer arrived. Source: GetObject in the S3 API reference; RFC 9112 section 9.3.1.
 """
 
 import errno
@@ -50,7 +50,7 @@ ProviderOf = Callable[[Upstream], CredentialProvider | None]
 
 
 class Exchange(NamedTuple):
-    """A GET whose answer has begun: ``head`` has come, and the body is still to be read from
+    """A GET whose answer has begun. ``head`` has arrived. The body is still to be read from
     ``connection``.
     """
 
@@ -59,7 +59,9 @@ class Exchange(NamedTuple):
 
 
 class PageGets:
-    """GETs from ``endpoint`` over ``pool``, signed with the upstream's ``credentials``."""
+    """Sends GETs to ``endpoint`` over ``pool``. ``credentials``: returns those of an upstream, which sign its
+    GETs.
+    """
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class PageGets:
 
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
         """Send the request on a connection of the pool. Return the connection, which the caller must put
-        back, and the head of the answer. Raises like ``Origin.open``.
+        back, and the head of the answer. Raises as ``Origin.open``.
         """
         target = self._endpoint.target(wanted.ref)
         credentials = await self._credentials(wanted.upstream)
@@ -96,7 +98,8 @@ class PageGets:
         return await self.ask(target.origin, request)
 
     def start(self, wanted: Wanted, receiver: Receiver) -> Connection | None:
-        """Send as ``send`` does, without waiting, on an idle connection. Return None if that is impossible.
+        """Send as ``send`` does, but without waiting, on an idle connection. Return None if this is
+        impossible.
 
         The caller must put the connection back.
         """
@@ -108,8 +111,9 @@ class PageGets:
         return connection
 
     def prepare(self, ref: ObjectRef, wanted: Wanted, request_id: str) -> tuple[Connection, bytes] | None:
-        """Return an idle connection, which the caller must put back, and the request for ``ref``, as
-        ``wanted`` but for its object. Return None if that would have to wait. ``request_id``: see ``render``.
+        """Return an idle connection, which the caller must put back, and the request to send on it. It is the
+        request of ``wanted``, but for ``ref``. Return None if the caller would have to wait. ``request_id``:
+        see ``PageHeads.render``.
         """
         provider = self._provider_of(wanted.upstream)
         if provider is None or not provider.is_ready:
@@ -127,7 +131,7 @@ class PageGets:
         return connection, request
 
     def peer_of(self, ref: ObjectRef) -> Peer | None:
-        """Return the server that has ``ref``; None if no request can name ``ref``."""
+        """Return the server that has ``ref``; None if a request cannot name ``ref``."""
         try:
             origin = self._endpoint.target(ref).origin
         except InvalidRequest:
@@ -135,18 +139,18 @@ class PageGets:
         return self._peers.get(origin) or self._peer(origin)
 
     def origin_of(self, wanted: Wanted) -> str:
-        """Return "scheme://host[:port]" of the server of ``wanted``."""
+        """Return "scheme://host[:port]" of the server that gets the GET ``wanted``."""
         return self._endpoint.target(wanted.ref).origin
 
     async def ask(self, origin: str, request: bytes, *, bodiless: bool = False) -> tuple[Connection, Head]:
-        """Send a complete, signed request. Return as ``send``."""
+        """Send a complete, signed request. Return and raise as ``send``."""
         peer = self._peers.get(origin) or self._peer(origin)
         try:
             try:
                 return await self._exchange(peer, request, bodiless=bodiless)
             except Dead:
-                # The server closed the kept connection while the request was on its way. A read without an
-                # answer may be repeated.
+                # The server closed the kept connection while the request was on its way. A read that got no
+                # answer may be sent again.
                 return await self._exchange(peer, request, bodiless=bodiless, fresh=True)
         except FAILURES as error:
             raise failed_before_head(origin, error) from error
@@ -169,7 +173,7 @@ class PageGets:
         return connection, head
 
     def note_date(self, head: Head) -> None:
-        """Measure the origin's clock by its answer, if that is due."""
+        """Measure the origin's clock by the Date of an answer, if this is due."""
         if self._health.due:
             dates = head.places.dates
             self._health.heard_date(head.headers[dates[0]][1] if dates else "")
@@ -182,17 +186,17 @@ class PageGets:
 
 
 class PageGet:
-    """One GET as a context manager, see ``Origin.open``. It also yields the pieces of its body."""
+    """One GET as a context manager; see ``Origin.open``. It also yields the pieces of its body."""
 
     def __init__(self, gets: PageGets, wanted: Wanted, handed: HandedOver | None = None) -> None:
         self._gets = gets
         self._handed = handed
         self._wanted = wanted
         self._connection: Connection | None = None
-        # The pieces of a body without Content-Length.
+        # Yields the pieces of a body without Content-Length.
         self._pieces: AsyncGenerator[bytes, None] | None = None
         self._skip = 0
-        self._left = 0  # Bytes to deliver, after those to skip.
+        self._left = 0  # Bytes to deliver, which come after those to skip.
 
     async def __aenter__(self) -> OriginRead:
         begun = None if self._handed is None else self._handed.take_exchange()
@@ -235,7 +239,7 @@ class PageGet:
         raise StopAsyncIteration
 
     async def _decoded(self, pieces: AsyncGenerator[bytes, None]) -> bytes:
-        """Return the next piece of a body without a known length. Raises like ``__anext__``."""
+        """Return the next piece of a body of unknown length. Raises as ``__anext__``."""
         while self._left:
             try:
                 piece = await anext(pieces)
@@ -273,11 +277,11 @@ class PageGet:
 
     def _answering(self) -> Connection:
         if self._connection is None:
-            raise Broken  # The read was left already, and another read may use its connection.
+            raise Broken  # The read has ended already, and another read may use its connection.
         return self._connection
 
     def _leave(self) -> None:
-        # The pool closes a connection with unread bytes, because it cannot be used again.
+        # The pool closes a connection that has unread bytes, because it cannot be used again.
         if self._connection is not None:
             self._gets.pool.put_back(self._connection)
             self._connection = None
@@ -293,9 +297,9 @@ class PageGet:
 
 
 def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
-    """Return the metadata, the span to deliver, and the number of body bytes before it.
+    """Return the metadata of an answer, the span to deliver, and the number of body bytes to skip before it.
 
-    Raises OriginUnavailable for an answer that does not fit the request, OriginAnswer 416.
+    Raises OriginUnavailable if the answer does not fit the request, and OriginAnswer 416.
     """
     if head.status == 200 and not head.length_given:
         meta = answers.object_meta(head, size=UNKNOWN_BYTES, is_ranged=span is not None)
@@ -306,7 +310,7 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
         meta = answers.object_meta(head, size=head.length, is_ranged=span is not None)
         if span is None:
             return meta, Span(0, head.length), 0
-        # The origin ignored the range and sends the whole object: deliver only the span.
+        # The origin has ignored the range and sends the whole object. Deliver only the span.
         if span.start >= head.length:
             raise invalid_range(head.length)
         return meta, Span(span.start, min(span.stop, head.length)), span.start
@@ -324,14 +328,14 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
 
 
 def broken_off(error: BaseException) -> OriginError:
-    """Return the error for a body that ended with one of FAILURES."""
+    """Return the error for a body that was ended by ``error``, one of FAILURES."""
     if isinstance(error, Surplus):
         return BodyDamaged("the origin sent more bytes than its Content-Length says")
     return BodyCutShort(f"the origin's body broke off: {type(error).__name__}")
 
 
 def failed_before_head(origin: str, error: BaseException) -> OriginError:
-    """Return the error for a request that ended with one of FAILURES before its answer came."""
+    """Return the error for a request that ``error``, one of FAILURES, ended before its answer arrived."""
     return _unavailable(origin, _why_failed(error))
 
 
@@ -346,7 +350,7 @@ def _why_not_connected(error: NotConnected) -> str:
     if isinstance(cause, ssl.SSLError):
         return why_tls_failed(cause)
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
-        # The loop's own text repeats the address.
+        # The text of the event loop's error would repeat the address.
         return f"{os.strerror(cause.errno)}; check origin.endpoint"
     return f"{cause}; check origin.endpoint"
 

@@ -1,9 +1,9 @@
-"""GETs and HEADs other than page GETs, over the project's own connections.
+"""GETs and HEADs that are no page GETs, over the project's own connections.
 
 Answers are parsed as strictly as those of page GETs (http1.py): bytes after an answer never count as the next
-answer, and a body that ends early raises. aiohttp's client is not used because it is lenient in three cases.
+answer, and a body that ends early raises. aiohttp's client is not used, because it is lenient in three cases.
 It accepts transfer codings that it does not decode. It takes a reset for the end of a body without a length.
-And if bytes arrive on an idle connection, it takes them for the answer to the next request.
+And it takes bytes that arrive on an idle connection for the answer to the next request.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -22,10 +22,10 @@ Sign = Callable[[Outgoing], Awaitable[list[tuple[str, str]]]]
 
 
 class Answered(NamedTuple):
-    """An answer to a read. ``head.headers`` has only legal fields. ``head.flawed`` is True if others were
+    """The answer to a read. ``head.headers`` has only legal fields. ``head.flawed``: True if others were
     dropped.
 
-    ``chunks``: the body, as it comes. Raises BodyCutShort, BodyDamaged.
+    ``chunks``: yields the body as it arrives. Raises BodyCutShort, BodyDamaged.
     """
 
     head: Head
@@ -33,8 +33,9 @@ class Answered(NamedTuple):
 
 
 class Reads:
-    """Sends these requests. ``sign``: returns the fields that sign a request. ``own``: connections for the
-    proxy's own requests. ``forwarded``: connections for requests that last as long as their client likes.
+    """Sends GETs and HEADs. ``sign``: returns the fields that sign a request. ``own``: connections for the
+    proxy's own requests. ``forwarded``: connections for clients' requests, which last as long as the client
+    likes.
     """
 
     def __init__(self, sign: Sign, *, own: PageGets, forwarded: PageGets) -> None:
@@ -44,7 +45,9 @@ class Reads:
 
     @asynccontextmanager
     async def exchange(self, outgoing: Outgoing) -> AsyncIterator[Answered]:
-        """Send a GET or HEAD; leaving early closes the connection. Raises like ``S3Transport.exchange``."""
+        """Send a GET or HEAD, and yield its answer. Leaving early closes the connection. Raises as
+        ``S3Transport.exchange``.
+        """
         gets = self._forwarded if outgoing.forwarded else self._own
         target, bodiless = outgoing.target, outgoing.method == "HEAD"
         fields: list[tuple[str, str]] = [
@@ -75,7 +78,7 @@ def _request(outgoing: Outgoing, fields: Headers) -> bytes:
 
 
 async def body_of(connection: Connection, *, bodiless: bool = False) -> AsyncGenerator[bytes, None]:
-    """Yield the body of an answer whose head was read. Raises BodyCutShort, BodyDamaged."""
+    """Yield the body of an answer whose head has been read. Raises BodyCutShort, BodyDamaged."""
     if bodiless:
         return
     try:

@@ -1,9 +1,8 @@
 """One signed HTTP exchange with an S3 server. Only this file, link_watch.py and s3.py know aiohttp's client.
 
 The request is sent byte for byte as it was signed: no normalised URLs, no added headers, no redirects,
-cookies, proxies or decompression. A request that may have changed something is sent once. Every foreign
-exception is turned into an OriginError here. Only exceptions of the request body's own iterator pass
-unchanged.
+cookies, proxies or decompression. A request that may have changed something is sent once. Exceptions of
+aiohttp and of sockets become OriginErrors here. Exceptions that the request's body raises pass unchanged.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ from shadeproxy.origin.tls_failure import why_tls_failed
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _READING = {"GET", "HEAD"}
 _SIGNED = {"content-type", "content-md5", JOB_FIELD, NONCE_FIELD, PEER_FIELD}
-# An object may have some 700 metadata fields.
+# The metadata of an object may have some 700 fields.
 _MOST_FIELDS = 2048
 _READ_BUFFER_BYTES = 256 << 10
 
@@ -48,8 +47,8 @@ _READ_BUFFER_BYTES = 256 << 10
 class Outgoing:
     """A request before it is signed. ``headers``: without Host and without the fields that signing adds.
 
-    ``forwarded``: the request lasts as long as its client likes, so it uses the pool for such requests.
-    ``works_long``: see ``ForwardRequest.works_long``.
+    ``forwarded``: True if the request lasts as long as its client likes, so that it must use the connections
+    for such requests. ``works_long``: see ``ForwardRequest.works_long``.
     """
 
     method: str
@@ -65,9 +64,10 @@ class Outgoing:
 
 
 class S3Transport:
-    """A pool of ``max_connections`` for forwarded requests, and the credentials of each upstream.
+    """Up to ``max_connections`` connections for forwarded requests, and the credentials of each upstream.
 
-    Reads have other pools (s3reads.py): uploads that stall with their clients must not starve reads.
+    Reads have other pools of connections (s3reads.py). Otherwise uploads whose clients send nothing could
+    take all connections, and reads would get none.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class S3Transport:
 
     @asynccontextmanager
     async def exchange(self, outgoing: Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send, and yield the response with its body unread; leaving early closes the connection.
+        """Send a request, and yield the response with its body unread. Leaving early closes the connection.
 
-        Raises OriginUnavailable, OriginAnswer 403 for an upstream without credentials.
+        Raises OriginUnavailable, and OriginAnswer 403 for an upstream without credentials.
         """
         headers = [("Host", outgoing.target.host), *outgoing.headers, *await self.signature(outgoing)]
         if outgoing.content_length is not None and outgoing.body is not None:
@@ -118,7 +118,8 @@ class S3Transport:
             try:
                 yield response
             finally:
-                # A connection whose body was read to its end is already back in the pool, and stays open.
+                # If the body was read to its end, the connection is in the pool again, and this leaves it
+                # open.
                 response.close()
         finally:
             await sending.stop()
@@ -130,7 +131,9 @@ class S3Transport:
             await self._session.close()
 
     def credentials(self, upstream: Upstream) -> Awaitable[Credentials | None]:
-        """Return the credentials of ``upstream``, or None to send unsigned. Raises as ``exchange`` does."""
+        """Return the credentials of ``upstream``; None if requests are not to be signed. Raises as
+        ``exchange``.
+        """
         provider = self._credentials.get(upstream)
         if provider is None:
             raise OriginAnswer(
@@ -191,7 +194,7 @@ class S3Transport:
             ) from None
 
     def _opened(self) -> aiohttp.ClientSession:
-        # The session is not made in __init__, because it belongs to the running loop.
+        # The session is not made in __init__, because it must belong to the loop that is running.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
@@ -214,8 +217,8 @@ class S3Transport:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connector that skips an idle connection on which bytes came. aiohttp would take these bytes for the
-    answer to the next request.
+    """A connector that skips an idle connection on which bytes have arrived. aiohttp would take these bytes
+    for the answer to the next request.
     """
 
     async def _get(self, key: Any, traces: Any) -> Any:
@@ -228,7 +231,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _noting_what_is_sent() -> aiohttp.TraceConfig:
-    """Return a trace that sets ``_Sending.begun`` when the head of the request leaves."""
+    """Return a trace that sets ``_Sending.begun`` when the head of a request is sent."""
 
     async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
         context.trace_request_ctx.begun = True
@@ -239,11 +242,11 @@ def _noting_what_is_sent() -> aiohttp.TraceConfig:
 
 
 class _NoAnswer(aiohttp.ClientError):
-    """The head that came has a status that cannot be the answer to a request."""
+    """The answer has a status that no answer to a request can have."""
 
 
 class _Unanswered(aiohttp.ClientError):
-    """The connection ended before there was an answer. ``__cause__`` is the connection's error."""
+    """The connection ended before an answer arrived. ``__cause__``: the connection's error."""
 
 
 async def _sent_once(
@@ -251,8 +254,8 @@ async def _sent_once(
 ) -> aiohttp.ClientResponse:
     """Keep aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer.
 
-    The origin may have carried out the first request, and would answer the second one differently. So the
-    client must decide whether to repeat it.
+    The origin may have carried out the first request, and would then answer the second one differently. So
+    the client must decide whether to repeat the request.
     """
     try:
         return await handler(request)
@@ -265,7 +268,9 @@ async def _sent_once(
 async def _answered(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Refuse a switch of protocols, which was not asked for, and a status that HTTP does not have."""
+    """Refuse an answer with a status that HTTP does not have, or that switches protocols, which was not
+    requested.
+    """
     response = await handler(request)
     if not 200 <= response.status < 600:
         response.close()
@@ -274,7 +279,7 @@ async def _answered(
 
 
 async def read_to_end(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it comes. Raises BodyCutShort."""
+    """Yield the body as it arrives. Raises BodyCutShort."""
     while chunk := await _read_some(response):
         yield chunk
 
@@ -287,12 +292,13 @@ async def _read_some(response: aiohttp.ClientResponse) -> bytes:
 
 
 class _Sending:
-    """The body of one request that is being sent.
+    """The body of one request, while it is sent.
 
-    aiohttp reads the body in another task, which may still run when the answer has come and the sender wants
-    to close the body. The origin has ``read_s`` to take each piece. After the last piece it has ``read_s``
-    until the head of its answer is complete; with ``works_long``, until its next byte. The time spent waiting
-    for the client's next piece does not count. ``failure``: the error that the body itself raised.
+    aiohttp reads the body in another task. This task may still run when the answer has arrived and the sender
+    wants to close the body. The origin has ``read_s`` to take each piece. After the last piece it has
+    ``read_s`` until the head of its answer is complete; with ``works_long``, until its next byte. The time
+    spent waiting for the client's next piece does not count. ``failure``: the error that the body itself has
+    raised.
     """
 
     def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:
@@ -301,16 +307,16 @@ class _Sending:
         self._limit: asyncio.Timeout | None = None
         self.failure: Exception | None = None
         self.begun = False
-        """True if the origin may know of the request."""
+        """True if the request's head was sent, so that the origin may know of the request."""
         self._body = body
         self._pulling: asyncio.Task[object] | None = None
         self._idle = asyncio.Event()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body, for aiohttp."""
+        """Yield the pieces of the body, for aiohttp."""
         while True:
             if self._body is None:
-                # A normal end would make the part that was sent look complete.
+                # Raise: if this ended normally, the part that was sent would look like the whole body.
                 raise ConnectionAbortedError("the rest of the body is not wanted")
             self._allow(None)
             piece = await self._next(self._body)
@@ -322,7 +328,7 @@ class _Sending:
 
     @asynccontextmanager
     async def bounded(self, connect_s: float) -> AsyncIterator[None]:
-        """Raise TimeoutError out of the block when the origin takes too long."""
+        """Run the block, and raise TimeoutError in it if the origin takes too long."""
         try:
             async with asyncio.timeout(None) as self._limit:
                 if self._body is None and not self._works_long:
@@ -332,12 +338,12 @@ class _Sending:
             self._limit = None
 
     def _allow(self, seconds: float | None) -> None:
-        """Limit the wait for the origin to ``seconds`` from now. None removes the limit."""
+        """Limit the wait for the origin to ``seconds`` from now. None: no limit."""
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
     async def stop(self) -> None:
-        """Stop the task that reads the body, which can then be closed."""
+        """Stop the task that reads the body, so that the body can be closed."""
         self._body = None
         if self._pulling is not None:
             self._pulling.cancel()

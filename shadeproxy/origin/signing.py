@@ -1,8 +1,8 @@
-"""Signed heads of page GETs: the same signature as core/sigv4.py, made from fewer parts.
+"""Makes signed heads of page GETs: the same signature as core/sigv4.py makes, from fewer parts.
 
-A page GET signs only Host and the x-amz fields added here. So the head stays the same for a second, except
-for path, range and signature, and is made once (measured in docs/adr/0005). tests/origin/test_signing.py
-compares both signers.
+A page GET signs only Host and the x-amz fields that are added here. So for one second the head stays the same
+except for path, range and signature. These fixed parts are made once a second (measured in docs/adr/0005).
+tests/origin/test_signing.py compares both signers.
 """
 
 import hashlib
@@ -29,8 +29,9 @@ CHECKSUM_MODE = "x-amz-checksum-mode"
 
 
 class SignedParts(NamedTuple):
-    """Parts of a signature that stay the same. ``canonical``: the canonical request after its path.
-    ``inner``, ``outer``: hashes of a Signer, to be copied. ``authorization``: the field up to the signature.
+    """The parts of a signature that stay the same for a second. ``canonical``: the canonical request after
+    its path. ``inner``, ``outer``: hashes of a Signer, to be copied. ``authorization``: the field up to the
+    signature.
     """
 
     canonical: str
@@ -42,7 +43,9 @@ class SignedParts(NamedTuple):
 def signed_parts(
     signed: list[tuple[str, str]], *, access_key: str, secret_key: str, region: str, amz_date: str
 ) -> SignedParts:
-    """Return these parts for GETs without a query. ``signed``: the fields to sign, sorted by name."""
+    """Return the fixed parts of signatures of GETs without a query. ``signed``: the fields to sign, sorted by
+    name.
+    """
     scope = Scope(amz_date[:8], region)
     signer = Signer(signing_key(secret_key, scope), str(scope))
     names = ";".join(name for name, _ in signed)
@@ -63,8 +66,8 @@ class PageHeads:
         self._region = region
         self._ours = f"{INSTANCE_FIELD}: {instance}\r\n" if instance else ""
         self._second = -1
-        # Parts that stay the same for this second, by host, credentials and whether the whole object is
-        # requested.
+        # The parts that stay the same during this second, by host, by credentials, and by whether the whole
+        # object is requested.
         self._fixed: dict[tuple[object, ...], tuple[str, SignedParts | None]] = {}
 
     def render(
@@ -76,8 +79,8 @@ class PageHeads:
         now_s: float,
         request_id: str = "",
     ) -> bytes:
-        """Return the head of a GET, without a signature if ``credentials`` are None. ``request_id``: the id
-        of the client's request; "" if no client waits.
+        """Return the head of a GET. It has no signature if ``credentials`` is None. ``request_id``: the id of
+        the client's request; "" if no client waits.
         """
         _, host, raw_path = target
         span = wanted.span
@@ -104,7 +107,8 @@ class PageHeads:
     def _fix(
         self, key: tuple[object, ...], host: str, credentials: Credentials | None, *, whole: bool
     ) -> tuple[str, SignedParts | None]:
-        # "identity": a gateway on the way must not compress, because sizes and ranges count the stored bytes.
+        # "identity": a gateway on the way must not compress bodies, because sizes and ranges count the stored
+        # bytes.
         fields = f"Host: {host}\r\nUser-Agent: shadeproxy\r\nAccept-Encoding: identity\r\n{self._ours}"
         signed = [("host", host)]
         if whole:
@@ -130,7 +134,7 @@ class PageHeads:
 
 
 def range_field(span: Span) -> str:
-    """Return the Range field for ``span``. HTTP has no empty range, so for an empty span one byte is
-    requested and not delivered.
+    """Return the value of Range for ``span``. HTTP has no empty range. So for an empty span one byte is
+    requested, which is not delivered.
     """
     return f"bytes={span.start}-{max(span.stop - 1, span.start)}"

@@ -1,7 +1,7 @@
 """``ThrottledOrigin``: an origin behind a link of limited bandwidth, which all bodies share.
 
-Bytes pass in the order in which they are ready, as on a wire: no body is preferred and no byte is lost. Only
-bodies from the origin are limited; requests, uploads and headers pass at once.
+Bytes pass in the order in which they are ready, as on a wire: no body goes before others, and no byte is
+lost. Only bodies from the origin are limited. Requests, uploads and header fields pass at once.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,11 +21,11 @@ from shadeproxy.origin.base import (
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _CREDIT_S = 0.01
-"""The link may make up for this much idle time, because a loop wakes later than requested."""
+"""Idle time for which the link may make up, because an event loop wakes later than requested."""
 
 
 class ThrottledOrigin(WrappedOrigin):
-    """``inner``, with ``bytes_per_s``, which may be changed, for all of its bodies together."""
+    """Limits all bodies of ``inner`` together to ``bytes_per_s``, which may be changed at any time."""
 
     def __init__(self, inner: Origin, *, bytes_per_s: float, clock: Clock | None = None) -> None:
         super().__init__(inner)

@@ -1,8 +1,8 @@
-"""The reason why TLS with the origin failed, in words that say which setting to change."""
+"""Says why TLS with the origin failed, in words that name the setting to change."""
 
 import ssl
 
-# OpenSSL's names for received bytes that are no TLS, such as those of a server that speaks plain HTTP.
+# OpenSSL's reasons if the bytes received are no TLS, such as those of a server that speaks plain HTTP.
 _NOT_TLS = frozenset(
     {
         "WRONG_VERSION_NUMBER",
@@ -15,7 +15,9 @@ _NOT_TLS = frozenset(
 
 
 def why_tls_failed(error: BaseException) -> str:
-    """Return the reason. ``error``: what the TLS library raised, or an error of aiohttp about it."""
+    """Return the reason. ``error``: the error of the TLS library, or the error of aiohttp that
+    contains it.
+    """
     cause = getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
         return "the server speaks no TLS there; write http:// in origin.endpoint, or another port"

@@ -1,7 +1,7 @@
-"""A body followed by its checksum, in the chunks of STREAMING-UNSIGNED-PAYLOAD-TRAILER.
+"""Sends a body and then its checksum, in the chunks of STREAMING-UNSIGNED-PAYLOAD-TRAILER.
 
-Law: the last chunk and the trailer are made only after the body has ended well. So a caller that finds an
-error while the body passes can keep the origin from getting a complete wrong body. Source: "Signature
+Law: the last chunk and the trailer are made only after the body has ended without an error. So if the caller
+finds an error while the body passes, the origin never gets a complete wrong body. Source: "Signature
 calculations for the Authorization header: transferring payload in multiple chunks, with trailing headers" in
 the S3 API reference.
 """
@@ -13,8 +13,8 @@ from shadeproxy.origin.base import Trailers
 
 TRAILED_PAYLOAD = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 CHUNK_BYTES = 128 * 1024
-"""S3 accepts chunks of 8 KiB or more. All but the last have this size, so that the total length is known in
-advance.
+"""Bytes of a chunk; only the last one may have fewer, so that the total length is known in advance. S3
+accepts chunks of 8 KiB or more.
 """
 
 _VALUE_CHARS = {
@@ -27,12 +27,12 @@ _VALUE_CHARS = {
 
 
 def can_frame(trailers: Trailers) -> bool:
-    """Return whether the length of each of these checksums is known before its value."""
+    """Return True if the lengths of these checksums are known before their values are."""
     return _VALUE_CHARS.keys() >= set(trailers.names)
 
 
 def framed_bytes(size_bytes: int, trailers: Trailers) -> int:
-    """Return the length of the output of ``frame`` for a body of ``size_bytes``."""
+    """Return the number of bytes that ``frame`` yields for a body of ``size_bytes``."""
     full, rest = divmod(size_bytes, CHUNK_BYTES)
     total = full * (CHUNK_BYTES + len(_head(CHUNK_BYTES)) + 2)
     total += rest + len(_head(rest)) + 2 if rest else 0
@@ -40,8 +40,8 @@ def framed_bytes(size_bytes: int, trailers: Trailers) -> int:
 
 
 async def frame(body: AsyncIterator[bytes], trailers: Trailers) -> AsyncGenerator[bytes, None]:
-    """Yield ``body`` in chunks, then its trailers. If ``body`` raises, its error is raised and no end is
-    sent.
+    """Yield ``body`` in chunks, and then its trailers. If ``body`` raises, this raises the same error, and
+    yields no end of the body.
     """
     pending = bytearray()
     async for piece in body:
@@ -57,7 +57,7 @@ async def frame(body: AsyncIterator[bytes], trailers: Trailers) -> AsyncGenerato
 
 
 def framed_headers(headers: Headers, size_bytes: int, trailers: Trailers) -> Headers:
-    """Return the ``headers`` of a request whose body is framed."""
+    """Return ``headers`` changed for a request whose body is framed."""
     coding = ",".join(value for name, value in headers if name.lower() == "content-encoding")
     return (
         *(pair for pair in headers if pair[0].lower() != "content-encoding"),

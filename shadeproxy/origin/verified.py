@@ -1,9 +1,9 @@
 """``VerifiedOrigin``: checks whole bodies against the checksum that the origin sends with them.
 
-Laws: the last byte of a body is passed on only when its checksum is right, so a damaged body never looks
-complete and is never cached. A body of up to ``HELD_BYTES`` is verified before it is handed out, and read
-again once if it is damaged. A body without a checksum, and a part of a body, are not verified here: only the
-reader can do that. Source: "Checking object integrity in Amazon S3", S3 user guide.
+Laws: the last byte of a body is passed on only if its checksum is right, so a damaged body never looks
+complete and is never cached. A body of up to ``HELD_BYTES`` is verified before it is handed out. If it is
+damaged, it is read once more. A body without a checksum, and a part of a body, are not verified here; only
+the client can do that. Source: "Checking object integrity in Amazon S3", S3 user guide.
 """
 
 import base64
@@ -34,8 +34,8 @@ _TYPE = "x-amz-checksum-type"
 
 
 class VerifiedOrigin(WrappedOrigin):
-    """Verifies bodies of ``inner``; see ``Origin`` for the methods. Put it around retries: a body that
-    continues after a break is then verified as one.
+    """Verifies bodies of ``inner``; see ``Origin`` for the methods. Wrap it around retries, so that a body
+    that continues after a break is verified as one.
     """
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
@@ -47,7 +47,9 @@ class VerifiedOrigin(WrappedOrigin):
 
 
 class _VerifiedRead:
-    """A read of a whole object, or of the rest of an object whose first bytes ``begun`` has summed."""
+    """A read of a whole object. ``begun``: the checksum of its first bytes, if this read continues after
+    them.
+    """
 
     def __init__(
         self, inner: Origin, ref: ObjectRef, options: OpenOptions, begun: "Check | None" = None
@@ -67,10 +69,10 @@ class _VerifiedRead:
             return await self._attempt()
 
     async def _attempt(self) -> OriginRead:
-        """Open and verify once. Raises BodyDamaged."""
+        """Open the read and verify its body, once. Raises BodyDamaged."""
         opened = self._inner.open(self._ref, **self._options)
         reading = await opened.__aenter__()
-        # A reader that holds a body in memory holds its slot too. So the number of slots bounds the memory.
+        # A read whose body is held in memory also holds a slot. So the number of slots limits the memory.
         self._opened = opened
         if self._begun is not None:
             return guarded(reading, self._begun, self._ref)
@@ -102,7 +104,7 @@ class _VerifiedRead:
 
 
 class Check:
-    """A running checksum, and the ``expected`` value."""
+    """A checksum that is being computed, and its ``expected`` value."""
 
     def __init__(self, name: str, running: Checksum, expected: bytes) -> None:
         self.name = name
@@ -117,7 +119,7 @@ class Check:
 
 
 def check_of(headers: Headers) -> Check | None:
-    """Return the check of the whole body that these fields allow; None if there is none."""
+    """Return a check of the whole body by these fields; None if they have no such checksum."""
     places = _checksum_places(*names_of(headers))
     if not places:
         return None
@@ -125,7 +127,7 @@ def check_of(headers: Headers) -> Check | None:
     if fields.get(_TYPE) == "COMPOSITE":
         return None
     for name in FIELDS:
-        # "<value>-<parts>" is a checksum of checksums; it does not check the body as a whole.
+        # "<value>-<parts>" is a checksum of the parts' checksums, which does not check the body as a whole.
         value = fields.get(name, "")
         if not value or "-" in value:
             continue
@@ -140,15 +142,15 @@ def check_of(headers: Headers) -> Check | None:
 
 @lru_cache(maxsize=64)
 def _checksum_places(*names: str) -> tuple[tuple[str, int], ...]:
-    """Return names and positions of the checksum fields. Cached, because most answers of an origin have the
-    same fields.
+    """Return the names and positions of the checksum fields. The result is cached, because most answers of an
+    origin have the same fields.
     """
     lowered = [(name.lower(), place) for place, name in enumerate(names)]
     return tuple(pair for pair in lowered if pair[0] == _TYPE or pair[0] in FIELDS)
 
 
 def guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
-    """Return ``reading`` with its last piece held back until the checksum has proved right."""
+    """Return ``reading`` with its last piece held back until the checksum is found to be right."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         held = b""
@@ -187,13 +189,13 @@ def _require(check: Check, ref: ObjectRef) -> None:
 
 
 def damage_of(check: Check, ref: ObjectRef) -> BodyDamaged:
-    """Log that a body does not match ``check``, and return the error for it."""
+    """Log that a body does not match ``check``, and return the error for that."""
     _log.warning("the origin sent a damaged body", ref=str(ref), checksum=check.name)
     return BodyDamaged(f"the body of {ref} that the origin sent is not that of its {check.name}")
 
 
 class _Held:
-    """A body that is held in memory. Readers get it in one piece, or in a buffer of theirs."""
+    """A body that is held in memory. A reader gets it in one piece, or copied into a buffer."""
 
     def __init__(self, body: memoryview) -> None:
         self._body = body

@@ -1,4 +1,4 @@
-"""``WrappedOrigin``: passes every call on to another origin. A wrapper overrides the calls that
+"""``WrappedOrigin``: passes every call on to another origin. A wrapper overrides the methods that
 it changes.
 """
 

@@ -1,4 +1,4 @@
-"""Calls about cached objects: inspect one, list them, pin and unpin a prefix."""
+"""Calls about cached objects: inspect one, list several, pin and unpin a prefix."""
 
 import math
 import re
@@ -77,7 +77,7 @@ def read_place(context: ControlContext, wanted: PlaceRequest) -> Prefix:
 
 
 def require_bucket(name: str) -> str:
-    """Return ``name``. Raises InvalidRequest if no S3 request could name such a bucket."""
+    """Return ``name`` if an S3 request could name such a bucket. Raises InvalidRequest if not."""
     if not _BUCKET.fullmatch(name):
         raise InvalidRequest(
             f"{name[:200]!r} cannot be the name of a bucket",
@@ -141,7 +141,7 @@ def _pages_of(size: int, page_size: int) -> int:
 
 
 def _told(key: str) -> str:
-    """Return ``key`` as text for JSON. Octets that are not UTF-8 are replaced, because JSON cannot
-    hold them.
+    """Return ``key`` as text for JSON. Bytes that are not UTF-8 are replaced, because JSON cannot contain
+    them.
     """
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Shapes of the answers that handlers do not build from structs: statistics, information, findings.
-/openapi.json describes them.
+"""The shapes of answers that handlers do not build from structs: statistics, information, findings.
+/openapi.json describes these answers by them.
 
-The groups of counters are described from their dataclasses, so that a new counter is in the document too.
+Groups of counters are described by their dataclasses, so that a new counter appears in the document too.
 """
 
 from dataclasses import fields
@@ -17,8 +17,8 @@ from shadeproxy.telemetry.counters import Counters
 
 
 def shape_of(group: type[Counters], name: str, *more: tuple[Any, ...]) -> type[msgspec.Struct]:
-    """Return a struct called ``name`` with the counters of ``group``, described by their help, and with
-    ``more`` fields.
+    """Return a struct called ``name``. Its fields are the counters of ``group``, described by their help, and
+    then ``more``.
     """
     kinds = get_type_hints(group)
     found = [
@@ -77,7 +77,7 @@ PrefetchStats = shape_of(counters.PrefetchCounters, "PrefetchStats")
 
 
 class RelayedStats(msgspec.Struct):
-    """Requests to another proxy of the cluster, with one result; docs/metrics.md names the results."""
+    """Requests to one other proxy of the cluster that had one result; docs/metrics.md names the results."""
 
     peer: str
     result: str
@@ -99,7 +99,7 @@ ClusterStats = shape_of(
 
 
 class LatencySummary(msgspec.Struct):
-    """Seconds from the request to the end of the body; the quantiles are estimated from buckets."""
+    """Seconds from a request until the end of its answer's body. The quantiles are estimated from buckets."""
 
     sum: float
     p50: float
@@ -108,7 +108,9 @@ class LatencySummary(msgspec.Struct):
 
 
 class OriginKind(msgspec.Struct):
-    """Requests. ``first_byte_s``: mean seconds until the first byte of a page; null before the first."""
+    """Requests to the origin. ``first_byte_s``: mean seconds until the first byte of a page; null before
+    there was one.
+    """
 
     requests: int
     bytes: int
@@ -123,8 +125,9 @@ class OriginFailure(msgspec.Struct):
 
 
 class OriginHealthSummary(msgspec.Struct):
-    """The origin as the last requests found it. ``answering``: whether it answers, be it with a refusal; null
-    before the first request ended. ``probes``: requests that the proxy sent only to learn this.
+    """The state of the origin, as the last requests found it. ``answering``: true if it answers, even if it
+    refuses; null before a request has ended. ``probes``: requests that the proxy sent only to learn this
+    state.
     """
 
     answering: bool | None
@@ -144,7 +147,7 @@ class OriginStats(OriginKind):
 
 
 class TimerLag(msgspec.Struct):
-    """Seconds by which timers of the coordinating process were late."""
+    """Seconds by which timers of the coordinator's event loop were late."""
 
     count: int
     sum: float
@@ -157,7 +160,7 @@ class TimerLag(msgspec.Struct):
 
 class OperationRequests(msgspec.Struct):
     """The answers to one S3 operation. ``statuses``: the number of answers by HTTP status.
-    ``received_bytes``: the bytes of the bodies that the requests had.
+    ``received_bytes``: the bytes of the requests' bodies.
     """
 
     statuses: dict[str, int]
@@ -169,14 +172,14 @@ class RequestLatency(LatencySummary):
 
 
 class RequestStats(msgspec.Struct):
-    """All requests of S3 clients. ``latency_s``: by the source of the answer."""
+    """All requests of S3 clients. ``latency_s``: seconds that they took, by the source of the answer."""
 
     by_operation: dict[str, OperationRequests]
     latency_s: dict[str, RequestLatency]
 
 
 class SharingSummary(msgspec.Struct):
-    """The shares of link and cache by the needs of jobs; docs/protocol.md. ``mode``: "off", "needs" or
+    """The sharing of link and cache by the needs of jobs; see docs/protocol.md. ``mode``: "off", "needs" or
     "equal".
     """
 
@@ -191,8 +194,9 @@ class SharingSummary(msgspec.Struct):
 
 
 class StatsReport(msgspec.Struct):
-    """All counters since the start; docs/metrics.md describes them. ``cluster``: only with ``cluster.name``.
-    ``nodes``: the counters of all nodes of the cluster, only if the caller asked for them.
+    """All counters since the start; docs/metrics.md describes them. ``cluster``: present only with
+    ``cluster.name``. ``nodes``: the counters of all nodes of the cluster; present only if the caller asked
+    for them.
     """
 
     requests: RequestStats
@@ -213,8 +217,9 @@ class StatsReport(msgspec.Struct):
 
 
 class ServiceFacts(msgspec.Struct):
-    """Facts for clients. ``socket``: path of the Unix socket of the control listener, if there is one.
-    ``owners``: true if proxies share their pages, so that GET /v1/datasets/{dataset}/owners helps.
+    """Facts about the proxy that clients use. ``socket``: path of the Unix socket of the control listener, if
+    there is one. ``owners``: true if proxies share their pages, so that a client gains by GET
+    /v1/datasets/{dataset}/owners.
     """
 
     version: str
@@ -231,7 +236,7 @@ class ServiceFacts(msgspec.Struct):
 
 
 class Finding(msgspec.Struct):
-    """A finding. "wrong": reads fail, or the cache does not work; "warning": that may soon happen."""
+    """A finding. "wrong": reads fail, or the cache does not work; "warning": this may happen soon."""
 
     name: str
     severity: Literal["wrong", "warning"]
@@ -240,8 +245,8 @@ class Finding(msgspec.Struct):
 
 
 class DoctorReport(msgspec.Struct):
-    """The findings, the worst first. ``healthy``: no finding is "wrong". ``facts``: what the findings were
-    made of; its fields may change with any release.
+    """The findings, the worst one first. ``healthy``: true if no finding is "wrong". ``facts``: the facts
+    from which the findings follow; its fields may change with any release.
     """
 
     healthy: bool

@@ -1,4 +1,6 @@
-"""The control listener as an aiohttp application: combines the route table, the guard and the errors."""
+"""The control listener as an aiohttp application. It combines the route table, the guard and the error
+answers.
+"""
 
 import re
 from collections.abc import Sequence
@@ -22,8 +24,8 @@ _OPENAPI = "/openapi.json"
 
 
 def make_control_app(context: ControlContext, outermost: Sequence[Middleware] = ()) -> web.Application:
-    """Make the application for any aiohttp runner. ``read_pieces`` limits bodies, so no client_max_size is
-    set. ``outermost``: middlewares that see each answer as it is sent.
+    """Return the application, which any aiohttp runner can serve. client_max_size is not set, because
+    ``read_pieces`` limits bodies. ``outermost``: middlewares that see each answer as it is sent.
     """
     routes = (*ROUTES, _openapi_route(context.version))
     open_paths = frozenset(route.path for route in routes if route.probe)
@@ -38,7 +40,7 @@ def make_control_app(context: ControlContext, outermost: Sequence[Middleware] = 
 
     app = web.Application(middlewares=[*outermost, translate_errors, guard])
     for route in routes:
-        # Only keys may hold slashes; every other parameter is one segment of the path.
+        # Only keys may contain slashes. Every other parameter is one segment of the path.
         app.router.add_route(route.method, route.path.replace("{key}", "{key:.+}"), _bind(route, context))
     return app
 
@@ -60,8 +62,8 @@ def _bind(route: Route, context: ControlContext) -> WebHandler:
 
 
 def _check_manifest(context: ControlContext, request: web.Request) -> None:
-    """Raise Conflict if the ids in a call about a job belong to another manifest than the job's. Raises
-    UnknownName.
+    """Raise Conflict if a call about a job says that its ids belong to another manifest than that of the job.
+    Raises UnknownName.
     """
     name, digest = request.match_info["job"], request.headers.get(MANIFEST_FIELD)
     if digest is None:

@@ -1,8 +1,9 @@
 """``POST /v1/batch``: many pieces in one streamed answer; docs/protocol.md describes the frames.
 
-Laws: a piece of up to a page is sent once it is complete, so that the status in its frame is true. A longer
-piece is streamed, and the connection is aborted if the piece ends early. Pages are looked up only when it is
-a piece's turn, so a slow caller pins nothing. When a caller goes away, its fetches end.
+Laws: a piece of up to a page is sent only when all of it has arrived, so that the status in its frame is
+true. A longer piece is streamed, and if it ends early, the connection is reset. The pages of a piece are
+looked up only when it is the piece's turn, so that a slow caller pins nothing. If a caller goes away, its
+fetches end.
 """
 
 import asyncio
@@ -24,13 +25,15 @@ from shadeproxy.hints.datasets import Sample
 _log = structlog.get_logger("shadeproxy.control")
 
 _LOOK_AHEAD = 512
-"""Number of items after the current one among which cold items (not resident) are looked for."""
+"""Number of items, after the one that is being sent, among which those that are not resident (cold) are
+searched for.
+"""
 
 _LOOK_FOR_CALLER_S = 0.2
 
 
 class _BrokenOffError(Exception):
-    """A piece ended early after its frame began, so the answer cannot be completed."""
+    """A piece ended early although its frame had begun, so the answer cannot be completed."""
 
 
 async def post_batch(context: ControlContext, request: web.Request) -> web.StreamResponse:
@@ -41,14 +44,16 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     frames = FrameWriter(request, request_id)
     await frames.start()
     whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
-    # The fetches inherit both variables: the client that takes turns, and the request id for the origin.
+    # The fetches inherit both variables: the client for which slots are taken in turn, and the request id for
+    # the origin.
     inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
     work = asyncio.create_task(_answer(context, call, frames), name="batch")
     REQUEST_ID.reset(inside)
     CLIENT.reset(client)
     try:
-        # While nothing is written, only this loop notices that the caller left. aiohttp could cancel handlers
-        # of callers that left, but only for a whole listener, and other calls must finish.
+        # While nothing is written, only this loop notices that the caller has left. aiohttp could cancel the
+        # handlers of such callers, but only for a whole listener, and the handlers of other calls must
+        # finish.
         while not (await asyncio.wait({work}, timeout=_LOOK_FOR_CALLER_S))[0]:
             if request.transport is None:
                 break
@@ -79,8 +84,8 @@ async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) 
 
 
 class _Answer:
-    """One answer in progress. ``lookahead`` fetches its pieces before their turn; pieces longer than a page
-    are streamed.
+    """One answer in progress. ``lookahead`` fetches its pieces before their turn, except pieces longer than a
+    page, which are streamed.
     """
 
     def __init__(
@@ -104,7 +109,7 @@ class _Answer:
         self.lookahead = BatchLookahead(reader, context.held, context.page_size, on_end=on_end)
 
     async def send_in_order(self) -> None:
-        """Send the items in the order in which they were requested."""
+        """Send the items in the order in which the call names them."""
         for index in range(len(self._samples)):
             self._turn = index
             if index in self.lookahead or not self._send_now(index):
@@ -117,7 +122,7 @@ class _Answer:
         self._news.set()
 
     async def send_as_ready(self) -> None:
-        """Send resident items first, and the others in the order in which they arrive."""
+        """Send resident items first, and all others in the order in which they arrive."""
         cold: deque[int] = deque()
         self._looked = len(self._samples)
         while self._turn < len(self._samples) or cold or self.lookahead:
@@ -126,15 +131,15 @@ class _Answer:
                 await self._send_at_its_turn(self._ended.popleft())
             elif self._turn < len(self._samples):
                 self._gather_ready(cold)
-                self._start(cold)  # Start before the flush, which waits for the caller.
+                self._start(cold)  # Start fetches before the flush, which waits for the caller.
             elif self.lookahead:
                 await self._frames.flush()
                 self._news.clear()
                 if not self._ended:
                     await self._news.wait()
             else:
-                # Other calls have taken the whole budget. Fetch one item outside of it, so that this call
-                # makes progress.
+                # Other calls have taken the whole budget. Fetch one item outside the budget, so that this
+                # call makes progress.
                 await self._send_at_its_turn(cold.popleft())
             if self._frames.full:
                 await self._frames.flush()
@@ -142,12 +147,14 @@ class _Answer:
     # ------------------------------------------------------------------ inside
 
     def _start(self, cold: deque[int]) -> None:
-        """Start fetching cold items, as long as the lookahead has room."""
+        """Start to fetch cold items, as long as the lookahead has room."""
         while cold and self.lookahead.has_room:
             self.lookahead.start(cold[0], self._samples[cold.popleft()])
 
     def _gather_ready(self, cold: deque[int]) -> None:
-        """Gather items that need no waiting, until the writer is full. Put the others into ``cold``."""
+        """Gather the frames of items that need no waiting, until the writer is full. Put other items into
+        ``cold``.
+        """
         frames, index = self._frames, self._turn
         while index < len(self._samples) and not frames.full:
             if not self._send_now(index):
@@ -156,7 +163,7 @@ class _Answer:
         self._turn = index
 
     def _look_ahead(self, _ended: int = -1) -> None:
-        """Start fetching the cold items after the current one."""
+        """Start to fetch cold items that come after the one that is being sent."""
         self._looked = max(self._looked, self._turn + 1)
         stop = min(self._turn + _LOOK_AHEAD, len(self._samples))
         while self._looked < stop and self.lookahead.has_room:
@@ -166,7 +173,7 @@ class _Answer:
             self._looked += 1
 
     def _send_now(self, index: int) -> bool:
-        """Gather the frame of an item if that needs no waiting. Return whether it was gathered."""
+        """Gather the frame of an item if this needs no waiting. Return True if it was gathered."""
         sample = self._samples[index]
         try:
             taken = self._reader.take(sample, self._reader.context.clock.now_s())
@@ -184,7 +191,7 @@ class _Answer:
         return True
 
     async def _send_at_its_turn(self, index: int) -> None:
-        """Send an item that was fetched ahead, or fetch it now."""
+        """Gather the frame of an item that was fetched ahead, or read the item now and send it."""
         outcome: Outcome = None
         if index in self.lookahead:
             if not self.lookahead.has_ended(index):
@@ -192,8 +199,8 @@ class _Answer:
             outcome = await self.lookahead.take(index)
         if outcome is None:
             await self._frames.flush()
-            # The fetches that start here run only once this task waits. So the current item, which is read
-            # next, is requested from the origin before them.
+            # Fetches that start here run only when this task waits. So the item whose turn it is, which is
+            # read next, is requested from the origin before theirs.
             self._look_ahead()
             await self._stream(index)
         elif isinstance(outcome, FetchedPiece):
@@ -204,7 +211,7 @@ class _Answer:
             self._frames.refuse(index, *refusal_of(outcome))
 
     async def _stream(self, index: int) -> None:
-        """Read an item at its turn and send it."""
+        """Read an item whose turn it is, and send it."""
         began = False
         deadline = self._reader.context.begin_item()
         try:
@@ -218,7 +225,8 @@ class _Answer:
                     async for piece in opened.pieces:
                         self._frames.extend(piece)
                         await self._frames.flush()
-                        # The variable would keep the memory of the piece's page until the next piece comes.
+                        # The variable would keep the memory of this piece's page until the next piece
+                        # arrives.
                         del piece
         except ShadeProxyError as error:
             if began:

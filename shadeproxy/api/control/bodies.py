@@ -1,7 +1,7 @@
-"""Bodies of requests and answers: their shapes and limits, and how they are read. Bodies that are too long or
-have another shape are refused here.
+"""The shapes and limits of the bodies of requests and answers, and the functions that read bodies. A body
+that is too long or has another shape is refused here.
 
-The structs are the wire format, and /openapi.json is made from them. An unknown field is an error, so a
+The structs are the wire format, and /openapi.json is made from them. An unknown field is an error, so that a
 misspelt field is reported and not ignored.
 """
 
@@ -31,12 +31,12 @@ LINES_TYPES = frozenset(
 MAX_JSON_BYTES = 64 * 1024
 MAX_SCORES_BYTES = 32 * 1024 * 1024
 MAX_ORDER_BYTES = 64 * 1024 * 1024
-"""Sixteen million ids."""
+"""Longest body with a piece of an order, which has room for sixteen million ids."""
 MAX_READS_BYTES = 8 * 1024 * 1024
 MAX_READS = 65_536
-"""Items of one batch or locate call."""
+"""Most items of one batch or locate call."""
 
-# The same rule as in the S3 listener: without a slash, a bucket's name cannot be taken for a path.
+# The S3 listener has the same rule. A bucket name without a slash cannot be taken for a path.
 BUCKET_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}$"
 
 _OLD_WARNINGS = msgspec.Meta(
@@ -49,9 +49,9 @@ Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
 class DatasetFromListing(msgspec.Struct, forbid_unknown_fields=True):
-    """A data set made by listing: its samples are the objects under ``prefix`` in UTF-8 key order, without
-    empty objects named like "dir/". ``namespace``: the namespace of the bucket, where bucket names belong to
-    accounts; "" is the proxy's own.
+    """A dataset that the proxy makes by a listing. Its samples are the objects under ``prefix``, in the UTF-8
+    order of their keys, without empty objects named like "dir/". ``namespace``: the namespace of the bucket,
+    where bucket names belong to accounts; "" is the proxy's own.
     """
 
     bucket: Annotated[str, msgspec.Meta(min_length=1)]
@@ -70,10 +70,12 @@ class DatasetList(msgspec.Struct):
 
 
 class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A job. Without ``dataset`` it reports scores by key. ``weight``: its weight among jobs.
+    """A job. ``dataset``: if it is missing, the job reports its scores by key. ``weight``: the job's weight
+    among all jobs.
 
-    A need: one of ``slowdown``, ``samples_per_s`` and ``deadline_s``, with ``epochs``; see hints/needs.py.
-    ``best_effort``: true gives up the job's need. Without any of these the job keeps the need it has.
+    The job's need is one of ``slowdown``, ``samples_per_s`` and ``deadline_s``, with ``epochs``; see
+    hints/needs.py. ``best_effort``: true gives up the job's need. Without any of these fields the job keeps
+    the need that it has.
     """
 
     dataset: str | None = None
@@ -88,13 +90,13 @@ class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A piece of an order. ``ids``: sample ids in reading order."""
+    """A piece of an order. ``ids``: sample ids, in the order in which they will be read."""
 
     ids: list[int]
 
 
 class OrderAnnounced(msgspec.Struct):
-    """The answer to a piece of an order. ``announced``: number of ids in this piece."""
+    """The answer to a piece of an order. ``announced``: the number of ids in this piece."""
 
     epoch: int
     rank: int
@@ -103,11 +105,11 @@ class OrderAnnounced(msgspec.Struct):
 
 
 class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Scores by id or by key: either ``ids`` and ``scores``, of equal length, or ``keys``: scores by
-    "bucket/key".
+    """Scores of samples: either ``ids`` and ``scores``, of equal length, or ``keys``, an object that maps
+    "bucket/key" to a score.
 
     A score by key applies to every sample in the object. ``namespace``: the namespace of the keys; by default
-    the namespace of the job's dataset, or the proxy's own.
+    that of the job's dataset, or the proxy's own.
     """
 
     ids: list[SampleId] | None = None
@@ -121,8 +123,8 @@ class ScoresApplied(msgspec.Struct):
 
 
 class LoaderReport(msgspec.Struct, forbid_unknown_fields=True):
-    """The loader of a rank: torch's ``num_workers``, ``batch_size`` and ``prefetch_factor``.
-    ``reads_at_once``: how many samples of its batch one worker reads at a time.
+    """The settings of a rank's loader: torch's ``num_workers``, ``batch_size`` and ``prefetch_factor``.
+    ``reads_at_once``: the number of samples of a batch that one worker reads at the same time.
     """
 
     workers: Annotated[int, msgspec.Meta(ge=0, le=4096)]
@@ -132,8 +134,9 @@ class LoaderReport(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
-    """The position of a rank. ``stall_s``, ``compute_s``: seconds that training waited for data, and that it
-    computed, since the last report. ``loader``: how this rank reads, for ``shadeproxy plan``.
+    """The position of a rank in its epoch. ``stall_s``, ``compute_s``: seconds since the last report in which
+    training waited for data, and in which it computed. ``loader``: the settings of this rank's loader, for
+    ``shadeproxy plan``.
     """
 
     epoch: Count
@@ -145,7 +148,7 @@ class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LogLevelWanted(msgspec.Struct, forbid_unknown_fields=True):
-    """The level of the log, until the configuration is reloaded."""
+    """The level that the log is to have until the configuration is read again."""
 
     level: Literal["debug", "info", "warning", "error"]
 
@@ -155,7 +158,7 @@ class LogLevel(msgspec.Struct):
 
 
 class PlaceRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A request about a prefix."""
+    """A call about a prefix."""
 
     uri: str
     dry_run: bool = False
@@ -163,13 +166,13 @@ class PlaceRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PurgeRequest(PlaceRequest, forbid_unknown_fields=True):
-    """A request about a prefix. ``uri``: s3://bucket/prefix, or s3://bucket for the whole bucket.
-    ``namespace``: the namespace of the bucket; "" is the proxy's own.
+    """A call about a prefix. ``uri``: s3://bucket/prefix, or s3://bucket for the whole bucket. ``namespace``:
+    the namespace of the bucket; "" is the proxy's own.
     """
 
 
 class PurgeAnswer(msgspec.Struct):
-    """Numbers of objects, pages and bytes that were dropped; in a dry run, those that would be."""
+    """The numbers of objects, pages and bytes that were dropped; in a dry run, that would be dropped."""
 
     objects: int
     pages: int
@@ -177,14 +180,14 @@ class PurgeAnswer(msgspec.Struct):
 
 
 class PinRequest(PlaceRequest, forbid_unknown_fields=True):
-    """A request to pin or unpin a prefix. ``dry_run``: change nothing, and only count what is cached under
-    it.
+    """A call that pins or unpins a prefix. ``dry_run``: true to change nothing, and only count what is cached
+    under the prefix.
     """
 
 
 class PinAnswer(msgspec.Struct):
-    """Numbers of cached objects, pages and bytes under the prefix. ``held``: number of its pages that are
-    pinned now.
+    """The numbers of cached objects, pages and bytes under a prefix. ``held``: the number of these pages that
+    are pinned now.
     """
 
     uri: str
@@ -195,9 +198,9 @@ class PinAnswer(msgspec.Struct):
 
 
 class PinSummary(msgspec.Struct, omit_defaults=True):
-    """A pin. ``by``: "call", or the rule of the configuration, as "rules[0]"; a rule's bucket is a pattern
-    and applies to every namespace. ``since_s``: Unix time of the call. ``namespace``: left out for the
-    proxy's own.
+    """A pin. ``by``: "call", or the rule of the configuration that pins, as "rules[0]". The bucket of a rule
+    is a pattern, and applies to every namespace. ``since_s``: Unix time of the call; null for a rule.
+    ``namespace``: left out for the proxy's own.
     """
 
     uri: str
@@ -207,8 +210,8 @@ class PinSummary(msgspec.Struct, omit_defaults=True):
 
 
 class PinList(msgspec.Struct):
-    """All pins. ``bytes``: the bytes of all pinned pages in all tiers. ``limit_bytes``: the most that
-    ``bytes`` may be.
+    """All pins. ``bytes``: bytes of all pinned pages in all tiers. ``limit_bytes``: the most that ``bytes``
+    may become.
     """
 
     pins: list[PinSummary]
@@ -217,15 +220,17 @@ class PinList(msgspec.Struct):
 
 
 class WarmRequest(PlaceRequest, forbid_unknown_fields=True):
-    """A request to warm a prefix. ``dry_run``: read nothing, and only count the bytes that would be read."""
+    """A call that warms a prefix. ``dry_run``: true to read nothing, and only count the bytes that would be
+    read.
+    """
 
 
 class OperationSummary(msgspec.Struct):
-    """Progress of a warm or a purge: numbers of objects, and bytes of bodies. ``listed``: True once ``total``
-    is final. ``done``: finished objects. Of these, ``resident`` were cached before, ``not_stored`` have a
-    part that won no place, ``failed`` have a part that could not be read. ``bytes``: read from the origin and
-    stored by a warm, dropped by a purge; in a dry run, bytes that would be. ``pages``: dropped by a purge; 0
-    for a warm. ``error``: the first failure.
+    """The progress of a warm or a purge. ``listed``: true once ``total``, a number of objects, is final.
+    ``done``: objects that are finished. Of these, ``resident`` were cached before, ``not_stored`` have a page
+    that got no place, and ``failed`` have a page that could not be read. ``bytes``: bytes of bodies that a
+    warm read from the origin and stored, or that a purge dropped; in a dry run, bytes that would be.
+    ``pages``: pages that a purge dropped; 0 for a warm. ``error``: the first failure.
     """
 
     id: str
@@ -257,14 +262,14 @@ class PageSummary(msgspec.Struct):
 
 
 Freshness = Literal["fresh", "stale", "check"]
-"""The way an object is answered now: from the cache ("fresh"), from the cache during a check ("stale"), or
-after a check ("check").
+"""The way a read of the object is answered now: from the cache ("fresh"), from the cache while the origin is
+asked ("stale"), or after the origin was asked ("check").
 """
 
 
 class ObjectSummary(msgspec.Struct):
-    """A cached object. ``validated_s``: Unix time of the last check with the origin. ``total_pages``: cached
-    or not.
+    """A cached object. ``validated_s``: Unix time of the last check with the origin. ``total_pages``: number
+    of the object's pages, cached or not.
     """
 
     uri: str
@@ -279,8 +284,9 @@ class ObjectSummary(msgspec.Struct):
 
 
 class CachedSummary(msgspec.Struct):
-    """A cached object in a list, with fields like ObjectSummary. ``pages``, ``bytes`` and ``pinned`` (pages)
-    count its cached pages, ``tiers`` counts these pages by tier.
+    """One of several cached objects. ``pages``, ``bytes``: its cached pages, and their bytes. ``pinned``:
+    number of its pages that are pinned. ``tiers``: number of its cached pages by tier. Other fields are those
+    of ObjectSummary.
     """
 
     key: str
@@ -296,8 +302,8 @@ class CachedSummary(msgspec.Struct):
 
 
 class CachedList(msgspec.Struct):
-    """Cached objects, in part. ``more``: number of objects that follow; ``next``: the ``start_after`` of the
-    next call, null at the end.
+    """A part of the cached objects. ``more``: number of objects that follow. ``next``: the ``start_after``
+    for the next call; null if no object follows.
     """
 
     bucket: str
@@ -312,21 +318,21 @@ class Status(msgspec.Struct):
 
 
 class Readiness(msgspec.Struct, omit_defaults=True):
-    """An answer that says if the proxy is ready. ``warnings``: the limitations of a ready proxy; left out if
-    there are none.
+    """Tells whether the proxy is ready. ``warnings``: what a ready proxy cannot do now; left out if there is
+    nothing.
     """
 
     status: str
     warnings: list[str] = []
-    # The name that earlier releases used for ``warnings``, with the same value: probes that read it still
-    # work.
+    # Earlier releases used this name for ``warnings``. It has the same value, so that probes that read it
+    # still work.
     remarks: Annotated[list[str], _OLD_WARNINGS] = []
 
 
 class HistoryAnswer(msgspec.Struct):
-    """Rates of the last hour. ``times``: Unix times, oldest first, about ``interval_s`` apart. ``series``: a
-    value for each time, by name: rates of the interval before it (``_per_s``), or levels; None if there was
-    nothing to measure.
+    """Rates and levels of the last hour. ``times``: Unix times, the oldest one first, about ``interval_s``
+    apart. ``series``: by name, a value for each time. The value is the rate in the interval before the time
+    (``_per_s``), or a level; null if there was nothing to measure.
     """
 
     interval_s: float
@@ -338,10 +344,10 @@ _CURL_DEFAULT = "application/x-www-form-urlencoded"
 
 
 def require_type(request: web.Request, *types: str) -> str:
-    """Return the content type, which must be one of ``types``. Raises UnsupportedMediaType."""
+    """Return the request's content type, which must be one of ``types``. Raises UnsupportedMediaType."""
     sent = request.content_type
     if sent == _CURL_DEFAULT and JSON in types:
-        # curl sends this content type with any -d. A web page of another origin cannot use it: see guard.py.
+        # curl sends this content type with -d. Web pages of other origins are refused elsewhere (guard.py).
         return JSON
     if sent not in types:
         raise UnsupportedMediaType(
@@ -353,8 +359,8 @@ def require_type(request: web.Request, *types: str) -> str:
 async def read_pieces(
     request: web.Request, limit: int, *, encodings: frozenset[str] = frozenset()
 ) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives, at most ``limit`` bytes. A body whose Content-Encoding is in
-    ``encodings`` is not unpacked. Raises BodyTooLarge, UnsupportedMediaType.
+    """Yield the body as it arrives, at most ``limit`` bytes. ``encodings``: values of Content-Encoding with
+    which the body is accepted, still packed. Raises BodyTooLarge, UnsupportedMediaType.
     """
     seen = 0
     coding = request.headers.get("Content-Encoding", "identity").strip().lower()
@@ -372,12 +378,12 @@ async def read_pieces(
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """Read the whole body. Raises BodyTooLarge."""
+    """Return the whole body. Raises BodyTooLarge if it is longer than ``limit``."""
     return b"".join([piece async for piece in read_pieces(request, limit)])
 
 
 async def read_json(request: web.Request, kind: type[Body]) -> Body:
-    """Read a small JSON body as ``kind``. Raises UnsupportedMediaType, BodyTooLarge, and the errors of
+    """Return a small JSON body as ``kind``. Raises UnsupportedMediaType, BodyTooLarge, and the errors of
     ``decode``.
     """
     require_type(request, JSON)

@@ -1,4 +1,4 @@
-"""Calls about the cluster of proxies: its nodes, the owner of an object, forgetting and draining a node."""
+"""Calls about a cluster: show its nodes and the owner of an object, forget a node, drain a node."""
 
 import msgspec
 from aiohttp import web
@@ -15,13 +15,15 @@ from shadeproxy.hints.hashing import object_hash
 
 
 class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``node``: its id, as GET /v1/cluster shows it."""
+    """A call that removes a node from the cluster. ``node``: its id, as GET /v1/cluster shows it."""
 
     node: str
 
 
 class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``drain``: true to give up the share of the called node, false to take it again."""
+    """A call about the share of the called node. ``drain``: true to give the share up, false to take it
+    again.
+    """
 
     drain: bool
 
@@ -53,7 +55,9 @@ async def drain(context: ControlContext, request: web.Request) -> web.Response:
 
 
 def require_cluster(context: ControlContext) -> ClusterStatus:
-    """Return the answers about the cluster. Raises Conflict if there is none."""
+    """Return the object that answers calls about the cluster. Raises Conflict if this proxy is in
+    no cluster.
+    """
     status = context.cluster()
     if status is None:
         raise Conflict("this proxy is in no cluster", hint="set cluster.name")

@@ -1,8 +1,8 @@
-"""Calls about the score column of a job: the current column, and one that is frozen for an epoch, so that all
-ranks draw alike.
+"""Calls about the score column of a job: read the current one, or freeze it for an epoch, so that all ranks
+draw from the same scores.
 
-Law: a GET changes nothing. In earlier releases a GET with a query froze the column. Such a GET is refused
-now, with a hint to use the POST.
+Law: a GET changes nothing. In earlier releases a GET with a query froze the column. Now such a GET is
+refused, with a hint to use the POST.
 """
 
 from typing import Annotated
@@ -23,7 +23,7 @@ _FREEZING = frozenset({"epoch", "mean_loss"})
 
 
 class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A request to freeze the score column. ``mean_loss``: a value to keep with the column."""
+    """A call that freezes the score column. ``mean_loss``: a value to keep together with the column."""
 
     mean_loss: Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)] | None = None
 

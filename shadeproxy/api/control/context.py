@@ -1,7 +1,7 @@
-"""The dependencies of the control listener, passed in by the composition root.
+"""The dependencies of the control listener, which the composition root passes in.
 
-``CacheAdmin`` is the administrative part of the engine. Handlers run on the event loop; ``pool`` runs work
-that would block the loop (manifests, big JSON bodies, bitmaps).
+``CacheAdmin`` is the part of the engine that these calls use. Handlers run on the event loop. ``pool`` runs
+work that would block the loop (manifests, big JSON bodies, bitmaps).
 """
 
 import asyncio
@@ -52,8 +52,8 @@ class CachedObject:
 
 @dataclass(frozen=True, slots=True)
 class CachedListing:
-    """A part of the cached objects, in key order. ``next``: the last key of the part, None if no object
-    follows. ``more``: how many objects follow.
+    """A part of the cached objects, in the order of their keys. ``next``: the last key of the part; None if
+    no object follows. ``more``: the number of objects that follow.
     """
 
     objects: tuple[tuple[ObjectRef, CachedObject], ...]
@@ -62,38 +62,38 @@ class CachedListing:
 
 
 class CacheAdmin(Protocol):
-    """The calls by which the control listener inspects, purges, warms and pins cached objects."""
+    """Inspects, purges, warms and pins cached objects for the control listener."""
 
     def purging(self, place: Prefix, *, dry_run: bool) -> Work:
-        """Return work, not started, that drops pages and metadata of every object under ``place`` (prefix "":
-        of the whole bucket).
+        """Return work, not started, that drops the pages and metadata of every object under ``place`` (prefix
+        "": of the whole bucket).
 
-        A reader that has begun still gets its bytes to the end. The origin is not changed.
+        A reader that has begun before still gets all its bytes. The origin is not changed.
         """
         ...
 
     async def inspect(self, ref: ObjectRef) -> CachedObject | None:
-        """Return the cached pages and metadata of one object; None if it is unknown."""
+        """Return the cached pages and the metadata of one object; None if nothing of it is cached."""
         ...
 
     async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
-        """List the cached objects under ``place``: at most ``limit`` of them, after key ``start_after``."""
+        """Return at most ``limit`` cached objects under ``place``, whose keys come after ``start_after``."""
         ...
 
     async def pin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
-        """Protect everything under ``place`` from eviction, now and after a restart. Raises Conflict."""
+        """Keep everything under ``place`` from eviction, even after a restart. Raises Conflict."""
         ...
 
     async def unpin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
-        """Remove a pin. Raises UnknownName if no call pinned the prefix, Conflict if a rule did."""
+        """Remove the pin of a prefix. Raises UnknownName if no call made it, Conflict if a rule did."""
         ...
 
     def pins(self) -> PinList:
-        """Return all pins."""
+        """Return the pins by calls and by rules."""
         ...
 
     def warming(self, place: Prefix, *, dry_run: bool) -> Work:
-        """Return work, not started, that reads everything under ``place`` into the cache while there is
+        """Return work, not started, that reads everything under ``place`` into the cache, as long as there is
         room.
         """
         ...
@@ -106,16 +106,16 @@ class LogLevels(Protocol):
     def log_level(self) -> str: ...
 
     async def set_log_level(self, level: Literal["debug", "info", "warning", "error"]) -> None:
-        """Set the level until the configuration is read again."""
+        """Set the level that the log has until the configuration is read again."""
         ...
 
 
 @dataclass(slots=True)
 class Access:
-    """Rights of callers of the control listener; a reload may change them.
+    """The rights of callers of the control listener. A reload may change them.
 
-    token: None if calls need no token, which is safe only on loopback. reads_allowed: whether callers may
-    read objects with the proxy's credentials.
+    token: None if calls need no token, which is safe only on loopback. reads_allowed: True if callers may
+    read objects with the proxy's own credentials.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -129,12 +129,13 @@ class ControlContext:
     changes: makes every change of the hints. info: the content of GET /v1/info: "s3_endpoint", "page_size"
     and other facts for clients. readiness: returns READY, or why the proxy is not ready ("starting",
     "draining"). warnings: returns what a ready proxy cannot do now. doctor: makes the answer of GET
-    /v1/doctor. resident_pages: returns new arrays of the object hashes (u64) and numbers (u32) of resident
-    pages, in any order. allowed_hosts: names, beside loopback and IP addresses, under which the listener
-    may be called when it has no token (a guard against DNS rebinding). count_reads: counts the reads that
-    are still in the access log. upstreams: the upstream for each namespace. held: one budget for all calls,
-    for the bytes that are fetched before their turn in an answer. cluster: answers about the cluster, or
-    None. started_s: Unix time of the start. sharing: decides which needs of jobs are feasible.
+    /v1/doctor. resident_pages: returns new arrays, in any order, of the object hashes (u64) and page numbers
+    (u32) of resident pages. allowed_hosts: names, besides those of loopback and IP addresses, by which a
+    listener without a token may be called (a guard against DNS rebinding). count_reads: counts the reads that
+    are still in the access log. upstreams: the upstream for each namespace. held: the budget, for all calls
+    together, of bytes that are fetched before their turn in an answer. cluster: returns the object that
+    answers calls about the cluster; None if there is none. started_s: Unix time of the start. sharing:
+    decides which needs of jobs are feasible.
     """
 
     version: str
@@ -176,12 +177,12 @@ class ControlContext:
         self.operations = Operations(self.clock)
 
     def counted_stats(self) -> Stats:
-        """Return the statistics, after counting the reads that are still in the access log."""
+        """Return the statistics. Reads that are still in the access log are counted first."""
         self.count_reads()
         return self.stats
 
     def begin_item(self) -> Deadline:
-        """Give the calling task the time budget of one item of a batch."""
+        """Give the calling task the deadline of one item of a batch, and return it."""
         deadline = Deadline(self.clock, self.bounds)
         DEADLINE.set(deadline)
         return deadline
@@ -189,6 +190,6 @@ class ControlContext:
     async def in_pool(
         self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
     ) -> Result:
-        """Run ``function`` off the event loop."""
+        """Return the result of ``function``, which runs in a thread of the pool."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.pool, lambda: function(*args, **kwargs))

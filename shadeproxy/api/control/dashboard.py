@@ -1,9 +1,9 @@
 """``GET /``: the page that shows the proxy in a browser.
 
-Laws: the page is one document. It loads no other file. Its Content-Security-Policy has the hashes of its own
-scripts and styles, so that the browser runs no others.
-It holds no number and no secret, so it is served without the token. Its script asks for the token, and sends
-it with the calls that it makes (ADR 51).
+Laws: the page is one document and loads no other file. Its Content-Security-Policy has the hashes of its own
+scripts and styles, so that the browser runs no others. The document contains no number and no secret, so it
+is served without the token. Its script asks the user for the token, and sends it with the calls that it makes
+(ADR 51).
 """
 
 import base64
@@ -23,7 +23,7 @@ def _text_of(name: str) -> str:
 
 
 def _source_of(text: str) -> str:
-    """Return the expression that allows exactly ``text`` in a Content-Security-Policy."""
+    """Return the expression of a Content-Security-Policy that allows exactly ``text``."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -1,4 +1,4 @@
-"""Calls about datasets: register a manifest or a listing, show it, delete it."""
+"""Calls about datasets: register a manifest or a listing, show a dataset, delete it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -39,7 +39,9 @@ Result = TypeVar("Result")
 
 
 async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of ``work``. If the client goes away, cancel it and raise ConnectionResetError."""
+    """Return the result of ``work``. If the client goes away, cancel ``work`` and raise
+    ConnectionResetError.
+    """
     task = asyncio.ensure_future(work)
     try:
         while not task.done():

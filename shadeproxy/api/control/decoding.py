@@ -1,7 +1,8 @@
 """Decodes JSON bodies: short bodies in one call, long arrays of numbers in slices.
 
-A JSON decoder holds the interpreter lock until its call ends, and so blocks the event loop from any thread.
-Slices keep the calls short. Law: both ways accept the same bodies, and refuse others with the same words.
+A JSON decoder holds the interpreter lock until its call ends. So it blocks the event loop even from another
+thread. Slices keep each call short. Law: both ways accept the same bodies, and refuse others with the same
+words.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,8 @@ from shadeproxy.core.workpool import raise_if_cancelled
 SLICE_BYTES = 64 * 1024
 _SKELETON_BYTES = 1024
 _BETWEEN = 16
-"""Most bytes between the name of a field and its array. With more of them, the body is not decoded in slices.
+"""Most bytes between the name of a field and its array. If there are more, the body is not decoded
+in slices.
 """
 
 SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -26,14 +28,18 @@ Body = TypeVar("Body")
 
 
 class Column(NamedTuple):
-    """A field that is an array of numbers: its JSON type, and the dtype of the numpy column for it."""
+    """A field whose value is an array of numbers. ``kind``: its JSON type. ``dtype``: that of the numpy
+    column made of it.
+    """
 
     kind: Any
     dtype: type[np.generic]
 
 
 def decode(data: bytes, kind: type[Body]) -> Body:
-    """Decode JSON as ``kind``. Raises MalformedBody (not JSON), InvalidRequest (JSON of another shape)."""
+    """Decode JSON as ``kind``. Raises MalformedBody if it is no JSON, InvalidRequest if it has
+    another shape.
+    """
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -46,8 +52,8 @@ def decode(data: bytes, kind: type[Body]) -> Body:
 def decode_columns(
     data: bytes, kind: type[Body], columns: dict[str, Column]
 ) -> tuple[Body, dict[str, NDArray[Any]]]:
-    """Decode as ``decode`` does, and the fields named in ``columns`` in slices if possible. Return the body,
-    and by field the arrays that were decoded in slices: such a field is empty in the body.
+    """Decode as ``decode`` does, but the fields in ``columns`` in slices if possible. Return the body, and by
+    field the arrays that were decoded in slices. Such a field is empty in the body.
 
     May run on any thread. Raises the errors of ``decode``.
     """
@@ -61,21 +67,21 @@ def decode_columns(
         if arrays and _is_plain(rest, arrays):
             return decode(rest, kind), arrays
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, InvalidRequest, MalformedBody):
-        pass  # Decode the whole body below, so that the error says where in the body the fault is.
+        pass  # Decode the whole body below: its error then says where in the body the fault is.
     return decode(data, kind), {}
 
 
 def _is_plain(rest: bytes, arrays: Iterable[str]) -> bool:
-    """Return whether ``rest``, a body without its arrays, is short, has no escapes, and names each array
-    once. Only then did ``_find`` find the right arrays.
+    """Return True if ``rest``, a body without its arrays, is short, has no escapes, and names each array
+    once. Only then has ``_find`` found the right arrays.
     """
     once = all(rest.count(b'"%b"' % name.encode()) == 1 for name in arrays)
     return once and len(rest) <= _SKELETON_BYTES and b"\\" not in rest
 
 
 def _find(data: bytes, name: str) -> tuple[int, int] | None:
-    """Return the start and the end of the array in field ``name``, by a search for its text; None if there
-    seems to be none.
+    """Return the start and the end of the array in the field ``name``, found by a search in the text; None if
+    there seems to be no such array.
     """
     after = data.find(b'"%b"' % name.encode()) + len(name) + 2
     start = data.find(b"[", after, after + _BETWEEN) + 1
@@ -86,7 +92,9 @@ def _find(data: bytes, name: str) -> tuple[int, int] | None:
 
 
 def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]:
-    """Decode the numbers between ``start`` and ``stop``. Raises the errors of the decoder and numpy."""
+    """Return the numbers between ``start`` and ``stop``. Raises the errors of the JSON decoder and
+    of numpy.
+    """
     parts = [np.empty(0, column.dtype)]
     while start < stop or data[start - 1 : start] == b",":
         raise_if_cancelled()
@@ -94,7 +102,7 @@ def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]
         end = stop if end < 0 else end
         numbers = msgspec.json.decode(b"[%b]" % data[start:end], type=column.kind)
         if not numbers:
-            # A comma without a number follows, or the array contains only white space.
+            # A comma is followed by no number, or the array contains only white space.
             raise OverflowError("a comma without a number")
         parts.append(np.array(numbers, column.dtype))
         start = end + 1

@@ -1,7 +1,7 @@
 """Errors of the control API: ``{"error": {"code", "message", "hint"}}``.
 
-Only the table ``STATUS`` maps error classes to answers. A test fails if a class of core/errors.py has no row.
-No other module of this package chooses a status.
+Only the table ``STATUS`` maps error classes to answers, and no other module of this package chooses a status.
+A test fails if a class of core/errors.py is missing in the table.
 """
 
 import msgspec
@@ -15,12 +15,12 @@ _log = structlog.get_logger("shadeproxy.control")
 
 
 class UnsupportedMediaType(core.InvalidRequest):
-    """The call does not accept this Content-Type."""
+    """Raised if the call does not accept the Content-Type of the body."""
 
 
 class ReadsForbidden(core.AccessDenied):
-    """Reads through the control listener cannot be authorised: clients must sign their reads, and the
-    listener has no token by which it could tell callers apart.
+    """Raised because reads through the control listener cannot be authorised: clients must sign their reads,
+    and the listener has no token by which it could tell callers apart.
     """
 
 
@@ -83,8 +83,8 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
 
 
 class ErrorBody(msgspec.Struct):
-    """An error. ``code``: stable, for programs. ``message``: what happened. ``hint``: what to
-    change, or "".
+    """An error. ``code``: for programs; it does not change between releases. ``message``: what happened.
+    ``hint``: what the caller should change; may be "".
     """
 
     code: str
@@ -112,7 +112,7 @@ def answer_error(error: core.ShadeProxyError) -> web.Response:
 
 @web.middleware
 async def translate_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn a handler's exceptions into error answers."""
+    """Call ``handler``, and turn its exceptions into error answers."""
     try:
         return await handler(request)
     except core.ShadeProxyError as error:
@@ -130,8 +130,8 @@ async def translate_errors(request: web.Request, handler: Handler) -> web.Stream
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except ConnectionError:
-        # Connections to the origin raise errors of other classes, so this error comes from the caller's
-        # connection. The caller has hung up, and no answer can arrive.
+        # Errors of connections to the origin have other classes, so this is an error of the caller's
+        # connection. The caller has gone, and no answer can reach it.
         return _answer(499, "gone", "the caller hung up", "")
     except Exception:  # noqa: BLE001 the last resort: the log gets the traceback, the caller does not
         _log.exception("control call failed", method=request.method, path=request.path)

@@ -1,11 +1,11 @@
 """Access to the control API.
 
-If a token is configured, every call but the probes and the dashboard's empty page needs it: as
-``Authorization: Bearer``, or as the password of ``Authorization: Basic``, so that a browser can show an
-answer. Without a token the listener is on loopback only (the configuration enforces that). Then no web page
-may reach it through the user's browser: calls must name an IP address or a known host, which prevents DNS
-rebinding. Calls that change something are refused if they come from a page of another origin. Web pages
-cannot reach a Unix socket, so only the token is checked there, not the host.
+If a token is configured, every call but the probes and the dashboard's empty page needs it. The token is sent
+as ``Authorization: Bearer``, or as the password of ``Authorization: Basic``, so that a browser can show an
+answer. Without a token the listener must be on loopback, which the configuration enforces. Then no web page
+may reach it through the user's browser. So calls must name an IP address or a known host, which prevents DNS
+rebinding. With or without a token, calls that change something are refused if a page of another origin sends
+them. Web pages cannot reach a Unix socket, so the host is not checked there.
 """
 
 import base64
@@ -21,8 +21,9 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def check_caller(request: web.Request, *, token: str | None, allowed_hosts: frozenset[str]) -> None:
-    """Raise AuthError for a missing or wrong token, AccessDenied for a call by a foreign web page."""
-    # request.host is not used: if the field is missing, it calls the resolver on the event loop.
+    """Raise AuthError if the token is missing or wrong, AccessDenied if a foreign web page makes the call."""
+    # request.host is not used: if the field Host is missing, request.host asks the resolver, on the event
+    # loop.
     host = request.headers.get("Host", "")
     if token is not None:
         _check_token(request, token)
@@ -64,6 +65,6 @@ def _by_socket_file(request: web.Request) -> bool:
 
 def _is_known(host: str, allowed_hosts: frozenset[str]) -> bool:
     name = host_name(host)
-    # An IP address is safe: the owner of a web page can point a name at this machine (DNS rebinding), but not
+    # An IP address is safe. The owner of a web page can point a name at this machine (DNS rebinding), but not
     # an address.
     return is_loopback(name) or name in allowed_hosts or address_of(name) is not None

@@ -48,12 +48,13 @@ class ScoreSummary(msgspec.Struct):
 
 
 class OrderSummary(msgspec.Struct):
-    """The state of a job's order. ``epochs``: number of announced ids, for each epoch that is not over.
-    ``distinct``: number of different ids among those of the present epoch. ``left``: number of ids not read
-    yet. ``believed``: reads follow the order; otherwise it is not used. ``found``: reads close to their
-    announced position; ``surprises``: other reads; ``missed``: announced ids that were passed unread.
-    ``silent_s``: seconds since the job's last read. After ``lapses_after_s`` of silence, or when all its
-    ranks have ended, the order is ``lapsed``: nothing is fetched for it until the job reads again.
+    """The state of a job's order. ``epochs``: the number of announced ids, for each epoch that has not ended.
+    ``distinct``: the number of different ids among those of the present epoch. ``left``: the number of ids
+    not read yet. ``believed``: true if reads follow the order; otherwise it is not used. ``found``: reads
+    near their announced position. ``surprises``: other reads. ``missed``: announced ids that the job has
+    passed without reading them. ``silent_s``: seconds since the job's last read. ``lapsed``: true after
+    ``lapses_after_s`` of silence, or when all ranks have ended. Nothing is then fetched for the order until
+    the job reads again.
     """
 
     epochs: dict[str, int]
@@ -72,10 +73,10 @@ class OrderSummary(msgspec.Struct):
 
 
 class JobSummary(msgspec.Struct):
-    """A job. ``order_trust`` and ``score_trust``: how far reads bear out its order and its scores, from 0 to
+    """A job. ``order_trust``, ``score_trust``: how far reads agree with the job's order and scores, from 0 to
     1. ``gap_reads``: reads of all clients between two reads of the job. ``silent_reads``: reads of all
-    clients since its last read, 0 while a gap of that length is usual. ``trust_reason``: why, in words.
-    ``share``: the job's need, and what it gets.
+    clients since the job's last read; 0 as long as such a gap is usual. ``trust_reason``: the reason for both
+    trusts, in words. ``share``: the job's need, and what it gets.
     """
 
     job: str
@@ -110,7 +111,7 @@ BEGINS = {
     "begins": "The rank whose process has just started; a rank's second start begins a new run",
     "resume_scores": "true: the run draws from scores of the runs before it, too; false by default",
 }
-# JSON up to _INLINE_BYTES is decoded on the event loop, because a hop to the pool costs more.
+# JSON up to this length is decoded on the event loop, because passing it to the pool would cost more.
 _COLUMNS = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float], np.float64)}
 _INLINE_BYTES = 32 * 1024
 
@@ -121,7 +122,7 @@ class _Begins(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
-    context.count_reads()  # Reads that are still in the access log change the state of jobs.
+    context.count_reads()  # Reads that are still in the access log change what jobs show.
     return answer_json(JobList([_summary(context, job) for job in context.hints.jobs]))
 
 
@@ -220,7 +221,7 @@ async def get_residency(context: ControlContext, request: web.Request) -> web.Re
 
 
 def order_summary(context: ControlContext, name: str) -> OrderSummary | None:
-    """Return the summary of a job's order; None if it announced nothing."""
+    """Return the summary of a job's order; None if the job has announced none."""
     state = context.hints.orders.state(name)
     if state is None:
         return None
@@ -278,8 +279,8 @@ def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
 
 
 def _silent_s(context: ControlContext, job: Job) -> float:
-    """Return the seconds since the job's last call, or since its last read if that is later and the job
-    announced an order.
+    """Return the seconds since the job's last call. If it has announced an order and has read something
+    since, return the seconds since its last read.
     """
     silent_s = max(0.0, context.clock.now_s() - job.seen_s)
     state = context.hints.orders.state(job.name)

@@ -1,9 +1,9 @@
 """``POST /v1/locate``: where a process on this host finds resident pages; see docs/protocol.md.
 
-Laws: an answer is a hint, because a page may move at any time. With the record header in the answer, the
-reader proves that the bytes are the right ones (tiers/base.py ``Place``). A page that is not resident, was
-not verified yet, or needs a check is reported as not here now, and is not fetched. Samples that were found
-before and did not move are answered many at a time in columns, at a hundredth of the cost.
+Laws: an answer is a hint, because a page may move at any time. The reader proves by the record header in the
+answer that it has read the right bytes (tiers/base.py ``Place``). If a page is not resident, was not verified
+yet, or needs a check, the answer says that it is not here now; the page is not fetched. Samples that were
+located before and have not moved are answered many at a time in columns, at a hundredth of the cost.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ RECORD = np.dtype(
         ("header", "V64"),
     ]
 )
-"""One record of the answer, 112 bytes. ``pad`` aligns ``header``; there are no other gaps."""
+"""One record of the answer, with 112 bytes. ``pad`` aligns ``header``; there are no other gaps."""
 
 _HEAD_BYTES = 8
 _ALIGNMENT = 8
@@ -47,9 +47,11 @@ _HERE, _NOT_HERE = 200, 0
 _PAD, _NO_HEADER = bytes(7), bytes(64)
 
 MOST_RECORDS = 1 << 17
-"""Most records of one answer, 14 MiB. An item has a record for each of its pages, and pages may be small."""
+"""Most records of one answer, which then has 14 MiB. An item has a record for each of its pages, and pages
+may be small.
+"""
 
-# The files of an answer are numbered with 16 bits, and one item may add as many files as it has pages.
+# The files of an answer have numbers of 16 bits, and one item may add as many files as it has pages.
 _MOST_FILES = 1 << 15
 _ITEMS_A_TURN = 64
 _IDS_A_TURN = 1024
@@ -73,7 +75,7 @@ async def post_locate(context: ControlContext, request: web.Request) -> web.Resp
 
 
 class _Places:
-    """Collects the places of samples, and encodes them as the body of one answer to ``POST /v1/locate``."""
+    """Collects the records of one answer to ``POST /v1/locate``, and encodes them as its body."""
 
     def __init__(self, reader: PieceReader) -> None:
         self._reader = reader
@@ -96,7 +98,9 @@ class _Places:
     # ------------------------------------------------------------------ samples, many in one step
 
     async def tell_samples(self, dataset: Dataset, ids: Ids, start: int) -> None:
-        """Add the records of samples of ``dataset``. ``start``: the item index of the first one."""
+        """Add the records of samples of ``dataset`` to the answer. ``start``: the index of the first sample
+        among all items.
+        """
         context, job = self._reader.context, self._reader.job
         room = self._count + len(ids) <= MOST_RECORDS and len(self._files) < _MOST_FILES
         found = context.engine.find_samples(dataset, ids, job, context.clock.now_s()) if room else None
@@ -127,8 +131,9 @@ class _Places:
     async def rows(
         self, samples: list[Sample], indices: Sequence[int], asked: tuple[Dataset, Ids] | None = None
     ) -> NDArray[np.void]:
-        """Return the records of items, in order; "not here now" for an item that is not resident. ``asked``:
-        the dataset and ids of the items; with them, the page handles are remembered for the next call.
+        """Return the records of items, in order. An item that is not resident has a record that says "not
+        here now". ``asked``: the dataset and the ids of the items, if they are samples; their page handles
+        are then remembered for the next call.
         """
         rows: list[Row] = []
         engine, clock = self._reader.context.engine, self._reader.context.clock
@@ -143,7 +148,9 @@ class _Places:
         return np.array(rows, RECORD)
 
     def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
-        """Add the records of an item. Return the page handle by which it was located, or None."""
+        """Add the records of an item to ``rows``. Return the page handle by which it was located; None if
+        there was none.
+        """
         before, handle = len(rows), None
         if self._count < MOST_RECORDS and len(self._files) < _MOST_FILES:
             handle = self._add_by_handle(rows, index, sample, now_s)
@@ -175,7 +182,7 @@ class _Places:
 
     def _add_found(self, rows: list[Row], index: int, sample: Sample) -> None:
         position = 0
-        for piece in self._locate(sample) or ():  # An empty object has no bytes in the files.
+        for piece in self._locate(sample) or ():  # An empty object has no bytes in any file.
             rows.append(self._row(index, piece, position))
             position += piece.length
 

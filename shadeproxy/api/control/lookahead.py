@@ -1,8 +1,9 @@
-"""Fetches pieces before their turn in an answer.
+"""Fetches pieces of an answer before their turn.
 
-Laws: a call runs at most FILLS fetches at a time. Fetched bytes that wait for their turn are limited by one
-budget for all calls (``held``). No fetch waits for that budget: a piece for which it has no room is fetched
-at its turn, so an answer can always continue. Leaving the context ends every fetch and returns every byte.
+Laws: a call has at most FILLS fetches under way. One budget for all calls (``held``) limits the fetched bytes
+that wait for their turn. No fetch waits for this budget: if it has no room for a piece, the piece is fetched
+at its turn, so that every answer can continue. Leaving the context ends every fetch, and gives all bytes back
+to the budget.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ FILLS = 32
 
 
 class FetchedPiece(NamedTuple):
-    """A piece that was fetched completely. ``views``: its bytes, in order."""
+    """A piece all of whose bytes were fetched. ``views``: these bytes, in order."""
 
     source: Source
     length: int
@@ -28,14 +29,14 @@ class FetchedPiece(NamedTuple):
 
 
 Outcome = FetchedPiece | ShadeProxyError | None
-"""The result of a fetch. None: the piece was too long to be fetched ahead, or the budget had no room. It must
-be read at its turn.
+"""The result of a fetch. None: the piece was too long to be fetched ahead, or the budget had no room for it.
+It must then be read at its turn.
 """
 
 
 class BatchLookahead:
-    """The fetches of one answer. ``most_bytes``: longer pieces are streamed at their turn. ``on_end``: called
-    with the index of each fetch that ended, until the context is left.
+    """The fetches of one answer. ``most_bytes``: pieces with more bytes are streamed at their turn.
+    ``on_end``: called with the index of each item whose fetch has ended, until the context is left.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class BatchLookahead:
         self._left = False
 
     def __len__(self) -> int:
-        """Return the number of fetches that are running, or whose result was not taken yet."""
+        """Return the number of fetches that are under way, or whose result was not taken yet."""
         return len(self._tasks)
 
     def __contains__(self, index: int) -> bool:
@@ -58,30 +59,32 @@ class BatchLookahead:
 
     @property
     def has_room(self) -> bool:
-        """True if ``start`` may be called. Half of the budget must be free, for the fetches that
-        run already.
+        """True if ``start`` may be called. Half of the budget must be free, because fetches that are under
+        way will also need some of it.
         """
         return self._running < FILLS and 2 * self._held.taken_bytes <= self._held.capacity_bytes
 
     def start(self, index: int, sample: Sample) -> None:
-        """Fetch the piece of item ``index``."""
+        """Begin to fetch the piece of item ``index``."""
         task = asyncio.create_task(self._fetch(sample), name=f"batch item {index}")
         self._tasks[index] = task
         self._running += 1
         task.add_done_callback(lambda _task: self._ended(index))
 
     def has_ended(self, index: int) -> bool:
-        """Return whether ``take`` would not wait."""
+        """Return True if ``take`` would not wait."""
         return self._tasks[index].done()
 
     async def take(self, index: int) -> Outcome:
-        """Wait for a started fetch. The caller must call ``give_back`` for a ``FetchedPiece`` outcome."""
+        """Wait for a fetch, and return its result. If it is a ``FetchedPiece``, the caller must give it back
+        by ``give_back``.
+        """
         outcome = await asyncio.shield(self._tasks[index])
         del self._tasks[index]
         return outcome
 
     def give_back(self, outcome: FetchedPiece) -> None:
-        """Return the bytes of a result to the budget, after it was sent."""
+        """Give the bytes of a piece back to the budget, because they were sent."""
         self._held.give(outcome.length)
 
     async def __aenter__(self) -> Self:
@@ -107,7 +110,9 @@ class BatchLookahead:
             return error
 
     async def _fetch_whole(self, sample: Sample) -> FetchedPiece | None:
-        """Fetch a complete piece. Return None if it is too long or finds no room. Raises ShadeProxyError."""
+        """Fetch all of a piece. Return None if the piece is too long or the budget has no room. Raises
+        ShadeProxyError.
+        """
         async with self._reader.open(sample) as opened:
             if opened.length > self._most_bytes or not self._held.try_take(opened.length):
                 return None

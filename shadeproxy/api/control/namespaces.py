@@ -1,7 +1,7 @@
 """Finds the namespace of the buckets that a call names.
 
-Law: a call uses the proxy's own namespace unless it names another. A name is an error if no configured client
-reads in a namespace of that name. It never means the proxy's own namespace instead.
+Law: a call uses the proxy's own namespace unless it names another one. If no configured client reads in a
+namespace of that name, the call is an error; the proxy's own namespace is never used instead.
 """
 
 from shadeproxy.api.control.context import ControlContext
@@ -9,13 +9,13 @@ from shadeproxy.core.errors import UnknownName
 from shadeproxy.core.types import OWN
 
 OWN_NAME = "shared"
-"""Name of the proxy's own namespace in the configuration."""
+"""The name of the proxy's own namespace in the configuration."""
 FIELD = "Namespace of the configuration that the bucket names belong to; by default the proxy's own"
 _MOST_NAMED = 10
 
 
 def require_namespace(context: ControlContext, name: str) -> str:
-    """Return the namespace called ``name``; "" and OWN_NAME are the proxy's own. Raises UnknownName."""
+    """Return the namespace called ``name``; "" and OWN_NAME mean the proxy's own. Raises UnknownName."""
     if name in (OWN, OWN_NAME):
         return OWN
     if name not in context.upstreams:

@@ -1,4 +1,4 @@
-"""/openapi.json (OpenAPI 3.1), made from the route table and the structs of bodies.py."""
+"""Makes /openapi.json (OpenAPI 3.1) from the route table and the structs of bodies.py."""
 
 import re
 from collections.abc import Iterable
@@ -38,7 +38,9 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/purge"): {"uri": "s3://train/imagenet/", "dry_run": True},
     ("PUT", "/v1/log-level"): {"level": "info"},
 }
-"""Examples of JSON bodies, by call. A new proxy accepts all of them in this order."""
+"""Examples of JSON bodies, by call. If these calls are made in this order, a new proxy accepts all
+of them.
+"""
 
 _TAGS = {
     "datasets": "data sets",
@@ -54,13 +56,13 @@ _TAGS = {
     "operations": "cache",
     "cluster": "cluster",
 }
-"""Tag of a call, by the first segment of its path after /v1. A call with another segment is about the proxy
-itself.
+"""The tag of a call, by the first segment of its path after /v1. Calls with another segment are about the
+proxy itself.
 """
 
 
 def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
-    """Return the OpenAPI document of ``routes``."""
+    """Return the OpenAPI document for ``routes``."""
     routes = tuple(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -127,7 +129,7 @@ def _schema(kind: str, shape: type[msgspec.Struct] | None) -> dict[str, str]:
 def _plain(schema: Any) -> None:
     """Put each description, which comes from a docstring, on one line, and remove the marks of code.
 
-    Describe the two items of a pair only once: generators of clients do not know ``prefixItems`` yet.
+    Describe the two items of a pair as one: generators of clients do not understand ``prefixItems`` yet.
     """
     for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _plain(value)

@@ -1,4 +1,4 @@
-"""Calls about long operations: start, inspect and cancel them."""
+"""Calls about long operations: begin, inspect and cancel them."""
 
 from aiohttp import web
 
@@ -25,8 +25,8 @@ async def warm(context: ControlContext, request: web.Request) -> web.Response:
 
 
 async def purge(context: ControlContext, request: web.Request) -> web.Response:
-    """Purge a prefix. Answer with the counts if it ends soon; otherwise answer with the long operation that
-    goes on.
+    """Purge a prefix. If the purge ends soon, answer with its counts; otherwise answer with a long operation
+    that continues it.
     """
     wanted = await read_json(request, PurgeRequest)
     place = read_place(context, wanted)

@@ -1,4 +1,4 @@
-"""Builds announced orders off the event loop: one build at a time for each job."""
+"""Builds announced orders off the event loop, one build at a time for each job."""
 
 import asyncio
 from concurrent.futures import Executor
@@ -11,7 +11,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OrderBuilder:
-    """Builds announced orders of one hint registry. Event loop only."""
+    """Builds the announced orders of one hint registry. Event loop only."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
@@ -19,18 +19,21 @@ class OrderBuilder:
         self._seeking: set[asyncio.Task[None]] = set()
 
     async def settled(self, orders: Orders, job: str) -> None:
-        """Build the order of ``job``, and wait until all that the job has announced so far is in use."""
+        """Build the order of ``job``, and wait until everything that the job has announced so far
+        is in use.
+        """
         task = self._tasks.get(job)
         if task is None or task.done():
             task = self._tasks[job] = asyncio.create_task(self._settle(orders, job), name=f"order of {job}")
-        # The shield keeps the task running if this caller is cancelled: another caller may wait for it.
+        # The shield keeps the task running if this caller is cancelled, because other callers may wait for
+        # it.
         await asyncio.shield(task)
         if self._tasks.get(job) is task:
             del self._tasks[job]
 
     def seek(self, orders: Orders, job: str) -> None:
-        """Start a task that builds the order of ``job`` again, because the job is elsewhere in it, or the
-        owned share has changed. The registry calls this as its ``on_lost``.
+        """Begin a task that builds the order of ``job`` again, because the job reads at another place of it,
+        or because the owned share has changed. The hint registry calls this as its ``on_lost``.
         """
         task = asyncio.create_task(self._sought(orders, job), name=f"search for {job}")
         self._seeking.add(task)

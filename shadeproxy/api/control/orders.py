@@ -1,6 +1,6 @@
-"""Calls about announced orders: a rank announces its reads of an epoch in pieces, or withdraws them.
+"""Calls about announced orders: a rank announces its reads of an epoch, piece by piece, or withdraws them.
 
-When the answer is sent, eviction and prefetching already use the order.
+When the answer is sent, eviction and prefetching use the order already.
 """
 
 import numpy as np
@@ -27,7 +27,8 @@ from shadeproxy.hints.order.announcements import Announcement
 _ID_BYTES = 4
 _COLUMNS = {"ids": Column(list[int], np.int64)}
 _MOST = 1 << 31
-# Announcements up to this length are checked on the event loop, because a hop to the pool costs more.
+# Announcements up to this length are checked on the event loop, because passing them to the pool would cost
+# more.
 _INLINE_BYTES = 32 * 1024
 QUERY = {
     "rank": "rank that reads in this order; 0 by default",
@@ -84,7 +85,7 @@ def number(what: str, sent: str) -> int:
 
 
 def _refuse_unknown(request: web.Request, known: set[str]) -> None:
-    """Raise InvalidRequest for an unknown parameter, or for one that is sent twice."""
+    """Raise InvalidRequest if the query has an unknown parameter, or one that is sent twice."""
     unknown = sorted(set(request.query) - known)
     if unknown:
         raise InvalidRequest(

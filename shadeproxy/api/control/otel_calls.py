@@ -1,4 +1,4 @@
-"""Otel spans of control calls. This middleware is part of the application only if otel spans are on."""
+"""Otel spans of control calls. The application has this middleware only if otel spans are on."""
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -17,9 +17,10 @@ _CALLS = "/v1/"
 
 
 def span_calls(tracer: OtelTracer) -> Middleware:
-    """Return a middleware that makes a span of each call under /v1. Probes, scrapes and the page have none.
+    """Return a middleware that makes a span of each call under /v1. Probes, scrapes of metrics and the
+    dashboard have no span.
 
-    Reads of a batch are requests to the origin inside the span of their call.
+    The reads of a batch are requests to the origin, whose spans are inside the span of the call.
     """
 
     @web.middleware
@@ -27,15 +28,15 @@ def span_calls(tracer: OtelTracer) -> Middleware:
         resource = request.match_info.route.resource
         if resource is None or not resource.canonical.startswith(_CALLS):
             return await handler(request)
-        # Names of jobs and data sets are not part of the name, so that a collector can count calls by name.
+        # The names of jobs and datasets are not part of the span's name, so that a collector can count calls
+        # by it.
         called = tracer.begin_served(f"{request.method} {resource.canonical}", request.headers)
         called.note({METHOD: request.method, "http.route": resource.canonical})
         served = SERVED.set(called)
         try:
             response = await handler(request)
         except BaseException:
-            # Errors were turned into answers before, so this exception means that the caller of a call is
-            # gone.
+            # Errors have been turned into answers before. So this exception means that the caller has gone.
             called.note({CANCELLED: True})
             called.end()
             raise

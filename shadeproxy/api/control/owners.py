@@ -1,7 +1,7 @@
-"""``GET /v1/datasets/{dataset}/owners``: the proxy that caches each sample; see docs/protocol.md.
+"""``GET /v1/datasets/{dataset}/owners``: which proxy caches each sample; see docs/protocol.md.
 
-Law: an answer is a hint. A proxy also answers for samples that others cache, by relaying the read. So a
-client that does not call the owner only loses time.
+Law: an answer is a hint. A proxy also answers reads of samples that other proxies cache, by relaying the
+reads. So a client that does not call the owner only loses time.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ from shadeproxy.hints.datasets import Dataset, Groups
 QUERY = {"digest": "The call is refused where the dataset has another digest"}
 _ALIGNMENT = 4
 _ANY = 0xFFFF
-"""The number of a sample that no proxy caches now: any proxy reads it from the origin."""
+"""The number of a sample that no proxy caches now. Any proxy reads such a sample from the origin."""
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,9 +62,9 @@ def _encode(dataset: Dataset, view: View | None, here: str) -> bytes:
 
 
 def _column(groups: Groups, view: View) -> NDArray[np.uint16]:
-    """Return for each sample the place of its home in ``view.homes.nodes``; _ANY if that node is away."""
+    """Return, for each sample, the place of its home in ``view.homes.nodes``; _ANY if that node is away."""
     homes = view.homes
-    # If the view has no nodes, the places are -1, which becomes _ANY here.
+    # If the view has no nodes, ``find_many`` returns -1 for each place, which becomes _ANY here.
     found = homes.find_many(groups.hashes).astype("<u2")
     for place, name in enumerate(homes.nodes):
         if view.seats[name].away:

@@ -1,8 +1,8 @@
-"""One piece of an object: from the cache, from the origin through the cache, or past the cache if a rule says
-so.
+"""Reads one piece of an object: from the cache, from the origin through the cache, or past the cache if a
+rule says so.
 
-Law: a piece is opened with its right length, or the call raises the error that a GET of the piece would get.
-A piece is never short.
+Law: a piece is opened with its right length, or the error is raised that a GET of the same bytes would get. A
+piece is never short.
 """
 
 from collections.abc import AsyncIterator
@@ -45,14 +45,15 @@ class OpenPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PieceReader:
-    """Reads pieces for ``job``, with the rights of the upstream of each object's namespace."""
+    """Reads pieces for ``job``, with the rights of the upstream to which an object's namespace belongs."""
 
     context: ControlContext
     job: JobContext | None
 
     def usable_now(self, sample: Sample) -> tuple[ReadRequest, ObjectMeta] | None:
         """Return the arguments for the engine's ``hit``, ``ready`` and ``locate``. Return None if only
-        ``open`` can answer, because the object's metadata is unknown, needs a check, or may not be cached.
+        ``open`` can read the sample, because the object's metadata is unknown or needs a check, or the object
+        may not be cached.
         """
         ref = sample.ref
         if not self.context.engine.cacheable(ref):
@@ -62,8 +63,8 @@ class PieceReader:
         return None if meta is None else (request, meta)
 
     def take(self, sample: Sample, now_s: float) -> tuple[Source, memoryview] | None:
-        """Return a sample's bytes if a remembered page handle has them all. If None is returned, call
-        ``hit``. ``now_s``: Unix time. Raises RangeNotSatisfiable.
+        """Return a sample's bytes and their source, if one remembered page handle has all of them. If None is
+        returned, call ``hit``. ``now_s``: Unix time. Raises RangeNotSatisfiable.
         """
         ref, offset, length = sample
         engine = self.context.engine
@@ -71,7 +72,8 @@ class PieceReader:
         if handle is None:
             return None
         if length is None and not offset and handle.whole:
-            # A shortcut for whole objects, which most samples are: no span is made, compared and recorded.
+            # This is a shortcut for whole objects, which most samples are: no span is made, compared and
+            # recorded.
             body = engine.take(handle, self.job, now_s)
         else:
             span = span_in(sample, handle.meta.size)
@@ -79,7 +81,9 @@ class PieceReader:
         return None if body is None else (handle.source, _kept(body, handle))
 
     def hit(self, sample: Sample) -> Hit | None:
-        """Return the bytes of a sample, or None if that would need waiting. Raises RangeNotSatisfiable."""
+        """Return the bytes of a sample; None if the caller would have to wait for them. Raises
+        RangeNotSatisfiable.
+        """
         usable = self.usable_now(sample)
         if usable is None:
             return None
@@ -87,8 +91,8 @@ class PieceReader:
         return self.context.engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
-        """Return whether fetching a piece before its turn saves time. It does not if the piece can be
-        answered without waiting, or if it is known to be longer than ``most_bytes``.
+        """Return True if time is saved by fetching a piece before its turn. No time is saved if the piece can
+        be read without waiting, or is known to be longer than ``most_bytes``.
         """
         usable = self.usable_now(sample)
         if usable is None:
@@ -102,12 +106,12 @@ class PieceReader:
 
     @asynccontextmanager
     async def open(self, sample: Sample) -> AsyncIterator[OpenPiece]:
-        """Open a piece. Raises ShadeProxyError: see ``refusal_of``."""
+        """Open a piece. Raises ShadeProxyError, which ``refusal_of`` turns into a frame."""
         async with AsyncExitStack() as stack:
             opened: OpenPiece | None = None
             if self.context.engine.cacheable(sample.ref):
-                # Unidentified means that the origin has just shown that the object cannot be cached. The read
-                # then goes past the cache.
+                # Unidentified means that the origin's answer has just shown that the object cannot be cached.
+                # Then read past the cache.
                 with suppress(Unidentified):
                     opened = await stack.enter_async_context(self._open_through_the_cache(sample))
             if opened is None:
@@ -118,7 +122,8 @@ class PieceReader:
     async def _open_through_the_cache(self, sample: Sample) -> AsyncIterator[OpenPiece]:
         ref, offset, length = sample
         if length == 0:
-            # HTTP has no empty range, but the offset must still lie within the object.
+            # HTTP has no empty range, but the offset must lie within the object. So ask for the object's
+            # size.
             meta, source = await self.context.engine.stat(self._request(ref))
             yield OpenPiece(source, span_in(sample, meta.size).length, _nothing())
             return
@@ -149,9 +154,9 @@ class PieceReader:
                 yield OpenPiece(Source.BYPASS, wanted.length, pieces)
 
     async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> OpenPiece:
-        """Read a piece of an object of unknown length into memory, up to the length of a page.
+        """Read a piece of an object of unknown length into memory. The object may be as long as a page.
 
-        Raises NotSupported for a longer object: a GET can stream it, but a frame begins with its length.
+        Raises NotSupported for a longer object. A GET can stream it, but a frame begins with its length.
         """
         body, most_bytes = bytearray(), self.context.page_size
         async for piece in pieces:
@@ -176,7 +181,7 @@ class PieceReader:
 
     async def _bypassing(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
         """Yield the bytes of ``wanted``. The read is counted once, when it begins, as in the engine. If
-        another proxy answers it, that proxy counts it.
+        another proxy answers the read, that proxy counts it.
         """
         if not read.relayed:
             self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
@@ -191,8 +196,8 @@ class PieceReader:
 
 
 def _kept(body: memoryview, handle: PageHandle) -> memoryview:
-    """Return a body that stays valid. The view of a short page is valid only until the caller waits, so copy
-    it.
+    """Return a body that stays valid while the caller waits. The view of a short page does not, so it is
+    copied.
     """
     return body if handle.stop - handle.start > COPY_BYTES else memoryview(bytes(body))
 
@@ -200,8 +205,8 @@ def _kept(body: memoryview, handle: PageHandle) -> memoryview:
 def span_in(sample: Sample, size_bytes: int) -> Span:
     """Return the span of a piece in an object of ``size_bytes``.
 
-    Raises RangeNotSatisfiable if the piece reaches beyond the end. So a manifest that names bytes which the
-    object does not have leads to an error, never to a short answer.
+    Raises RangeNotSatisfiable if the piece reaches beyond the end of the object. So if a manifest names bytes
+    that the object does not have, the reader gets an error, never a short answer.
     """
     _, offset, length = sample
     stop = size_bytes if length is None else offset + length
@@ -211,7 +216,7 @@ def span_in(sample: Sample, size_bytes: int) -> Span:
 
 
 def refusal_of(error: ShadeProxyError) -> tuple[int, ErrorBody]:
-    """Return status and body of the frame for ``error``. A GET of the same bytes would get the same
+    """Return the status and the body of the frame for ``error``. A GET of the same bytes would get the same
     status.
     """
     status, code = STATUS[type(error)]

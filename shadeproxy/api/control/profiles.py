@@ -1,4 +1,4 @@
-"""Makes the profile of a job, which ``shadeproxy plan`` needs, from the statistics of its epochs."""
+"""Makes the profile of a job from the statistics of its epochs. ``shadeproxy plan`` needs the profile."""
 
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.hints.jobs import Job
@@ -9,8 +9,8 @@ _PAGE_GET = "get"
 
 
 def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
-    """Return the profile of ``job``, whose dataset has ``samples`` samples. The profile has only those epochs
-    that the job's reads or reports name.
+    """Return the profile of ``job``, whose dataset has ``samples`` samples. It has only epochs whose number
+    was named by the job's reads or reports.
     """
     stats = context.counted_stats()
     stats.charge_cpu()

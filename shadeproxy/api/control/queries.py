@@ -1,4 +1,4 @@
-"""Parses query strings whose parameters are a struct."""
+"""Parses query strings. A struct describes the parameters that a query may have."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -12,8 +12,8 @@ Query = TypeVar("Query", bound=msgspec.Struct)
 
 
 def read_query(request: web.Request, kind: type[Query], documented: Mapping[str, str]) -> Query:
-    """Parse the query as ``kind``. Raises InvalidRequest, also for a parameter that is not in ``documented``,
-    or is sent twice.
+    """Return the query as ``kind``. Raises InvalidRequest, also if a parameter is not in ``documented`` or is
+    sent twice.
     """
     query = dict(request.query)
     unknown = sorted(query.keys() - documented.keys())

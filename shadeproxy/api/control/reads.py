@@ -1,7 +1,7 @@
-"""Parses a batch or locate call, from JSON or binary ids, and checks that it is allowed.
+"""Parses a batch or locate call, from JSON or from binary ids, and checks that the call is allowed.
 
-Laws: everything is checked before anything is read. The whole call is refused for a sample id outside its
-manifest, an unknown dataset or an unknown job. A missing object only concerns its own item.
+Laws: everything is checked before anything is read. If a sample id is outside its manifest, or the dataset or
+the job is unknown, the whole call is refused. If an object is missing, only its own item gets an error.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -42,7 +42,8 @@ QUERY = {
     "order": "With binary ids: order of the answers of a batch, given (default) or ready",
 }
 _ID_BYTES = 4
-# Up to this many bytes or ids are processed on the event loop, because a hop to the pool costs more.
+# Up to this many bytes or ids are processed on the event loop, because passing them to the pool would cost
+# more.
 _INLINE_BYTES = 32 * 1024
 _INLINE_IDS = 1024
 
@@ -50,7 +51,7 @@ Ids = list[int] | NDArray[np.uint32]
 
 
 class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
-    """An object, or a piece of it: ``length`` bytes from ``offset`` on, by default to the end."""
+    """An object, or a piece of it: ``length`` bytes from ``offset`` on, by default up to the end."""
 
     bucket: Annotated[str, msgspec.Meta(pattern=BUCKET_PATTERN)]
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
@@ -59,13 +60,13 @@ class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The objects of one call: ``items``, or sample ``ids`` of ``dataset`` (by default the dataset of
-    ``job``).
+    """The objects of one call: either ``items``, or the samples ``ids`` of ``dataset`` (by default the
+    dataset of ``job``).
 
-    ``digest``: the digest of the dataset that the caller took the ids from; the registered dataset must have
-    the same. ``job``, ``epoch`` and ``rank``: the reader. ``order``: whether a batch answer has its pieces in
-    the order of the request, or as they become ready. ``namespace``: the namespace of the items' buckets; ""
-    is the proxy's own.
+    ``digest``: the digest of the dataset from which the caller has the ids; the registered dataset must have
+    the same one. ``job``, ``epoch``, ``rank``: the reader. ``order``: "given" for a batch answer in the order
+    of the request, "ready" for one in the order in which pieces become ready. ``namespace``: the namespace of
+    the items' buckets; "" is the proxy's own.
     """
 
     items: list[ReadItem] | None = None
@@ -80,8 +81,8 @@ class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReadCall(NamedTuple):
-    """The pieces of a call in the order in which they were requested, and the job that reads them. The pieces
-    are ``items`` or, if ``dataset`` is not None, the samples ``ids`` (i64[k]) of ``dataset``.
+    """The pieces that a call names, in its order, and the job that reads them. They are ``items`` or, if
+    ``dataset`` is not None, the samples ``ids`` (i64[k]) of ``dataset``.
     """
 
     items: list[Sample]
@@ -94,7 +95,7 @@ class ReadCall(NamedTuple):
         return len(self.items) if self.dataset is None else len(self.ids)
 
     async def samples(self, context: ControlContext) -> list[Sample]:
-        """Return the pieces of the call."""
+        """Return the pieces of the call, as samples."""
         dataset, ids = self.dataset, self.ids
         if dataset is None:
             return self.items
@@ -102,7 +103,7 @@ class ReadCall(NamedTuple):
 
 
 async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
-    """Parse and check a call. Raises RequestError."""
+    """Return the checked call. Raises RequestError if it is malformed or not allowed."""
     if not context.access.reads_allowed:
         raise ReadsForbidden(
             "reads need a signature here, and the control listener has no token to tell callers by",
@@ -132,7 +133,7 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
         job = _job_context(asked, asked.job)
     else:
         dataset = _dataset(hints, asked)
-        # The dataset's namespace may belong to a client that is no longer in the configuration.
+        # The dataset's namespace may be that of a client that is no longer in the configuration.
         require_namespace(context, dataset.entries.namespace)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
         job = _job_context(asked, asked.job or _only_reader(hints, dataset))
@@ -183,8 +184,8 @@ def _dataset(hints: HintRegistry, asked: ReadsBody) -> Dataset:
 
 
 def _only_reader(hints: HintRegistry, dataset: Dataset) -> str | None:
-    """Return the only live job on the dataset, which must be the reader; None if no job is live or several
-    are.
+    """Return the only live job on the dataset, which must be the reader. Return None if no job is live, or
+    several are.
     """
     readers = [job.name for job in hints.jobs if job.live and job.dataset == dataset.name]
     return readers[0] if len(readers) == 1 else None

@@ -1,6 +1,6 @@
-"""Every call of the control API, one line each; /openapi.json is made from this table.
+"""The table of all calls of the control API, one entry each. /openapi.json is made from it.
 
-A new call needs a line here, a handler, and structs in bodies.py.
+A new call needs an entry here, a handler, and structs in bodies.py.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,19 +32,21 @@ from shadeproxy.plan.profile import Profile
 
 Handler = Callable[[ControlContext, web.Request], Awaitable[web.StreamResponse]]
 Content = dict[str, type[msgspec.Struct] | None]
-"""Shapes of a body, by content type. None: not JSON; the type alone describes it."""
+"""The shapes of a body, by content type. None: the body is no JSON, and its content type says what it is."""
 
 MANIFEST_FIELD = "x-shade-manifest"
-"""Header field of a call about a registered job: the digest of the manifest to which its ids belong."""
+"""Header field of a call about a registered job. It has the digest of the manifest to which the call's ids
+belong.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One call. ``answers``: status -> (description, content), without errors, which all calls have in
-    common.
+    """One call. ``answers``: description and content by status. Errors are left out, because all calls have
+    the same.
 
-    ``probe``: answered without a token and for any Host, for load balancers. ``bare``: answered without a
-    token, because the answer says nothing about the proxy.
+    ``probe``: True if it is answered without a token and for any Host, as load balancers need. ``bare``: True
+    if it is answered without a token, because the answer says nothing about the proxy.
     """
 
     method: str
@@ -59,7 +61,9 @@ class Route:
 
     @property
     def speaks_of_ids(self) -> bool:
-        """True if the call may carry ``MANIFEST_FIELD``: calls about a job may, except its registration."""
+        """True if the call may have the field ``MANIFEST_FIELD``. All calls about a job may, except its
+        registration.
+        """
         return "{job}" in self.path and (self.method, self.path) != ("PUT", "/v1/jobs/{job}")
 
 

@@ -1,8 +1,8 @@
-"""Long operations: work that outlives the call that started it.
+"""Long operations: work that continues after the call that began it.
 
-Laws: the numbers of running operations and of ended ones that are kept are bounded. Work that fails becomes
-an operation with an error text, never an unhandled exception. After ``aclose`` no task is left and none
-starts.
+Laws: the number of running operations is limited, and so is that of ended ones that are remembered. If work
+fails, its operation gets an error text; there is never an unhandled exception. After ``aclose`` no task is
+left, and none begins.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from shadeproxy.core.work_progress import WorkProgress
 _log = structlog.get_logger("shadeproxy.control")
 
 MOST_RUNNING = {"warm": 4, "purge": 4096}
-"""Limits for each kind of work. The limit of purges is high, because after a refused purge the proxy would
-serve pages that are out of date. During recovery many purges may wait for its end, one for each object that
-has changed.
+"""Most operations of each kind of work. The limit of purges is high, because after a refused purge the proxy
+would serve pages that are out of date. During recovery many purges may wait for the end of recovery, one for
+each object that has changed.
 """
 _PURGED_S = 10.0
-"""Seconds for which a stop waits for purges. The pages of a purge that is cancelled then are still cached
+"""Seconds for which a stop waits for purges. If a purge is cancelled after that, its pages are still cached
 after the next start.
 """
 MOST_ENDED = 64
@@ -35,8 +35,8 @@ State = Literal["running", "done", "failed", "cancelled"]
 
 
 class Work(Protocol):
-    """Work that outlives its call. ``uri``: the prefix that it is about. Cancelling ``run`` is a normal end.
-    If the work is already done when it is cancelled, ``run`` returns as usual.
+    """Work that continues after its call. ``uri``: the prefix whose objects it works on. ``run`` may be
+    cancelled at any time. If its work is already done then, it returns as usual.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Work(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LongOperation:
-    """A long operation. ``error``: why it failed, or "". ``ended_s``: its end by the monotonic clock."""
+    """A long operation. ``error``: why it failed, or "". ``ended_s``: monotonic time of its end."""
 
     id: str
     work: Work
@@ -60,22 +60,22 @@ class LongOperation:
 
     @property
     def first_error(self) -> str:
-        """The failure of the operation, or that of the first object that failed; "" if nothing failed."""
+        """The error of the operation, or that of the first object that failed; "" if nothing failed."""
         return self.error or self.work.progress.error
 
 
 class Operations:
-    """The long operations (warm, purge) of one control listener: those that run, and the latest that have
-    ended. Event loop only.
+    """The long operations (warm, purge) of one control listener: all that run, and the latest of those that
+    have ended. Event loop only.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: dict[str, LongOperation] = {}  # By id, oldest first.
+        self._known: dict[str, LongOperation] = {}  # Operations by id, the oldest one first.
         self._closing = False
 
     def start(self, work: Work) -> LongOperation:
-        """Start ``work``. Raises Conflict if too many of its kind run, ShuttingDown."""
+        """Begin ``work``. Raises Conflict if too many operations of its kind run, ShuttingDown."""
         if self._closing:
             raise ShuttingDown("the proxy is shutting down; ask again after its restart")
         alike = [one for one in self._known.values() if one.work.kind == work.kind]
@@ -94,8 +94,8 @@ class Operations:
         return operation
 
     async def is_over_within(self, operation: LongOperation, limit_s: float) -> bool:
-        """Wait at most ``limit_s`` for the end of an operation, and return whether it has ended. Then forget
-        it, because the answer of its call says everything. Raises its error if it failed.
+        """Wait at most ``limit_s`` for the end of an operation. Return True if it has ended, and forget it
+        then, because the answer to its call says everything. Raises its error if it failed.
         """
         assert operation.task is not None
         timer = asyncio.create_task(self._clock.sleep(limit_s), name="wait for an operation")
@@ -112,7 +112,7 @@ class Operations:
         return True
 
     def find(self, operation_id: str) -> LongOperation:
-        """Return an operation. Raises UnknownName."""
+        """Return the operation with this id. Raises UnknownName."""
         self._forget_old()
         operation = self._known.get(operation_id)
         if operation is None:
@@ -124,18 +124,20 @@ class Operations:
         return operation
 
     def all(self) -> list[LongOperation]:
-        """Return all operations, oldest first."""
+        """Return all operations that are remembered, the oldest one first."""
         self._forget_old()
         return list(self._known.values())
 
     async def cancel(self, operation_id: str) -> LongOperation:
-        """Cancel an operation and wait for its end. An ended operation stays as it is. Raises UnknownName."""
+        """Cancel an operation, and wait for its end. If it has ended already, it stays as it is. Raises
+        UnknownName.
+        """
         operation = self.find(operation_id)
         await self._stop([operation])
         return operation
 
     async def aclose(self) -> None:
-        """Refuse new operations. Wait a little for running purges, and cancel all else."""
+        """Refuse new operations, wait a little for running purges, and cancel all others."""
         self._closing = True
         await self._stop([one for one in self._known.values() if one.work.kind != "purge"])
         purges = [one.task for one in self._known.values() if one.task is not None and one.state == "running"]
@@ -150,7 +152,8 @@ class Operations:
             if not task.cancelling():
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # The done callbacks of the tasks run one step later, but callers need the state now.
+        # The done callbacks of the tasks run only in the next step of the loop, but callers need the state
+        # now.
         for operation in operations:
             if operation.task is not None:
                 self._ended(operation, operation.task)

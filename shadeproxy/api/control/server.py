@@ -1,9 +1,9 @@
-"""Connections of the control listener: errors that aiohttp answers by itself get the form of all other
+"""Connections of the control listener. Errors that aiohttp would answer by itself get the form of all other
 errors.
 
 Law: every error answer is the JSON of errors.py. aiohttp refuses bytes that are not HTTP before it makes a
-request, and refuses an unknown ``Expect`` before it calls any middleware. Both are handled here. Nothing here
-knows the calls.
+request of them, and refuses an unknown ``Expect`` before it calls any middleware. Both are handled here. This
+module knows no calls.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ _HINT = "send HTTP/1.1 to http://, not https://; lines have up to 8190 bytes, he
 
 
 class ControlRunner(web.AppRunner):
-    """An AppRunner whose connections answer errors as the rest of the control API does."""
+    """An AppRunner whose connections answer errors in the form of the control API."""
 
     async def _make_server(self) -> web.Server:
         return _ControlServer(await super()._make_server())
 
 
 class _ControlServer(web.Server):
-    """Serves requests over connections of ``_ControlProtocol``."""
+    """Serves requests on connections of the class ``_ControlProtocol``."""
 
     def __init__(self, made: web.Server) -> None:
         serve = made.request_handler
@@ -44,7 +44,7 @@ class _ControlServer(web.Server):
             self,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
-            # aiohttp would unpack bodies on the event loop, without a limit.
+            # If this were True, aiohttp would unpack bodies on the event loop, without a limit.
             auto_decompress=False,
         )
 
@@ -54,7 +54,7 @@ class _ControlProtocol(RefusingHandler):
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
         """Answer bytes that are not HTTP with an error in the form of the control API."""
-        # Only the first line of the reason is used: the others repeat the received bytes.
+        # Use only the first line of the reason, because the others repeat the received bytes.
         reason = reason.partition("\n")[0].rstrip(":")[:_MOST_REASON]
         reason = reason.encode("ascii", "backslashreplace").decode()
         _log.debug("not HTTP", reason=reason)

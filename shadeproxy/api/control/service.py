@@ -1,4 +1,4 @@
-"""Calls about the proxy itself: probes, statistics, metrics, history."""
+"""Calls about the proxy itself: probes, statistics, metrics, history, diagnosis, level of the log, facts."""
 
 from typing import Any
 

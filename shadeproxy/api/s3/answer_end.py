@@ -13,22 +13,22 @@ _INTERIM = frozenset({b"100", b"102", b"103"})
 
 
 class AnswerEnd:
-    """Finds the end of the answer to a request. ``raw``: the head of the request. It keeps the bytes of the
-    answer's head until the head is complete, and no byte of the body. It skips interim answers.
+    """Finds the end of the answer to the request with the head ``raw``. Interim answers before it are
+    skipped. Until the head of the answer is complete, its bytes are kept; bytes of the body never are.
     """
 
     def __init__(self, raw: bytes) -> None:
         self._has_body = not raw.startswith(b"HEAD ")
         self._ends_by_closing = not raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
         self._head: bytearray | None = bytearray()
-        """The answer's head, as far as it came. None once its end was found, or is no longer searched for."""
+        """The bytes of the answer's head that have arrived. None once the head is complete, or too long."""
         self._left_bytes: int | None = None
         self.closes = False
-        """True if the answer says that no other one follows."""
+        """True if the answer says that its connection ends after it."""
 
     @property
     def complete(self) -> bool:
-        """True if the whole answer was taken."""
+        """True if all bytes of the answer have been taken."""
         return self._left_bytes == 0
 
     @property
@@ -39,9 +39,9 @@ class AnswerEnd:
         return self._ends_by_closing and self._left_bytes != 0
 
     def take(self, data: bytes) -> int | None:
-        """Take the next bytes of the answer. Return the number of body bytes still to come: 0 also while the
-        head is incomplete, and negative if there were too many. Return None if the answer does not state its
-        length.
+        """Take ``data``, the next bytes of the answer. Return the number of body bytes still to come. It is 0
+        also while the head is incomplete, and negative if too many bytes came. Return None if the answer does
+        not state its length.
         """
         if self._head is not None:
             return self._take_head(self._head, data)

@@ -1,7 +1,7 @@
 """Parses, authenticates and authorises a request, in the same way in every lane and every process.
 
-Law: the order of checks is fixed. The operation is determined only after the signature was accepted, and the
-engine is called only after the client's rights were checked.
+Law: the order of checks is fixed. The signature is accepted before the operation is determined, and the
+client's rights are checked before the engine is called.
 """
 
 from dataclasses import replace
@@ -20,14 +20,15 @@ from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadsNow
 
 _LISTS_OF_PREFIX = frozenset({"ListMultipartUploads", "ListObjectVersions", "ListObjects", "ListObjectsV2"})
-# A client that may see some keys of a bucket may also see that the bucket exists, and where it lies. All
-# other settings of a bucket (policy, ACL and so on) concern all of its keys.
+# A client that may read some keys of a bucket may also know that the bucket exists, and where it lies. All
+# other settings of a bucket (policy, ACL and so on) concern all of its keys, so the client needs a right to
+# all keys.
 _OF_EVERY_CLIENT = frozenset({"GetBucketLocation", "HeadBucket"})
 
 
 class RequestAuthorizer(ReadReports):
-    """Authorises requests. ``base_domains``: lower-case names under which virtual-host
-    addressing is served.
+    """Authorises requests. ``base_domains``: lower-case host names of the proxy; a bucket may be addressed as
+    a subdomain of each.
     """
 
     def __init__(
@@ -41,35 +42,37 @@ class RequestAuthorizer(ReadReports):
         verbose: bool = False,
         instance: str = "",
     ) -> None:
-        """``instance``: the proxy's own name in its requests to the origin, "" for none."""
+        """``instance``: the name by which the proxy marks its own requests to the origin; "" for none."""
         super().__init__(observer, log, verbose=verbose)
         self._instance = instance
         self._reads = reads
         self._authenticator = authenticator
         self._base_domains = base_domains
         # A listener that accepts anonymous requests has a loopback address. KnownHosts knows the host names
-        # of those.
+        # of loopback addresses.
         self._hosts = KnownHosts(base_domains)
 
     def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
         """Return the authorised call and its client. Raises RequestError.
 
-        The ``Call`` of every lane is made here, except for the plain GETs that the request cache knows.
+        The ``Call`` of every lane is made here, except for plain GETs that the request cache knows.
         """
         request = parse_request(method, target, headers, base_domains=self._base_domains)
         return self._identify(request)
 
     def reads_cache(self, call: Call) -> bool:
-        """Return whether the cache may answer this call. If not, the call is forwarded."""
+        """Return True if the cache may answer this call. Otherwise the call is forwarded."""
         return reads_current(call.operation, call.request) and self._reads.cacheable(call.ref)
 
     def may_remember(self, call: Call) -> bool:  # noqa: ARG002 - a worker looks at the call
-        """Return whether the request cache may keep this call's client, and then answer it by itself."""
+        """Return True if the request cache may remember this call and its client, and answer repetitions by
+        itself.
+        """
         return True
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Check this before the signature: the key with which the proxy signs its requests to the origin may
-        # not be a key of any client.
+        # Check this before the signature. The proxy signs its requests to the origin with a key that need not
+        # be a client's, so the error would otherwise be about this key, and not about origin.endpoint.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)
@@ -85,9 +88,9 @@ class RequestAuthorizer(ReadReports):
 
     def _authenticate(self, request: S3Request) -> Authenticated:
         if request.method == "OPTIONS":
-            # Browsers send a preflight before they sign, and for a presigned URL the preflight carries the
-            # signature of another method. So nothing is verified here. The client named in the URL only tells
-            # which namespace the bucket belongs to.
+            # Browsers send a preflight unsigned. The preflight for a presigned URL carries the signature of
+            # another method. So nothing is verified here. The client that the URL names only tells to which
+            # namespace the bucket belongs.
             upstream = self._authenticator.upstream_named(request)
             return Authenticated(replace(ANONYMOUS, upstream=upstream), UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)
@@ -95,8 +98,8 @@ class RequestAuthorizer(ReadReports):
     def _check_host(self, request: S3Request) -> None:
         """Refuse a request of a web page whose host name leads to this machine. Raises AccessDenied.
 
-        A preflight is never signed. It passes if there are clients, because the request that follows it may
-        be signed by one of them.
+        A preflight is never signed. If clients are configured, it passes, because one of them may have signed
+        the request that follows it.
         """
         if request.method == "OPTIONS" and self._authenticator.has_clients:
             return
@@ -111,7 +114,8 @@ class RequestAuthorizer(ReadReports):
 def authorise(call: Call) -> None:
     """Raise AccessDenied unless the client may make this call.
 
-    The keys of a DeleteObjects are checked later, one by one, when its body has been read.
+    A DeleteObjects names its keys in its body: they are checked later, one by one, when the body has been
+    read.
     """
     request, operation, identity = call
     permission, bucket = operation.permission, request.bucket

@@ -11,7 +11,7 @@ _MOST_LINE_BYTES = 16 * 1024
 
 
 class BodyEnd(Protocol):
-    """Finds the end of one body."""
+    """Finds the end of the body of one request. ``is_over``: True once the whole body was taken."""
 
     is_over: bool
 
@@ -36,16 +36,16 @@ class LengthEnd:
 
 
 class ChunksEnd:
-    """Finds the end of a chunked body. If the framing is broken, no end is found; the code that reads the
-    body then refuses it.
+    """Finds the end of a chunked body. If the chunks are malformed, no end is found, and the code that reads
+    the body refuses it.
     """
 
     def __init__(self) -> None:
         self.is_over = False
         self._skipped_bytes = 0
-        """Bytes of a chunk, and its line end, that are still to come."""
+        """Bytes still to come of the chunk that is arriving, including its line end."""
         self._line = b""
-        """The part of a line that has arrived."""
+        """The bytes of an incomplete line: a chunk's size or a trailer."""
         self._in_trailers = self._is_broken = False
 
     def take(self, data: bytes) -> int:
@@ -81,8 +81,8 @@ class ChunksEnd:
 
 
 def end_of_body(raw: bytes) -> BodyEnd | None:
-    """Return the object that finds the end of the body after the head ``raw``. None: only aiohttp can tell
-    where this body ends.
+    """Return the object that finds the end of the body that follows the head ``raw``; None if only aiohttp
+    can find it.
     """
     length = body_bytes(raw)
     if length is not None:

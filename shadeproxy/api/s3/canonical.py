@@ -1,8 +1,8 @@
-"""The canonical form of a request: used for rights, for the cache, and for the request to the origin.
+"""The canonical form of a request, which is used to check rights, to look in the cache and to ask the origin.
 
 Law: the request to the origin is made from the decoded values that were checked, never from the received
-bytes. A presigned URL becomes the plain request that was signed; a copy source has one form. Source:
-CopyObject and UploadPartCopy in the S3 API reference.
+bytes. A presigned URL becomes the plain request that was signed. A copy source is always spelt in the same
+way. Source: CopyObject and UploadPartCopy in the S3 API reference.
 """
 
 from collections.abc import Mapping
@@ -36,11 +36,11 @@ _COPY_SOURCE = "x-amz-copy-source"
 
 
 def settle_presigned(request: S3Request) -> S3Request:
-    """Return ``request`` without its presigned URL; unchanged if it has none.
+    """Return a presigned request as if it had been signed in a header. Return any other request unchanged.
 
     Signature parameters are removed from the query. Fields that the signer moved into the query (``x-amz-*``;
-    in version 2 also Content-Type and Content-MD5) become header fields again. The origin gets a signature in
-    a header, and then S3 does not read these fields from the query. Raises InvalidRequest.
+    in version 2 also Content-Type and Content-MD5) become header fields again. The proxy signs its request to
+    the origin in a header, and S3 would then ignore such fields in the query. Raises InvalidRequest.
     """
     if not request.query or not request.query.keys() & {"AWSAccessKeyId", "X-Amz-Signature"}:
         return request
@@ -59,8 +59,8 @@ def settle_presigned(request: S3Request) -> S3Request:
 
 
 def canonical(request: S3Request, operation: Operation) -> S3Request:
-    """Return the parts of ``request`` that belong to ``operation``, in the canonical form. Raises
-    RequestError.
+    """Return the canonical form of ``request``: without query parameters that ``operation`` does not know.
+    Raises RequestError.
     """
     if operation is PREFLIGHT:
         return _preflight(request)
@@ -76,8 +76,8 @@ def canonical(request: S3Request, operation: Operation) -> S3Request:
 
 
 def _preflight(request: S3Request) -> S3Request:
-    """Return only the fields that a preflight needs: it is unsigned, so no other field may use a client's
-    rights.
+    """Return the request with only the fields that a preflight needs. A preflight is unsigned, so no other
+    field may act with a client's rights.
     """
     if request.fields.get("content-length", "0") != "0" or "transfer-encoding" in request.fields:
         raise InvalidRequest("A preflight (OPTIONS) has no body")
@@ -90,8 +90,8 @@ def _preflight(request: S3Request) -> S3Request:
 
 
 def _move(fields: dict[str, str], name: str, raw_value: str) -> None:
-    """Turn a query parameter into a header field. Raises InvalidRequest if the field is there already, with
-    another value.
+    """Turn a query parameter into a header field. Raises InvalidRequest if the request has the field already,
+    with another value.
     """
     lowered, value = field_name(name), raw_value.strip(" \t")
     check_value(name, value)
@@ -105,13 +105,13 @@ def _with_source(fields: Mapping[str, str], operation: Operation) -> dict[str, s
     return {**fields, _COPY_SOURCE: str(parse_copy_source(fields[_COPY_SOURCE]))}
 
 
-# Some parser may take these characters for the end of a version id, or for the beginning of another
-# parameter.
+# A parser elsewhere may take one of these characters for the end of a version id, or for the beginning of
+# another parameter.
 _ENDS = frozenset("&=;+#?")
 
 
 class CopySource(NamedTuple):
-    """The object to copy. ``version``: None means its current version."""
+    """The object to copy. ``version``: a version id; None for the current version."""
 
     bucket: str
     key: str

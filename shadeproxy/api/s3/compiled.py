@@ -1,4 +1,6 @@
-"""Loads the compiled fast lane (_request_cache.pyx), if it exists and matches the sources."""
+"""Loads the compiled fast lane (_request_cache.pyx), if it is installed and was compiled from these
+sources.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -33,10 +35,11 @@ try:
         learn_slots,
         worker_data_received,
     )
-except ImportError:  # No compiler was present at installation.
+except ImportError:  # There was no compiler when the package was installed.
     COMPILED = False
 else:
-    # The module reads fields by their position. Compiled from other sources, it would give wrong answers.
+    # The module reads fields of objects by position. If it was compiled from other sources, it would read
+    # wrong fields.
     COMPILED = is_made_of(SOURCE, SOURCES, __file__)
     if COMPILED:
         for _owner in (Sender, PageHandle, RequestCache, Memo, Templates, AccessLog):
@@ -54,9 +57,9 @@ def compiled_hits(
     otherwise: Callable[[bytes, Sender], Outcome],
     clock: Clock,
 ) -> "CompiledHits | None":
-    """Return the compiled request cache, or None if nothing is compiled. ``own``: finds the pages of
-    ``engine``, which runs in this process. ``otherwise``: called when ``memory`` has no answer. ``clock``:
-    that of ``memory``.
+    """Return the compiled request cache of the process that has the engine, or None if nothing is compiled.
+    ``own``: finds the pages of ``engine``. ``otherwise``: called when ``memory`` has no answer. ``clock``:
+    the clock of ``memory``.
     """
     if not COMPILED:
         return None
@@ -108,13 +111,13 @@ def _options(engine: ReadsNow) -> dict[str, Any]:
 def compiled_worker_protocol(
     base: type[WorkerConnection], hits: "CompiledWorkerHits"
 ) -> type[WorkerConnection]:
-    """Return a subclass of ``base``, the connections of a worker, as ``compiled_protocol`` does."""
+    """Return a subclass of ``base``, a worker's class of connections, as ``compiled_protocol`` does."""
     return type("CompiledWorkerProtocol", (base,), {"data_received": worker_data_received, "hits": hits})
 
 
 def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:
-    """Return a subclass of ``base``, the protocol of a connection. It passes received bytes to ``hits``
-    before any Python code runs, and to ``base`` if ``hits`` has no answer.
+    """Return a subclass of ``base``, the protocol of a connection. It gives received bytes to ``hits`` first,
+    without running Python code. If ``hits`` has no answer, ``base`` gets the bytes.
     """
     learn_slots(base)
     return type("CompiledProtocol", (base,), {"__slots__": (), "data_received": data_received, "hits": hits})

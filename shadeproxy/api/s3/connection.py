@@ -1,9 +1,9 @@
 """One client connection: the fast lane first, aiohttp for the rest.
 
 Laws: bytes belong to exactly one lane, and lanes change only between two requests. A request that the fast
-lane does not answer goes to aiohttp unchanged. aiohttp gets one request at a time, so that the start of the
-next one is known. If a request's head does not tell its end, aiohttp keeps the connection for good. Nothing
-here knows operations or the engine.
+lane does not answer goes to aiohttp unchanged. aiohttp gets one request at a time, so that this module knows
+where the next one begins. If a request's head does not tell where its body ends, aiohttp keeps the
+connection. No operation and no engine is known here.
 """
 
 import asyncio
@@ -40,22 +40,22 @@ HANDLER_LIMITS: dict[str, Any] = {
     "read_bufsize": _READ_BYTES,
     "lingering_time": _LINGER_S,
 }
-"""Arguments of aiohttp's protocol, the same in every process."""
+"""Arguments for the constructor of aiohttp's protocol, the same in every process."""
 # After an answer, aiohttp needs two steps of the event loop before it accepts the next request.
 _STEPS_TO_IDLE = 8
 
-# The lane that has the connection now. These are plain numbers, because comparing Enum members so often would
-# cost more than all the comparisons.
+# The lane that has the connection now. These are plain numbers, because they are compared often, and
+# comparing Enum members takes longer.
 _OURS = 0
-"""Between two requests, or while the fast lane answers one."""
+"""The connection is between two requests, or the fast lane answers one."""
 _ONE_REQUEST = 1
-"""aiohttp has one request; the bytes after it are held here."""
+"""aiohttp has one request. The bytes after this request are held here."""
 _GIVEN = 2
 """aiohttp has the connection until its end."""
 
 
 class S3Protocol(RefusingHandler):
-    """One client connection."""
+    """One client connection, which begins in the fast lane. Many requests may follow each other on it."""
 
     __slots__ = (
         "_active", "_admitted", "_answer", "_begun", "_drained", "_ending", "_half_closed", "_head_bytes",
@@ -122,7 +122,7 @@ class S3Protocol(RefusingHandler):
     data_received = receive
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set up the connection, or refuse it if there are too many."""
+        """Set up the connection, or refuse it if the limit of connections is reached."""
         self._admitted = self._limiter.enter()
         if not self._admitted:
             # This is uvloop's own transport class, which is no subclass of asyncio's.
@@ -141,13 +141,13 @@ class S3Protocol(RefusingHandler):
             self._pending.paused = True
 
     def resume_writing(self) -> None:
-        """Continue after the client took enough of the written bytes."""
+        """Continue sending, because the client has taken enough of the written bytes."""
         super().resume_writing()
         if self._pending is not None:
             self._pending.paused = False
         self._resumed += 1
         if self._drained is not None:
-            # Many clients may get ready in one turn of the loop: the turn limiter spreads the work.
+            # Many clients may become ready in one turn of the loop. The turn limiter spreads their work.
             self._s3.pace.call(partial(set_done, self._drained))
             self._drained = None
         if self._reading is not None:
@@ -157,13 +157,13 @@ class S3Protocol(RefusingHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
         """Keep the connection open until earlier requests are answered. The transport alone would close it
-        when its own buffer is empty, because it does not know of a file that is still being sent.
+        once its buffer is empty, because it does not know that a file is still being sent.
         """
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End everything that this client asked for."""
+        """Cancel the read under way, and drop all that this connection holds."""
         if not self._admitted:
             return
         self._limiter.leave()
@@ -172,7 +172,7 @@ class S3Protocol(RefusingHandler):
             self._reading.cancel()
         if self._sender is not None:
             self._sender.close()
-        # These objects refer back to this one. Drop them, or all of it waits for the garbage collector.
+        # These objects refer back to this one. Without this, all would wait for the garbage collector.
         self._sender = self._reading = self._pending = None
         super().connection_lost(exc)
 
@@ -195,7 +195,7 @@ class S3Protocol(RefusingHandler):
             super().close()  # Otherwise a body is arriving: ``shutdown`` closes after it.
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
-        """Let the read under way end, then close."""
+        """Let the read and the body under way end, then close. After ``timeout``, cut them off."""
         self._ending = True
         try:
             async with asyncio.timeout(timeout):
@@ -216,13 +216,13 @@ class S3Protocol(RefusingHandler):
         super().close()  # A connection without a request ends now.
         await super().shutdown(timeout)
         if self._sender is not None:
-            # Close the sender here too: its descriptor would stay open if the loop stopped before that.
+            # Close the sender here too: if the loop stops before that, its descriptor would stay open.
             self._sender.close()
 
     def _process_keepalive(self) -> None:
         before, self._taken = self._taken, self._progress()
         if self._taken is not None and self._taken == before:
-            # Cut off a client that takes nothing: it keeps a page pinned, or memory that others need.
+            # Cut off a client that takes no bytes: it keeps a page pinned, or memory that other clients need.
             self._s3.report_cut(f"the client took nothing for {self.keepalive_timeout:g} s")
             if self.transport is not None:
                 break_off(self.transport)
@@ -246,14 +246,14 @@ class S3Protocol(RefusingHandler):
     # ------------------------------------------------------------------ the fast lane
 
     def _serve(self, data: bytes, *, in_turn: bool = False) -> None:
-        """Answer the requests in ``data``, as far as they are complete and the client keeps up.
+        """Answer the requests in ``data``, as long as they are complete and the client takes the answers.
 
-        ``in_turn``: the first request has waited for its turn.
+        ``in_turn``: the first request has waited for its turn of the loop.
         """
         while data:
             sender = self._sender
-            # The condition repeats ``_busy``, because each hit comes here and a call would cost more. After a
-            # refused head the following bytes are its body, and not a head: drop all further bytes too.
+            # The condition repeats ``_busy``: each hit comes here, and a call would cost more. The bytes
+            # after a refused head are its body, and must not be read as a head: drop all of them.
             if (
                 sender is None
                 or self._force_close
@@ -320,8 +320,8 @@ class S3Protocol(RefusingHandler):
             self.transport.pause_reading()
 
     def _watch_head(self, data: bytes) -> None:
-        """Refuse a head that is too long. aiohttp limits lines and fields, but not the bytes
-        after a refusal.
+        """Refuse a head that is too long. aiohttp limits each line and field, but not the bytes that come
+        after it has refused one.
         """
         idle = self._waiter is not None and not self._waiter.done()
         self._head_bytes = self._head_bytes + len(data) if idle and b"\r\n\r\n" not in data else 0
@@ -329,7 +329,7 @@ class S3Protocol(RefusingHandler):
             self._refuse_head()
 
     def _drop(self, data: bytes) -> None:
-        """Drop bytes of a refused client. Read a little more of them, so that the answer arrives."""
+        """Drop bytes of a refused client. They are still read for a while, so that it gets the answer."""
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
             self._stopped = True
@@ -342,7 +342,7 @@ class S3Protocol(RefusingHandler):
             self._limiter.refuse(self.transport, error)
 
     def _go_on(self, *, in_turn: bool = False) -> None:
-        """Serve the held bytes, if possible."""
+        """Serve the held bytes, unless aiohttp has the connection or the next request must wait."""
         if self._lane != _OURS or self._busy:
             return
         held, self._held = self._held, b""
@@ -351,13 +351,13 @@ class S3Protocol(RefusingHandler):
             self.transport.resume_reading()
         self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
-            # aiohttp's own ``close`` lets it finish the request that it has, whose body has ended.
+            # aiohttp's own ``close`` lets aiohttp finish the request that it has, whose body is complete.
             self.force_close() if self._lane == _OURS else super().close()
 
     # ------------------------------------------------------------------ aiohttp's turn
 
     def _hand_over(self, raw: bytes, rest: bytes) -> None:
-        """Pass the request with the head ``raw`` on to aiohttp. ``rest``: the bytes after it. If the head
+        """Pass the request with the head ``raw`` to aiohttp. ``rest``: the bytes after this head. If the head
         does not tell where the request ends, aiohttp keeps the connection.
         """
         length = body_bytes(raw)
@@ -380,8 +380,8 @@ class S3Protocol(RefusingHandler):
             self._take_back(_STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
-        """Take the connection back from aiohttp when aiohttp is done with its request, which takes ``steps``
-        more steps of the loop.
+        """Take the connection back when aiohttp has ended its request: now, or in one of the next ``steps``
+        steps of the loop. If aiohttp needs longer, it keeps the connection.
         """
         if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
             return  # An earlier call has already done it.

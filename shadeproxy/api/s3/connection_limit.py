@@ -1,8 +1,8 @@
 """``ConnectionLimiter``: limits the open client connections, and answers clients above the limit.
 
-Law: clients never take the last descriptors. Without any descriptor, the process could not answer the probes
-of its supervisor, ask the origin, or make a segment. Then one more connection would fail all clients.
-This module counts connections and knows no operation.
+Law: clients never take the last descriptors. A process without a free descriptor cannot answer the probes of
+its supervisor, ask the origin, or make a segment. One connection too many would then fail all clients. This
+module counts connections and knows no operation.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _MOST_LINGERING = 32
 class ConnectionLimiter:
     """Limits connections to ``most``, over all listeners that share this object. Single event loop.
 
-    ``counts``: counts the answers of this object.
+    ``counts``: where the refusals that this object sends are counted.
     """
 
     def __init__(self, most: int, *, clock: Clock, counts: RequestCounts | None = None) -> None:
@@ -37,8 +37,8 @@ class ConnectionLimiter:
         self._counts = RequestCounts() if counts is None else counts
 
     def enter(self) -> bool:
-        """Count a connection unless the limit is reached. Return whether it was counted; then call ``leave``
-        at its end.
+        """Count a connection unless the limit is reached. Return True if it was counted; the caller must then
+        call ``leave`` when it ends.
         """
         if self.inside >= self.most:
             self.refused += 1
@@ -51,21 +51,21 @@ class ConnectionLimiter:
         self.inside -= 1
 
     def turn_away(self, transport: asyncio.BaseTransport) -> None:
-        """Answer 503 SlowDown without reading anything, and close."""
+        """Refuse a connection above the limit: answer 503 SlowDown without reading a request, and close."""
         too_many = f"all {self.most} connections that clients may have are open; retry later"
         self.refuse(transport, Overloaded(too_many))
 
     def refuse(self, transport: asyncio.BaseTransport, error: ShadeProxyError) -> None:
-        """Answer a request that was not read with ``error``, and close. The caller must drop
-        further bytes.
+        """Answer ``error`` to a client whose request was not read, and close the connection. The caller must
+        drop further bytes of the client.
         """
         out = cast(asyncio.Transport, transport)
         out.write(self._answer(error))
         if self._lingering >= _MOST_LINGERING:
             out.close()
             return
-        # If the connection were closed at once, with a request unread, the kernel would reset it, and the
-        # answer would be lost.
+        # If the connection were closed at once, with unread bytes of a request, the kernel would reset it,
+        # and the client would not get the answer.
         self._lingering += 1
         asyncio.get_running_loop().call_later(_LINGER_S, self._close, out)
 

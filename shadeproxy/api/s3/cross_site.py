@@ -1,8 +1,8 @@
 """Refuses unsigned writes that a web page makes a browser send, unless the bucket allows the page's site.
 
-Law: the origin decides, by the bucket's own CORS rules. The proxy asks it with a preflight, as a browser
-would. Browsers send a form or a "simple" request without a preflight: then the rules alone would hide the
-answer from the page but not prevent the write.
+Law: the bucket's own CORS rules decide. The proxy asks the origin about them with a preflight, as a browser
+would. Browsers send a form or a "simple" request without a preflight. With the rules alone, the page would
+not see the answer to such a request, but the write would happen.
 """
 
 from urllib.parse import quote
@@ -20,8 +20,8 @@ _HINT = "sign the request as one of [[auth.clients]], or let this site write in 
 
 
 async def refuse_cross_site_write(engine: ForwardPath, call: Call, *, request_id: str) -> None:
-    """Raise AccessDenied for an anonymous write from a page whose site may not write. Also raises
-    OriginError.
+    """Raise AccessDenied for an anonymous write that a web page sent, if the bucket does not allow the page's
+    site to write. Also raises OriginError.
     """
     request = call.request
     if request.method in _SAFE or call.identity != ANONYMOUS:

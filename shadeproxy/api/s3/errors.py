@@ -1,7 +1,8 @@
-"""Errors in the form of S3: one table from the classes of core/errors.py to (status, code), and the XML.
+"""Errors in the form of S3: a table that maps classes of core/errors.py to status and code, and the XML
+bodies.
 
-A test fails if a class has no row, so the answer to each error is defined. Source: "Error responses" in the
-S3 API reference.
+A test fails if a class is missing in the table, so the answer to each error is defined. Source: "Error
+responses" in the S3 API reference.
 """
 
 import base64
@@ -14,11 +15,11 @@ from shadeproxy.core import errors
 from shadeproxy.core.types import Headers
 
 HOST_ID = base64.b64encode(secrets.token_bytes(24)).decode()
-"""Name of this process in error answers and in x-amz-id-2."""
+"""Random name of this process, in error answers and in x-amz-id-2."""
 
 
 class Row(NamedTuple):
-    """The HTTP status and S3 code of an error class. ``retry_after_s`` is set for errors that may pass."""
+    """The HTTP status and S3 code of an error class. ``retry_after_s`` is set if the client should retry."""
 
     status: int
     code: str
@@ -87,13 +88,17 @@ _BY_STATUS = {
     404: ("NoSuchKey", "The specified key does not exist."),
     412: ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold"),
 }
-"""Code and message of S3 for an error of the origin that has no body. Clients tell errors by their codes."""
+"""S3's code and message for an error of the origin without a body. Clients tell errors apart by
+their codes.
+"""
 
 _INTERNAL = "We encountered an internal error. Please try again."
 
 
 class ErrorAnswer(NamedTuple):
-    """A complete error answer: status, fields without request ids, XML body (not sent to a HEAD)."""
+    """A complete error answer. ``headers`` lack the request ids. ``body`` is XML, and is not sent
+    to a HEAD.
+    """
 
     status: int
     code: str
@@ -109,7 +114,7 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
     message = str(error)
     match error:
         case errors.OriginAnswer():
-            # A HEAD that shows that an object may not be read has no code that could be passed on.
+            # The answer that refuses a HEAD has no body, and so no code that could be passed on.
             code, text = (error.code, "") if error.code else _BY_STATUS.get(error.status, ("", ""))
             row = Row(error.status, code)
             message = error.message or text
@@ -126,7 +131,7 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
         case errors.RequestError() if error.hint:
             message = f"{message}: {error.hint}"
         case _ if row.code == "InternalError" and not isinstance(error, errors.OutcomeUnknown):
-            # Internal details belong in the log, not in an answer to any client.
+            # Internal details belong in the log. A client must not see them.
             message = _INTERNAL
     if row.retry_after_s is not None:
         headers.append(("Retry-After", str(row.retry_after_s)))

@@ -1,4 +1,4 @@
-"""One request and its answer: the state of the exchange, the begin of the answer, and the report of its end.
+"""One request and its answer: how the answer stands, how it begins, and the report when it has ended.
 
 Laws: every answer carries x-amz-request-id and x-shade-cache. An answer that has begun is completed or
 aborted, never replaced by an error.
@@ -34,10 +34,12 @@ from shadeproxy.origin.base import Relayed
 from shadeproxy.telemetry.log import mask_text
 
 CLIENT_CLOSED = 499
-"""Status in logs and counters for a request whose client went away (nginx's number)."""
+"""Status in logs and counters for a request whose client went away. nginx uses the same number."""
 
 OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
-"""Fields that every answer has. In a forwarded answer the origin's own values replace the proxy's."""
+"""Fields that the proxy adds to every answer. In a forwarded answer the origin's own values are
+kept instead.
+"""
 
 _T = TypeVar("_T")
 
@@ -45,7 +47,7 @@ _T = TypeVar("_T")
 def with_own(
     headers: Iterable[tuple[str, str]], *, request_id: str, now_s: float, source: Source
 ) -> list[tuple[str, str]]:
-    """Return ``headers`` with the fields that every answer has, unless the origin already set them."""
+    """Return ``headers`` and the fields that every answer has. Values that the origin has set are kept."""
     fields = list(headers)
     own = [("x-amz-id-2", HOST_ID), ("x-amz-request-id", request_id), ("Date", http_date(int(now_s)))]
     if not OWN_FIELDS.isdisjoint(map(str.lower, names_of(fields))):
@@ -59,7 +61,9 @@ def with_own(
 def fast_head(
     answer: Answer, *, method: str, request_id: str, now_s: float, source: Source, keep: bool
 ) -> bytes:
-    """Return the head of ``answer`` as the fast lane sends it. ``keep``: the connection continues."""
+    """Return the head of ``answer`` as the fast lane sends it. ``keep``: the connection stays open
+    after it.
+    """
     if heads.COMPILED and keep:
         usual = heads.render(
             status_line(answer.status),
@@ -72,7 +76,7 @@ def fast_head(
         if usual is not None:
             return usual
     fields = with_own(answer.headers, request_id=request_id, now_s=now_s, source=source)
-    # A body without a Content-Length, and the last answer of a connection, need more fields.
+    # The last answer of a connection, and one whose body has no Content-Length, need more fields.
     if not keep or "content-length" not in map(str.lower, names_of(answer.headers)):
         has_body = method != "HEAD" and answer.status not in NO_BODY_STATUSES
         fields, _, _ = connection_fields(fields, has_body=has_body, keep=keep, http_11=True)
@@ -82,11 +86,11 @@ def fast_head(
 class EndedRequest(TypedDict):
     """The keywords of ``RequestObserver.on_request``, for observers to pass on (PEP 692).
 
-    ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: the status as
-    sent, or CLIENT_CLOSED. ``bytes_sent``, ``bytes_received``: bytes of the bodies of answer and request, the
-    latter without the framing of aws-chunked. ``origin_request_id``: the origin's id in a
-    forwarded answer, which replaces the proxy's id. ``relayed_to``: the other node of the cluster that
-    answered, and that counts the read; "" if none did.
+    ``operation``: the S3 name, or "Invalid" for a request that was refused before its operation was known.
+    ``status``: the status as sent, or CLIENT_CLOSED. ``bytes_sent``: bytes of the answer's body.
+    ``bytes_received``: bytes of the request's body, without the framing of aws-chunked.
+    ``origin_request_id``: the origin's id in a forwarded answer; the client gets it instead of the proxy's
+    id. ``relayed_to``: the other node of the cluster that answered and counts the read; "" if there was none.
     """
 
     operation: str
@@ -103,15 +107,15 @@ class EndedRequest(TypedDict):
 
 
 class RequestObserver(Protocol):
-    """An observer of requests, called once for each request when it has ended, well or not. It must not block
-    or raise.
+    """Observes requests. It is called once for each request, after the request has succeeded or failed. It
+    must not block or raise.
     """
 
     def on_request(self, **request: Unpack[EndedRequest]) -> None: ...
 
 
 class EventLog(Protocol):
-    """The part of a structlog logger that the handler uses."""
+    """The methods of a structlog logger that the S3 listener calls."""
 
     def debug(self, event: str, **fields: object) -> object: ...
 
@@ -129,14 +133,14 @@ class Call(NamedTuple):
 
     @property
     def ref(self) -> ObjectRef:
-        """The object in the client's namespace; the bucket if the request names no key."""
+        """The object, in the client's namespace. Its key is "" if the request names only a bucket."""
         return ObjectRef(self.request.bucket, self.request.key, self.identity.namespace)
 
 
 class Asked(NamedTuple):
-    """A read that the cache may answer. ``wanted``: the ``read_request`` of ``call``. ``plain``: True if only
-    object, range and job determine the answer. ``found``: result of ``find_now``. ``peer``: the node of the
-    cluster that must answer the read, if it is not this one.
+    """A read that the cache may answer. ``wanted``: ``read_request(call)``. ``plain``: True if object, range
+    and job alone determine the answer. ``found``: the result of ``find_now``. ``peer``: the node of the
+    cluster that must answer the read; None if this node must.
     """
 
     call: Call
@@ -166,26 +170,26 @@ def _forces_check(field: str) -> bool:
 
 
 def client_of(connection: HasPeer, identity: Identity) -> str:
-    """Return the name by which a request's client is counted: its access key if a signature proves it, else
-    its address.
+    """Return the name under which the client of a request is counted: its access key if it has signed the
+    request, otherwise its address.
     """
     return connection.peer if identity.name == ANONYMOUS.name else identity.name
 
 
 Outcome = Asked | bool | Literal["later"] | None
-"""The result of answering a request in the fast lane. True: the answer is written, and the connection goes
-on. False: the answer is written, and the connection ends. Asked: bytes are missing, so read them by
-``PendingRead``. None: aiohttp must answer. LATER: call ``look`` in a later turn. In the last three cases
-nothing was written.
+"""The result of the fast lane for a request. True: the answer is written, and the connection continues.
+False: the answer is written, and the connection ends. Asked: pages are missing, so read them by
+``PendingRead``. None: aiohttp must answer. LATER: call ``look`` in a later turn of the loop. With Asked, None
+or LATER nothing was written.
 """
 
 LATER: Literal["later"] = "later"
 
 
 class ReadReports:
-    """Reports the reads that are answered without an ``Exchange``.
+    """Reports reads that are answered without an ``Exchange``.
 
-    ``verbose``: log each read for debugging. It may change at any time.
+    ``verbose``: log each read for debugging. The attribute may be changed at any time.
     """
 
     def __init__(self, observer: RequestObserver, log: EventLog, *, verbose: bool) -> None:
@@ -231,13 +235,13 @@ class ReadReports:
             )
 
     def report_cut(self, why: str, **facts: object) -> None:
-        """Log an answer that broke off although its client is still connected. ``facts``: fields of the log
+        """Log that an answer broke off although its client is still connected. ``facts``: fields of the log
         line.
         """
         self._log.warning("answer cut", error=why, **facts)
 
     def report_cut_read(self, why: str, call: Call, bytes_sent: int, *, request_id: str) -> None:
-        """Log an answer to a read, as ``report_cut`` does."""
+        """Log, as ``report_cut`` does, that the answer to a read broke off."""
         self.report_cut(
             why,
             request_id=request_id,
@@ -251,7 +255,7 @@ class Exchange:
     """One request and the state of its answer."""
 
     def __init__(self, port: Port, *, now_s: float, http: web.BaseRequest | None = None) -> None:
-        """``http``: aiohttp's request, for code that must read its body."""
+        """``http``: aiohttp's request, by which its body is read; None in the fast lane."""
         self.port = port
         self._http = http
         self.request_id = next_request_id()
@@ -263,15 +267,16 @@ class Exchange:
         self.source = Source.BYPASS
         self.response: Response | None = None
         self.failure: str = ""
-        """S3 error code of the answer, for the log."""
+        """The answer's S3 error code, for the log. "" if the answer is no error."""
         self.cut: str = ""
-        """Reason why an answer that had begun was not finished, or ""."""
+        """The reason why the answer broke off after it had begun; "" if it did not."""
         self.relayed: Relayed | None = None
-        """The way of an answer that came, or should have come, from another node of the cluster. ``source``
-        stays BYPASS then, so the statistics of this node count no read.
+        """The way by which the answer came, or should have come, from another node of the cluster; None if no
+        other node was to answer. Unless it is None, ``source`` stays BYPASS, so that this node's statistics
+        count no read.
         """
         self.refused: str = ""
-        """Reason why this node refuses a request of another one, or ""."""
+        """The reason why this node refuses a request of another node; "" if it does not."""
 
     @property
     def http(self) -> web.BaseRequest:
@@ -283,7 +288,9 @@ class Exchange:
         CLIENT.set(client_of(self.port, identity))
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
-        """Commit to status and header. The origin's own request ids and date in ``headers`` are kept."""
+        """Begin the answer with its status and header fields. Request ids and a date of the origin
+        are kept.
+        """
         self.response = response = self.port.respond(status, self._with_own(headers))
         response.begin()
         return response
@@ -291,7 +298,7 @@ class Exchange:
     def pass_on(
         self, status: int, headers: list[tuple[str, str]], relayed: Relayed | None = None
     ) -> Response:
-        """Commit to status and header as ``start`` does, with the fields of the origin's answer to this
+        """Begin the answer as ``start`` does, with the status and fields of the origin's answer to this
         request. ``relayed``: see ``ForwardResponse``.
         """
         self.relayed = relayed
@@ -299,20 +306,20 @@ class Exchange:
         return self.start(status, headers)
 
     def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:
-        """Return an error answer, to be sent by the caller."""
+        """Return a response with an error answer. The caller must send it."""
         self.failure = answer.code
         fields = list(answer.headers)
         if answer.status not in {204, 304}:
             fields.append(("Content-Type", "application/xml"))
             if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))
-        # If the request's body was not read, end the connection: otherwise the client would send the rest of
-        # it in vain.
+        # If the request's body was not read, end the connection: otherwise the client would still send all of
+        # it, in vain.
         close = close or self.port.unread
         return self.port.respond(answer.status, self._with_own(fields), body=answer.body, close=close)
 
     async def fail(self, error: ShadeProxyError) -> None:
-        """Answer with ``error``, or abort an answer that has begun."""
+        """Answer with ``error``. If an answer has begun already, break it off instead."""
         if self.response is not None:
             self.failure = type(error).__name__
             self.cut = str(error)
@@ -321,7 +328,7 @@ class Exchange:
         await self._answer(answer_error(error, resource=self._resource(), request_id=self.request_id))
 
     async def fail_unexpectedly(self) -> None:
-        """Answer 500 for an unexpected exception, or abort an answer that has begun."""
+        """Answer 500 after an unexpected exception. If an answer has begun already, break it off instead."""
         if self.response is not None:
             self.failure = "InternalError"
             self.response.abort()
@@ -329,7 +336,7 @@ class Exchange:
         await self._answer(internal_error(resource=self._resource(), request_id=self.request_id))
 
     def abandon(self) -> None:
-        """Note that the client has gone. An answer that has begun stays incomplete."""
+        """Give the answer up, because the client has gone. An answer that has begun stays incomplete."""
         if self.response is None:
             self.response = self.port.respond(CLIENT_CLOSED, ())
         self.response.abort()
@@ -354,7 +361,7 @@ class Exchange:
 
 @asynccontextmanager
 async def closing(pieces: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """Yield ``pieces`` and close it when the block ends, if it is a generator."""
+    """Yield ``pieces``. When the block ends, close them if they are a generator."""
     try:
         yield pieces
     finally:

@@ -1,9 +1,9 @@
 """Header fields that a request may have, and those that go to the origin.
 
-Laws: a name that a server could read as another name is refused, because servers behind CGI names (Ceph RGW)
-treat "_" and "-" alike. A field that S3 does not define is ignored and not forwarded. An unknown AWS field
-(``x-amz-*``) could change the meaning of a request after its rights were checked. So it is refused, except in
-plain reads, which ignore it.
+Laws: servers behind CGI names (Ceph RGW) treat "_" and "-" alike, so a name that such a server could read as
+another name is refused. A field that S3 does not define is ignored and not forwarded. An unknown AWS field
+(``x-amz-*``) could change the meaning of a request after its rights were checked. So a request with one is
+refused, except for plain reads, which ignore it.
 """
 
 import re
@@ -122,7 +122,7 @@ FORWARDED = AMZ_FIELDS | {
     "user-agent",
     "x-amzn-trace-id",
 }
-"""Fields forwarded to the origin, with those that begin with META."""
+"""Fields that are forwarded to the origin. Those whose names begin with META are forwarded too."""
 
 _READ_HERE = frozenset(
     {
@@ -146,7 +146,8 @@ _READ_HERE = frozenset(
     }
 )
 _KNOWN = FORWARDED | _READ_HERE
-# A request that repeats such a field is refused, as RFC 9112 asks: two parsers may read different values.
+# A request that repeats one of these fields is refused, as RFC 9112 asks: two parsers may read different
+# values.
 _ONCE = _READ_HERE - {"expect", "date"} | {
     "content-md5",
     "content-type",
@@ -160,7 +161,7 @@ _ONCE = _READ_HERE - {"expect", "date"} | {
 
 @lru_cache(maxsize=2048)
 def field_name(name: str) -> str:
-    """Return ``name`` in lower case. Raises InvalidRequest for a name that could be read as another name."""
+    """Return ``name`` in lower case. Raises InvalidRequest if a server could read it as another name."""
     lowered = name.lower()
     if _NAME.fullmatch(lowered) is None and _META_NAME.fullmatch(lowered) is None:
         raise InvalidRequest(
@@ -196,7 +197,9 @@ def check_distinct(names: Iterable[str]) -> None:
 
 
 def collect_fields(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map lower-case names to values; values of a repeated name are joined. Raises InvalidRequest."""
+    """Return a dict of lower-case names and values. Values of a repeated name are joined. Raises
+    InvalidRequest.
+    """
     fields: dict[str, str] = {}
     for name, value in headers:
         check_value(name, value)
@@ -213,15 +216,15 @@ def collect_fields(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def check_known(fields: Mapping[str, str]) -> None:
-    """Raise NotSupported when one of the lower-case ``fields`` is an unknown AWS field."""
+    """Raise NotSupported if one of ``fields``, whose names are in lower case, is an unknown AWS field."""
     for name in fields.keys() - _KNOWN:
         if name.startswith("x-amz-") and not name.startswith(META):
             raise NotSupported(f"The header {name} is none that this proxy implements", hint="leave it out")
 
 
 def _check_connection(field: str) -> None:
-    """Raise InvalidRequest if Connection names a field of the request, because servers drop the fields that
-    Connection names.
+    """Raise InvalidRequest if the Connection field names another field of the request that the proxy knows.
+    Servers drop the fields that Connection names, so the origin could see another request than was checked.
     """
     for option in field.lower().split(","):
         name = option.strip()

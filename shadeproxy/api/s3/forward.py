@@ -1,8 +1,9 @@
 """Forwards every request that is not a cached read to the origin, streaming both ways.
 
 Laws: a write drops its objects from the cache before the origin gets it, and again before the client can see
-success. A body that breaks a promise never reaches the origin whole. Memory is one piece in each direction,
-plus small bodies whose trailing checksum becomes a header; a ledger counts those.
+success. An upload whose body does not match its promised length or digest never reaches the origin whole. A
+request takes memory for one piece in each direction. A small body whose trailing checksum becomes a header is
+held whole, and a ledger counts its bytes.
 
 The answer to a forwarded GetObject or HeadObject must fit the request, because the client would trust it:
 its status, and for a 206 its range and length. Errors are passed on unchanged.
@@ -43,8 +44,9 @@ from shadeproxy.engine.ownership import Here
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers, once
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
-"""Largest upload that is held in memory, so that its trailing checksum reaches every origin as a header.
-Clients send parts of 8 MiB. For a longer upload, the origin must accept the checksum after the body.
+"""Largest upload that is held in memory, so that its trailing checksum can become a header, which every
+origin accepts. Clients send parts of 8 MiB. The checksum of a longer upload follows its body to the origin,
+which must accept that.
 """
 
 
@@ -52,13 +54,13 @@ _NO_VALUES = frozenset({"x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-am
 
 
 def is_digest(name: str) -> bool:
-    """Return whether the lower-case field ``name`` is a digest of one specific body."""
+    """Return True if the lower-case field ``name`` holds a digest of one specific body."""
     return name in {"content-md5", "x-amz-sdk-checksum-algorithm"} or name.startswith(FIELD_PREFIX)
 
 
 def check_digests(fields: Mapping[str, str], body: bytes) -> None:
-    """Check ``body`` against the digests in ``fields``. Raises BodyMismatch, and NotSupported for an unknown
-    checksum.
+    """Check ``body`` against the digests in ``fields``. Raises BodyMismatch, or NotSupported for a checksum
+    that the proxy cannot compute.
     """
     if (given := fields.get("content-md5")) is not None:
         digest = hashlib.md5(body, usedforsecurity=False).digest()
@@ -80,7 +82,9 @@ def _compare(name: str, computed: str, given: str) -> None:
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A request to the origin. ``held_bytes``: memory that it takes from the ledger."""
+    """A request that is ready for the origin. ``held_bytes``: bytes of its body that are taken from the
+    ledger.
+    """
 
     headers: Headers
     pieces: AsyncIterator[bytes] | None
@@ -92,7 +96,7 @@ class _Outgoing:
 
 
 class ForwardPath(Protocol):
-    """The way to the origin. The engine is one; a worker has its own, which asks the coordinator first."""
+    """A way to the origin: the engine, or a worker's own way, which asks the coordinator first."""
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         """See ``ReadPath.forward``."""
@@ -104,8 +108,8 @@ class ForwardPath(Protocol):
 
 
 class Forwarder:
-    """Sends requests to the origin through ``engine``. ``trailed``: memory budget of uploads that are held
-    whole.
+    """Sends requests to the origin through ``engine``. ``trailed``: the memory budget of uploads that are
+    held whole, because their checksum follows the body.
     """
 
     def __init__(self, engine: ForwardPath, *, trailed: Ledger) -> None:
@@ -122,7 +126,9 @@ class Forwarder:
         call: Call,
         plan: BodyPlan,
     ) -> None:
-        """Answer ``call`` from the origin. Raises RequestError for a bad body, OriginError."""
+        """Send ``call`` to the origin, and its answer to the client. Raises RequestError for a bad body,
+        OriginError.
+        """
         if plan.length is None and call.operation.name in {"PutObject", "UploadPart"}:
             raise MissingLength("You must provide the Content-Length HTTP header")
         async with aclosing(receive(exchange.http)) as source:
@@ -145,7 +151,7 @@ class Forwarder:
                 self._trailed.give(outgoing.held_bytes)
 
     async def serve_read(self, exchange: Exchange, call: Call) -> None:
-        """Answer a GetObject or HeadObject without the cache. Raises OriginError."""
+        """Answer a GetObject or HeadObject from the origin, past the cache. Raises OriginError."""
         request = call.request
         forwarded = ForwardRequest(
             method=request.method,
@@ -209,7 +215,8 @@ class Forwarder:
             trailers=outgoing.trailers,
             request_id=exchange.request_id,
             job=request.job,
-            # A body can be sent only once. If another proxy got it, the origin cannot get it as well.
+            # A body can be sent only once. If another node had received it, the origin could not get it any
+            # more.
             reads_current=outgoing.pieces is None and reads_current(call.operation, request),
         )
         async with AsyncExitStack() as writing:
@@ -230,7 +237,9 @@ class Forwarder:
 
 
 async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
-    """Prepare a DeleteObjects: check the rights on each key, and write a document with exactly these keys."""
+    """Prepare a DeleteObjects: check the client's right to each key, and write a new document with only these
+    keys.
+    """
     document = await body.read(MAX_DELETE_BYTES)
     check_digests(call.request.fields, document)
     keys, document = parse_delete(document)
@@ -248,10 +257,10 @@ async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
 
 
 async def _relay(answer: ForwardResponse, response: Response, writing: AsyncExitStack) -> None:
-    """Pass the answer's body on to the client. Hold its last piece back until the write is over and
-    ``writing`` has ended.
+    """Pass the answer's body to the client. Hold its last piece back until ``writing`` has ended, so that the
+    client sees success only after the cache has dropped the object.
 
-    White space that the origin sends to keep the connection alive is passed on at once.
+    White space, which the origin sends to keep the connection alive, is passed on at once.
     """
     held = b""
     async with closing(answer.chunks) as chunks:
@@ -273,8 +282,8 @@ def _checksum_fields(body: UploadBody) -> Headers:
 
 
 async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:
-    """Yield the body in small pieces. A transport copies all bytes that it cannot send at once, so a big one
-    would be copied.
+    """Yield the body in small pieces. A transport copies all bytes that it cannot send at once, and would
+    copy a whole body.
     """
     for start in range(0, len(whole), WRITE_BYTES):
         yield bytes(whole[start : start + WRITE_BYTES])
@@ -285,8 +294,8 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
-    """Return ``answer`` if it fits the request; else raise OriginUnavailable. If only its range states its
-    length, the returned answer checks the body's length while it is read.
+    """Return ``answer`` if it fits the request. Raises OriginUnavailable if it does not. If the answer to a
+    range has no Content-Length, the length of its body is checked while it is read.
     """
     if call.operation.name not in {"GetObject", "HeadObject"} or answer.status >= 400:
         return answer
@@ -308,7 +317,7 @@ def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
 
 
 def _span_of(answer: ForwardResponse, wanted: RangeSpec) -> Span | None:
-    """Return the span of a 206; None if it is not the ``wanted`` span."""
+    """Return the span of bytes in a 206; None if it is not the ``wanted`` range."""
     values = [value for name, value in answer.headers if name.lower() == "content-range"]
     told = _CONTENT_RANGE.fullmatch(values[0]) if len(values) == 1 else None
     if told is None:
@@ -321,7 +330,7 @@ def _span_of(answer: ForwardResponse, wanted: RangeSpec) -> Span | None:
 
 
 async def _watched(answer: ForwardResponse, length: int) -> AsyncIterator[bytes]:
-    """Yield the body of an answer of ``length`` bytes. Raises BodyCutShort if its length differs."""
+    """Yield the body of an answer. Raises BodyCutShort if it has not ``length`` bytes."""
     left = length
     async with closing(answer.chunks) as chunks:
         async for chunk in chunks:

@@ -1,9 +1,9 @@
-"""Serves, by aiohttp in the worker's own process, the requests that a worker forwards itself.
+"""Serves, by aiohttp in the worker's own process, the requests that a worker forwards to the origin itself.
 
-Laws: the client's connection belongs to relay.py. It passes one request at a time, and gets the answer back
-through a transport that has no socket of its own. The worker decides before the body is read whether it
-forwards a request: the request must be authorised, its client must share the proxy's upstream, and it must
-not be a read of the cache. Every other request is relayed.
+Laws: the client's connection belongs to relay.py. relay.py passes one request at a time to this module, and
+gets the answer through a transport that has no socket of its own. Before the worker reads a request's body,
+it decides whether to forward the request. For that, the request must be authorised, its client must share the
+proxy's upstream, and it must not be a read of the cache. Every other request is relayed.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from shadeproxy.core.types import SHARED
 
 _STEPS_TO_IDLE = 8
 _LOOK_AGAIN_S = 0.01
-# aiohttp's own timer stays off: the connection of the client has a timer already.
+# aiohttp's own keep-alive timer stays off, because relay.py has a timer for the client's connection.
 _KEEPALIVE_S = 1e6
 
 
 class ClientConnection(Protocol):
-    """The calls that the client's connection (relay.py) offers to requests that are forwarded for it."""
+    """The methods of the client's connection (relay.py) for requests that are forwarded."""
 
     def forward_full(self, *, full: bool) -> None:
         """Stop or resume reading from the client."""
         ...
 
     def forward_sent(self) -> None:
-        """Note that bytes of an answer were written to the client."""
+        """Note that bytes of a forwarded request's answer were written to the client."""
         ...
 
     def forward_answered(self) -> None:
@@ -46,8 +46,8 @@ class ClientConnection(Protocol):
 
 
 class ForwardServer:
-    """Serves the requests that this process forwards, by ``handler``. ``authorizer``: decides which requests
-    these are.
+    """Serves the requests that this process forwards, by ``handler``. ``authorizer``: decides whether a
+    request is one of these.
     """
 
     def __init__(self, handler: ForwardHandler, authorizer: RequestAuthorizer) -> None:
@@ -56,7 +56,7 @@ class ForwardServer:
         self._server = web.Server(self._serve, handler_cancellation=True)
 
     def takes(self, raw: bytes) -> bool:
-        """Return whether this process forwards the request with the head ``raw``."""
+        """Return True if this process forwards the request with the head ``raw``."""
         try:
             line, *rest = raw[:-4].decode("utf-8", "surrogateescape").split("\r\n")
             method, target, _ = line.split(" ")
@@ -64,11 +64,11 @@ class ForwardServer:
             fields = tuple((name, value.strip(" \t")) for name, _, value in pairs)
             call, _ = self._authorizer.identify(method, target, fields)
         except (ValueError, ShadeProxyError):
-            return False  # The coordinator gets the request, finds the same error, and answers it.
+            return False  # The request is relayed: the coordinator finds the same error and answers it.
         return call.identity.upstream == SHARED and not self._authorizer.reads_cache(call)
 
     def open(self, client: ClientConnection, transport: asyncio.Transport) -> "ForwardConnection":
-        """Return the server's side of a client's connection, for the requests that are forwarded."""
+        """Return an aiohttp connection for the requests of ``client`` that are forwarded."""
         return ForwardConnection(self._server, self._handler, client, transport)
 
     async def aclose(self) -> None:
@@ -107,7 +107,7 @@ class ForwardConnection(RefusingHandler):
         return self._handler.refuse_malformed(request)
 
     def answered(self) -> None:
-        """Tell the client's connection when aiohttp is done with the request."""
+        """Tell the client's connection once aiohttp is done with the request."""
         self._loop.call_soon(self._look, _STEPS_TO_IDLE)
 
     def _look(self, steps: int) -> None:
@@ -118,12 +118,14 @@ class ForwardConnection(RefusingHandler):
         elif steps:
             self._loop.call_soon(self._look, steps - 1)
         else:
-            # aiohttp still reads the rest of a body that its handler left unread.
+            # aiohttp still reads the rest of a body that its handler did not read.
             self._loop.call_later(_LOOK_AGAIN_S, self._look, 0)
 
 
 class ForwardTransport(asyncio.Transport):
-    """A transport for aiohttp: writes to the client's ``transport``, and stops reading by ``client``."""
+    """A transport for aiohttp. It writes to the client's ``transport``, and lets ``client`` stop and resume
+    reading.
+    """
 
     def __init__(self, client: ClientConnection, transport: asyncio.Transport) -> None:
         super().__init__()

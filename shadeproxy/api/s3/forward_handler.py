@@ -1,8 +1,8 @@
-"""Serves requests by forwarding them. The S3 listener handles every request this way, except reads of its
+"""Serves requests by forwarding them. The S3 listener does so with every request that is no read of its
 cache.
 
-Law: the order of checks is fixed. The operation is determined only after the signature was accepted, and the
-engine is called only after the client's rights were checked.
+Law: the order of checks is fixed. The signature is accepted before the operation is determined, and the
+client's rights are checked before the engine is called.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -66,7 +66,7 @@ class ForwardHandler(RequestAuthorizer):
         bounds: ReadBounds = DEFAULT_BOUNDS,
         instance: str = "",
     ) -> None:
-        """``base_domains``: lower-case names that serve virtual-host addressing. ``path``: to the origin.
+        """``base_domains``: see ``RequestAuthorizer``. ``path``: the way to the origin.
 
         ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py). ``verbose``: log
         each request for debugging.
@@ -83,7 +83,9 @@ class ForwardHandler(RequestAuthorizer):
         self._path = path
         self._clock = clock
         self.pace = TurnLimiter()
-        """Shared by all connections, because in one turn of the loop each client may send a request."""
+        """Limits the requests of all connections together, because many clients may send one in the same
+        turn.
+        """
         self._bounds = bounds
         self._forwarder = Forwarder(path, trailed=Ledger(trailed_budget_bytes))
 
@@ -93,14 +95,16 @@ class ForwardHandler(RequestAuthorizer):
         return self._forwarder.held_bytes
 
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Serve one request. Raises only CancelledError: every failure is answered or aborted."""
+        """Serve one request. After a failure, send an error or break the answer off. Raises only
+        CancelledError.
+        """
         exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
         await self._complete(exchange, self._serve(exchange))
         assert isinstance(exchange.response, WireResponse), "an exchange that did not raise has an answer"
         return exchange.response
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Answer bytes that are not an HTTP request, and end the connection."""
+        """Return a refusal, which ends the connection, for bytes that are not an HTTP request."""
         exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
         error = InvalidRequest("The request is not valid HTTP/1.1, or its header is too long")
         answer = answer_error(error, resource="/", request_id=exchange.request_id)
@@ -115,14 +119,14 @@ class ForwardHandler(RequestAuthorizer):
         started_s = self._clock.monotonic_s() if begun is None else begun.started_s
         inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
         bounded = DEADLINE.set((begun and begun.deadline) or Deadline(self._clock, self._bounds))
-        # The status for the report if the task is cancelled. That happens when the client goes away.
+        # The status to report if the task is cancelled, which happens when the client goes away.
         status = CLIENT_CLOSED
         try:
             await self._answer(exchange, serving)
             assert exchange.response is not None, "served without an answer"
             status = exchange.response.status
         except ConnectionError:
-            # The client went away while it was written to, so no answer is possible.
+            # The client went away while the answer was written, so it can get no error answer.
             exchange.abandon()
         finally:
             self._report(exchange, status, self._clock.monotonic_s() - started_s)
@@ -131,7 +135,7 @@ class ForwardHandler(RequestAuthorizer):
             DEADLINE.reset(bounded)
 
     async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> None:
-        """Run ``serving`` and answer every error. Raises ConnectionError and CancelledError."""
+        """Run ``serving``, and answer its errors. Raises only ConnectionError and CancelledError."""
         try:
             try:
                 await serving
@@ -147,7 +151,8 @@ class ForwardHandler(RequestAuthorizer):
         http = exchange.http
         if (turn := self.pace.turn()) is not None:
             await turn
-        # Parse inside this block, so that the report of a refused request has the parts that were parsed.
+        # Set the request here, before it is checked: if it is refused, the report then has its bucket and
+        # path.
         exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )

@@ -24,23 +24,23 @@ from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
 from shadeproxy.engine.base import ReadPath, ReadRequest
 
 BegunRead = EngineLaneRead | RelayRead | PlainMiss
-"""A read that is answered without a task."""
+"""A read that is answered by callbacks, without a task."""
 
 
 class S3Handler(ForwardHandler):
-    """The handler of a process that has an engine: it reads through the engine and forwards
-    everything else.
+    """The handler of a process that has an engine. It answers reads through the engine, and forwards all
+    other requests.
     """
 
     interim_every_s = 0.0
-    """Seconds without a byte after which a read gets an interim answer, and then one more each time; 0.0:
-    never. Other nodes of a cluster wait only for a node that gives signs of life. Some clients do not expect
-    interim answers.
+    """Seconds without a byte after which a read's client gets an interim answer, and then another one each
+    time; 0.0: never. Other nodes of a cluster need interim answers: they wait only for a node that gives
+    signs of life. Some clients do not expect them.
     """
     breaks_off_with_fin = False
-    """True if an answer that cannot be completed ends by a FIN, as a complete one does. TCP repeats a FIN
-    that the network has lost, but never a reset. So the receiver must notice that the body is too short.
-    Other nodes do; some clients would take it for a whole one.
+    """True if a broken-off answer ends by a FIN, as a complete one does, and not by a reset. TCP repeats a
+    FIN that the network has lost, but never a reset. The receiver must then notice that the body is too
+    short. Other nodes notice it; some clients would take the short body for the whole.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class S3Handler(ForwardHandler):
         plain: PlainMisses | None = None,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``: the engine, if it can read by callbacks. ``relays``: as for FastLane. ``plain``: the
-        parts of ``begins`` and of the origin that plain misses use, if they may be used. ``options``: as
-        for ForwardHandler.
+        """``begins``: the engine, if it can read by callbacks. ``relays``: see FastLane. ``plain``: the parts
+        of ``begins`` and of the origin that plain misses use; None if there are no plain misses. ``options``:
+        see ForwardHandler.
         """
         super().__init__(engine, engine, authenticator, **options)
         self._engine = engine
@@ -66,8 +66,8 @@ class S3Handler(ForwardHandler):
         self._posts = PostUploads(engine, authenticator)
 
     def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
-        """Begin, without a task, to answer a call that ``reads_cache``. Return None, with nothing done, if
-        ``serve_read`` must be called instead.
+        """Begin to answer, by callbacks, a call for which ``reads_cache`` is true. Return None, with nothing
+        done, if ``serve_read`` must be called instead.
         """
         if asked.peer is not None:
             return self._begin_relayed(outlet, asked, asked.peer)
@@ -120,8 +120,8 @@ class S3Handler(ForwardHandler):
     async def serve_read(
         self, port: Port, asked: Asked, begun: EngineLaneRead | RelayRead | None = None
     ) -> bool:
-        """Serve a call that ``reads_cache`` as ``__call__`` does, once it is this read's turn in the loop.
-        Return whether the connection continues. ``begun``: a read that was begun, and that is continued.
+        """Answer, in a task, a call for which ``reads_cache`` is true. Return True if the connection
+        continues. ``begun``: a read by callbacks that this task must continue.
         """
         call, wanted = asked.call, asked.wanted
         exchange = Exchange(port, now_s=self._clock.now_s())
@@ -148,14 +148,14 @@ class S3Handler(ForwardHandler):
             await self._forward(exchange, call, authenticated)
 
     async def _relay(self, exchange: Exchange, call: Call, begun: RelayRead | None) -> None:
-        """Pass on another node's answer to a read."""
+        """Answer a read with the answer of another node of the cluster."""
         exchange.count_as(call.identity)
         BEGUN.set(answer := None if begun is None else begun.take())
         try:
             await self._forwarder.serve_read(exchange, call)
         finally:
-            # The read may have taken another way meanwhile, because the object has moved or this node
-            # stops. Then close the answer, which was not used.
+            # The object may have moved to another node meanwhile, or this node stops. Then the answer that
+            # was begun was not used: close it.
             if answer is not None:
                 answer.close()
 

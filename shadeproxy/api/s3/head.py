@@ -1,8 +1,8 @@
-"""The strict head parser of the fast lane.
+"""Parses the head of a request in the fast lane, strictly.
 
 Laws: an accepted head means the same to every HTTP/1.1 parser (RFC 9112). It is visible ASCII with one
-well-formed field a line, without folding, body or upgrade. For any other head the result is None, and aiohttp
-parses it.
+well-formed field a line, and has no folded line, no body and no upgrade. Any other head is not parsed here:
+the result is None, and aiohttp parses it.
 """
 
 import re
@@ -12,17 +12,17 @@ from typing import NamedTuple
 from shadeproxy.core.types import Headers
 
 MAX_LINE_BYTES = 32 * 1024
-"""Longest request line. A key of 1,024 bytes in UTF-8 takes 3,072 when escaped; a presigned URL adds a
-session token.
+"""Longest request line. A key of 1,024 bytes in UTF-8 takes 3,072 bytes when it is escaped, and a presigned
+URL also has a session token.
 """
 
 MAX_FIELD_BYTES = 16 * 1024
-"""Longest header field. S3 accepts 8 KiB of header fields, 2 KiB of them user metadata; session tokens keep
-growing.
+"""Longest header field. S3 accepts 8 KiB of header fields, 2 KiB of which are user metadata. The longest
+field is a session token, and session tokens become longer from year to year.
 """
 
 MOST_FIELDS = 2048
-"""S3 accepts 2 KiB of user metadata, which may have some 700 names."""
+"""Most fields of a request. S3 accepts 2 KiB of user metadata, which may have some 700 names."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Fields that announce a body, an answer in several parts, or another protocol.
@@ -35,12 +35,12 @@ _MOST_NAMES = 512
 
 
 class _NotPlain(Exception):
-    """Raised for a head that is not plain, so that aiohttp must parse it."""
+    """Raised if a head is not of the strict form, so that aiohttp must parse it."""
 
 
 class Head(NamedTuple):
-    """The parts of a head. ``target`` is as sent. ``fields`` have names as sent, and values without
-    surrounding white space.
+    """The parts of a head. ``target`` and the names of ``fields`` are as sent. The values of ``fields`` have
+    no white space around them.
     """
 
     method: str
@@ -50,18 +50,18 @@ class Head(NamedTuple):
 
 
 class HeadReader:
-    """Parses heads. Remembers the field names that it has validated, because clients send the
-    same few again.
+    """Parses heads. It remembers which field names are valid, because clients always send the same
+    few names.
     """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def read(self, raw: bytes) -> Head | None:
-        """Parse ``raw``, a head with its empty line. Return None if it is not plain."""
+        """Parse ``raw``, a head including its empty line. Return None if it is not of the strict form."""
         try:
             line, *rest = raw[:-4].decode("ascii").split("\r\n")
-            # A bare CR or LF that remains, a tab or a NUL is not printable.
+            # Tabs, NULs, and a CR or LF without the other are not printable.
             if not line.isprintable() or not "".join(rest).isprintable():
                 return None
             method, target = _request_line(line)
@@ -115,12 +115,12 @@ def _keep_alive(fields: Headers) -> bool:
 
 
 def is_chunked(raw: bytes) -> bool:
-    """Return whether a chunked body follows the head ``raw``."""
+    """Return True if a chunked body follows the head ``raw``."""
     return len(_FRAMING.findall(raw)) == len(_CHUNKED.findall(raw)) == 1
 
 
 def body_bytes(raw: bytes) -> int | None:
-    """Return the length of the body that follows the head ``raw``; None if only aiohttp can tell."""
+    """Return the length of the body after the head ``raw``; None if only aiohttp can find out."""
     framing = len(_FRAMING.findall(raw))
     if not framing:
         return 0

@@ -1,9 +1,9 @@
-"""Header fields that cross the proxy, in each direction.
+"""Header fields that the proxy passes on: of requests to the origin, and of answers to the client.
 
-Laws: request fields that S3 defines (fields.py) cross with the values that were checked. The client's
-signature does not cross, because the origin gets the proxy's. Fields that describe aws-chunked framing do not
-cross, because the proxy removes that framing. All fields of an answer cross, except those of one connection
-(RFC 9110 section 7.6.1).
+Laws: request fields that S3 defines (fields.py) are passed on with the values that were checked. The client's
+signature is not passed on, because the proxy signs the request to the origin itself. Fields that describe
+aws-chunked framing are not passed on, because the proxy removes this framing. All fields of an answer are
+passed on, except those that concern one connection only (RFC 9110 section 7.6.1).
 """
 
 from shadeproxy.api.s3.fields import FORWARDED, META
@@ -25,8 +25,8 @@ _HOP_BY_HOP = frozenset(
     }
 )
 
-# If the origin is a ShadeProxy too, its x-shade-cache tells where *it* read. The client wants to know where
-# this proxy read.
+# If the origin is a ShadeProxy too, its x-shade-cache tells where the origin found the bytes. The client
+# wants to know where this proxy found them.
 _HIDDEN = _HOP_BY_HOP | {"x-shade-cache", NODE_FIELD, REFUSED_FIELD}
 
 

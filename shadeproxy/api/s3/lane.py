@@ -1,8 +1,8 @@
 """The fast lane: answers hits in the connection's own protocol, without a task and without aiohttp.
 
-Laws: the lane decides nothing itself. It calls the functions of the general lane for parsing, rights and
-answers (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``), and remembers known requests
-(request_cache.py). For a request that it cannot answer, it writes and counts nothing.
+Laws: the lane decides nothing itself. For parsing, rights and answers it calls the functions of the general
+lane (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``). It remembers requests that it has seen
+(request_cache.py). If it cannot answer a request, it writes and counts nothing.
 """
 
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
@@ -34,10 +34,10 @@ from shadeproxy.telemetry.requests import RequestCounts, RequestRow
 
 
 class FastLane:
-    """The fast lane of a listener's connections. ``remembers`` False: parse every request again, because each
-    must be reported. ``own``: hits of an engine in this process, which the compiled lane can answer.
-    ``shared``: the same for the reads of a worker.
-    ``pace``: limits how many requests without an entry in the request cache are parsed in one turn of the
+    """The fast lane of a listener's connections. ``remembers``: False if every request must be parsed and
+    reported, so that none is answered from the request cache. ``own``: hits of an engine in this process,
+    which the compiled lane can answer. ``shared``: in a worker, the reads that the compiled lane can answer.
+    ``pace``: limits how many requests that the request cache does not know are parsed in one turn of the
     loop; None: no limit. ``counts``: counts the hits of the request cache; the handler reports all other
     requests. ``relays``: reads of objects that other nodes of a cluster cache; None without a cluster.
     """
@@ -71,21 +71,21 @@ class FastLane:
             if own is None
             else compiled_hits(self._memory, engine, own, otherwise=self.answer, clock=clock)
         )
-        """The compiled request cache, called before ``answer``; None if there is none."""
+        """The compiled request cache, which is called before ``answer``; None if nothing is compiled."""
         self._shared_hits = None if shared is None else compiled_worker_hits(self._memory, shared)
         self._protocols: dict[type, type] = {}
 
     def forget(self, *, remembers: bool) -> None:
-        """Drop the request cache, because rights or the freshness of cached objects changed.
+        """Drop the request cache, because rights or the freshness of cached objects have changed.
 
-        ``remembers``: as in the class.
+        ``remembers``: see the class.
         """
         self._remembers = remembers
         self._memory.forget()
 
     def worker_protocol(self, base: type[WorkerConnection]) -> type[WorkerConnection]:
-        """Return the class ``base`` of a worker's connections, with the compiled request cache before it if
-        there is one.
+        """Return ``base``, a worker's class of connections, or a subclass that asks the compiled request
+        cache first if there is one.
         """
         if self._shared_hits is None:
             return base
@@ -102,7 +102,7 @@ class FastLane:
             self._counts.add([RequestRow("GetObject", status, source, requests, seconds, 0, buckets)])
 
     def answer(self, raw: bytes, out: Writer) -> Outcome:
-        """Answer the request with the complete head ``raw``."""
+        """Answer the request with the complete head ``raw``. Return the ``Outcome``."""
         if self._memory.answer(raw, out):
             return True
         if self._pace is not None and not self._pace.take():
@@ -111,7 +111,7 @@ class FastLane:
 
     def look(self, raw: bytes, out: Writer) -> Outcome:
         """Answer a request that the request cache does not know: parse it, and verify its signature. Return
-        as ``answer``.
+        the ``Outcome``.
         """
         began_s = self._monotonic_s()
         try:
@@ -150,7 +150,7 @@ class FastLane:
         return keep
 
     def _find(self, asked: Asked, meta: ObjectMeta) -> tuple[Answer, Hit] | None:
-        """Return the answer and all its bytes; None if bytes are missing. Raises as ``answer_for``."""
+        """Return the answer and its bytes; None if not all are in a tier. Raises as ``answer_for``."""
         call, wanted = asked.call, asked.wanted
         answer = answer_for(call, wanted, meta)
         hit: Hit | None = NO_HIT
@@ -161,7 +161,9 @@ class FastLane:
         return None if hit is None else (answer, hit)
 
     def _identify(self, raw: bytes) -> Asked | None:
-        """Parse and authorise a read; return None if the cache may not answer it. Raises as ``identify``."""
+        """Parse and authorise a read. Return None if the cache may not answer the request. Raises as
+        ``identify``.
+        """
         head = self._heads.read(raw)
         if head is None:
             return None
@@ -173,7 +175,7 @@ class FastLane:
         return Asked(call, wanted, head.keep_alive, plain, self._engine.find_now(wanted))
 
     def _identify_relayed(self, raw: bytes, head: Head, call: Call) -> Asked | None:
-        """Return a plain read of an object that another node caches; None for any other request."""
+        """Return a plain read of an object that another node caches. Return None for any other request."""
         if self._relays is None or not reads_current(call.operation, call.request):
             return None
         peer = self._relays.find(call.ref)
@@ -184,14 +186,14 @@ class FastLane:
         return Asked(call, read_request(call), head.keep_alive, False, None, peer)
 
     def _identify_cached(self, raw: bytes) -> Asked | None:
-        """Identify a plain GET of a known client from the request cache. Return None if ``_identify`` must be
-        called.
+        """Return a plain GET whose client and header fields the request cache knows, without parsing it.
+        Return None if ``_identify`` must be called.
         """
         line = PLAIN_LINE.match(raw)
         if line is None:
             return None
         memory, path, block = self._memory, line[1].decode(), raw[line.end() :]
-        # Only templates verify signatures, and only for those are the time and the path needed.
+        # Only templates need the time and the path, because only they verify signatures.
         now_s, canonical = 0.0, b""
         if memory.templates.by_length:
             now_s, canonical = self._now_s(), encode_path(path).encode()
@@ -210,14 +212,14 @@ class FastLane:
         job, identity, checksums = plan
         if checksums:
             fields["x-amz-checksum-mode"] = "ENABLED"
-        # Make the results of ``parse_request`` and ``read_request``. No other field of a planned request
+        # Make what ``parse_request`` and ``read_request`` would return. No other field of such a request
         # changes the answer.
         bucket, _, key = path[1:].partition("/")
         request = S3Request("GET", "", path, path, "", bucket, key, NO_QUERY, fields, job)
         ref = ObjectRef(bucket, key, identity.namespace)
         wanted = ReadRequest(ref, wanted_range, identity.upstream, Intent.DEMAND, job)
         call = Call(request, GET_OBJECT, identity)
-        # ``cacheable`` would say no: this node does not cache an object that has a peer.
+        # Ask this before ``cacheable``, which is False for an object that another node caches.
         peer = None if self._relays is None else self._relays.find(ref)
         if peer is not None:
             return Asked(call, wanted, True, False, None, peer)

@@ -1,9 +1,9 @@
-"""A GET of the fast lane whose page is on its way: answered by callbacks, without a task.
+"""A GET of the fast lane whose page is on its way: it is answered by callbacks, without a task.
 
-Laws: the head is sent with the first bytes of the body, so that a read that gets no byte is answered with a
-proper error. Any read that is not plain is continued by a task in handler.py, over the same flight. That is a
-read with an error or a passed deadline before the first byte, or one whose bytes are not all in the page. The
-answer has the bytes that the task would send.
+Laws: the head is sent with the first bytes of the body, so that a read that gets no byte is answered with an
+error. A task in handler.py continues, over the same flight, a read that callbacks cannot answer: one with an
+error or a passed deadline before the first byte, or one that needs bytes outside the page. The client gets
+the same bytes from the callbacks as from the task.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from shadeproxy.engine.read.reading import EngineReading
 
 
 class LaneReading(Protocol):
-    """The methods of a reading that a read of the fast lane uses. The reading is the engine's or a worker's
-    (worker_misses.py).
+    """The methods of a reading that a read of the fast lane calls. The reading is one of the engine, or of a
+    worker (worker_misses.py).
     """
 
     @property
@@ -35,7 +35,7 @@ class LaneReading(Protocol):
 
     @property
     def deadline(self) -> Deadline | None:
-        """Deadline of the first byte."""
+        """Deadline for the first byte; None if there is none."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class LaneReading(Protocol):
         ...
 
     def count(self, meta: ObjectMeta, span: Span) -> None:
-        """Count the demand read of ``span`` of the version with ``meta``."""
+        """Count the demand read of ``span``, of the version that ``meta`` describes."""
         ...
 
 
@@ -53,14 +53,14 @@ _Left_contra = TypeVar("_Left_contra", contravariant=True)
 
 
 class KeepsReadings(Protocol[_Left_contra]):
-    """The part of the engine, or of a worker, that a read needs after it began. Pages have ``page_size``
-    bytes.
+    """The part of the engine, or of a worker, that a read uses after it has begun. ``page_size``: bytes of a
+    page.
     """
 
     page_size: int
 
     def leave(self, reading: _Left_contra, *, served: bool = False) -> None:
-        """Release a reading that was not resumed. ``served``: all of the answer was read."""
+        """Release a reading that no task continues. ``served``: its answer was sent to its end."""
         ...
 
 
@@ -71,28 +71,28 @@ class BeginsReads(KeepsReadings[EngineReading], Protocol):
         self, request: ReadRequest, found: ObjectMeta | NothingKnown
     ) -> tuple[EngineReading, Flight] | None:
         """Begin a read of one page that is not resident, without waiting. Return the reading, and the flight
-        of the page. ``found``: result of ``find_now``. Return None, with nothing done, if ``open`` must be
-        called instead.
+        of its page. ``found``: the result of ``find_now``. Return None, with nothing done, if ``open`` must
+        be called instead.
 
-        The caller follows the flight, and then calls ``leave``; or it continues by ``resume``.
+        The caller follows the flight, and then calls ``leave``, or ``resume`` to continue in a task.
         """
         ...
 
     def resume(self, reading: EngineReading) -> AbstractAsyncContextManager[EngineReading]:
-        """Open the object of a reading that was begun, as ``open`` does. Raises as ``open``."""
+        """Open the object of ``reading``, which was begun, for a task. Raises as ``open``."""
         ...
 
 
 class LaneOutlet(HasPeer, Protocol):
-    """The calls of a client's connection (connection.py) that a read answered by callbacks needs."""
+    """The methods of a client's connection (connection.py) for a read that is answered by callbacks."""
 
     @property
     def paused(self) -> bool:
-        """True while the client takes less than it was sent."""
+        """True while the client takes bytes more slowly than they are written."""
         ...
 
     def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """Write parts of an answer."""
+        """Write ``pieces`` of an answer."""
         ...
 
     def call_in_turn(self, function: Callable[[], None]) -> None:
@@ -100,21 +100,23 @@ class LaneOutlet(HasPeer, Protocol):
         ...
 
     def read_ended(self, *, keep: bool) -> None:
-        """Serve the next request, or end the connection if not ``keep``."""
+        """Note that the read has ended. Then serve the next request, or end the connection if not
+        ``keep``.
+        """
         ...
 
     def go_on_by_task(self) -> None:
-        """Continue the read in a task. Nothing of its answer was sent."""
+        """Continue the read in a task. No byte of its answer may have been sent."""
         ...
 
     def cut(self) -> None:
-        """Reset the connection, so that the client sees a failure and not an end."""
+        """Reset the connection, so that the client sees that the answer broke off."""
         ...
 
 
 class LaneRead(Generic[_Reading]):
-    """One GET whose page is on its way. It follows the page's flight, and writes the answer as bytes arrive.
-    Implements flight.py ``Follower``.
+    """One GET whose page is on its way. It follows the page's flight, and writes bytes of the answer as they
+    arrive. Implements flight.py ``Follower``.
     """
 
     __slots__ = (
@@ -135,7 +137,7 @@ class LaneRead(Generic[_Reading]):
         flight: Flight,
         request_id: str,
     ) -> None:
-        """Follow ``flight``."""
+        """Begin to follow ``flight``. Nothing is written before this call returns."""
         self.asked = asked
         self.engine = engine
         self.reading = reading
@@ -167,7 +169,7 @@ class LaneRead(Generic[_Reading]):
         return self._flight.filled <= max(self._position, 0)
 
     def look(self) -> None:
-        """Send the bytes that have come, as far as the client takes them."""
+        """Write the bytes that have arrived, as far as the client takes them."""
         flight = self._flight
         if self._left or (self._stop < 0 and not self._open(flight)):
             return
@@ -179,8 +181,8 @@ class LaneRead(Generic[_Reading]):
                 outlet.call_in_turn(self.look)
                 break
         if self._position == self._stop:
-            # Bytes that the client has not taken keep the page's memory, so end the read only when it has
-            # taken them.
+            # The page's memory stays in use until the client has taken the last bytes. So end the read only
+            # then.
             if not outlet.paused:
                 self._leave(self.status, served=True)
                 outlet.read_ended(keep=self.asked.keep_alive)
@@ -193,18 +195,18 @@ class LaneRead(Generic[_Reading]):
             self._by_task()
 
     def cancel(self) -> None:
-        """Give the read up, because the client is gone. Later calls do nothing."""
+        """Give the read up, because the client has gone. Later calls do nothing."""
         if not self._left:
             self._leave(CLIENT_CLOSED)
 
     # ------------------------------------------------------------------ inside
 
     def _open(self, flight: Flight) -> bool:
-        """Prepare a plain answer. Return False if none can begin now: the read then waits, or a task
-        continues it.
+        """Prepare the head of the answer. Return False if it cannot be sent now: the read then waits, or a
+        task continues it.
         """
         meta, (call, wanted, keep, _, found, _) = flight.meta, self.asked
-        # The client would not notice a damaged part; see ``EngineReading``.
+        # A client would not notice a damaged part of an object; see ``EngineReading``.
         must_end = flight.doubtful and wanted.range is not None
         if not flight.ended and (must_end or not flight.filled):
             return False
@@ -247,14 +249,14 @@ class LaneRead(Generic[_Reading]):
             self._outlet.write_pieces((piece,))
 
     def _by_task(self) -> bool:
-        """Let a task continue the read. Return False."""
+        """Let a task continue the read. Return False, as ``_open`` does then."""
         self._left = True
         self._flight.followers.remove(self)
         self._outlet.go_on_by_task()
         return False
 
     def _fail(self, flight: Flight) -> None:
-        """Reset the connection: the rest of an answer that has begun will not come."""
+        """Reset the connection, because the rest of an answer that has begun will not come."""
         error = flight.error
         assert isinstance(error, ShadeProxyError), "a flight ends complete or with an error of our tree"
         self._leave(self.status)
@@ -265,7 +267,7 @@ class LaneRead(Generic[_Reading]):
         self._outlet.read_ended(keep=False)
 
     def _leave(self, status: int, *, served: bool = False) -> None:
-        """Release the reading, and report its end."""
+        """Release the reading, and report the end of the read."""
         self._left = True
         if self in self._flight.followers:
             self._flight.followers.remove(self)
@@ -281,24 +283,24 @@ class LaneRead(Generic[_Reading]):
 
 
 class EngineLaneRead(LaneRead[EngineReading]):
-    """A read by this process's own engine. If the callbacks cannot finish it, a task continues it."""
+    """A read from this process's own engine. If callbacks cannot answer it, a task continues it."""
 
     __slots__ = ()
     engine: BeginsReads
 
     def take_over(self, sent: int, length: int, *, now_s: float, started_s: float) -> None:
-        """Continue a plain miss, which has sent ``sent`` bytes of an object of ``length`` bytes."""
+        """Continue a plain miss that has sent the first ``sent`` of the ``length`` bytes of an object."""
         self.now_s, self.started_s = now_s, started_s
         if sent:
             self.status, self.bytes_sent, self.deadline = 200, sent, None
             self._position, self._stop = sent, length
 
     def resume(self) -> AbstractAsyncContextManager[EngineReading]:
-        """Open the reading for the task that continues it, see ``BeginsReads.resume``."""
+        """Open the reading for the task that continues it; see ``BeginsReads.resume``."""
         self._resumed = True
         return self.engine.resume(self.reading)
 
     def release(self, _task: object) -> None:
-        """Release the reading if the task that should continue it never began."""
+        """Release the reading if the task that was to continue it never began."""
         if not self._resumed:
             self._leave(CLIENT_CLOSED)

@@ -1,9 +1,9 @@
 """The S3 operation of a request, the right that it needs, and the cached objects that it may change.
 
 One table maps (method, service | bucket | object, sub-resource) to Operation. A sub-resource is a query
-parameter from a closed list. Other parameters do not select an operation, so an unknown parameter cannot
-change what is cached. Requests outside the table are NotSupported (501), after authentication. Source: the
-operation pages of the S3 API reference.
+parameter from a closed list. No other parameter selects an operation, so an unknown parameter cannot change
+which cached objects are dropped. A request that is not in the table gets NotSupported (501), but only after
+authentication. Source: the operation pages of the S3 API reference.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from shadeproxy.core.types import ObjectRef
 
 
 class Permission(Enum):
-    """The right that an operation needs."""
+    """The kind of right that an operation needs."""
 
     READ = auto()
     WRITE = auto()
@@ -31,15 +31,15 @@ class Touches(Enum):
     OBJECT = auto()
     BUCKET = auto()
     LISTED = auto()
-    """The objects named in the body (DeleteObjects)."""
+    """The objects that are named in the request's body (DeleteObjects)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One S3 operation. ``late_success``: the origin sends its 200 before the work is done, and white space
-    to keep the connection alive; the body tells whether it succeeded. ``reaches_others``: the body may name
-    other buckets, which the origin then writes or reads with the proxy's rights. ``asked_by_get``: Ceph RGW
-    answers this HEAD with the body of a GET. So the origin gets a GET, and the client no body.
+    to keep the connection alive; the body then tells whether the work succeeded. ``reaches_others``: the body
+    may name other buckets, which the origin then writes or reads with the proxy's rights. ``asked_by_get``: a
+    HEAD that Ceph RGW answers with the body of a GET. So the origin gets a GET, and the client gets no body.
     """
 
     name: str
@@ -83,8 +83,8 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         "retention": "ObjectRetention",
     }.items():
         yield ("GET", "object", marker), Operation(f"Get{noun}", _READ)
-        # Each of these operations changes a header field of a GET (tagging count, lock state), or the right
-        # to read.
+        # Each of these operations changes a header field of the answer to a GET (tagging count, lock state),
+        # or the right to read the object.
         yield ("PUT", "object", marker), Operation(f"Put{noun}", _WRITE, Touches.OBJECT)
     yield ("HEAD", "object", "acl"), Operation("GetObjectAcl", _READ, asked_by_get=True)
     yield ("DELETE", "object", "tagging"), Operation("DeleteObjectTagging", _WRITE, Touches.OBJECT)
@@ -107,8 +107,8 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     for (method, marker), operation in plain.items():
         yield (method, "bucket", marker), operation
     # Some of these settings change the right to read, others the expiry of objects (x-amz-expiration). A
-    # server that does not know a setting may treat the request as one for the bucket itself. So after each of
-    # them the cached pages of the bucket are checked.
+    # server that does not know a setting may take the request for one about the bucket itself. So after each
+    # of these requests the cached pages of the bucket are checked.
     settings = {
         "lifecycle": "BucketLifecycleConfiguration",
         "acl": "BucketAcl",
@@ -156,21 +156,21 @@ RESPONSE_OVERRIDES = frozenset(
         "response-expires",
     }
 )
-"""Parameters of GetObject and HeadObject, each of which sets a header field of the answer."""
+"""Parameters of GetObject and HeadObject. Each sets one header field of the answer."""
 _LIST_V2 = Operation("ListObjectsV2", _LIST)
 _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)
 COPIES = frozenset({_COPY.name, _COPY_PART.name})
 PREFLIGHT = Operation("Preflight", _READ)
-"""The request that a browser sends before a request to another site: unsigned, and answered from CORS rules
-alone.
+"""The unsigned request that a browser sends before a request to another site. The origin answers it from the
+bucket's CORS rules alone.
 """
 
 # A GET or HEAD with one of these parameters does not read the plain current object. It is forwarded and never
 # cached.
 _BYPASS_PARAMETERS = frozenset({"versionId", "partNumber"})
-# If a read has a field of another operation, some servers refuse it and some ignore the field. Whether a
-# browser may see an answer depends on its Origin and on the bucket's CORS rules.
+# Some servers refuse a read with a field of another operation, and some ignore the field. A read with the
+# field Origin is answered according to the bucket's CORS rules. So the cache answers none of them.
 _BYPASS_FIELDS = AMZ_FIELDS - {"x-amz-checksum-mode", "x-amz-user-agent"} | {"origin"}
 
 
@@ -185,8 +185,8 @@ def resolve(request: S3Request) -> Operation:
     marker = markers[0] if markers else ""
     operation = OPERATIONS.get((request.method, level, marker))
     if operation is None and request.method == "HEAD" and marker:
-        # Servers differ in their answers to such a HEAD. Forward it if the client has the right to a GET with
-        # the same parameter.
+        # Servers differ in their answers to such a HEAD. Forward it if the client has the right to the GET
+        # with the same parameter.
         operation = OPERATIONS.get(("GET", level, marker))
     if operation is None:
         what = f"{request.method} on a {level}" + (f" with ?{marker}" if marker else "")
@@ -199,9 +199,7 @@ def resolve(request: S3Request) -> Operation:
 
 
 def reads_current(operation: Operation, request: S3Request) -> bool:
-    """Return whether a request reads the plain current object and asks for no more, so that a cache may
-    answer it.
-    """
+    """Return True if a request reads only the plain current object, so that the cache may answer it."""
     return (
         operation.cached
         and _BYPASS_FIELDS.isdisjoint(request.fields)
@@ -210,13 +208,13 @@ def reads_current(operation: Operation, request: S3Request) -> bool:
 
 
 def _bypasses(name: str) -> bool:
-    """Return whether a query parameter of this name asks for something else than the plain current object."""
+    """Return True if a query parameter of this name asks for more or other than the plain current object."""
     lowered = name.lower()
     return name in _BYPASS_PARAMETERS or lowered.startswith("response-") or lowered in _BYPASS_FIELDS
 
 
 def touched(operation: Operation, ref: ObjectRef) -> tuple[ObjectRef, ...]:
-    """Return the objects that an operation on ``ref`` invalidates, without objects that its body lists."""
+    """Return the objects that an operation on ``ref`` invalidates, except objects that its body names."""
     if operation.touches is Touches.OBJECT:
         return (ref,)
     if operation.touches is Touches.BUCKET:

@@ -1,7 +1,7 @@
 """``OtelHandler``: makes an otel span of each S3 request that it serves. Built only if otel spans are on.
 
-Hits of the fast lane do not come here, so they have no span. All other requests are either a read by
-callbacks, or served by a task; a read may begin as the one and end as the other.
+Hits of the fast lane do not come here, so they have no span. Every other request is a read by callbacks, or
+is served by a task. A read may begin by callbacks and end in a task: it then has one span.
 """
 
 from collections.abc import Awaitable, Iterator, Mapping
@@ -32,26 +32,30 @@ _UNPARSED = "S3"
 
 
 class OtelRequests:
-    """The otel spans of requests under way, by request id. Ends each when its request is reported, and passes
-    the report on to ``observer``. Implements ``RequestObserver``.
+    """The otel spans of requests under way, by request id. When a request is reported, its span is ended, and
+    the report is passed on to ``observer``. Implements ``RequestObserver``.
     """
 
     def __init__(self, tracer: OtelTracer, observer: RequestObserver) -> None:
         self._tracer = tracer
         self._observer = observer
         self.under_way: dict[str, OtelSpan] = {}
-        """Spans that have not ended, by request id."""
+        """Spans that have not ended, by the id of their request."""
 
     def begin(self, fields: Mapping[str, str], operation: str = _UNPARSED) -> OtelSpan:
-        """Begin the span of a request with these lower-case header fields."""
+        """Begin the span of a request. ``fields``: the header fields of the request, with
+        lower-case names.
+        """
         return self._tracer.begin_served(operation, fields)
 
     def keep(self, request_id: str, span: OtelSpan) -> None:
-        """End ``span`` with this request."""
+        """Remember ``span``, to end it when the request with this id is reported."""
         self.under_way[request_id] = span
 
     def relay(self, request_id: str) -> None:
-        """End the span of this request if it was not reported, because another process answers it."""
+        """End the span of a request that was not reported because another process answers it. Otherwise do
+        nothing.
+        """
         span = self.under_way.pop(request_id, None)
         if span is not None:
             span.note({"shadeproxy.relayed": True})
@@ -59,8 +63,8 @@ class OtelRequests:
 
     @contextmanager
     def serving(self, exchange: Exchange, begun: EngineLaneRead | RelayRead | None) -> Iterator[None]:
-        """Serve the request of ``exchange`` inside its span. ``begun``: a read by callbacks that has begun
-        this span already.
+        """Serve the request of ``exchange`` inside its span. ``begun``: a read that began by callbacks and
+        continues here; it has a span already.
         """
         span = None if begun is None else self.under_way.get(begun.request_id)
         if span is None:
@@ -100,7 +104,7 @@ class OtelRequests:
 
 
 class OtelForwarding(ForwardHandler):
-    """Makes the spans of all requests that a task serves. ``_spans`` is the handler's observer."""
+    """Makes the spans of all requests that a task serves. ``_spans`` must be the handler's observer."""
 
     _spans: OtelRequests
 
@@ -124,13 +128,13 @@ class OtelHandler(OtelForwarding, S3Handler):
         relays: PeerReads | None = None,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``, ``relays``, ``options``: as for S3Handler."""
+        """``begins``, ``relays``, ``options``: see S3Handler."""
         self._spans = OtelRequests(tracer, options["observer"])
         options["observer"] = self._spans
         S3Handler.__init__(self, engine, authenticator, begins=begins, relays=relays, **options)
 
     def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
-        """See ``S3Handler.begin_read``. If the read cannot begin without a task, its span is dropped:
+        """See ``S3Handler.begin_read``. If the read cannot begin by callbacks, its span is dropped, because
         ``serve_read`` makes another one.
         """
         span = self._spans.begin(asked.call.request.fields, asked.call.operation.name)

@@ -2,9 +2,10 @@
 
 Built only if otel spans are on.
 
-A read that the worker relays has its span in the coordinator. If the worker had already asked the origin, the
-read has a span here too, which says that it was relayed. If the coordinator must finish a page, it makes a
-span of its own request to the origin. That span has no parent if the reader is a client of the worker.
+A read that the worker relays has its span in the coordinator. If the worker had asked the origin before, the
+read also has a span here, which says that the read was relayed. If the coordinator must finish the worker's
+page, it makes a span of its own request to the origin. If the reader is a client of the worker, that span has
+no parent.
 """
 
 import asyncio
@@ -23,10 +24,12 @@ from shadeproxy.telemetry.otel import SERVED, OtelSpan, OtelTracer
 
 
 class OtelWorkerMisses(WorkerMisses):
-    """WorkerMisses whose reads have otel spans; ``spans`` ends each when its read is reported."""
+    """WorkerMisses whose reads have otel spans. ``spans`` ends the span of a read when the read is
+    reported.
+    """
 
     def __init__(self, *parts: Any, tracer: OtelTracer, spans: OtelRequests, **options: Any) -> None:
-        """``parts``, ``options``: as for WorkerMisses."""
+        """``parts``, ``options``: see WorkerMisses."""
         super().__init__(*parts, **options)
         self._spans = spans
         self._begun = _WorkerOtelReads(self.reads, tracer, self.clock, spans)
@@ -40,24 +43,25 @@ class OtelWorkerMisses(WorkerMisses):
         return fill
 
     def forget(self, ident: int) -> None:
-        """See ``WorkerMisses.forget``. A read that is not reported by the end of this turn of the loop was
-        relayed.
+        """See ``WorkerMisses.forget``. If the read is not reported by the end of this turn of the loop, it
+        was relayed, and its span says so.
         """
         fill = self._fills.get(ident)
         super().forget(ident)
         if fill is not None:
             self._begun.served.pop(fill, None)
             request_id = self._begun.request_ids.pop(fill, "")
-            # Wait for the next turn of the loop: a read that ends is first forgotten, and reported just
+            # Wait for the next turn of the loop: a read that ends here is forgotten first and reported just
             # afterwards.
             asyncio.get_running_loop().call_soon(self._spans.relay, request_id)
 
 
 class _WorkerOtelReads(OtelReads):
-    """Makes the spans of requests to the origin, each inside the span of the read that waits for it.
+    """Makes the spans of requests to the origin. The parent of each is the span of the read that waits for
+    it.
 
     ``served``: spans of reads that have not asked the origin yet. ``request_ids``: request ids of reads that
-    have asked it.
+    have asked the origin.
     """
 
     def __init__(self, inner: CallbackOrigin, tracer: OtelTracer, clock: Clock, spans: OtelRequests) -> None:

@@ -1,8 +1,9 @@
 """The query parameters that each operation may have, besides the sub-resource that selects it.
 
-Law: parameters that an operation does not have are not forwarded. GetObject and HeadObject ignore them, as S3
-does (clients add some to get past caches). All other operations refuse them, because they could change the
-request after its rights were checked. A test compares the table with the service model of botocore.
+Law: a parameter that an operation does not have is never forwarded. GetObject and HeadObject ignore such
+parameters, as S3 does, because some clients add one to get past caches. All other operations refuse them,
+because they could change the meaning of the request after its rights were checked. A test compares the table
+with the service model of botocore.
 """
 
 from collections.abc import Mapping
@@ -72,12 +73,12 @@ _PARTS = frozenset({"UploadPart", "UploadPartCopy"})
 def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[str, str]:
     """Return the parameters in ``query`` that belong to ``operation``.
 
-    Raises NotSupported for a parameter that could change the operation's meaning, and InvalidRequest for one
-    by which a server could take the request for another operation.
+    Raises NotSupported for a parameter that could change the operation's meaning. Raises InvalidRequest if a
+    server could take the request for another operation.
     """
     for name in _WITH_VALUE.intersection(query):
         if not query[name]:
-            # Servers treat these sub-resources as absent if they have no value. They would then see another
+            # Servers treat these sub-resources as absent if they have no value, and would carry out another
             # operation.
             raise InvalidRequest(f"The query parameter {name} has no value")
     if operation.name in _PARTS and "partNumber" not in query:
@@ -86,7 +87,8 @@ def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[
     unknown = [name for name in query if name not in known and name not in _ALWAYS]
     if not unknown:
         return query
-    # In a presigned URL these would be header fields. Here they have no effect, so the client made a mistake.
+    # In a presigned URL these parameters count as header fields. Here they have no effect: the client made a
+    # mistake.
     fields = AMZ_FIELDS.intersection(map(str.lower, unknown))
     refused = [name for name in unknown if not operation.cached or name.lower() in fields]
     if refused:

@@ -1,9 +1,9 @@
-"""The handler of the listener for the other nodes of a cluster. They send the reads and writes of objects
+"""The handler of the listener for the other nodes of a cluster, which send it reads and writes of objects
 that this node owns.
 
 Laws: a request is answered here or refused, never sent to a third node. A refusal has the field
-``x-shade-refused``, so that the node that sent the request does not take the refusal for the origin's answer,
-and does not pass it on to its client. An answer that breaks off ends the connection by a FIN.
+``x-shade-refused``. By it, the node that sent the request knows that this is no answer of the origin, and
+does not pass it on to its client. If an answer breaks off, the connection ends by a FIN.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,16 +22,16 @@ from shadeproxy.core.tracing import RELAYED
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.ownership import Ownership, Standing
 
-# A GET of "/" asks for this node's statistics (node_stats.py). Nodes never ask each other for the list of
-# buckets, which the same request means to S3.
+# A node asks for this node's statistics (node_stats.py) by a GET of "/". To S3 this request means
+# ListBuckets, which nodes never send each other.
 _STATS = "ListBuckets"
 _READS = frozenset({"GetObject", "HeadObject"})
 _WRITES = frozenset({Touches.OBJECT, Touches.LISTED})
 
 
 class PeerHandler(S3Handler):
-    """The handler of one node, over the engine that also serves clients. ``ownership``: the node's own
-    view.
+    """The handler of one node, over the engine that also serves clients. ``ownership``: tells which objects
+    this node owns, by the node's own view.
     """
 
     breaks_off_with_fin = True
@@ -47,7 +47,7 @@ class PeerHandler(S3Handler):
         interim_every_s: float = 0.0,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``, ``options``: as for S3Handler. ``stats``: returns this node's statistics as JSON.
+        """``begins``, ``options``: see S3Handler. ``stats``: returns this node's statistics as JSON.
         ``interim_every_s``: see ``S3Handler.interim_every_s``.
         """
         super().__init__(engine, authenticator, begins=begins, **options)
@@ -56,7 +56,7 @@ class PeerHandler(S3Handler):
         self._stats = stats
 
     def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
-        """Begin a read as S3Handler does."""
+        """Begin a read as S3Handler does, and mark it as relayed by another node."""
         was = RELAYED.set(True)
         try:
             return super().begin_read(outlet, asked)
@@ -87,9 +87,9 @@ class PeerHandler(S3Handler):
         await exchange.start(200, fields).write_eof(body)
 
     def _check_place(self, call: Call) -> None:
-        """Raise Misdirected if this node's view names another node for the call. Raise NotOfCluster for an
-        operation that nodes do not send each other. The engine checks the keys of a DeleteObjects, when its
-        body has been read.
+        """Raise Misdirected if, by this node's view, another node must serve the call. Raise NotOfCluster for
+        an operation that nodes do not send each other. The keys of a DeleteObjects are checked later, by the
+        engine, when the body has been read.
         """
         ref, operation = call.ref, call.operation
         if operation.name in _READS:

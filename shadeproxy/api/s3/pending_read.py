@@ -1,4 +1,4 @@
-"""The read for which a connection waits: a read by callbacks (lane_read.py), or a task.
+"""The read for whose answer a connection waits. Callbacks (lane_read.py) or a task answer it.
 
 Laws: a connection has at most one pending read, and serves no other request meanwhile. Interim answers are
 sent only before the first byte of the answer.
@@ -23,13 +23,15 @@ class ReadingConnection(Outlet, Protocol):
     """The methods of a connection that its pending read calls."""
 
     def read_over(self, *, keep: bool) -> None:
-        """Serve the next request, or end the connection if not ``keep``."""
+        """Note that the pending read has ended. Then serve the next request, or end the connection if not
+        ``keep``.
+        """
         ...
 
 
 class PendingRead:
-    """The pending read of ``connection``, if there is one. One object serves all reads of the connection, one
-    after another. Implements ``MissOutlet`` of plain_miss.py.
+    """Answers the reads of ``connection``, one after another; at most one is pending. Implements
+    ``MissOutlet`` of plain_miss.py.
     """
 
     __slots__ = (
@@ -41,7 +43,7 @@ class PendingRead:
         self.peer = connection.peer
         """See ``HasPeer.peer``."""
         self.paused = False
-        """See ``LaneOutlet.paused``; the connection sets it."""
+        """See ``LaneOutlet.paused``. The connection sets this."""
         self._connection = connection
         self._s3 = s3
         self._loop = asyncio.get_running_loop()
@@ -53,7 +55,7 @@ class PendingRead:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, asked: Asked) -> None:
-        """Read what ``asked`` wants, and answer it."""
+        """Begin the read that ``asked`` describes. Its answer is written as the bytes arrive."""
         self._read = self._s3.begin_read(self, asked)
         if self._read is None:
             self._task = self._loop.create_task(self._run(asked), context=Context())
@@ -62,12 +64,14 @@ class PendingRead:
             self._timer = self._loop.call_later(self._s3.interim_every_s, self._say_so)
 
     def look(self) -> None:
-        """Continue the read: the client has taken enough of the bytes sent so far."""
+        """Continue to write the answer, because the client has taken enough of the bytes sent so far."""
         if self._read is not None:
             self._read.look()
 
     def cancel(self) -> None:
-        """End the read, because the client is gone or the time is up. Further calls do nothing."""
+        """End the read, because the client has gone or the time for a shutdown is over. Later calls do
+        nothing.
+        """
         if self._timer is not None:
             self._stop_timer()
         if self._task is not None:
@@ -77,20 +81,20 @@ class PendingRead:
             self._end()
 
     async def over(self) -> None:
-        """Return when no read is pending."""
+        """Wait until no read is pending."""
         if self._task is not None:
             await asyncio.wait({self._task})
         elif self._read is not None:
             self._over = self._over or self._loop.create_future()
             await asyncio.wait({self._over})
-            await self.over()  # The read may have continued in a task.
+            await self.over()  # The read may now continue in a task.
 
     # ------------------------------------------------------------------ what a read by callbacks calls
 
     def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
         """See ``LaneOutlet.write_pieces``."""
         transport = self._connection.transport
-        # If the transport is closing, ``connection_lost`` soon ends this read in any case.
+        # If the transport is closing, ``connection_lost`` will soon cancel this read in any case.
         if transport is not None and not transport.is_closing():
             transport.writelines(pieces)
 
@@ -122,10 +126,11 @@ class PendingRead:
         assert read is not None, "it calls"
         assert not isinstance(read, PlainMiss), "replaced before"
         self._end()
-        # The caller may run in the context of another reader of the same page. A task must have the context
-        # of this read.
+        # The caller may run in the context of another reader of the same page. The task must have this read's
+        # own context.
         self._task = self._loop.create_task(self._run(read.asked, read), context=Context())
-        # The callback is needed: a task that is cancelled before its first step runs no line of ``_run``.
+        # The callback is needed, because a task that is cancelled before its first step runs no line of
+        # ``_run``.
         self._task.add_done_callback(read.release)
 
     # ------------------------------------------------------------------ inside
@@ -143,7 +148,7 @@ class PendingRead:
             self._connection.read_over(keep=keep)
 
     def _say_so(self) -> None:
-        """Send an interim answer, because the read still waits for its first byte."""
+        """Send an interim answer if the read still waits for its first byte."""
         self._timer, transport = None, self._connection.transport
         is_answering = self._port.is_answering if self._port is not None else False
         sent = self._read is not None and self._read.bytes_sent

@@ -2,9 +2,9 @@
 
 Laws: a plain miss takes the same steps as every read by callbacks (lane_read.py, origin/callback_reads.py,
 engine/read/callback_fill.py), over the same flights, versions, slots and cache. But one object is the reader,
-its follower, the fill and the receiver of the origin's answer. It knows the usual course only. For any other
-event the objects of a general read replace it, in the state that they would have: those of the fill, those of
-the reader, or both.
+its follower, the fill and the receiver of the origin's answer. This object handles only the usual course of a
+read. If anything else happens, the objects of a general read replace it: those of the fill, those of the
+reader, or both. They continue from the state that the read has reached.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ from shadeproxy.origin.receiver import Broken
 
 
 class MissOutlet(LaneOutlet, Protocol):
-    """The calls of a client's connection that a plain miss needs."""
+    """The methods of a client's connection that a plain miss calls."""
 
     def replace_read(self, read: EngineLaneRead) -> None:
-        """Let ``read`` continue the read."""
+        """Let ``read`` continue instead of the plain miss."""
         ...
 
 
@@ -58,7 +58,9 @@ class PlainMisses:
         clock: Clock,
         bounds: ReadBounds,
     ) -> None:
-        """``plain``: the part of ``engine``. ``reads``: the part of the origin."""
+        """``plain``: the part of ``engine`` that plain misses use. ``reads``: the origin's reads by
+        callbacks.
+        """
         self.engine = engine
         self.plain = plain
         self.reads = reads
@@ -67,7 +69,9 @@ class PlainMisses:
         self._fetched: list[FetchedRead] = []
 
     def may_be(self, asked: Asked) -> bool:
-        """Return whether ``asked`` looks like a plain miss; ``PlainMiss.begin`` decides."""
+        """Return True if ``asked`` looks like a plain miss. ``PlainMiss.begin`` then finds out whether it is
+        one.
+        """
         wanted = asked.wanted
         return (
             asked.found is UNKNOWN
@@ -78,7 +82,7 @@ class PlainMisses:
         )
 
     def count(self, read: FetchedRead) -> None:
-        """Count a read, together with the others of this turn of the loop."""
+        """Count ``read`` at the end of this turn of the loop, together with the turn's other reads."""
         if not self._fetched:
             asyncio.get_running_loop().call_soon(self._count)
         self._fetched.append(read)
@@ -89,8 +93,8 @@ class PlainMisses:
 
 
 class PlainMiss:
-    """Implements ``Filling`` and ``Follower`` of engine/read/flight.py, and origin/receiver.py ``Receiver``.
-    ``reports``: reports the end of the read.
+    """One plain miss. Implements ``Filling`` and ``Follower`` of engine/read/flight.py, and ``Receiver`` of
+    origin/receiver.py. ``reports``: gets the report when the read has ended.
     """
 
     __slots__ = (
@@ -99,7 +103,7 @@ class PlainMiss:
         "request_id", "slot", "started_s",
     )  # fmt: skip
     summing = None
-    """No plain miss has a checksum, see ``CallbackRead.summing``."""
+    """None, because no plain miss has a checksum to verify; see ``CallbackRead.summing``."""
 
     def __init__(self, misses: PlainMisses, reports: ReadReports, outlet: MissOutlet, asked: Asked) -> None:
         self.asked = asked
@@ -119,7 +123,7 @@ class PlainMiss:
         self._fill: CallbackRead | None = None  # The same for the fill.
 
     def begin(self) -> bool:
-        """Begin the read. Return False, with nothing done, if it is not plain, or would have to wait."""
+        """Begin the read. Return False, with nothing done, if the read is not plain or would have to wait."""
         asked, misses = self.asked, self._misses
         ref, job, reads = asked.wanted.ref, asked.wanted.job, misses.reads
         inside = REQUEST_ID.set(self.request_id)
@@ -252,13 +256,15 @@ class PlainMiss:
         self._as_fill().refuse()
 
     def complete(self) -> None:
-        """Store the page, because all of its bytes are right."""
+        """Store the page, because all of its bytes have arrived and are right."""
         self._misses.plain.complete(self._flight, self._hashed, None)
 
     # ------------------------------------------------------------------ inside
 
     def _may_send(self, flight: Flight) -> bool:
-        """Return whether the answer can begin: all of the object is to come by this flight."""
+        """Return True if the answer can begin: bytes have arrived, and the flight is to bring the whole
+        object.
+        """
         return flight.filled > 0 and flight.meta is not None and flight.meta.size == len(flight.buffer)
 
     def _send(self, flight: Flight) -> None:
@@ -317,7 +323,7 @@ class PlainMiss:
         )
 
     def _as_reader(self) -> EngineLaneRead:
-        """Replace the reader by one that knows every course; return it. Idempotent."""
+        """Replace the reader by one that handles every course of a read, and return it. Idempotent."""
         if self._read is not None:
             return self._read
         misses, flight = self._misses, self._flight
@@ -339,7 +345,7 @@ class PlainMiss:
         return read
 
     def _as_fill(self) -> CallbackRead:
-        """Replace the fill by one that knows every course; return it. Idempotent."""
+        """Replace the fill by one that handles every course of a read, and return it. Idempotent."""
         if self._fill is not None:
             return self._fill
         flight, reads = self._flight, self._misses.reads

@@ -1,7 +1,9 @@
-"""The interface of requests and answers, with one implementation for each lane.
+"""The interface through which the listener gets requests and sends answers. Each lane has its own
+implementation.
 
-``WireResponse`` (response.py) goes through aiohttp; ``DirectResponse`` writes to the connection's transport.
-Both send the same bytes, because both use ``render_head`` for the head and frame the body in the same way.
+``WireResponse`` (response.py) sends an answer through aiohttp; ``DirectResponse`` writes it to the
+connection's transport. Both send the same bytes, because both make the head with ``render_head`` and frame
+the body in the same way.
 """
 
 import asyncio
@@ -21,9 +23,11 @@ from shadeproxy.api.s3.response import (
 )
 
 TURN_BYTES = 2 * WRITE_BYTES
-"""Bytes sent in one turn to a fast client. With half as many, misses of 4 MiB cost a tenth more."""
+"""Most bytes that a client is sent in one turn of the loop. With half as many, misses of 4 MiB cost a tenth
+more.
+"""
 
-# How the name of an abstract Unix socket begins. Such a socket is in no file system.
+# An abstract Unix socket has a name but no file. The name of one that relays a request begins like this.
 _RELAYED = b"\0shadeproxy-for/"
 _SECURE, _PLAIN = b"s", b"p"
 
@@ -36,18 +40,20 @@ class Response(Protocol):
 
     @property
     def keep_alive(self) -> bool | None:
-        """True if the connection serves another request after this answer; known once begun."""
+        """True if the connection serves another request after this answer. It is known once the answer has
+        begun.
+        """
         ...
 
     bytes_sent: int
-    """Bytes of the body."""
+    """Bytes of the body that were sent."""
 
     def begin(self) -> object:
-        """Commit to the head. Call it once. Raises ConnectionError when the client is gone."""
+        """Settle the head of the answer. Call it once. Raises ConnectionError if the client has gone."""
         ...
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send a piece of the body and wait while the client is slow."""
+        """Send a piece of the body. Wait while the client takes bytes more slowly than they are written."""
         ...
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -55,16 +61,16 @@ class Response(Protocol):
         ...
 
     def abort(self) -> None:
-        """Reset the connection, so that the client sees a failure and not an end."""
+        """Reset the connection, so that the client sees that the answer broke off."""
         ...
 
 
 class HasPeer(Protocol):
-    """A connection, or a request that came on a connection: both know the address of the client."""
+    """A connection, or a request on a connection. Both know the address of the client."""
 
     @property
     def peer(self) -> str:
-        """Address of the client, without its port; "" if unknown."""
+        """The client's address without its port; "" if it is unknown."""
         ...
 
 
@@ -75,7 +81,7 @@ class Port(HasPeer, Protocol):
 
     @property
     def unread(self) -> bool:
-        """True if the request has a body that was not read to its end."""
+        """True if the request has a body whose end was not read."""
         ...
 
     def respond(
@@ -114,16 +120,16 @@ class Outlet(HasPeer, Protocol):
     transport: asyncio.Transport | None
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
-        """Return an awaitable if the caller must wait: for a slow client, or (``gives_way``) while it is the
-        turn of other clients. Return None if it need not wait. Raises ConnectionError when the client is
-        gone.
+        """Return an awaitable if the caller must wait before it writes more: because the client is slow or,
+        with ``gives_way``, because it is the turn of other clients. Return None if it need not wait. Raises
+        ConnectionError if the client has gone.
         """
         ...
 
 
 class DirectPort:
-    """A request without a body that the fast lane parsed. ``keep_alive``: the client may send another
-    request.
+    """A request without a body, which the fast lane has parsed. ``keep_alive``: the client may send another
+    request on this connection.
     """
 
     unread = False
@@ -136,7 +142,7 @@ class DirectPort:
 
     @property
     def is_answering(self) -> bool:
-        """True if bytes of an answer may have been sent already."""
+        """True if bytes of the answer may have been sent already."""
         return self._response is not None and self._response.is_sending
 
     @property
@@ -154,7 +160,9 @@ class DirectPort:
 
 
 class DirectResponse:
-    """One answer, written straight to the transport. The head goes out with the first piece of the body."""
+    """One answer, written straight to the transport. Its head is sent together with the first piece of the
+    body.
+    """
 
     def __init__(
         self,
@@ -202,7 +210,8 @@ class DirectResponse:
             else:
                 transport.write(piece)
             self.bytes_sent += len(piece)
-            # Without this limit, a fast client would get megabytes in one turn of the loop.
+            # Without this limit, a fast client would be sent megabytes in one turn of the loop, while other
+            # clients wait.
             gives_way = self.bytes_sent >= self._turn_ends
             if gives_way:
                 self._turn_ends = self.bytes_sent + TURN_BYTES
@@ -235,7 +244,8 @@ class DirectResponse:
 
 
 def relayed_name(peer: str, *, secure: bool) -> bytes:
-    """Make the name of the Unix socket that relays a request of ``peer``. No name is used twice.
+    """Return a new name for a Unix socket that relays a request of the client at ``peer``. No name is used
+    twice.
 
     ``secure``: the client's connection has TLS.
     """
@@ -244,8 +254,8 @@ def relayed_name(peer: str, *, secure: bool) -> bytes:
 
 
 def peer_of(transport: asyncio.BaseTransport | None) -> str:
-    """Return the address of the client, see ``HasPeer.peer``. The name of a relayed Unix socket contains it
-    (``relayed_name``).
+    """Return the address of the client; see ``HasPeer.peer``. If a worker has relayed the request, the
+    address is in the name of the Unix socket (``relayed_name``).
     """
     name = None if transport is None else transport.get_extra_info("peername")
     if isinstance(name, bytes) and name.startswith(_RELAYED):
@@ -254,7 +264,7 @@ def peer_of(transport: asyncio.BaseTransport | None) -> str:
 
 
 def scheme_of(http: web.BaseRequest) -> str:
-    """Return "https" or "http", by which the client sent the request. This is right even if a worker relays
+    """Return "https" or "http": the scheme by which the client sent the request, even if a worker has relayed
     it.
     """
     name = None if http.transport is None else http.transport.get_extra_info("peername")

@@ -1,8 +1,8 @@
 """PostObject: turns a browser's form into a PutObject signed by the proxy.
 
-Laws: the policy is verified before the first byte of the file is read. The file is streamed, and its end is
-held back until the form has ended correctly. Only form fields of a closed list may set properties of the
-object. Source: "POST Object" in the S3 API reference.
+Laws: the policy is verified before the first byte of the file is read. The file is streamed to the origin,
+and its last bytes are held back until the form has ended correctly. Only form fields of a closed list may set
+properties of the object. Source: "POST Object" in the S3 API reference.
 """
 
 import re
@@ -51,14 +51,14 @@ _OF_THE_OBJECT_AMZ = frozenset({"x-amz-storage-class", "x-amz-website-redirect-l
 
 
 def form_boundary(request: S3Request) -> bytes | None:
-    """Return the boundary of the form in ``request``; None if it is no PostObject. Raises InvalidRequest."""
+    """Return the boundary of the form in a PostObject; None for any other request. Raises InvalidRequest."""
     if request.method != "POST" or not request.bucket or request.key or request.raw_query:
         return None
     return boundary_of(request.fields.get("content-type", ""))
 
 
 class PostUploads:
-    """Answers PostObject requests. ``engine`` carries out the PutObject that each becomes."""
+    """Answers PostObject requests. ``engine`` carries out the PutObject that is made of each."""
 
     def __init__(self, engine: ReadPath, authenticator: Authenticator) -> None:
         self._engine = engine
@@ -136,7 +136,7 @@ async def _relay(exchange: Exchange, answer: ForwardResponse) -> None:
 
 
 def _location(exchange: Exchange, request: S3Request, ref: ObjectRef) -> str:
-    """Return the URL of the object, in the addressing style of the request."""
+    """Return the URL of the object, in the addressing style that the request used."""
     bucket = f"/{quote(ref.bucket)}" if request.wire_path == request.raw_path else ""
     return f"{scheme_of(exchange.http)}://{request.host}{bucket}/{quote(ref.key, safe='')}"
 
@@ -151,8 +151,8 @@ def _key(fields: Mapping[str, str], filename: str) -> str:
 
 
 def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
-    """Turn the form's fields that describe the object into PutObject fields. Raises InvalidRequest,
-    MalformedBody.
+    """Return the header fields of the PutObject, from the form's fields that describe the object. Raises
+    InvalidRequest, MalformedBody.
     """
     headers = [
         (name, value)
@@ -188,7 +188,7 @@ def _is_url(text: str) -> bool:
 def _success(
     ref: ObjectRef, location: str, fields: Mapping[str, str], answer: ForwardResponse
 ) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Return status, fields and document of the answer that the form asks for."""
+    """Return status, header fields and body of the answer that the form asks for."""
     kept = [
         pair
         for pair in to_client(answer.headers)

@@ -1,7 +1,8 @@
-"""Answers GetObject and HeadObject from the engine: hits of the general lane, and all misses.
+"""Answers GetObject and HeadObject from the engine: hits that the fast lane did not answer, and all misses
+that need a task.
 
-Law: the head is sent when the first piece has arrived, so that the client still gets a proper error if the
-origin fails at once. A later failure aborts the connection.
+Law: the head is sent when the first piece of the body has arrived. So if the origin fails at once, the client
+still gets an error answer. A later failure resets the connection.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -14,7 +15,7 @@ from shadeproxy.engine.base import Reading, ReadPath, ReadRequest
 
 
 def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
-    """Return the answer to ``call`` for an object with ``meta``. Raises what ``answer_read`` raises."""
+    """Return the answer to ``call``, for a version with the metadata ``meta``. Raises as ``answer_read``."""
     fields = call.request.fields
     return answer_read(
         meta,
@@ -26,7 +27,7 @@ def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
 
 
 async def serve_head(engine: ReadPath, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
-    """Answer a HeadObject; ``wanted`` is its ``read_request``. Raises what ``engine.stat`` raises."""
+    """Answer a HeadObject. ``wanted``: ``read_request(call)``. Raises as ``engine.stat``."""
     meta, exchange.source = await engine.stat(wanted)
     answer = answer_for(call, wanted, meta)
     await exchange.start(answer.status, answer.headers).write_eof()
@@ -35,8 +36,8 @@ async def serve_head(engine: ReadPath, exchange: Exchange, call: Call, wanted: R
 async def serve_get(
     opening: AbstractAsyncContextManager[Reading], exchange: Exchange, call: Call, wanted: ReadRequest
 ) -> None:
-    """Answer a GetObject. ``opening``: the engine's reading for ``wanted``, which is the call's
-    ``read_request``. Raises what ``opening`` and ``Reading.body`` raise.
+    """Answer a GetObject. ``wanted``: ``read_request(call)``. ``opening``: the engine's reading for
+    ``wanted``. Raises as ``opening`` and ``Reading.body``.
     """
     async with opening as reading:
         exchange.source = reading.source
@@ -46,16 +47,17 @@ async def serve_get(
             await exchange.start(status, headers).write_eof()
             return
         response = None
-        # There is no need to close the body here: leaving the context releases everything that was read.
+        # There is no need to close the body here: leaving the context releases all its pieces.
         async for piece in reading.body(span):
             if response is None:
                 response = exchange.start(status, headers)
             await response.write(piece)
-            # Delete the name: it would keep the memory of this piece's page while the loop waits for the next
-            # piece.
+            # Delete the name: otherwise the memory of this piece's page would stay in use while the loop
+            # waits for the next piece.
             del piece
             if response.bytes_sent == length:
-                # The last piece came. Asking for another one, only to find none, would cost two tracebacks.
+                # This was the last piece. Asking for another one, only to find none, would cost two
+                # tracebacks.
                 break
         if length >= ENDLESS:
             response = response or exchange.start(status, headers)

@@ -1,10 +1,10 @@
 """One client connection of a worker: answers hits, forwards uploads and other requests to the origin
 (forward_connection.py), and relays everything else to the coordinator.
 
-Laws: each request belongs to one process. The next one is looked at only when the last answer is complete;
-Content-Length tells where the coordinator's answer ends. If a relayed request has a body, or only the client
-can tell where an answer ends, the coordinator keeps the connection for good. If an answer breaks off, so does
-the client's connection.
+Laws: each request belongs to one process, and the next request is looked at only when the last answer is
+complete. The coordinator's answer ends where its Content-Length says. If a relayed request has a body, or
+only the client can tell where an answer ends, the coordinator keeps the connection for good. If an answer
+breaks off, so does the client's connection.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ from shadeproxy.api.s3.watched_client import WatchedClient
 from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
 
 _HEAD_END = b"\r\n\r\n"
-# An origin may work for minutes on a big upload, while no byte comes from either side.
+# An origin may work on a big upload for minutes, during which neither side sends a byte.
 _GIVEN_KEEPALIVES = 12
 _GOODBYE_S = 2.0
 
 _OURS = 0
-"""Between two requests."""
+"""The connection is between two requests."""
 _ONE_REQUEST = 1
-"""The coordinator answers one request; the bytes after it are held."""
+"""The coordinator answers one request. The bytes after this request are held here."""
 _GIVEN = 2
-"""All bytes pass through to the coordinator until the connection ends."""
+"""All bytes pass through to the coordinator, until the connection ends."""
 _READING = 3
-"""This process answers a read (worker_misses.py, worker_relays.py); the bytes after its request are held."""
+"""This process answers a read (worker_misses.py, worker_relays.py). The bytes after its request are held."""
 _FORWARDING = 4
-"""This process forwards a request (forward_connection.py); the bytes after its body are held."""
+"""This process forwards a request (forward_connection.py). The bytes after its body are held."""
 
 Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
 
 
 class WorkerProtocol(WatchedClient):
-    """A client connection. ``connect`` connects a protocol to the coordinator, for the client's address.
-    ``others``: the open connections of this process, for shutdown.
+    """One client connection. ``connect`` connects a protocol to the coordinator, and passes on the client's
+    address. ``others``: the open client connections of this process, which a shutdown ends.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WorkerProtocol(WatchedClient):
         late: TimeoutAnswers | None = None,
         forwards: ForwardServer | None = None,
     ) -> None:
-        """Set it up. ``misses``: begins reads, ``forwards``: forwards requests; None: the coordinator does.
+        """``misses``: begins reads; None: relay them. ``forwards``: forwards requests; None: relay them.
         ``late``: answers relayed reads if the coordinator is stuck; None: they wait for it.
         """
         super().__init__(keepalive_s)
@@ -77,7 +77,7 @@ class WorkerProtocol(WatchedClient):
         self._held = b""
         self._paused = self._ending = False
         self._stopped = False
-        """True if the transport was told not to read."""
+        """True if the transport was told to stop reading from the client."""
         self._full: set[int] = set()  # lanes that take no more bytes for now
         self._coordinator: RelayConnection | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -145,7 +145,7 @@ class WorkerProtocol(WatchedClient):
     # ------------------------------------------------------------------ life
 
     def end(self) -> None:
-        """Close as soon as no request is under way."""
+        """Close the connection as soon as no request is under way."""
         self._ending = True
         if self._lane == _OURS and not self._paused:
             self._close()
@@ -153,7 +153,7 @@ class WorkerProtocol(WatchedClient):
     def _close(self) -> None:
         super()._close()
         if self._client is not None and self._client.get_extra_info("sslcontext") is not None:
-            # An idle client does not answer the end of TLS. A process that ends cannot wait for that.
+            # An idle client does not answer the end of TLS. A process that stops cannot wait for it.
             self._loop.call_later(_GOODBYE_S, self._others.discard, self)
 
     @property
@@ -167,7 +167,7 @@ class WorkerProtocol(WatchedClient):
     # ------------------------------------------------------------------ requests
 
     def _regulate(self) -> None:
-        """Read from the client only while few bytes are held and the coordinator accepts them."""
+        """Read from the client only while few bytes are held, and coordinator and aiohttp accept more."""
         full = bool(self._full) or len(self._held) > MOST_HELD_BYTES
         if full is self._stopped or self._client is None:
             return
@@ -182,7 +182,7 @@ class WorkerProtocol(WatchedClient):
         self._regulate()
 
     def _go_on(self) -> None:
-        """Answer the held requests, as long as each is complete, is a hit, and the client keeps up."""
+        """Answer the held requests, as long as they are complete hits and the client takes the answers."""
         while self._lane == _OURS and not self._paused and self.writer is not None:
             if self._ending:
                 self._close()
@@ -199,7 +199,7 @@ class WorkerProtocol(WatchedClient):
             if outcome is True:
                 continue
             if outcome is False:
-                # Let the client take all bytes first: after a close, TLS gives it half a minute at most.
+                # Let the client take all bytes first: after a close, TLS would give it at most half a minute.
                 self.end()
                 return
             self._asked = outcome if isinstance(outcome, Asked) else None
@@ -216,7 +216,7 @@ class WorkerProtocol(WatchedClient):
     # ------------------------------------------------------------------ reads that this process answers
 
     def _read(self, asked: Asked, raw: bytes) -> bool:
-        """Begin the read that a request wants; return False to relay it."""
+        """Begin, in this process, the read that ``asked`` describes. Return False if it must be relayed."""
         self._fill = None if self._misses is None else self._misses.begin(self, asked)
         if self._fill is None:
             return False
@@ -262,7 +262,7 @@ class WorkerProtocol(WatchedClient):
         self._pass_on(raw, one_request=True)
 
     def _end_fill(self) -> None:
-        """Let the coordinator follow the page with a read of its own, instead of this process."""
+        """Release this process's own read, because the coordinator answers it now by a read of its own."""
         if self._fill is not None and self._lane != _READING:
             fill, self._fill = self._fill, None
             fill.relayed()
@@ -274,10 +274,10 @@ class WorkerProtocol(WatchedClient):
         self._lane, self._body = _FORWARDING, body
         if self._forwarding is None:
             self._forwarding = forwards.open(self, self._client)
-        self._feed(raw, self._held)  # Head and body together: aiohttp then refuses a broken body at once.
+        self._feed(raw, self._held)  # Head and body in one call: aiohttp then refuses a broken body at once.
 
     def _feed(self, head: bytes, data: bytes) -> None:
-        """Pass on ``head`` and the bytes of ``data`` that belong to the body; hold the others."""
+        """Pass ``head`` and those bytes of ``data`` that are body on to aiohttp; hold the others."""
         count = 0 if self._body.is_over else self._body.take(data)
         self._held = data[count:]
         if self._forwarding is not None and (passed := head + data[:count]):
@@ -319,7 +319,7 @@ class WorkerProtocol(WatchedClient):
             self._opening = self._loop.create_task(self._open(raw))
 
     def _too_late(self) -> None:
-        """Answer a relayed read, because the coordinator is stuck."""
+        """Answer a relayed read with a timeout, because the coordinator is stuck."""
         self._patience = None
         if self._lane == _ONE_REQUEST and self._asked is not None and self._late is not None:
             if self._fill is not None:
@@ -328,7 +328,7 @@ class WorkerProtocol(WatchedClient):
             self.read_ended(keep=False)
 
     def _answered(self) -> None:
-        """Note that a relayed read has its answer."""
+        """Stop waiting for the answer to a relayed read, because it has begun or the client has gone."""
         self._asked = None
         if self._patience is not None:
             self._patience.cancel()
@@ -359,7 +359,7 @@ class WorkerProtocol(WatchedClient):
     # ------------------------------------------------------------------ answers
 
     def coordinator_sent(self, data: bytes) -> None:
-        """Relay bytes of an answer, or of several."""
+        """Pass bytes of the coordinator's answers on to the client."""
         if self._client is None:
             return
         self._end_fill()
@@ -383,7 +383,7 @@ class WorkerProtocol(WatchedClient):
             self.end() if self._answer.closes else self._loop.call_soon(self._resume)
 
     def coordinator_lost(self) -> None:
-        """Handle the end of the coordinator's connection."""
+        """Handle the end of the connection to the coordinator."""
         self._coordinator = None
         self._end_fill()
         self.coordinator_full(full=False)
@@ -395,6 +395,6 @@ class WorkerProtocol(WatchedClient):
             self._close()
 
     def coordinator_full(self, *, full: bool) -> None:
-        """Stop or resume reading from the client, as the coordinator refuses or accepts its bytes."""
+        """Stop reading from the client if the coordinator accepts no more bytes (``full``), or resume it."""
         (self._full.add if full else self._full.discard)(_ONE_REQUEST)
         self._regulate()

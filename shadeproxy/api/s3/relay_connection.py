@@ -1,4 +1,4 @@
-"""The connection of a worker to the coordinator, for one client connection."""
+"""A worker's connection to the coordinator. Each client connection that relays requests has its own."""
 
 import asyncio
 import socket
@@ -11,32 +11,30 @@ _AGAIN_S = 0.01
 
 
 class RelaysAnswers(Protocol):
-    """The calls by which a ``RelayConnection`` passes answers of the coordinator to the client's connection
-    (relay.py).
-    """
+    """The methods of the client's connection (relay.py) that a ``RelayConnection`` calls."""
 
     def coordinator_sent(self, data: bytes) -> None:
-        """Relay bytes of an answer, or of several."""
+        """Pass bytes of the coordinator's answers on to the client."""
         ...
 
     def coordinator_lost(self) -> None:
-        """Handle the end of the coordinator's connection."""
+        """Handle the end of the connection to the coordinator."""
         ...
 
     def coordinator_full(self, *, full: bool) -> None:
-        """Stop or resume reading from the client."""
+        """Stop reading from the client if the coordinator accepts no more bytes (``full``), or resume it."""
         ...
 
 
 class RelayConnection(asyncio.Protocol):
-    """The connection to the coordinator that serves one client connection."""
+    """The connection to the coordinator for the requests of one client connection."""
 
     def __init__(self, client: RelaysAnswers) -> None:
         self._client = client
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own transport class, which is no subclass of asyncio's.
+        # This is uvloop's own transport class, which is no subclass of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -70,7 +68,8 @@ class RelayConnection(asyncio.Protocol):
 
 
 async def dial(relay: str, coordinator: asyncio.Protocol, peer: str, *, secure: bool = False) -> None:
-    """Connect the protocol ``coordinator`` at ``relay``, for a client at ``peer``. Raises OSError.
+    """Connect the protocol ``coordinator`` to the coordinator's socket ``relay``, for a client at ``peer``.
+    Raises OSError.
 
     ``secure``: the client's connection has TLS.
     """
@@ -84,7 +83,7 @@ async def dial(relay: str, coordinator: asyncio.Protocol, peer: str, *, secure: 
             link.close()
             if not left:
                 raise
-            # The coordinator has not accepted earlier connections yet: try again later.
+            # The coordinator has not yet accepted the connections made before: try again a little later.
             await asyncio.sleep(_AGAIN_S)
         else:
             await asyncio.get_running_loop().create_unix_connection(lambda: coordinator, sock=link)

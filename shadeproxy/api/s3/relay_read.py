@@ -1,11 +1,10 @@
-"""A plain GET that another node of the cluster answers in the fast lane: without a task, the bytes go
-straight from the connection to that node to the client.
+"""A plain GET that another node of the cluster answers. The fast lane sends the bytes straight from the
+connection to that node to the client, without a task.
 
 Laws: the head is sent with the first bytes of the body. If neither a byte nor an interim answer comes in
-time, a task continues the read, and asks the origin. A task also continues any answer that is not plain: an
-error, a redirect, a long body. The client gets the same bytes either way.
-
-The answer to a hit mostly arrives whole, head and body, in the memory of this read, by one system call.
+time, a task continues the read, and asks the origin. A task also continues the read if the answer is not
+plain: an error, a redirect, a long body. The client gets the same bytes in each case. The answer to a hit
+mostly arrives whole, head and body, by one system call, in the memory of this read.
 """
 
 import asyncio
@@ -33,21 +32,21 @@ from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.receiver import Dead
 
 _MOST_BYTES = 1 << 20
-"""Longest body that is held whole in memory while its client takes it."""
+"""Longest body that is held whole in memory while the client takes it."""
 RELAYED_BUDGET_BYTES = 64 << 20
-"""Memory for answers of other nodes that are held whole. If it is used up, further answers are passed on in
-small pieces.
+"""Memory budget for answers of other nodes that are held whole. If it is used up, further answers are passed
+on in small pieces.
 """
 SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
-"""The fields that a plain read may have and that change its answer. Only these are sent to the node."""
+"""The header fields of a plain read that change its answer. Only these fields are sent to the other node."""
 _NOTHING = memoryview(b"")
 _UNREAD = once(b"")
-"""The body of an answer of which only the head is looked at."""
+"""A body to put in a ``ForwardResponse`` of which only the head is looked at."""
 
 
 class RelayRead:
-    """One relayed read: the request to the other node, and the client that its answer goes to. Implements
-    receiver.py ``WholeReceiver``, and answer_timer.py ``WaitingRead``.
+    """One relayed read: it asks the other node, and passes the node's answer to the client. Implements
+    ``WholeReceiver`` of receiver.py and ``WaitingRead`` of answer_timer.py.
     """
 
     __slots__ = (
@@ -68,8 +67,8 @@ class RelayRead:
         held: Ledger,
         bounds: ReadBounds,
     ) -> None:
-        """Prepare the read. ``held``: the memory budget that the answers of all such reads share.
-        ``bounds``: the time limits of a task that may continue it.
+        """Prepare the read. ``held``: the memory budget that the answers of all relayed reads share.
+        ``bounds``: the time limits for a task that continues the read.
         """
         self.asked = asked
         self.peer = peer
@@ -94,14 +93,14 @@ class RelayRead:
 
     @property
     def deadline(self) -> Deadline:
-        """Deadline for a task that continues the read."""
+        """Deadline for a task that continues the read, counted from the read's start."""
         deadline = Deadline(self._clock, self._bounds)
         deadline.at_s += self.started_s - self._clock.monotonic_s()
         return deadline
 
     def start(self) -> bool:
-        """Send the request. Return False, with nothing done, if the read is not plain, or if there is no idle
-        connection or no memory for it.
+        """Send the request to the node. Return False, with nothing done, if the read is not plain, or if
+        there is no idle connection or no memory for it.
         """
         peer, call = self.peer, self.asked.call
         request, fields, size_bytes = call.request, call.request.fields, peer.memory_bytes
@@ -179,7 +178,7 @@ class RelayRead:
         return self._body, self._arrived
 
     def interim(self) -> None:
-        """See ``Receiver.interim``. The node works on the read, so wait longer."""
+        """See ``Receiver.interim``. The node works on the read, so wait for it once more."""
         self._first_s = self._first_s or self._clock.monotonic_s() - self.started_s
         self.peer.timer.watch(self, self.peer.patience_s)
 
@@ -188,10 +187,11 @@ class RelayRead:
         self._filled = len(self._body)
         self._flush()
         if self._head_bytes:
-            # There was room for more bytes behind the answer, and none came. So it has the announced length.
+            # There was room for more bytes after the answer, and none came. So the answer has the announced
+            # length.
             self._end()
         else:
-            # The memory is full. If the node sends more bytes than announced, they come in a later turn of
+            # The memory is full. If the node sends more bytes than it announced, they come in a later turn of
             # the loop.
             asyncio.get_running_loop().call_soon(self._end)
 
@@ -219,13 +219,13 @@ class RelayRead:
     # ------------------------------------------------------------------ what the client's connection calls
 
     def look(self) -> None:
-        """End the read when the client has taken all of it."""
+        """End the read if the client has taken the whole answer."""
         if self._done and not self._left and not self._outlet.paused:
             self._leave(RelayEnd.OK)
             self._outlet.read_ended(keep=self.asked.keep_alive)
 
     def cancel(self) -> None:
-        """Leave the read, because the client is gone. Further calls do nothing."""
+        """Leave the read, because the client has gone. Later calls do nothing."""
         if not self._left:
             self.status = CLIENT_CLOSED
             self.peer.timer.forget(self)
@@ -233,12 +233,12 @@ class RelayRead:
             self._leave(RelayEnd.OK)
 
     def take(self) -> PendingAnswer | None:
-        """Return the answer that the task continues. None: the task must ask again."""
+        """Return the answer with which the task continues; None if the task must ask the node again."""
         self._taken = True
         return self._begun
 
     def release(self, _task: object) -> None:
-        """Release the read if the task that should continue it never began."""
+        """Release the read if the task that was to continue it never began."""
         if not self._taken:
             if self._begun is not None:
                 self._begun.close()
@@ -247,7 +247,9 @@ class RelayRead:
     # ------------------------------------------------------------------ inside
 
     def _note_answer(self, size_bytes: int) -> None:
-        """Note how long the node took to its first sign, and how long its answer is if it fits in memory."""
+        """Tell ``peer`` how long the node took to its first sign of life, and how long its answer is (0 if
+        too long for memory).
+        """
         self.peer.timer.forget(self)
         self.peer.answered(self._first_s or self._clock.monotonic_s() - self.started_s, size_bytes)
 
@@ -263,7 +265,7 @@ class RelayRead:
         return True
 
     def _is_plain(self, head: Head, length: int) -> bool:
-        """Return whether the bytes of this answer may go to the client as they come."""
+        """Return True if the bytes of this answer may go to the client as they arrive."""
         expected = 206 if "range" in self.asked.call.request.fields else 200
         if head.status != expected or not head.length_given or head.flawed:
             return False
@@ -278,13 +280,13 @@ class RelayRead:
 
     def _flush_soon(self) -> None:
         if not self._flushes:
-            # The other bytes of this answer mostly come in the same turn of the loop. Then one write sends
-            # them all.
+            # The other bytes of this answer mostly arrive in the same turn of the loop. One write then sends
+            # all of them.
             self._flushes = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send the bytes that have come."""
+        """Send the bytes that have arrived."""
         self._flushes = False
         start, stop = self.bytes_sent, self._filled
         if self._left or start == stop:
@@ -292,8 +294,8 @@ class RelayRead:
         self.bytes_sent = stop
         piece: bytes | memoryview = self._body[start:stop]
         if 2 * len(self._body) < self._taken_bytes:
-            # The transport may keep the piece after this read has ended, and with it all memory of the
-            # read. So copy the piece if the answer fills less than half of that memory.
+            # The transport may keep the piece longer than this read lasts, and with it the whole memory of
+            # the read. So copy the piece if the answer fills less than half of that memory.
             piece = bytes(piece)
         if self._head:
             head, self._head = self._head, b""
@@ -308,7 +310,7 @@ class RelayRead:
             self.look()
 
     def _hand_over(self, head: Head, *, is_plain: bool) -> None:
-        """Let a task read the answer from the connection."""
+        """Let a task read the rest of the answer from the connection."""
         begun = PendingAnswer(self.peer, self.started_s)
         begun.is_plain = is_plain
         begun.connection, begun.head, self._connection = self._connection, head, None
@@ -321,7 +323,7 @@ class RelayRead:
         self._outlet.go_on_by_task()
 
     def _cut(self, error: Exception) -> None:
-        """Reset the connection: the rest of an answer that has begun will not come."""
+        """Reset the connection, because the rest of an answer that has begun will not come."""
         self._give_back()
         self.peer.failed()
         self._leave(RelayEnd.BROKEN)

@@ -1,7 +1,7 @@
-"""A long plain answer of another node, which a worker sends to its client as it comes.
+"""A long plain answer of another node, which a worker passes on to its client as the bytes arrive.
 
-Laws: while the client is slow, nothing is read from the other node. If an answer breaks off, the client's
-connection is reset.
+Laws: while the client takes no bytes, none are read from the other node. If the answer breaks off, the
+client's connection is reset.
 """
 
 import asyncio
@@ -21,7 +21,9 @@ from shadeproxy.origin.s3reads import body_of
 
 
 class RelayStream:
-    """A long answer. ``read`` has received its head; ``begun`` gives the rest of it."""
+    """One long answer. ``read`` has received its head. ``begun`` has the connection on which the
+    body comes.
+    """
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class RelayStream:
         *,
         clock: Clock,
     ) -> None:
-        """Begin to send the answer."""
+        """Begin to send the answer, in a task."""
         assert begun.head is not None, "it has come"
         assert begun.connection is not None, "it has the answer"
         self._outlet = outlet
@@ -48,13 +50,13 @@ class RelayStream:
         self._task = asyncio.get_running_loop().create_task(self._send(begun.connection, begun.head))
 
     def look(self) -> None:
-        """Continue: the client has taken enough of the bytes sent so far."""
+        """Continue to send, because the client has taken enough of the bytes sent so far."""
         self._room.set()
 
     def cancel(self) -> None:
-        """Leave the answer, because the client is gone. Further calls do nothing."""
-        # A task that is cancelled before its first step runs no line of code, so it would not release the
-        # connection.
+        """Give the answer up, because the client has gone. Later calls do nothing."""
+        # A task that is cancelled before its first step runs no line of code. So the connection must be
+        # released here.
         self._task.cancel()
         if not self._runs:
             self._runs = True

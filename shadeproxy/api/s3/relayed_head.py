@@ -1,9 +1,10 @@
-"""The head of a plain answer of another node, as the client gets it: the bytes that ``Exchange.pass_on``
-would send.
+"""The head of a plain answer of another node, as the client gets it. It has the bytes that
+``Exchange.pass_on`` would send.
 
-Answers of one node have the same fields in the same order. So the decisions on a list of field names are made
-once and kept. The head of a hit only gets one more field, so its bytes need not be parsed. When heads with
-the same names follow each other, a regular expression made of these names checks the next ones.
+All answers of one node have the same fields in the same order. So the decisions on a list of field names are
+made once and kept. The head of a hit gets one more field and stays otherwise unchanged, so it need not be
+parsed. If two heads in a row have the same names, a regular expression made of these names checks the heads
+that follow.
 """
 
 import re
@@ -18,7 +19,7 @@ from shadeproxy.cluster.peer_reads import relayed_by
 from shadeproxy.core.tracing import NODE_FIELD, REFUSED_FIELD
 from shadeproxy.core.types import Headers, names_of
 
-# A head with printable ASCII alone. Each field has a value, which neither begins nor ends with a blank.
+# A head of printable ASCII. Each field has a value that neither begins nor ends with a blank.
 _PLAIN = re.compile(
     rb"HTTP/1\.1 (200 OK|206 Partial Content)\r\n"
     rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [!-~](?:[ -~]*[!-~])?\r\n)+\r\n"
@@ -32,8 +33,8 @@ _RANGE = re.compile(rb"\r\ncontent-range: ([ -~]+)\r\n", re.IGNORECASE)
 
 
 class PlainHead(NamedTuple):
-    """A head of ``size_bytes`` that the client gets unchanged, but for one more field with the name of the
-    node. ``length``: bytes of the body. ``content_range``: the value of that field; "" in a 200.
+    """A head of ``size_bytes`` that the client gets unchanged, except for one more field with the name of the
+    node. ``length``: bytes of the body. ``content_range``: the value of the field Content-Range; "" in a 200.
     """
 
     size_bytes: int
@@ -42,8 +43,8 @@ class PlainHead(NamedTuple):
 
 
 def plain_head(memory: memoryview, filled: int) -> PlainHead | None:
-    """Return the head at the beginning of ``memory``, of which the first ``filled`` bytes came. Return None
-    if the client must get another head, or if the end of the head has not come yet.
+    """Return the head at the beginning of ``memory``, whose first ``filled`` bytes have arrived. Return None
+    if the head is incomplete, or may not reach the client unchanged.
     """
     known = _KNOWN[filled > 11 and memory[11] == _PART_DIGIT]
     if known.pattern is not None and (found := known.pattern.match(memory, 0, filled)) is not None:
@@ -61,9 +62,8 @@ def plain_head(memory: memoryview, filled: int) -> PlainHead | None:
 
 
 class _KnownHead:
-    """The field names of the last plain head that ``pattern`` did not match, for one status. ``pattern``:
-    recognises a head with these names as ``plain_head`` does; None until two heads in a row had the same
-    names.
+    """The field names of the last plain head, of one status, that ``pattern`` did not match. ``pattern``:
+    matches a plain head with these names; None until two heads in a row had the same names.
     """
 
     __slots__ = ("_names", "is_part", "pattern")
@@ -74,7 +74,9 @@ class _KnownHead:
         self._names: tuple[bytes, ...] = ()
 
     def note(self, names: tuple[bytes, ...]) -> None:
-        """Note the names of a plain head."""
+        """Take in the field names of a plain head. If they are the same as last time, make ``pattern`` of
+        them.
+        """
         if names == self._names:
             self.pattern = _pattern_of(self.is_part, names)
         self._names = names
@@ -85,14 +87,14 @@ _KNOWN = (_KnownHead(is_part=False), _KnownHead(is_part=True))
 
 @lru_cache(maxsize=64)
 def _pattern_of(is_part: bool, names: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    """Return a pattern of plain heads with these names, which ``_is_unchanged`` accepts."""
+    """Return a pattern for plain heads with these field names, which ``_is_unchanged`` accepts."""
     fields = [b"%b: %b\r\n" % (re.escape(name), _MARKED.get(name.lower(), _VALUE)) for name in names]
     status = rb"206 Partial Content" if is_part else rb"200 OK"
     return re.compile(b"".join((rb"HTTP/1\.1 ", status, rb"\r\n", *fields, rb"\r\n")))
 
 
 def unchanged_head(memory: memoryview, head: PlainHead, node: str) -> bytes:
-    """Return the bytes of ``head`` with the name of the node that sent it."""
+    """Return the bytes of ``head`` and one more field, with the name of the node that sent it."""
     return b"".join((memory[: head.size_bytes - 2], _node_field(node)))
 
 
@@ -103,8 +105,8 @@ def _node_field(node: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _is_unchanged(is_part: bool, *names: bytes) -> bool:
-    """Return whether ``relayed_head`` would return the same fields in the same order, and whether
-    Content-Length alone tells where the body ends.
+    """Return True if ``relayed_head`` would return these fields in this order, and Content-Length alone tells
+    where the body ends.
     """
     lowered = [name.decode().lower() for name in names]
     order = _order(*lowered)
@@ -119,9 +121,9 @@ def _is_unchanged(is_part: bool, *names: bytes) -> bool:
 
 
 class _FieldOrder(NamedTuple):
-    """The decisions on a head with certain field names. ``shown``: for each field, whether the client gets
-    it. ``source``: position of x-shade-cache. ``known``: True if the names alone decide everything, and all
-    fields that the proxy adds are there. ``refused``: see ``is_refused``.
+    """The decisions on a head with certain field names. ``shown``: for each field, True if the client gets
+    it. ``source``: the position of x-shade-cache. ``known``: True if the names alone decide everything, and
+    no field that the proxy adds is missing. ``refused``: see ``is_refused``.
     """
 
     shown: tuple[bool, ...]
@@ -142,14 +144,18 @@ def _order(*names: str) -> _FieldOrder:
 
 
 def is_refused(headers: Headers) -> bool:
-    """Return whether the node refused the request, and so did nothing; see ``REFUSED_FIELD``."""
+    """Return True if the node has refused the request, and so has not carried it out; see
+    ``REFUSED_FIELD``.
+    """
     return _order(*names_of(headers)).refused
 
 
 def relayed_head(
     status: int, headers: Headers, node: str, *, request_id: str, now_s: float, keep: bool
 ) -> bytes:
-    """Return the head of an answer of ``node`` with a Content-Length. ``keep``: the connection goes on."""
+    """Return the head of an answer of ``node`` that has a Content-Length. ``keep``: the connection stays
+    open.
+    """
     order = _order(*names_of(headers))
     if order.known:
         fields = list(compress(headers, order.shown))

@@ -1,8 +1,9 @@
 """An S3 request as a value, decoded once.
 
-Laws: path and query as sent are used for the signature alone. Decisions and the origin's request use the
-decoded values (`bucket`, `key`, `query`, `fields`), which are never normalised (`a//b`, dot segments). A
-request that cannot be decoded, or that two parsers could read differently, is refused here (InvalidRequest).
+Laws: the path and the query as they were sent are used only to verify the signature. For decisions and for
+the origin's request the decoded values are used (`bucket`, `key`, `query`, `fields`). They are never
+normalised (`a//b`, dot segments). A request that cannot be decoded, or that two parsers could read
+differently, is refused here (InvalidRequest).
 """
 
 import re
@@ -18,14 +19,14 @@ from shadeproxy.core.types import NAME_PATTERN, JobContext
 
 BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 BUCKET_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
-"""No ":", because Ceph RGW reads a ":" as the end of a tenant's name."""
+"""A name has no ":", because Ceph RGW reads a ":" as the end of a tenant's name."""
 
 UNRESERVED = "-_.~"
 _PLAIN = re.compile(r"[A-Za-z0-9._~-]*")
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _VISIBLE = re.compile(r"[!-~]*")
 PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9][\w.-]{0,254}/[\w./~!$&'()*+,:;=@-]{1,1024}) HTTP/1\.1\r\n")
-"""A GET of an object whose name has no escapes."""
+"""The request line of a GET of an object whose name has no escapes."""
 
 NO_QUERY: Mapping[str, str] = MappingProxyType({})
 _JOB_NAME = re.compile(NAME_PATTERN)
@@ -35,10 +36,10 @@ _JOB_NUMBER = re.compile(r"\d{1,9}")
 class S3Request(NamedTuple):
     """One parsed request.
 
-    ``wire_path`` and ``raw_query`` are as sent, and so as signed. ``raw_path`` is the path as sent, but in
-    path style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``
-    has decoded names and values. ``fields`` maps lower-case names to values, in wire order; the values of a
-    repeated name are joined.
+    ``wire_path`` and ``raw_query`` are as the client sent and signed them. ``raw_path`` is the path as sent,
+    but in path style ("/bucket/key") and pure ASCII. ``bucket`` and ``key`` are "" if the request names none.
+    ``query`` has decoded names and values. ``fields`` has lower-case names in the order of the request; the
+    values of a repeated name are joined.
     """
 
     method: str
@@ -54,12 +55,12 @@ class S3Request(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path in path style, encoded as it is sent to the origin."""
+        """The path in path style, encoded as the origin gets it."""
         return f"/{self.bucket}/{path_of_key(self.key)}" if self.key else f"/{self.bucket}"
 
     @property
     def query_string(self) -> str:
-        """The query, encoded as it is sent to the origin. A parameter without a value has no "="."""
+        """The query, encoded as the origin gets it. A parameter without a value has no "="."""
         return "&".join(
             f"{_encoded(name)}={_encoded(value)}" if value else _encoded(name)
             for name, value in self.query.items()
@@ -69,10 +70,11 @@ class S3Request(NamedTuple):
 def parse_request(
     method: str, target: str, headers: Iterable[tuple[str, str]], *, base_domains: tuple[str, ...] = ()
 ) -> S3Request:
-    """Parse ``target`` of the request line, and the header fields (both as UTF-8 with surrogateescape).
+    """Parse ``target``, from the request line, and the header fields. Both are text decoded from UTF-8 with
+    surrogateescape.
 
-    ``base_domains``: lower-case names under which virtual-host addressing is served: with "s3.local", ``Host:
-    bucket.s3.local`` names the bucket. Raises InvalidRequest.
+    ``base_domains``: lower-case host names of the proxy under which a bucket may be a subdomain: with
+    "s3.local", ``Host: bucket.s3.local`` names the bucket. Raises InvalidRequest.
     """
     fields = collect_fields(headers)
     host = fields.get("host", "")
@@ -95,7 +97,7 @@ def parse_request(
 
 
 def parse_job(field: str | None) -> JobContext | None:
-    """Parse ``x-shade-job``: ``name;epoch=3;rank=0``. Raises InvalidRequest."""
+    """Parse a value of ``x-shade-job``, like ``name;epoch=3;rank=0``. Raises InvalidRequest."""
     if field is None:
         return None
     name, *parameters = (part.strip() for part in field.split(";"))
@@ -116,7 +118,7 @@ def parse_job(field: str | None) -> JobContext | None:
 
 
 def parameter_name(part: str) -> str:
-    """Return the decoded name in one ``name=value`` part of a raw query. Raises InvalidRequest."""
+    """Return the decoded name of one ``name=value`` in a raw query. Raises InvalidRequest."""
     return _decode_parameter(part.partition("=")[0])
 
 
@@ -148,7 +150,9 @@ def _split_target(target: str, host: str) -> tuple[str, str]:
 
 
 def _without_authority(target: str, host: str) -> str:
-    """Return path and query of a target in absolute form. The target and Host must name the same server."""
+    """Return path and query of a target in absolute form. Raises InvalidRequest if Host names
+    another server.
+    """
     scheme, separator, rest = target.partition("://")
     if not separator or scheme.lower() not in {"http", "https"}:
         return target
@@ -187,7 +191,7 @@ def _escaped(text: str) -> str:
 
 
 def decode_key(raw: str) -> str:
-    """Decode the name of a bucket or key. Raises InvalidRequest for a name that no server can store."""
+    """Decode the name of a bucket or of a key. Raises InvalidRequest if no server can store such a name."""
     if "%" not in raw:
         return raw
     try:

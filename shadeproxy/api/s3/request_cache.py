@@ -1,11 +1,12 @@
 """The request cache: answers hits of known objects for known clients in one plain call.
 
-Laws: nothing is decided here. The cache holds results of the functions of the general lane
-(``RequestAuthorizer.identify``, ``answer_read``, ``with_own``) under the exact bytes that led to them. Every
-signature is verified again (signed.py). For an unknown request nothing is written or recorded. A head is kept
-without its changing parts: the request id, the time, the span. ``answer_read`` and ``render_head`` made the
-head, so both lanes send the same bytes. If a changing part cannot be told apart from the origin's fields, no
-head is kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both together.
+Laws: nothing is decided here. The cache holds results of functions of the general lane
+(``RequestAuthorizer.identify``, ``answer_read``, ``with_own``), found by the exact bytes of the request.
+Every signature is verified again (signed.py). If a request is not known, nothing is written or recorded. A
+head is kept without its changing parts: request id, time and span. ``answer_read`` and ``render_head`` have
+made it, so both lanes send the same bytes. If the changing parts cannot be told apart from the origin's
+fields, the head is not kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both
+together.
 """
 
 from bisect import bisect_left
@@ -30,14 +31,14 @@ from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S, RequestCounts
 
 _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
-# The number of entries is limited. Only blocks of ordinary size are kept, so their bytes are limited too.
+# The number of entries is limited, and so are their bytes: blocks longer than this are not kept.
 _MOST_BLOCK_BYTES = 2048
 _MOST_TARGET_BYTES = 1200
 _TOUCH_EVERY_S = 1.0
 
 
 class Writer(Protocol):
-    """The part of a connection's writer that the lane uses (sender.py)."""
+    """The methods of a connection's writer (sender.py) that the fast lane calls."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -47,14 +48,15 @@ class Writer(Protocol):
 
 
 class JobObserver(Protocol):
-    """An observer that is told which jobs read, at most about once a second for each job."""
+    """Receives the job of a read that is answered here, for each job about once a second at most."""
 
     def on_job(self, job: JobContext) -> None: ...
 
 
 class CachedTarget(NamedTuple):
-    """The object under one URL path. ``handle``: the handle of its page, if it has only one. ``heads``: heads
-    of a 200 with the whole object, up to the request id; the first lacks checksums, the second has them.
+    """The object under one URL path. ``handle``: the handle of its page; None if it may have several pages.
+    ``heads``: the beginnings of two heads, up to the request id, of a 200 with the whole object. The first
+    has no checksums, the second has them.
     """
 
     ref: ObjectRef
@@ -64,7 +66,9 @@ class CachedTarget(NamedTuple):
 
 
 class RequestCache:
-    """The request cache of a listener. Add only requests that ``RequestAuthorizer.identify`` accepted."""
+    """The request cache of a listener. Give it only requests that ``RequestAuthorizer.identify`` has
+    accepted.
+    """
 
     __slots__ = (
         "_began_s",
@@ -87,16 +91,16 @@ class RequestCache:
     def __init__(
         self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver, counts: RequestCounts | None = None
     ) -> None:
-        """Set the cache up. ``counts``: counts the answers given here, which no other object reports."""
+        """Make an empty cache. ``counts``: counts the answers given here, which no other object reports."""
         counts = RequestCounts() if counts is None else counts
         self._groups = {
             source: (counts.group("GetObject", 200, source), counts.group("GetObject", 206, source))
             for source in (Source.RAM, Source.DISK)
         }
-        """Whole objects and ranges, by source."""
+        """Counters of answered requests by source: first for whole objects, then for ranges."""
         self._monotonic_s = clock.monotonic_s
         self._began_s = 0.0
-        """Time at which the request came that is being answered."""
+        """Monotonic time at which the request that is being answered arrived."""
         self._engine = engine
         self._take = engine.take
         self._take_slices = engine.take_slices
@@ -108,15 +112,15 @@ class RequestCache:
         self.forget()
 
     def forget(self) -> None:
-        """Drop everything, because rights or the freshness of cached objects changed."""
+        """Drop everything, because rights or the freshness of cached objects have changed."""
         self.templates = Templates()
         self.targets: Memo[bytes, CachedTarget] = Memo(_MOST_TARGETS)
         self.plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
         self.parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
 
     def answer(self, raw: bytes, out: Writer) -> bool:
-        """Answer the request with the complete head ``raw``. Return False, and write nothing, if that is
-        impossible.
+        """Answer the request with the complete head ``raw``. Return False, with nothing written, if the
+        request is not known, or its object is not in a tier.
         """
         if not raw.startswith(b"GET /"):
             return False
@@ -130,8 +134,8 @@ class RequestCache:
     def plan(
         self, block: bytes, path: bytes, range_value: str, now_s: float, if_match: str = ""
     ) -> Plan | None:
-        """Return the plan of a header block, if its client is known; else None. Signed blocks never repeat,
-        so templates recognise them.
+        """Return the plan of a header block; None if its client is not known. Signed blocks differ from
+        request to request, so templates recognise them.
         """
         plan = None
         if len(block) in self.templates.by_length:
@@ -140,7 +144,7 @@ class RequestCache:
         return plan or (plans.get(block) if plans.old else plans.young.get(block))
 
     def end_of_head(self, source: Source, now_s: float) -> bytes:
-        """Return the end of a head, after the request id. It has the date of this second."""
+        """Return the part of a head after the request id, with the date of the second ``now_s``."""
         second = int(now_s)
         if second != self._ends_second:
             self._ends.clear()
@@ -153,7 +157,7 @@ class RequestCache:
         return end
 
     def touch(self, job: JobContext, now_s: float) -> None:
-        """Report that ``job`` is reading, unless that was reported within the last second."""
+        """Report that ``job`` is reading, unless it was reported within the last second."""
         if now_s - self._touched.get(job.job, 0.0) >= _TOUCH_EVERY_S:
             if len(self._touched) >= _MOST_PLANS:
                 self._touched.clear()
@@ -161,8 +165,8 @@ class RequestCache:
             self._jobs.on_job(job)
 
     def part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
-        """Return the parts that the heads of all 206 answers for ``target`` have in common, made once while
-        the object has ``meta``.
+        """Return what the heads of all 206 answers for ``target`` have in common; None if this cannot be cut
+        out of a head. It is made again only if ``meta`` has changed.
         """
         part = self.parts.get(target)
         if part is None or (part.meta is not meta and part.meta != meta):
@@ -175,10 +179,12 @@ class RequestCache:
     # ------------------------------------------------------------------ what is remembered
 
     def answer_first(self, call: Call, out: Writer, began_s: float) -> bool:
-        """Remember the object of a plain GET, and answer the GET as ``answer`` will answer the next one.
-        Return False, and write nothing, if that is impossible. ``began_s``: the monotonic time when it came.
+        """Remember the object of a plain GET, and answer this GET as ``answer`` will answer the next one.
+        Return False, with nothing written, if that is impossible. ``began_s``: monotonic time at which the
+        GET arrived.
 
-        Objects of other namespaces are not remembered, because a target is remembered for every client.
+        Objects of other namespaces are not remembered, because a target would name the same object for every
+        client.
         """
         request, ref, now_s, self._began_s = call.request, call.ref, self.now_s(), began_s
         target, range_value = request.wire_path.encode(), request.fields.get("range")
@@ -207,7 +213,9 @@ class RequestCache:
         return True
 
     def remember_client(self, raw: bytes, head: Head, call: Call) -> bool:
-        """Remember the header block of an identified request if it is a plain GET. Return whether it is."""
+        """Remember the header block of an identified request if it is a plain GET. Return True if
+        it is one.
+        """
         plan = plain_plan(head, call)
         if plan is not None:
             self._remember(raw, call, plan)
@@ -220,14 +228,14 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            # If the block still has its Range, the Range is not plain and could not be cut out. Such a block
-            # is not remembered.
+            # The block still has its Range, because the Range is not plain and could not be cut out. Do not
+            # remember such a block.
             return
         matching = cut_field(block, IF_MATCH)
         if matching is not None:
             block = matching[0]
         elif "if-match" in request.fields:
-            return  # The same holds for an If-Match that is not plain.
+            return  # Nor is a block remembered whose If-Match is not plain.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
@@ -241,7 +249,7 @@ class RequestCache:
     # ------------------------------------------------------------------ answers
 
     def _answer(self, cached: CachedTarget, target: bytes, block: bytes, out: Writer) -> bool:
-        """Answer a GET of ``cached`` by a known client. Return False, and write nothing, if that is
+        """Answer a GET of ``cached`` by a known client. Return False, with nothing written, if that is
         impossible.
         """
         now_s = self.now_s()
@@ -268,8 +276,8 @@ class RequestCache:
     def _answer_range(
         self, cached: CachedTarget, target: bytes, block: bytes, range_value: str, out: Writer
     ) -> bool:
-        """Answer a GET with the range ``range_value``. ``block``: its header block, from which the Range was
-        removed. See ``_answer``.
+        """Answer a GET of the range ``range_value``. ``block``: the request's header block without its Range.
+        Return as ``_answer``.
         """
         now_s = self.now_s()
         plan, if_match = self.plan(block, cached.canonical_path, range_value, now_s), ""
@@ -292,7 +300,7 @@ class RequestCache:
         if_match: str,
     ) -> bool:
         """Send a range of ``ref``. Return False, with nothing sent, if that is impossible. ``if_match``: the
-        ETag that the object must have; "" for any.
+        ETag that the object must have; "" if it may have any.
         """
         found = self._find_span(ref, range_value, now_s)
         if found is None:
@@ -307,7 +315,9 @@ class RequestCache:
         return self._send(out, head, handle, job, now_s=now_s, span=span)
 
     def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[PageHandle, Span] | None:
-        """Return the requested span of ``ref``, and the handle of the page in which it begins."""
+        """Return the handle of the page in which a range of ``ref`` begins, and its span; None if there is no
+        handle.
+        """
         spec = parse_range(range_value)
         handle = None if spec is None else self._engine.find_handle(ref, spec.first or 0, now_s)
         if spec is None or handle is None:
@@ -335,7 +345,8 @@ class RequestCache:
         """Send ``head`` and the bytes of ``handle``. Return False, with nothing sent, if the handle is no
         longer valid.
 
-        A ``span`` that ends in a later page is sent only if all of it can leave by sendfile.
+        If ``span`` ends in a later page, it is sent only if all of it can leave by sendfile. Otherwise False
+        is returned.
         """
         slices = None if handle.sendable is None else self._take_slices(handle, job, now_s, span)
         if slices is not None:

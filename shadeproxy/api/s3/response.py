@@ -1,8 +1,8 @@
-"""An answer on the wire: the head is rendered here, and the body written with back-pressure.
+"""An answer on the wire: its head is rendered here, and its body is written as fast as the client takes it.
 
-Laws: aiohttp adds, drops and re-encodes nothing (its own header writer would add Server and Content-Type and
-lose bytes that are not UTF-8). A begun answer that cannot be completed is aborted, so a client never takes a
-short body for a whole one.
+Laws: aiohttp adds, drops and re-encodes nothing. (Its own header writer would add Server and Content-Type,
+and lose bytes that are not UTF-8.) An answer that has begun and cannot be completed is broken off, so that a
+client never takes a short body for a whole one.
 """
 
 import asyncio
@@ -20,17 +20,18 @@ from shadeproxy.core.sockets import reset_on_close
 from shadeproxy.core.types import names_of
 
 WRITE_BYTES = 256 * 1024
-"""Largest piece passed to the transport before waiting for it to drain."""
+"""Largest piece that is passed to the transport before the sender waits until the client has taken bytes."""
 
 _FIRST_BYTES = 16 * 1024
 _NOTHING = memoryview(b"")
 
 KEEPALIVE_S = 75.0
-"""Seconds for which a connection may be idle, or a client may take nothing of its answer."""
+"""Seconds for which a connection may be idle, and for which a client may take no byte of its answer."""
 
 PEER_KEEPALIVE_S = 3 * KEEPALIVE_S
-"""The same for connections of other proxies. The proxy that the client called cuts off a client that takes
-nothing, within twice ``KEEPALIVE_S``. If the owner did so first, the owner would seem to have failed.
+"""Like ``KEEPALIVE_S``, but for connections of other proxies. The proxy that the client called cuts off,
+within twice ``KEEPALIVE_S``, a client that takes no bytes. If the owner cut off the relayed answer before
+that, the owner would seem to have failed.
 """
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
@@ -39,20 +40,23 @@ NO_BODY_STATUSES = frozenset({204, 304})
 
 @lru_cache(maxsize=2)
 def http_date(now_s: int) -> str:
-    """Return the ``Date`` field for a Unix second. Cached, because formatting costs more than the look-up."""
+    """Return the value of ``Date`` for a Unix second. It is cached, because formatting costs more than a
+    look-up.
+    """
     return formatdate(now_s, usegmt=True)
 
 
 @lru_cache(maxsize=64)
 def status_line(status: int) -> str:
-    """Return the first line of an answer."""
+    """Return the first line of an answer, without its line break."""
     return f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"
 
 
 def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-    """Render status line and fields of an HTTP/1.1 answer. Values are UTF-8 with surrogateescape.
+    """Render the status line and the fields of an HTTP/1.1 answer. Values are encoded as UTF-8 with
+    surrogateescape.
 
-    Raises ValueError for a line break in a field, which would start a second answer.
+    Raises ValueError for a line break in a field, because a second answer would seem to begin there.
     """
     lines = [status_line(status)]
     lines += map(": ".join, headers)
@@ -67,9 +71,9 @@ def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 def connection_fields(
     fields: list[tuple[str, str]], *, has_body: bool, keep: bool, http_11: bool
 ) -> tuple[list[tuple[str, str]], bool, bool]:
-    """Add to ``fields`` those that tell how the body ends and whether the connection stays, and return all.
+    """Return ``fields`` and those that tell how the body ends and whether the connection stays.
 
-    Also return whether the body must be chunked, and whether the connection is kept.
+    Also return whether the body must be chunked, and whether the connection stays.
     """
     chunked = False
     if has_body and "content-length" not in map(str.lower, names_of(fields)):
@@ -84,11 +88,11 @@ def connection_fields(
 
 
 def break_off(transport: asyncio.BaseTransport) -> None:
-    """End a connection in the middle of an answer, so that the receiver sees a failure.
+    """End a connection in the middle of an answer, so that the receiver sees that the answer broke off.
 
-    It is reset, unless its protocol has ``breaks_off_with_fin`` (handler.py).
+    The connection is reset, unless its protocol has ``breaks_off_with_fin`` (handler.py).
     """
-    # A cast, not an assertion: uvloop's transports are no instances of asyncio's classes.
+    # This is a cast and no assertion, because uvloop's transports are no instances of asyncio's classes.
     open_transport = cast(asyncio.WriteTransport, transport)
     sock = open_transport.get_extra_info("socket")
     if (
@@ -101,8 +105,9 @@ def break_off(transport: asyncio.BaseTransport) -> None:
 
 
 class WireResponse(web.StreamResponse):
-    """An answer sent through aiohttp. ``headers``: all fields except Connection and Transfer-Encoding, which
-    depend on the request and on Content-Length. ``close``: end the connection afterwards.
+    """An answer that is sent through aiohttp. ``headers``: all fields except Connection and
+    Transfer-Encoding, which depend on the request and on Content-Length. ``close``: end the connection after
+    the answer.
     """
 
     def __init__(
@@ -134,7 +139,9 @@ class WireResponse(web.StreamResponse):
 
     @property
     def keep_alive(self) -> bool:
-        """True if the connection serves another request after this answer. Known once prepared."""
+        """True if the connection serves another request after this answer. It is known once the answer has
+        begun.
+        """
         return self._keep
 
     def force_close(self) -> None:
@@ -142,11 +149,13 @@ class WireResponse(web.StreamResponse):
         self._closing = True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:  # noqa: ARG002 - aiohttp's
-        """Call ``begin``. Only aiohttp calls this method."""
+        """Begin the answer. Only aiohttp calls this method; see ``begin``."""
         return self.begin()
 
     def begin(self) -> AbstractStreamWriter:
-        """Commit to the head. Call it once. Raises ConnectionResetError after ``abort``."""
+        """Settle the head of the answer. Only the first call does something. Raises ConnectionResetError
+        after ``abort``.
+        """
         if self._aborted:
             raise ConnectionResetError("answer aborted")
         if self._writer is not None:
@@ -165,7 +174,7 @@ class WireResponse(web.StreamResponse):
         return writer
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send a piece of the body and wait while the client is slow."""
+        """Send a piece of the body. Wait while the client takes bytes more slowly than they are written."""
         assert self._writer is not None, "write before prepare"
         view = memoryview(data)
         if self._head and view:
@@ -177,8 +186,8 @@ class WireResponse(web.StreamResponse):
             self.bytes_sent += len(piece)
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Send the last bytes, and end the answer. Raises ConnectionResetError after ``abort``, which tells
-        aiohttp that nothing follows.
+        """Send the last bytes, and end the answer. Raises ConnectionResetError after ``abort``, so that
+        aiohttp sends nothing more.
         """
         if self._aborted:
             raise ConnectionResetError("answer aborted")
@@ -196,8 +205,8 @@ class WireResponse(web.StreamResponse):
     async def _send_head(self, writer: AbstractStreamWriter, first: memoryview = _NOTHING) -> None:
         """Send the head and the first bytes of the body in one write.
 
-        The connection could break between two writes. botocore, unless it streams the body, then reports an
-        empty body and no error.
+        Between two writes the connection could break. botocore would then, unless it streams the body, report
+        an empty body and no error.
         """
         body = bytes(first)
         if self._chunked and body:
@@ -209,7 +218,7 @@ class WireResponse(web.StreamResponse):
             writer.enable_chunking()
 
     def abort(self) -> None:
-        """Reset the connection, so that the client sees a failure instead of an end."""
+        """Reset the connection, so that the client sees that the answer broke off."""
         self._aborted = True
         if self._http.transport is not None:
             break_off(self._http.transport)

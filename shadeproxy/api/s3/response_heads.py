@@ -1,7 +1,7 @@
-"""Heads of answers to reads. A head is made once for an object, and kept without the parts that change from
+"""Heads of answers to reads. A head is made once for an object. It is kept without the parts that change from
 answer to answer.
 
-``answer_read`` and ``render_head``, the functions of the general lane, make every head.
+The functions of the general lane, ``answer_read`` and ``render_head``, make every head.
 """
 
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from shadeproxy.core.types import Headers, ObjectMeta, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS
 
 _ID_MARK = "0123456789ABCDEF"
-# These marks stand where the changing values go. No server sends these characters in a field.
+# These marks stand in a head where changing values belong. No server sends these characters in a field.
 _MARKS = {"content-length": "\x01", "content-range": "\x02"}
 
 
 class PartHead(NamedTuple):
-    """The head of a 206 for an object with ``meta``, up to the request id. It is cut into parts where the
-    length and the range are inserted.
+    """The head of a 206 for the version that ``meta`` describes, up to the request id. It is cut into three
+    parts, between which the length and the range are inserted.
     """
 
     meta: ObjectMeta
@@ -29,7 +29,7 @@ class PartHead(NamedTuple):
     after: bytes
 
     def of(self, span: Span, request_id: str) -> bytes:
-        """Return the head for ``span``, up to and including the request id."""
+        """Return the head of the answer with ``span``, up to and including the request id."""
         shown = content_range(span, self.meta.size)
         return b"%b%d%b%b%b%b" % (
             self.before, span.length, self.between, shown.encode(), self.after, request_id.encode()
@@ -37,10 +37,10 @@ class PartHead(NamedTuple):
 
 
 def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
-    """Return the heads of a 200 for a whole object, up to the request id: for clients that do not ask for
-    checksums, and for those that do.
+    """Return the beginnings of two heads of a 200 for a whole object, up to the request id: without
+    checksums, and with them, for clients that ask for them.
 
-    Return None if the origin's own fields replace the proxy's.
+    Return None if the origin has set a field that the proxy would set (``OWN_FIELDS``).
     """
     plain, full = (
         answer_read(meta, method="GET", range_field=None, conditions=NO_CONDITIONS, checksums=shown).headers
@@ -51,10 +51,11 @@ def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
 
 
 def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
-    """Return the parts that all 206 answers of an object have in common, taken from one ``answer``.
+    """Return the parts that the heads of all 206 answers of an object have in common, taken from one
+    ``answer``.
 
-    Return None if ``answer`` is no 206, if the origin's own fields replace the proxy's, or if the changing
-    parts cannot be told apart.
+    Return None if ``answer`` is no 206, if the origin has set a field that the proxy would set
+    (``OWN_FIELDS``), or if the changing parts cannot be told apart.
     """
     if answer.status != 206:
         return None
@@ -72,6 +73,6 @@ def _up_to_id(status: int, headers: Headers) -> bytes | None:
     if any(name.lower() in OWN_FIELDS for name, _ in headers):
         return None
     fields = with_own(headers, request_id=_ID_MARK, now_s=0.0, source=Source.RAM)
-    # Cut at the last mark: only the proxy's own fields follow the id, while an object's fields may contain
-    # the mark.
+    # Cut at the last mark: an object's fields may contain the mark too, but after the id only the proxy's
+    # fields follow.
     return render_head(status, fields).rpartition(_ID_MARK.encode())[0]

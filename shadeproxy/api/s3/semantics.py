@@ -1,7 +1,7 @@
-"""The answer to a cached GetObject or HeadObject: one pure function for every lane that serves hits.
+"""The answer to a cached GetObject or HeadObject: one pure function for every lane that answers hits.
 
-The checks follow RFC 9110 section 13.2.2 and the S3 GetObject page: preconditions, then If-Range, then the
-range. Nothing here reads a body, a clock or a socket, so all lanes answer with the same bytes.
+It checks first the preconditions, then If-Range, then the range, as RFC 9110 section 13.2.2 and the S3
+GetObject page say. It uses no body, no clock and no socket, so all lanes answer with the same bytes.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from shadeproxy.core.types import ENDLESS, Headers, ObjectMeta, Span, names_of
 from shadeproxy.engine.base import NO_CONDITIONS
 
 NO_BODY = Span(0, 0)
-# Fields that a 304 repeats (RFC 9110 section 15.4.5), and Last-Modified, which S3 sends too.
+# Fields that a 304 repeats (RFC 9110 section 15.4.5), and Last-Modified, which S3 repeats too.
 _NOT_MODIFIED_FIELDS = frozenset(
     {"cache-control", "content-location", "expires", "last-modified", "vary", "x-amz-version-id"}
 )
@@ -27,7 +27,7 @@ _FRAMING_FIELDS = frozenset({"accept-ranges", "content-length", "content-range",
 
 
 class Answer(NamedTuple):
-    """Status, header fields without date and request ids, and the span of the body (which may be empty)."""
+    """Status, header fields except date and request ids, and the span of the object that is the body."""
 
     status: int
     headers: Headers
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 def conditions_of(fields: Mapping[str, str]) -> Conditions:
-    """Return the conditional fields among lower-case ``fields``."""
+    """Return the conditions of a request with ``fields``, whose names are in lower case."""
     if _CONDITIONAL_FIELDS.isdisjoint(fields):
         return NO_CONDITIONS
     return Conditions(
@@ -48,7 +48,7 @@ def conditions_of(fields: Mapping[str, str]) -> Conditions:
 
 
 def wants_checksums(fields: Mapping[str, str]) -> bool:
-    """Return whether the client asked for the object's checksums (``x-amz-checksum-mode: ENABLED``)."""
+    """Return True if the client asks for the object's checksums (``x-amz-checksum-mode: ENABLED``)."""
     return fields.get("x-amz-checksum-mode", "").upper() == "ENABLED"
 
 
@@ -60,11 +60,11 @@ def answer_read(
     conditions: Conditions,
     checksums: bool = False,
 ) -> Answer:
-    """Answer ``method`` (GET or HEAD) on an object with ``meta``: 200, 206 or 304.
+    """Answer ``method`` (GET or HEAD) for the version that ``meta`` describes, with 200, 206 or 304.
 
-    A HEAD with a range gets the head of its GET, as in S3. An object of unknown length is answered whole,
-    without Content-Length. Raises OriginAnswer (412) and RangeNotSatisfiable (416). Checksum fields of the
-    whole object are left out of a 206, and of every answer unless ``checksums``.
+    A HEAD with a range gets the head of the same GET, as in S3. An object of unknown length is answered
+    whole, without Content-Length. A 206 has no checksum fields, because they are those of the whole object;
+    other answers have them only if ``checksums``. Raises OriginAnswer (412) and RangeNotSatisfiable (416).
     """
     if conditions is not NO_CONDITIONS:
         verdict = conditions.evaluate(meta)
@@ -99,8 +99,8 @@ def _etag(meta: ObjectMeta) -> Headers:
 
 @lru_cache(maxsize=64)
 def _shown(checksums: bool, *names: str) -> tuple[bool, ...]:
-    """Return which fields of an object are sent. The result is cached, because most objects of an origin have
-    the same fields.
+    """Return, for each field of an object, whether it is sent. The result is cached, because most objects of
+    an origin have the same fields.
     """
     return tuple(
         name not in _FRAMING_FIELDS and (checksums or not name.startswith("x-amz-checksum-"))

@@ -1,8 +1,8 @@
-"""The fast lane's writer to a connection: through its transport, or by sendfile from a file.
+"""The fast lane's writer of a connection. It writes through the transport, or sends a file by sendfile.
 
-Laws: bytes leave in the order given. A file is used only while nothing waits in the transport, and the
-transport only while nothing of a file waits (``busy``). Only the bytes that a ``SendfileSlice`` allows leave
-by sendfile (tiers/sendfile.py); all other bytes are copied.
+Laws: bytes leave in the order in which they are given. A file is sent only while no bytes wait in the
+transport, and the transport is used only while no bytes of a file wait (``busy``). Only bytes that a
+``SendfileSlice`` allows leave by sendfile (tiers/sendfile.py); all others are copied.
 """
 
 import asyncio
@@ -15,19 +15,20 @@ from shadeproxy.api.s3.response import break_off
 from shadeproxy.engine.base import SendfileSlice
 
 LEAST_BYTES = 16 * 1024
-"""Slices with fewer bytes than this are copied, which takes one system call instead of two or three."""
+"""Slices with fewer bytes are copied, because that takes one system call instead of two or three."""
 
 UNASKED, ENCRYPTED = -1, -2
-"""Values of ``Sender.descriptor`` when there is no descriptor."""
+"""Values of ``Sender.descriptor`` while there is no descriptor."""
 
-# MSG_MORE is not set. With it, the head would wait for the first pages and leave in one packet with them. An
-# answer of 100 KB then cost the server a fifth more, and one of 1 MB a seventh more (docs/measurements.md).
+# MSG_MORE is not set. With it, the head would wait for the first pages and leave in one packet with them. The
+# server then needed a fifth more time for an answer of 100 KB, and a seventh more for one of 1 MB
+# (docs/measurements.md).
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 
 class DirectWriter:
-    """A transport, and a socket of its own for the same connection. Send by it only while the transport holds
-    no bytes.
+    """A transport, and a socket of its own for the same connection. Send by the socket only while no bytes
+    wait in the transport.
     """
 
     __slots__ = ("_direct", "descriptor", "transport")
@@ -36,11 +37,11 @@ class DirectWriter:
         self.transport = transport
         self._direct: socket.socket | None = None
         self.descriptor = UNASKED
-        """Descriptor of the socket, after ``open``; ENCRYPTED if bytes must go through the transport."""
+        """The socket's descriptor, after ``open``. ENCRYPTED if bytes must go through the transport."""
 
     def open(self) -> int:
-        """Return ``descriptor``. The first call makes a second socket for the connection, because the
-        transport's own socket has no ``send``.
+        """Return ``descriptor``. The first call makes the second socket for the connection, which is needed
+        because the transport's own socket has no ``send``.
         """
         if self.descriptor == UNASKED:
             own = self.transport.get_extra_info("socket")
@@ -50,13 +51,13 @@ class DirectWriter:
             try:
                 self._direct = socket.socket(fileno=os.dup(own.fileno()))
             except OSError:
-                return UNASKED  # The process has no descriptor left. The transport does not need one.
+                return UNASKED  # The process has no descriptor left. Bytes then go through the transport.
             self._direct.setblocking(False)
             self.descriptor = self._direct.fileno()
         return self.descriptor
 
     def close(self) -> None:
-        """Close the socket at the end of the connection; idempotent."""
+        """Close the second socket, because the connection has ended. Idempotent."""
         if self._direct is not None:
             self._direct.close()
             self._direct, self.descriptor = None, UNASKED
@@ -68,7 +69,7 @@ class Copying(DirectWriter):
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        """Write whole answers, or parts of one."""
+        """Write ``data``: whole answers, or a part of one."""
         self.transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
@@ -81,9 +82,8 @@ class Copying(DirectWriter):
 
 
 class Sender(DirectWriter):
-    """The writer of one transport. ``on_idle`` is called when a file that had to wait for the client is sent.
-    ``on_cut`` is called with the reason when an answer could not be finished although its client is still
-    connected.
+    """The writer of one connection. ``on_idle``: called when a file that had to wait for the client has been
+    sent. ``on_cut``: called with the reason when an answer breaks off although its client is still connected.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Sender(DirectWriter):
         self._on_idle = on_idle
         self._on_cut = on_cut
         self.waiting: SendfileSlice | None = None
-        """The slice whose bytes wait until the client takes more; None unless ``busy``."""
+        """The slice whose bytes wait until the client takes more of them; None unless ``busy``."""
         self._rest: tuple[SendfileSlice, ...] = ()
         self._keep: list[memoryview] = []
         self._position = self._sent = 0
@@ -112,12 +112,12 @@ class Sender(DirectWriter):
 
     @property
     def busy(self) -> bool:
-        """True if bytes of a file wait until the client takes more."""
+        """True if bytes of a file wait until the client takes more of them."""
         return self.waiting is not None
 
     @property
     def sent(self) -> int:
-        """Bytes of files that were sent; it grows while the client takes them."""
+        """Bytes sent from files so far. The number grows as long as the client takes them."""
         return self._sent
 
     def write(self, data: bytes) -> None:
@@ -129,7 +129,9 @@ class Sender(DirectWriter):
         self.transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
-        """Send ``head``, then the bytes of ``slices``, at least one. Do not call it while ``busy``."""
+        """Send ``head``, then the bytes of ``slices``, of which there must be at least one. Do not call this
+        while ``busy``.
+        """
         file_slice, rest = slices[0], slices[1:]
         self.open()
         direct, first = self._direct, file_slice.first
@@ -151,10 +153,11 @@ class Sender(DirectWriter):
         self.go_on(lead[sent:], first, file_slice, *rest)
 
     def go_on(self, lead: bytes, position: int, file_slice: SendfileSlice, *rest: SendfileSlice) -> None:
-        """Send the rest of an answer that another sender has begun. ``descriptor`` must be open.
+        """Send the rest of an answer that another sender has begun. Call ``open`` before; it must have
+        returned a descriptor.
 
-        The rest is ``lead`` (bytes of the head and copied bytes), then ``file_slice`` from ``position`` of
-        its file on, then ``rest``.
+        The rest is ``lead`` (bytes of the head and copied bytes), then ``file_slice`` from ``position`` in
+        its file, then ``rest``.
         """
         direct = self._direct
         assert direct is not None, "a sender with a descriptor has a socket"
@@ -168,19 +171,20 @@ class Sender(DirectWriter):
         if rest:
             self._send_rest(direct)
         if self.waiting is not None:
-            # Keep the pages pinned: they must not change before the kernel has taken the rest of them.
+            # Keep the pages pinned, because their bytes must not change before the kernel has taken all of
+            # them.
             self._keep = [one.pin() for one in (self.waiting, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     async def idle(self) -> None:
-        """Wait until not ``busy``."""
+        """Wait until no bytes of a file wait (``busy`` is False)."""
         if self.waiting is not None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
 
     def close(self) -> None:
-        """Close the socket at the end of the connection; idempotent."""
+        """Close the second socket, because the connection has ended. Idempotent."""
         if self._direct is not None and self._keep:
             asyncio.get_running_loop().remove_writer(self._direct.fileno())
         super().close()
@@ -189,8 +193,8 @@ class Sender(DirectWriter):
     # ------------------------------------------------------------------ inside
 
     def _send_on(self, direct: socket.socket, file_slice: SendfileSlice) -> None:
-        """Send a slice from its position on, as much as possible from the file, until it is sent or the
-        client's buffers are full.
+        """Send a slice from ``_position`` on, until all of it is sent or the client takes no more. Bytes that
+        may leave by sendfile do so.
         """
         begin = position = self._position
         handle, file, _, first, last, stop = file_slice
@@ -215,7 +219,7 @@ class Sender(DirectWriter):
             self.waiting = None
 
     def _send_rest(self, direct: socket.socket) -> None:
-        """Send the slices after the first one, as many bytes as the client takes now."""
+        """Send the slices after the first, as far as the client takes bytes now."""
         while self.waiting is None and self._rest:
             file_slice, self._rest = self._rest[0], self._rest[1:]
             self.waiting, self._position = file_slice, file_slice.start
@@ -231,8 +235,8 @@ class Sender(DirectWriter):
             self._on_idle()
 
     def _cut(self, error: OSError) -> None:
-        """Reset the connection after a client's reset or an unreadable file, so that the answer does not seem
-        complete.
+        """Reset the connection after an error of the client's socket or of the file, so that the answer does
+        not look complete.
         """
         if not isinstance(error, ConnectionError):
             self._on_cut(str(error))

@@ -1,5 +1,5 @@
-"""``S3Server``: makes the connections of a listener (connection.py), with the compiled request cache if there
-is one.
+"""``S3Server``: makes a listener's connections (connection.py). If the request cache is compiled, they use
+it.
 """
 
 import sys
@@ -16,7 +16,9 @@ from shadeproxy.core.clock import SystemClock
 
 
 class S3Server(web.Server):
-    """Protocol factory for ``loop.create_server`` or ``web.ServerRunner``. Create it on the running loop."""
+    """The protocol factory for ``loop.create_server`` or ``web.ServerRunner``. Create it on the
+    running loop.
+    """
 
     def __init__(
         self,
@@ -26,9 +28,9 @@ class S3Server(web.Server):
         keepalive_s: float = KEEPALIVE_S,
         limiter: ConnectionLimiter | None = None,
     ) -> None:
-        """``limiter``: the limiter that all listeners of the process share, or None for no limit."""
-        # When a client goes away, aiohttp cancels its handler. The handler then leaves the engine's read or
-        # its request to the origin.
+        """``limiter``: limits the connections of all listeners of the process together; None: no limit."""
+        # If a client goes away, aiohttp cancels its handler. The handler then ends the client's read or its
+        # request to the origin.
         super().__init__(s3, handler_cancellation=True)
         self._s3 = s3
         self._fast = fast

@@ -1,9 +1,9 @@
-"""Templates of header blocks that clients send again and again with a few changed values.
+"""Templates of header blocks that clients send again and again, with a few changed values.
 
-The block of an identified plain GET becomes a template: fixed text with holes for the values that change
-(time of signing, signature, invocation id). Laws: the signature of every request is verified over its own
-bytes, with the functions of core/sigv4.py. A hole accepts no character that can end a line. A block with an
-unusual field never becomes a template.
+A template is made of the block of an identified plain GET. It is fixed text, with holes for the values that
+change (time of signing, signature, invocation id). Laws: the signature of every request is verified over the
+request's own bytes, with the functions of core/sigv4.py. A hole accepts no character that can end a line. No
+template is made of a block with an unusual field.
 """
 
 import hmac
@@ -21,8 +21,8 @@ from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Sig
 from shadeproxy.core.tracing import INSTANCE_FIELD, JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
 from shadeproxy.core.types import JobContext
 
-# A session token is part of the fixed text of its template. So it is always the token that ``identify``
-# accepted.
+# A session token is part of the template's fixed text. So a block fits only if it has the token that
+# ``identify`` accepted.
 PLAIN_FIELDS = frozenset(
     {
         "accept",
@@ -45,23 +45,23 @@ PLAIN_FIELDS = frozenset(
         PEER_FIELD,
     }
 )
-"""Fields that do not change the meaning of a GET, or change only what a plan records."""
+"""Fields that do not change the meaning of a GET, or change only what its plan records."""
 CHANGING = frozenset({"authorization", "amz-sdk-invocation-id", ORIGIN_FIELD})
-"""Fields with a new value in every request."""
+"""Fields that have a new value in every request."""
 _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
 _PAYLOADS = frozenset({EMPTY_SHA256, UNSIGNED_PAYLOAD})
 _TIME = re.compile(rb"(?:\r\n|^)x-amz-date: \d{8}(T\d{6}Z)\r\n", re.IGNORECASE)
 _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
-# The invocation id comes from the client, or from a proxy between the client and this one.
+# The invocation id is the client's, or that of a proxy between the client and this one.
 _INVOCATION = re.compile(
     rb"(?:\r\n|^)(?:amz-sdk-invocation-id|x-shade-request-id): ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE
 )
 _MOST_PER_LENGTH = 8
 _MOST_LENGTHS = 256
-# These marks stand in a canonical request where the real values go. No client sends these characters.
+# In a canonical request these marks stand for the real values. No client sends these characters.
 _PATH_MARK, _TIME_MARK, _RANGE_MARK, _IF_MATCH_MARK = "\x01", "\x02", "\x03", "\x04"
 _ANY_MARK = re.compile("[\x01-\x04]")
-# Signed names are sorted: "if-match" comes before "range", and "range" before "x-amz-date".
+# Signed names are sorted, so "if-match" comes before "range", and "range" before "x-amz-date".
 _RANGE_SIGNED, _IF_MATCH_SIGNED = 1, 2
 _ORDERS = {
     _PATH_MARK + _TIME_MARK: 0,
@@ -72,21 +72,23 @@ _ORDERS = {
 
 
 class CutField(NamedTuple):
-    """A request field that is cut out of a header block. ``plain``: the form of a value that is cut out."""
+    """A header field that is cut out of a block. ``plain``: the field is cut out only if its value has this
+    form.
+    """
 
     names: tuple[bytes, bytes]
     plain: re.Pattern[str]
 
 
 RANGE = CutField((b"Range: ", b"range: "), re.compile(r"bytes=[0-9-]{2,41}"))
-# One strong ETag in quotes. With a comma, a space or a quote inside, it may mean something else.
+# One strong ETag in quotes. A value with a comma, a space or a quote inside may mean something else.
 IF_MATCH = CutField((b"If-Match: ", b"if-match: "), re.compile(r'"[!#-+\--~]{1,128}"'))
 
 
 class Plan(NamedTuple):
     """The meaning of a header block: a plain GET for ``job`` by a client that may read everything.
 
-    ``checksums``: the client asks for checksums of whole objects (``wants_checksums``).
+    ``checksums``: True if the client asks for the checksums of whole objects (``wants_checksums``).
     """
 
     job: JobContext | None
@@ -95,9 +97,9 @@ class Plan(NamedTuple):
 
 
 class _Signing(NamedTuple):
-    """Verifies the blocks of one client on one day. ``parts``: the texts of the canonical request before,
-    between and after path, If-Match and Range (if they are signed) and time. ``signed``: sum of
-    ``_RANGE_SIGNED`` and ``_IF_MATCH_SIGNED``, each if that field is signed.
+    """Verifies the blocks that one client signs on one day. ``parts``: the fixed texts of the canonical
+    request, between which path, If-Match and Range (if they are signed) and time are inserted. ``signed``:
+    the sum of ``_RANGE_SIGNED`` if Range is signed and ``_IF_MATCH_SIGNED`` if If-Match is.
     """
 
     signer: Signer
@@ -106,11 +108,10 @@ class _Signing(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """A template. ``fixed``: (start, text) of each unchanging part. ``time``, ``signature`` and
-    ``invocation`` are holes; (0, 0) means that there is no such hole.
-
-    ``date``: the date of the signature; empty for an unsigned block. ``signing``: None if the signer counts
-    as anonymous, and then only the form of the signature is checked.
+    """A template. ``fixed``: the unchanging parts, each with its start. ``time``, ``signature``,
+    ``invocation``: the start and end of these holes; (0, 0) if there is no such hole. ``date``: the day of
+    the signature; empty for an unsigned block. ``signing``: verifies the signature; None if the signer counts
+    as anonymous, so that only the form of the signature is checked.
     """
 
     fixed: tuple[tuple[int, bytes], ...]
@@ -123,9 +124,11 @@ class _Template(NamedTuple):
 
 
 def cut_field(block: bytes, field: CutField) -> tuple[bytes, str] | None:
-    """Return ``block`` without ``field``, and the field's value; None if there is none, or no plain one."""
+    """Return ``block`` without ``field``, and the field's value. Return None if it has no such field in plain
+    form.
+    """
     for name in field.names:
-        # The field may also be the first one of the block. The whole line is cut out, with its line break.
+        # The field may also be the first of the block. The whole line is cut out, with its line break.
         start = 0 if block.startswith(name) else block.find(b"\r\n" + name) + 2
         if start != 1:
             stop = block.index(b"\r\n", start) + 2
@@ -135,9 +138,9 @@ def cut_field(block: bytes, field: CutField) -> tuple[bytes, str] | None:
 
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
-    """Return the plan of a read whose client was identified, or None if the request is no plain GET."""
-    # The target must be the path and nothing else. A presigned URL has its signature in the query, which is
-    # not part of the header block. In virtual-host style the target does not name the bucket.
+    """Return the plan of an identified read; None if the request is no plain GET."""
+    # The target must be the path and nothing else. The query of a presigned URL has a signature, which is not
+    # in the header block. A target in virtual-host style does not name the bucket.
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]
@@ -152,7 +155,9 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
 
 
 class Templates:
-    """The templates of a listener's clients. ``by_length``: templates by the length of their blocks."""
+    """The templates of a listener's clients. ``by_length``: templates by the length of the blocks that they
+    fit.
+    """
 
     __slots__ = ("by_length",)
 
@@ -160,7 +165,9 @@ class Templates:
         self.by_length: dict[int, list[_Template]] = {}
 
     def learn(self, block: bytes, call: Call, plan: Plan) -> None:
-        """Make a template of a block, without its Range and If-Match, of an identified plain GET."""
+        """Make a template of a block of an identified plain GET. Range and If-Match must be cut out of the
+        block.
+        """
         template = _template(block, call, plan)
         if template is None:
             return
@@ -173,11 +180,11 @@ class Templates:
     def plan(
         self, block: bytes, canonical_path: bytes, range_value: str, now_s: float, if_match: str = ""
     ) -> Plan | None:
-        """Return the plan of a GET of ``canonical_path`` with this header block.
+        """Return the plan of a GET of ``canonical_path`` with the header block ``block``.
 
-        ``block`` includes its empty line. Its Range and its If-Match were cut out and are ``range_value`` and
-        ``if_match``, or "" if there was none. Return None if the block is not plain, not known, or wrongly
-        signed; ``identify`` then finds out which.
+        ``block`` includes the empty line, but not Range and If-Match. Their values are ``range_value`` and
+        ``if_match``, or "" if the request has none. Return None if the block is not plain, not known, or
+        wrongly signed. ``identify`` then finds out the cause.
         """
         for template in self.by_length.get(len(block), ()):
             for start, text in template.fixed:
@@ -190,8 +197,8 @@ class Templates:
 
 
 def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, bytes], now_s: float) -> bool:
-    """Return whether ``block`` fits the template and its signature is right. ``values``: the values of
-    If-Match and Range.
+    """Return True if ``block``, which has the template's fixed text, has valid holes and a valid signature.
+    ``values``: the values of If-Match and Range.
     """
     _, (time_start, time_stop), (start, stop), invocation, date, signing, _ = template
     if invocation[1] and not block[slice(*invocation)].translate(None, b"-").isalnum():
@@ -199,7 +206,7 @@ def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, 
     if not date:
         return True
     amz_date, signature = date + block[time_start:time_stop], block[start:stop]
-    # Decoding as Latin-1 accepts every byte. Invalid times and signatures are refused below.
+    # Decoding as Latin-1 accepts every byte. Invalid times and signatures are refused later.
     if signing is None:
         return sigv4.well_formed(amz_date.decode("latin-1"), signature.decode("latin-1"))
     signer, parts, signed = signing
@@ -210,7 +217,7 @@ def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, 
     ]
     holes = (path, *given, amz_date, b"")
     canonical = b"".join([piece for pair in zip(parts, holes, strict=True) for piece in pair])
-    # A signed field must be in the request.
+    # A signed field must be present in the request.
     if not all(given) or not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
         return False
     try:
@@ -221,7 +228,7 @@ def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, 
 
 
 def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
-    """Make a template of the block of an identified GET. Return None if it is signed in an unusual way."""
+    """Return a template of the block of an identified GET; None if the block is signed in an unusual way."""
     invocation = _hole(_INVOCATION, block)
     if "authorization" not in call.request.fields:
         return _Template(_between(block, invocation), (0, 0), (0, 0), invocation, b"", None, plan)

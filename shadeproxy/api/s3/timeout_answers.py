@@ -1,6 +1,4 @@
-"""The answer of a worker to a read that got no byte in time. It is the same 503 that the coordinator would
-send.
-"""
+"""The answer of a worker to a read that got no byte in time. It is the same 503 as the coordinator sends."""
 
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import Asked, ReadReports, with_own
@@ -15,8 +13,8 @@ _GRACE_S = 2.0
 
 
 class TimeoutAnswers:
-    """Answers reads whose time is up. ``bounds``: the time limits of each read. ``reports``: receives the end
-    of each read.
+    """Answers reads whose time is over. ``bounds``: the time limits of each read. ``reports``: gets the
+    report when a read has ended.
     """
 
     def __init__(self, reports: ReadReports, *, clock: Clock, bounds: ReadBounds) -> None:
@@ -24,8 +22,8 @@ class TimeoutAnswers:
         self._clock = clock
         self._bounds = bounds
         self.relayed_s = bounds.first_byte_s + bounds.window_s + _GRACE_S
-        """Seconds after which a relayed read without an answer shows that the coordinator is stuck. A body
-        that must be verified first may use both limits.
+        """Seconds after which a relayed read without an answer shows that the coordinator is stuck. It is the
+        sum of both limits, because a read whose body must be verified before it is sent may use both.
         """
 
     def deadline(self) -> Deadline:
@@ -33,15 +31,13 @@ class TimeoutAnswers:
         return Deadline(self._clock, self._bounds)
 
     def overdue(self, deadline: Deadline) -> bool:
-        """Return whether a deadline has passed by so much that a coordinator that still works would have
-        answered.
-        """
+        """Return True if a deadline passed so long ago that a coordinator that works would have answered."""
         return deadline.left_s < -_GRACE_S
 
     def send(
         self, outlet: LaneOutlet, asked: Asked, request_id: str = "", *, deadline: Deadline | None = None
     ) -> None:
-        """Send the answer, and report it. ``deadline``: the deadline of the read; None if the read was
+        """Send the 503, and report the read. ``deadline``: the deadline of the read; None if the read was
         relayed.
         """
         waited_s = self.relayed_s if deadline is None else self._bounds.first_byte_s - deadline.left_s

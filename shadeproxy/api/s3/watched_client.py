@@ -1,7 +1,7 @@
 """The part of a worker's client connection that a timer checks.
 
-Laws: an idle connection is closed. A client is cut if it takes none of the bytes that wait for it, as in
-connection.py.
+Laws, as in connection.py: an idle connection is closed. A connection is reset if bytes wait for its client
+and the client takes none.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from shadeproxy.api.s3.sender import Copying
 
 
 class WatchedClient(asyncio.Protocol):
-    """A client connection with its timer. Subclasses say whether a request is under way, and record what the
+    """A client connection with its timer. Subclasses tell whether a request is under way, and note what the
     client does.
     """
 
@@ -21,15 +21,17 @@ class WatchedClient(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._client: asyncio.Transport | None = None
         self.writer: Copying | None = None
-        """Writes to the client while the connection is open."""
+        """Writes to the client. None unless the connection is open."""
         self._active = False
-        """True if anything was answered or relayed since the last check."""
+        """True if bytes of an answer were sent since the last check."""
         self._steps = 0
-        """Number of requests begun, and of times when the client had taken most of the bytes that waited."""
+        """Number of requests begun, plus the number of times that the client had taken most of the waiting
+        bytes.
+        """
         self._keepalive_s = keepalive_s
         self._silent = 0
         self._taken: tuple[int, int] | None = None
-        """``_steps`` and the bytes that waited at the last check; None: no bytes waited."""
+        """``_steps`` and the number of waiting bytes at the last check; None if no bytes waited."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -39,21 +41,21 @@ class WatchedClient(asyncio.Protocol):
 
     @property
     def _most_silent(self) -> int:
-        """Number of silent checks after which the connection is closed."""
+        """Number of checks in a row with no activity that are allowed before the connection is closed."""
         return 0
 
     def _close(self) -> None:
-        """Close the connection once the waiting bytes are sent."""
+        """Close the connection once the waiting bytes have been sent."""
         if self._client is not None:
             self._client.close()
 
     def cut(self) -> None:
-        """Close the connection now, so that the client sees a failure."""
+        """Reset the connection now, so that the client sees that the answer broke off."""
         if self._client is not None:
             break_off(self._client)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own transport class, which is no subclass of asyncio's.
+        # This is uvloop's own transport class, which is no subclass of asyncio's.
         self._client = cast("asyncio.Transport", transport)
         self.writer = Copying(self._client)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)

@@ -1,8 +1,9 @@
-"""One page that a worker fetches for one of its clients.
+"""One page that a worker fetches for one of its clients, or for a prefetch.
 
-Laws: callbacks take the bytes from the origin and pass them on to the client as they come. The worker reports
-to the coordinator the head, the progress of slow or big pages, the end, and a client that leaves. A read that
-fails before its first byte is relayed; later, the coordinator fills the rest into the same memory.
+Laws: callbacks take the bytes from the origin and pass them on to the client as they arrive. The coordinator
+gets reports of the head, of the progress of slow or big pages, of the end, and of a client that leaves. A
+read that fails before its first byte is relayed; if it fails later, the coordinator fills the rest of the
+page.
 """
 
 from collections.abc import Callable
@@ -35,22 +36,22 @@ from shadeproxy.origin.base import CallbackOrigin, HandedOver, Wanted
 from shadeproxy.origin.pool import Peer
 
 PROGRESS_BYTES = 256 * 1024
-"""Bytes between two progress reports of a page: clients of other processes may wait for these bytes."""
+"""Bytes of a page between two progress reports. Clients of other processes may wait for these bytes."""
 
 
 _NONE_DETACHED = DetachedBuffers(0)
 
 
 class WorkerOutlet(LaneOutlet, Protocol):
-    """The client's connection (relay.py), as seen by a read whose page the worker fetches."""
+    """The methods of the client's connection (relay.py) for a read whose page the worker fetches."""
 
     def relay(self) -> None:
-        """Relay the request. No byte of an answer was sent."""
+        """Relay the request to the coordinator. No byte of an answer may have been sent."""
         ...
 
 
 class Misses(Protocol):
-    """The objects that all fills of a worker share; worker_misses.py implements it."""
+    """The objects that all fills of a worker share. worker_misses.py implements it."""
 
     page_size: int
     reads: CallbackOrigin
@@ -66,11 +67,11 @@ class Misses(Protocol):
         ...
 
     def connect(self, peer: Peer, fill: "WorkerFill") -> None:
-        """Call ``fill.connected`` once a connection to ``peer`` is idle, or when none can be had."""
+        """Call ``fill.connected`` once a connection to ``peer`` is idle, or none could be made."""
         ...
 
     def forget(self, ident: int) -> None:
-        """Forget a fill that is over."""
+        """Forget the fill with this number, because it has ended."""
         ...
 
 
@@ -91,17 +92,17 @@ class WorkerFill:
         outlet: WorkerOutlet | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """``outlet``, ``asked``: the connection and the read of the client; None for a prefetch. ``peer``:
-        the server to ask.
+        """``outlet``, ``asked``: the client's connection and read; None for a prefetch. ``peer``: the server
+        of the origin to ask.
         """
         self.source = Source.ORIGIN
         """See ``LaneReading.source``."""
         self.deadline: Deadline | None = misses.late.deadline()
-        """See ``LaneReading.deadline``. The coordinator watches it. If the coordinator is stuck,
-        ``look_at_time`` does.
+        """See ``LaneReading.deadline``. The coordinator watches it; ``look_at_time`` watches it too, in case
+        the coordinator is stuck.
         """
         self.detached = _NONE_DETACHED
-        """See ``LaneReading.detached``. It is empty, because fill memory has its own limit."""
+        """See ``LaneReading.detached``. It is never crowded, because fill memory has its own limit."""
         self._misses = misses
         self._ident = ident
         self._outlet = outlet  # None: the client has left, or there never was one.
@@ -123,18 +124,18 @@ class WorkerFill:
     # ------------------------------------------------------------------ what the coordinator says
 
     def allow(self, allowed: AllowFill) -> None:
-        """Ask the origin, now or as soon as a connection to it is idle."""
+        """Ask the origin, because the coordinator allows it: now, or as soon as a connection is idle."""
         self._allowed = allowed
         if self._peer is not None:
             self._misses.connect(self._peer, self)
 
     def prefetch(self, order: OrderFill) -> None:
-        """Ask the origin for a page that no client of this worker waits for."""
+        """Ask the origin for a page that the coordinator wants, and that no client here waits for."""
         self._ordered = ObjectRef(order.bucket, order.key, OWN)
         self.allow(AllowFill(self._ident, 0, None, order.span, order.if_match))
 
     def connected(self) -> None:
-        """Ask the origin over the idle connection. If there is none, the coordinator fills the page."""
+        """Ask the origin over an idle connection. If there is none, the coordinator fills the page."""
         peer, self._peer = self._peer, None
         if peer is None:
             return  # The coordinator gave the fill up while it waited for a connection.
@@ -148,7 +149,7 @@ class WorkerFill:
             self._end()
 
     def _serve(self, outlet: WorkerOutlet, asked: Asked) -> None:
-        """Ask the origin, and send the client the bytes as they come."""
+        """Ask the origin, and send its bytes to the client as they arrive."""
         misses = self._misses
         request_id = next_request_id()
         inside = REQUEST_ID.set(request_id)
@@ -163,7 +164,7 @@ class WorkerFill:
             outlet,
             misses.reports,
             misses,
-            # The coordinator chose the version to ask for, and it will compare the answer's version with it.
+            # The coordinator has chosen the version to ask for, and will compare the answer's with it.
             asked._replace(found=UNKNOWN),
             clock=misses.clock,
             reading=self,
@@ -186,8 +187,8 @@ class WorkerFill:
         return flight
 
     def refuse(self, *, late: bool) -> None:
-        """Leave the client's request to the coordinator. ``late``: the client's time is up, so answer it with
-        a 503 here. The fill continues without this client, because other readers may want the page.
+        """Leave the client's request to the coordinator or, if it is too ``late``, answer it here with a 503.
+        A fill that has begun continues without this client, because other readers may want the page.
         """
         if self._allowed is None:
             self._peer = None
@@ -196,7 +197,7 @@ class WorkerFill:
         self._forget_if_over()
 
     def stop(self) -> None:
-        """End the read, because the coordinator gave the fill up."""
+        """End the read, because the coordinator has given the fill up."""
         self._peer = None
         self._abort()
         if self._flight is None:
@@ -206,7 +207,7 @@ class WorkerFill:
         self._forget_if_over()
 
     def progressed(self, filled: int) -> None:
-        """Send the client the bytes that the coordinator has filled after this read failed."""
+        """Send the client the bytes that the coordinator has filled since this worker's read failed."""
         flight = self._flight
         if flight is not None and not flight.ended:
             flight.advance(filled - flight.filled)
@@ -249,7 +250,7 @@ class WorkerFill:
             self._end_flight(None)
             return
         flight.advance(count)
-        # The coordinator watches the client's deadline. The first bytes end that wait, so report them.
+        # The coordinator watches the client's deadline until the first bytes: report them at once.
         due = not self._reported or flight.filled - self._reported >= PROGRESS_BYTES
         if due and not flight.ended:
             self.report_progress()
@@ -288,7 +289,7 @@ class WorkerFill:
         if not self._reported or self._lacks_proof or self._refused:
             self._end_flight(error)
         else:
-            # The client may have left earlier, when it had the part of the page that it wanted.
+            # The client may have left earlier, when it had got the part of the page that it wanted.
             self._forget_if_over()
 
     # ------------------------------------------------------------------ what the client's read calls
@@ -298,19 +299,19 @@ class WorkerFill:
         self._span = span
 
     def left(self, *, served: bool) -> None:
-        """Note that the client has its answer (``served``), or has gone."""
+        """Note that the client has left: with the whole answer (``served``), or before its end."""
         self._served = served
         self._end()
 
     # ------------------------------------------------------------------ what the client's connection calls
 
     def look(self) -> None:
-        """Continue: the client took enough of the bytes sent so far."""
+        """Continue to write the answer, because the client has taken enough of the bytes sent so far."""
         if self._lane is not None:
             self._lane.look()
 
     def cancel(self) -> None:
-        """Leave the read, because the client is gone. Further calls do nothing."""
+        """Leave the read, because the client has gone. Later calls do nothing."""
         if self._outlet is None:
             return
         if self._lane is None or self._relayed:
@@ -319,12 +320,12 @@ class WorkerFill:
             self._lane.cancel()
 
     def relayed(self) -> None:
-        """Continue this fill without its client, because the coordinator now answers that client."""
+        """Continue the fill without its client, because the coordinator now answers the client."""
         if self._outlet is not None:
             self._end()
 
     def relay(self) -> None:
-        """Relay the request, of whose answer nothing was sent. Further calls do nothing."""
+        """Relay the request, of whose answer no byte was sent. Later calls do nothing."""
         if self._relayed or self._outlet is None or self._asked is None:
             return
         self._relayed = True
@@ -340,14 +341,14 @@ class WorkerFill:
         outlet.read_ended(keep=self._asked.keep_alive)
 
     def look_at_time(self) -> None:
-        """Report how much has come, and answer a client that got nothing in time."""
+        """Report how many bytes have arrived. Answer the client with a 503 if none came in time."""
         self.report_progress()
         came = self._flight is not None and self._flight.filled
         if not came and self.deadline is not None and self._misses.late.overdue(self.deadline):
             self._too_late()
 
     def report_progress(self) -> None:
-        """Tell the coordinator how much has come."""
+        """Tell the coordinator how many bytes have arrived."""
         flight = self._flight
         if flight is not None and self._read is not None and flight.filled > self._reported:
             self._reported = flight.filled
@@ -385,10 +386,10 @@ class WorkerFill:
             abort()
 
     def _end(self) -> None:
-        """Note that the client has left, with its answer or without."""
+        """Note that the client has left, with or without its answer, and tell the coordinator."""
         if self._outlet is not None:
             self._outlet = None
-            # Report a page that came whole first, or the coordinator would count it as given up.
+            # Report this first: otherwise the coordinator would count a complete page as given up.
             self.report_progress()
             self._misses.outbox.send_with_next(ClientLeft(self._ident, *self._span, self._served))
         self._forget_if_over()

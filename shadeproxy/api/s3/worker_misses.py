@@ -1,8 +1,8 @@
 """Pages that a worker fetches from the origin for its own clients: the worker's half.
 
-Laws: the coordinator decides about each read before the origin is asked (engine/read/worker_fills.py). If it
-refuses a read, or if a read fails before its client got a byte, the request is relayed as if it had just
-come. Callbacks put the page into fill memory, and send it to the client from there.
+Laws: before a worker asks the origin, the coordinator decides about the read (engine/read/worker_fills.py).
+If the coordinator refuses the read, or the read fails before its client got a byte, the request is relayed as
+if it had just come. Callbacks put the page into fill memory, and send it to the client from there.
 """
 
 import asyncio
@@ -40,12 +40,14 @@ from shadeproxy.origin.pool import NotConnected, Peer
 from shadeproxy.origin.s3pages import PageGets
 
 PROGRESS_S = 0.5
-"""Seconds between two progress reports of a slow page. A page without progress counts as stuck."""
+"""Seconds between two progress reports of a slow page. The coordinator takes a page without progress for
+stuck.
+"""
 
 
 class GrantedSlots:
-    """Slots for a worker's reads. There is always one, because the coordinator has taken a slot for each read
-    that it allows.
+    """The slots for a worker's reads. A slot is always free, because the coordinator has taken one for each
+    read that it allows.
     """
 
     def take_now(self, intent: Intent) -> str:  # noqa: ARG002 - as TakesSlots
@@ -57,7 +59,7 @@ class GrantedSlots:
 
 
 class Uncounted:
-    """A stand-in for statistics that counts nothing: the coordinator counts a worker's reads."""
+    """Takes the place of statistics, and counts nothing, because the coordinator counts a worker's reads."""
 
     def __init__(self, clock: Clock) -> None:
         self.now_s = clock.monotonic_s
@@ -78,7 +80,7 @@ class Uncounted:
 
 
 class SentKeys:
-    """The credentials that the coordinator sends. Implements ``CredentialProvider``."""
+    """The credentials that the coordinator has sent. Implements ``CredentialProvider``."""
 
     is_ready = True
 
@@ -95,9 +97,8 @@ class SentKeys:
 
 
 class WorkerMisses:
-    """Fetches pages by ``gets`` into ``extents``. ``reports``: receives the end of each read.
-
-    ``late``: answers clients whose time is up. ``bodies``: writes fetched bodies to the first tier.
+    """Fetches pages by ``gets`` into ``extents``. ``reports``: gets the report when a read has ended.
+    ``late``: answers clients whose time is over. ``bodies``: writes fetched bodies to the first tier.
     """
 
     def __init__(
@@ -134,8 +135,8 @@ class WorkerMisses:
         return len(self._fills)
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
-        """Ask the coordinator whether to fetch the page that ``asked`` wants. Return None to relay the
-        request.
+        """Ask the coordinator whether this worker may fetch the page that ``asked`` needs. Return None if the
+        request must be relayed.
         """
         call, wanted = asked.call, asked.wanted
         if (
@@ -164,15 +165,15 @@ class WorkerMisses:
                 )
             )
         except (UnicodeEncodeError, OverflowError):
-            # No message can hold such a name or number. Relay the request: the coordinator then reads it
-            # itself.
+            # A message cannot contain such a name or number. Relay the request, so that the coordinator reads
+            # the page itself.
             return None
         fill = self._fills[ident] = WorkerFill(self, ident, peer, outlet, asked)
         self._watch_progress()
         return fill
 
     def hear(self, frame: bytes) -> None:
-        """Process a frame of the coordinator."""
+        """Act on the messages in a frame from the coordinator."""
         for message in from_coordinator(frame):
             self._hear(message)
 
@@ -209,7 +210,7 @@ class WorkerMisses:
             self._timer = asyncio.get_running_loop().call_later(PROGRESS_S, self._report_progress)
 
     async def aclose(self) -> None:
-        """Send the last messages, and close the connections to the origin."""
+        """Send the waiting messages, and close the connections to the origin."""
         self.outbox.flush()
         if self._timer is not None:
             self._timer.cancel()
@@ -224,7 +225,7 @@ class WorkerMisses:
         reading.left(served=served)
 
     def connect(self, peer: Peer, fill: WorkerFill) -> None:
-        """Call ``fill.connected`` when a connection to ``peer`` is idle, at once if one is.
+        """Call ``fill.connected`` once a connection to ``peer`` is idle, or none could be made.
 
         The fill has a slot from the coordinator, so all processes together stay within
         ``origin.max_connections``.
@@ -237,15 +238,15 @@ class WorkerMisses:
         task.add_done_callback(self._connecting.discard)
 
     def forget(self, ident: int) -> None:
-        """Forget a read that is over."""
+        """Forget the fill with this number, because it has ended."""
         self._fills.pop(ident, None)
 
     # ------------------------------------------------------------------ inside
 
     async def _connect(self, peer: Peer, fill: WorkerFill) -> None:
         pool = self._gets.pool
-        # If no connection can be made, the fill finds no idle one and fails. The coordinator then asks the
-        # same origin, and finds out why.
+        # If no connection can be made, the fill finds none idle and fails. The coordinator then asks the same
+        # origin, and gets the error.
         with suppress(NotConnected):
             pool.put_back(await pool.take(peer))
         fill.connected()

@@ -1,8 +1,9 @@
-"""The worker's half of forwarding requests to the origin; engine/read/worker_forwards.py is the other half.
+"""The worker's half of forwarding requests to the origin. The coordinator's half is
+engine/read/worker_forwards.py.
 
-Laws: bodies go between client and origin, past the coordinator. The worker asks the coordinator for each
-slot, and before and after each write. If the coordinator refuses, the client gets the error. The worker
-reports finished requests, and the coordinator counts them.
+Laws: bodies go straight between client and origin, not through the coordinator. The worker asks the
+coordinator for each slot, and before and after each write. If the coordinator refuses, the client gets the
+error. The worker reports requests that have ended, and the coordinator counts them.
 """
 
 import asyncio
@@ -41,17 +42,19 @@ from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.telemetry.stats import Stats
 
-# A quarter of the bytes that a channel keeps for a process that reads too slowly.
+# This is a quarter of the bytes that a channel keeps for a process that reads too slowly.
 _MOST_NAMED_BYTES = 1024 * 1024
 
 _IDENT: ContextVar[int | None] = ContextVar("ident", default=None)
-"""The slot that the coordinator granted together with the write of this task. None: there is none, or it is
-in use.
+"""The slot that the coordinator has granted together with this task's write. None: there is none, or it is in
+use.
 """
 
 
 class AskedCoordinator:
-    """Asks the coordinator, and waits for its answers. ``keys``: adopts the credentials that it sends."""
+    """Asks the coordinator questions, and waits for the answers. ``keys``: gets the credentials that it
+    sends.
+    """
 
     def __init__(self, outbox: Outbox, keys: SentKeys) -> None:
         self.outbox = outbox
@@ -62,9 +65,9 @@ class AskedCoordinator:
 
     @contextmanager
     def naming(self, size_bytes: int) -> Iterator[None]:
-        """Count ``size_bytes`` of object names as under way, from the question to its answer. Raises
-        Overloaded if too many bytes are under way already. Without this limit, so much could wait for a slow
-        coordinator that this worker would have to end, with all its clients' connections.
+        """Count ``size_bytes`` of object names as under way, from a question until its answer. Raises
+        Overloaded if too many bytes are under way already. Without this limit, a slow coordinator could leave
+        so many bytes unread that this worker would have to end, with all its clients' connections.
         """
         if self._named_bytes and self._named_bytes + size_bytes > _MOST_NAMED_BYTES:
             raise Overloaded("too many writes wait for the process that decides")
@@ -78,7 +81,9 @@ class AskedCoordinator:
         return next(self._idents)
 
     async def answer(self, ident: int, message: msgspec.Struct) -> None:
-        """Send ``message`` and wait for the answer with ``ident``. Raises the error in that answer."""
+        """Send ``message``, and wait for the answer with the number ``ident``. Raises the error in this
+        answer.
+        """
         answer = self._answers[ident] = asyncio.get_running_loop().create_future()
         try:
             self.outbox.send(message)
@@ -87,7 +92,7 @@ class AskedCoordinator:
             del self._answers[ident]
 
     def hear(self, frame: bytes) -> None:
-        """Process a frame of the coordinator."""
+        """Act on the messages in a frame from the coordinator."""
         for message in from_coordinator(frame):
             if isinstance(message, OriginKeys):
                 self._keys.adopt(message)
@@ -103,7 +108,9 @@ class AskedCoordinator:
 
 
 class CoordinatorSlots:
-    """The slots of forwarded requests, which the coordinator counts. Implements limit.py ``ForwardSlots``."""
+    """The slots of forwarded requests, which the coordinator counts. Implements ``ForwardSlots`` of
+    limit.py.
+    """
 
     def __init__(self, coordinator: AskedCoordinator) -> None:
         self.taken = 0
@@ -130,7 +137,7 @@ class CoordinatorSlots:
 
 
 class ReportedOrigin(CountedOrigin):
-    """Reports the ends of forwarded requests to the coordinator, which counts them."""
+    """Reports to the coordinator how forwarded requests ended. The coordinator counts them."""
 
     def __init__(self, inner: Origin, outbox: Outbox, *, clock: Clock, bounds: ReadBounds) -> None:
         super().__init__(inner, stats=Stats(), clock=clock, bounds=bounds)
@@ -147,8 +154,8 @@ class ReportedOrigin(CountedOrigin):
 
 
 class ReportedRequests:
-    """Reports ended requests to the coordinator, which counts them. ``log``: the access log of this
-    process.
+    """Reports ended requests to the coordinator, which counts them. ``log``: this process's own log of
+    requests.
     """
 
     def __init__(self, log: RequestObserver, outbox: Outbox) -> None:
@@ -167,7 +174,7 @@ class ReportedRequests:
 
 
 class WorkerPath:
-    """Implements forward.py ``ForwardPath`` over an origin of this process."""
+    """Implements ``ForwardPath`` of forward.py over an origin of this process."""
 
     def __init__(self, coordinator: AskedCoordinator, origin: ReportedOrigin) -> None:
         self._coordinator = coordinator
@@ -203,9 +210,9 @@ class WorkerPath:
         else:
             await self._end(ident, is_known=True)
         finally:
-            if _IDENT.get() == ident:  # The write was allowed, but no request was forwarded. Return its slot.
+            if _IDENT.get() == ident:  # The write was allowed but no request was forwarded. Return the slot.
                 coordinator.outbox.send(EndSlot(ident))
 
     async def _end(self, ident: int, *, is_known: bool) -> None:
-        """End a write, and wait until no read can find the bytes that it replaced."""
+        """End a write, and wait until no read can find the bytes that the write has replaced."""
         await self._coordinator.answer(ident, EndWrite(ident, is_known=is_known))

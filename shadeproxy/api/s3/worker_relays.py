@@ -1,7 +1,7 @@
 """Reads of a worker's clients that other nodes of the cluster answer.
 
-Law: the worker passes on plain answers only. If a read ends in any other way, its request goes to the
-coordinator as if it had just come. The coordinator also asks the origin, if the other node does not answer.
+Law: the worker passes on only plain answers. If a read ends in another way, its request goes to the
+coordinator as if it had just come. If the other node does not answer, the coordinator asks the origin.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from shadeproxy.origin.s3reads import body_of
 
 _MOST_CONNECTING = 8
 _MOST_UNWANTED_BYTES = 16 << 10
-"""Longest body (mostly an error message) that is read to its end, only so that its connection can be used
-again.
+"""Longest body that is read to its end although no client wants it, so that its connection can be used again.
+It is mostly an error message.
 """
 
 
 class WorkerLaneRead(Protocol):
-    """A read that a worker answers, as the client's connection (relay.py) uses it."""
+    """A read that a worker answers. The client's connection (relay.py) calls these methods."""
 
     def look(self) -> None:
-        """Continue: the client has taken enough of the bytes sent so far."""
+        """Continue to write the answer, because the client has taken enough of the bytes sent so far."""
         ...
 
     def cancel(self) -> None:
-        """Leave the read, because the client is gone. Further calls do nothing."""
+        """Leave the read, because the client has gone. Later calls do nothing."""
         ...
 
     def relay(self) -> None:
@@ -46,20 +46,20 @@ class WorkerLaneRead(Protocol):
         ...
 
     def relayed(self) -> None:
-        """Note that the coordinator answers the request now."""
+        """Note that the coordinator now answers the request."""
         ...
 
 
 class BeginsLaneReads(Protocol):
-    """The object that begins the reads of a worker's clients."""
+    """Begins the reads of a worker's clients."""
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerLaneRead | None:
-        """Begin the read that ``asked`` wants. Return None to relay the request to the coordinator."""
+        """Begin the read that ``asked`` describes. Return None if it must be relayed to the coordinator."""
         ...
 
 
 class BeginsFills(Protocol):
-    """The object that fetches pages; worker_misses.py implements it."""
+    """Begins reads by fetching their pages. worker_misses.py implements it."""
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
         """See ``BeginsLaneReads.begin``."""
@@ -86,7 +86,9 @@ class WorkerRelayRead:
             self._now = None
 
     def relay(self) -> None:
-        """See ``WorkerLaneRead.relay``. If the client has left meanwhile, do nothing."""
+        """See ``WorkerLaneRead.relay``. A long plain answer is streamed to the client instead. If the client
+        has left, do nothing.
+        """
         read, self._now = self._now, None
         if not isinstance(read, RelayRead):
             return
@@ -106,9 +108,9 @@ class WorkerRelays:
     """Begins the reads of a worker's clients, where several proxies share a cache. Implements
     ``BeginsLaneReads``.
 
-    ``reads``: the reads at other nodes. ``reports``: receives the end of each of them. ``fills``: fetches
-    pages of this node's own objects; None: the coordinator does. ``budget_bytes``: memory for answers that
-    are held whole.
+    ``reads``: asks other nodes. ``reports``: gets the report when a read has ended. ``fills``: fetches pages
+    of objects that this node owns; None: the coordinator fetches them. ``budget_bytes``: memory for answers
+    that are held whole.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class WorkerRelays:
         peer = asked.peer
         if peer is None:
             return None if self._fills is None else self._fills.begin(outlet, asked)
-        # All requests of clients with an upstream of their own are relayed to the coordinator.
+        # Requests of a client with its own upstream are always relayed to the coordinator.
         if asked.call.identity.upstream != SHARED:
             return None
         read = RelayRead(
@@ -155,12 +157,13 @@ class WorkerRelays:
         return None
 
     def stream(self, outlet: WorkerOutlet, read: RelayRead, begun: PendingAnswer) -> RelayStream:
-        """Send the long answer of ``read`` to its client."""
+        """Send the long answer whose head ``read`` has received to the client."""
         return RelayStream(outlet, self._reports, self._reads, read, begun, clock=self._clock)
 
     def drop(self, begun: PendingAnswer) -> None:
-        """Release the connection of an answer that no client gets. First read the rest of a short answer:
-        otherwise each GET of a missing object would cost a connection.
+        """Release the connection of an answer that no client gets. The rest of a short answer is read before,
+        so that the connection can be used again: otherwise each GET of a missing object would cost a
+        connection.
         """
         if begun.connection is None or begun.head is None:
             begun.peer.failed()
@@ -173,14 +176,14 @@ class WorkerRelays:
             begun.close()
 
     async def aclose(self) -> None:
-        """Stop opening connections, and stop reading answers that no client gets."""
+        """Stop making connections, and stop reading answers that no client gets."""
         tasks = self._connecting | self._emptying
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _connect_soon(self, peer: Peer) -> None:
-        """Open one more connection for the reads to come."""
+        """Open one more connection to ``peer``, for later reads."""
         if len(self._connecting) < _MOST_CONNECTING:
             task = asyncio.get_running_loop().create_task(_connect(peer))
             self._connecting.add(task)
@@ -188,7 +191,7 @@ class WorkerRelays:
 
 
 async def _empty(connection: Connection) -> None:
-    # If an answer breaks off, its connection cannot be used again.
+    # If the answer breaks off, its connection cannot be used again, and ``close`` drops it.
     with suppress(ShadeProxyError, OSError):
         async with aclosing(body_of(connection)) as pieces:
             async for _ in pieces:
@@ -199,6 +202,6 @@ async def _connect(peer: Peer) -> None:
     try:
         await peer.connect()
     except NotConnected as error:
-        # Without a cause, the error only says that all connections are in use.
+        # An error without a cause only says that all connections are in use: the node has not failed.
         if error.__cause__ is not None:
             peer.failed()

@@ -1,12 +1,12 @@
-"""The ObjectMeta of a file: ETag from stat, header fields from one extended attribute.
+"""The ObjectMeta of a file: its ETag comes from stat, its header fields from one extended attribute.
 
-The ETag is a hash of (mtime_ns, size, inode) in the form "<32 hex>-1". The dash tells clients that it is not
-an MD5 of the body. HEAD, GET, PUT and listings give the same ETag. The ETag misses one change: a file
-rewritten in place with equal size within one tick of the file system's clock. A rename into place always
-changes the ETag.
+The ETag is a hash of (mtime_ns, size, inode) in the form "<32 hex>-1". By the dash clients see that the ETag
+is not an MD5 of the body. HEAD, GET, PUT and listings give the same ETag. The ETag misses one change: a file
+that is rewritten in place, with equal size, within one tick of the file system's clock. A rename into place
+always changes the ETag.
 """
 
-# Keys are strings; pathlib would normalise them and cost more than the system call.
+# Keys are strings: pathlib would normalise them, and would take longer than the system call.
 # ruff: noqa: PTH122
 
 import errno
@@ -32,25 +32,29 @@ def etag_of(found: os.stat_result) -> str:
 
 
 def marker_etag(found: os.stat_result) -> str:
-    """Return the ETag of a directory marker. Its body is always empty, so its time and size are left out."""
+    """Return the ETag of a directory marker. Its body is always empty, so the ETag is a hash of the inode
+    alone.
+    """
     return f'"{xxhash.xxh3_128_hexdigest(b"marker-%d" % found.st_ino)}-1"'
 
 
 def meta_of_file(target: int | str, key: str, found: os.stat_result) -> ObjectMeta:
-    """Return the metadata of an open file, or of a path (blocking)."""
+    """Return the metadata of an open file, or of the file at a path (blocking)."""
     kept = read_headers(target) or ()
     return ObjectMeta(etag_of(found), found.st_size, describe(kept, key, found))
 
 
 def describe(kept: Headers, key: str, found: os.stat_result) -> Headers:
-    """Return stored header fields, completed with Content-Type (from the name) and Last-Modified."""
+    """Return the stored header fields, with Last-Modified, and with Content-Type by the key if none is
+    stored.
+    """
     has_type = any(name == "Content-Type" for name, _ in kept)
     typed = kept if has_type else (("Content-Type", guess_type(key)), *kept)
     return (*typed, ("Last-Modified", formatdate(found.st_mtime, usegmt=True)))
 
 
 def read_headers(target: int | str) -> Headers | None:
-    """Return the stored header fields; None if there are none (blocking). Raises OSError."""
+    """Return the stored header fields; None if none are stored (blocking). Raises OSError."""
     try:
         raw = os.getxattr(target, ATTRIBUTE)
     except OSError as error:
@@ -61,7 +65,7 @@ def read_headers(target: int | str) -> Headers | None:
 
 
 def write_headers(target: int | str, headers: Headers) -> None:
-    """Store ``headers`` (blocking). Raises NotSupported on a file system without extended attributes."""
+    """Store ``headers`` (blocking). Raises NotSupported if the file system cannot keep them."""
     try:
         os.setxattr(target, ATTRIBUTE, json.dumps(headers).encode())
     except OSError as error:
@@ -78,14 +82,16 @@ def write_headers(target: int | str, headers: Headers) -> None:
 
 
 def worth_keeping(headers: Headers, key: str) -> Headers:
-    """Return the header fields that ``describe`` would not add by itself. Often there are none; then no
-    attribute is written.
+    """Return the header fields that ``describe`` would not add by itself. Often there are none, and then no
+    attribute need be written.
     """
     return tuple(pair for pair in headers if pair != ("Content-Type", guess_type(key)))
 
 
 def guess_type(key: str) -> str:
-    """Return the Content-Type for the name's extension. The first call blocks: it reads the MIME tables."""
+    """Return the Content-Type for the key's extension. The first call blocks, because it reads the MIME
+    tables.
+    """
     return _type_of_extension(os.path.splitext(key)[1].lower())
 
 

@@ -1,9 +1,10 @@
-"""Directory markers: the zero-byte object "a/" is the directory "a" with an extended attribute of the proxy.
+"""Directory markers: the object "a/", which has no bytes, is the directory "a" with an extended attribute of
+the proxy.
 
-A directory without the attribute is not an object: it only exists for the keys below it.
+A directory without this attribute is not an object: it exists only because of the keys below it.
 """
 
-# Keys are strings; pathlib would normalise them and cost more than the system call.
+# Keys are strings: pathlib would normalise them, and would take longer than the system call.
 # ruff: noqa: PTH103, PTH116
 
 import os
@@ -30,7 +31,7 @@ def describe_marker(path: str) -> ObjectMeta:
 
 
 def exists(path: str) -> bool:
-    """Return whether the directory ``path`` is a marker (blocking)."""
+    """Return True if the directory ``path`` is a marker (blocking)."""
     try:
         return read_headers(path) is not None
     except OSError:
@@ -38,7 +39,7 @@ def exists(path: str) -> bool:
 
 
 def create(path: str, headers: Headers, condition: WriteCondition) -> ObjectMeta:
-    """Make the directory and mark it (blocking). Raises OSError, NotSupported, OriginAnswer 412."""
+    """Make a directory and mark it (blocking). Raises OSError, NotSupported, OriginAnswer 412."""
     current = describe_marker(path) if exists(path) else None
     condition.check(current)
     os.makedirs(path, exist_ok=True)
@@ -47,6 +48,6 @@ def create(path: str, headers: Headers, condition: WriteCondition) -> ObjectMeta
 
 
 def remove(path: str) -> None:
-    """Remove the mark (blocking). Raises FileNotFoundError, NotADirectoryError."""
+    """Remove the mark, but not the directory (blocking). Raises FileNotFoundError, NotADirectoryError."""
     if exists(path):
         os.removexattr(path, ATTRIBUTE)

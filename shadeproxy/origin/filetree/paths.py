@@ -1,11 +1,11 @@
-"""Maps keys to paths and back: no key leads out of its bucket, and two keys never share a file.
+"""Maps keys to paths and back. No key leads out of its bucket, and two keys never share a file.
 
-A key with an empty, "." or ".." segment, a NUL or a lone surrogate cannot be a path. Reading it is 404, as
-for any key that does not exist; writing it is InvalidRequest. "a/" names the directory "a" itself
-(marker.py).
+A key with an empty, "." or ".." segment, a NUL or a lone surrogate cannot be a path. Reading such a key gives
+a 404, as for any key that does not exist. Writing it raises InvalidRequest. "a/" names the directory "a"
+itself (marker.py).
 """
 
-# Keys are strings; pathlib would normalise them and cost more than the system call.
+# Keys are strings: pathlib would normalise them, and would take longer than the system call.
 # ruff: noqa: PTH116
 
 import os
@@ -21,20 +21,22 @@ _DOTS = {"", ".", ".."}
 
 
 class Place(NamedTuple):
-    """The path of an object. ``path``: absolute. ``is_marker``: True for keys that end with "/"."""
+    """The path of an object. ``path``: absolute. ``is_marker``: True if the key ends with "/"."""
 
     path: str
     is_marker: bool
 
 
 class Tree:
-    """The root directory and the rules for names below it."""
+    """A root directory, and the rules for names below it."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") or "/"
 
     def bucket(self, name: str) -> str:
-        """Return the directory of an existing bucket. Raises OriginAnswer 404 NoSuchBucket."""
+        """Return the directory of the bucket ``name``. Raises OriginAnswer 404 NoSuchBucket if it does not
+        exist.
+        """
         path = self.bucket_path(name)
         try:
             if stat.S_ISDIR(os.stat(path).st_mode):
@@ -44,20 +46,26 @@ class Tree:
         raise no_such_bucket()
 
     def bucket_path(self, name: str) -> str:
-        """Return the directory of a bucket that may not exist. Raises OriginAnswer 404 for ".a" and "a/b"."""
+        """Return the directory of a bucket, which may not exist. Raises OriginAnswer 404 for names like ".a"
+        and "a/b".
+        """
         if name.startswith(".") or not _is_segment(name) or "/" in name:
             raise no_such_bucket()
         return f"{self.root}/{name}"
 
     def existing(self, ref: ObjectRef) -> Place:
-        """Return the place of ``ref``. Raises OriginAnswer 404 for keys that cannot exist."""
+        """Return the place at which to read ``ref``. Raises OriginAnswer 404 for a key that cannot
+        be a path.
+        """
         place = self.find(ref)
         if place is None:
             raise no_such_key()
         return place
 
     def writable(self, ref: ObjectRef) -> Place:
-        """Return the place to write ``ref``. Raises InvalidRequest for keys that cannot be paths."""
+        """Return the place at which to write ``ref``. Raises InvalidRequest for a key that cannot
+        be a path.
+        """
         place = self.find(ref)
         if place is None:
             raise InvalidRequest(
@@ -79,7 +87,9 @@ def _is_segment(segment: str) -> bool:
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether a file name can be part of a key. Octets that are not UTF-8 show as lone surrogates."""
+    """Return True if a file name can be part of a key. Python shows bytes that are not UTF-8 as lone
+    surrogates.
+    """
     if name.isascii():
         return True
     try:

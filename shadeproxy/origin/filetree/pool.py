@@ -1,4 +1,4 @@
-"""The bounded threads that run all file calls of one origin, and the translation of OSError."""
+"""Runs all file calls of one origin in a limited number of threads, and translates OSError."""
 
 import asyncio
 import errno
@@ -24,18 +24,20 @@ C = TypeVar("C", bound=Closeable)
 
 
 class FilePool:
-    """Threads named "file-origin"."""
+    """Threads that run file calls, named "file-origin"."""
 
     def __init__(self, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="file-origin")
         self._closed = False
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return the result of ``call``, which runs in a thread and must translate its own OSErrors."""
+        """Run ``call`` in a thread, and return its result. ``call`` must translate its own OSErrors."""
         return await self._start(call)
 
     async def acquire(self, call: Callable[[], C]) -> C:
-        """Run a call that opens something. If the caller is cancelled meanwhile, close what was opened."""
+        """Run a call that opens an object, and return the object. If the caller is cancelled meanwhile, close
+        it.
+        """
         future = self._start(call)
         try:
             return await asyncio.shield(future)
@@ -44,14 +46,14 @@ class FilePool:
             raise
 
     def dispose(self, resource: Closeable) -> None:
-        """Close ``resource`` in a thread, after its running calls. Do not wait for that."""
+        """Close ``resource`` in a thread, after its running calls. Do not wait until it is closed."""
         if self._closed:
             resource.close()
         else:
             self._threads.submit(resource.close)
 
     async def aclose(self) -> None:
-        """Wait for the running calls, then end the threads."""
+        """Wait for the running calls, and end the threads."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._threads.shutdown)
@@ -68,7 +70,9 @@ class FilePool:
 
 @contextmanager
 def translated(what: object) -> Iterator[None]:
-    """Translate OSError to OriginError: missing 404, forbidden 403, others (EIO, ESTALE) unavailable."""
+    """Translate OSError: a missing file to a 404, a refusal to a 403, others (EIO, ESTALE) to
+    OriginUnavailable.
+    """
     try:
         yield
     except OSError as error:

@@ -1,8 +1,7 @@
-"""One open file of one version: reads bytes of that version or raises, but never mixes versions.
+"""One open file at one version. A read returns bytes of this version or raises; it never mixes versions.
 
-If a file is replaced by rename, the open old inode stays, so the old version is read to its end. fstat
-reveals a file that is rewritten in place: each piece is checked after it was read and before it is handed
-out.
+If a file is replaced by a rename, the old inode stays open, so the old version is read to its end. If a file
+is rewritten in place, fstat shows it: each piece is checked after it was read and before it is handed out.
 """
 
 import os
@@ -20,14 +19,16 @@ CHUNK_BYTES = 1 << 20
 
 
 class OpenFile:
-    """An open file and its version. All methods block. A lock makes ``close`` wait for a read."""
+    """An open file and its version. All methods block. ``close`` waits, by a lock, until no read is under
+    way.
+    """
 
     def __init__(self, path: str, ref: ObjectRef) -> None:
         self._ref = ref
         self._lock = threading.Lock()
         self._fd = -1
         with translated(ref):
-            # O_NONBLOCK: opening a named pipe must not wait for its writer.
+            # O_NONBLOCK, because opening a named pipe must not wait for its writer.
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 self.meta = self._describe()
@@ -65,7 +66,9 @@ class OpenFile:
 
 
 async def read_chunks(pool: FilePool, file: OpenFile, span: Span) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of ``span`` in pieces of up to CHUNK_BYTES, each read in a pool thread."""
+    """Yield the bytes of ``span`` in pieces of up to CHUNK_BYTES. Each piece is read in a thread of
+    the pool.
+    """
     for start in range(span.start, span.stop, CHUNK_BYTES):
         stop = min(start + CHUNK_BYTES, span.stop)
         yield await pool.run(lambda start=start, stop=stop: file.read(start, stop))  # type: ignore[misc]

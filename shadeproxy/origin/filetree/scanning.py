@@ -1,10 +1,11 @@
-"""Lazy listing of a tree in UTF-8 order of whole keys. Only directories that can hold results are read.
+"""Lists a tree lazily, in the UTF-8 order of whole keys. Only directories that can hold results are read.
 
-A directory sorts as "name/", in the order of its keys ("a-b" < "a/x" < "a0"). The code-point order of str is
-UTF-8 order. A big directory is read and sorted once while a client pages through it.
+A directory "a" is sorted as "a/", because its keys begin with "a/" ("a-b" < "a/x" < "a0"). Python sorts str
+by code points, which is UTF-8 order. While a client pages through a big directory, the directory is read and
+sorted only once.
 """
 
-# Keys are strings; pathlib would normalise them and cost more than the system call.
+# Keys are strings: pathlib would normalise them, and would take longer than the system call.
 # ruff: noqa: PTH116, PTH120
 
 import os
@@ -22,8 +23,8 @@ from shadeproxy.origin.filetree.paths import HIDDEN, is_utf8
 from shadeproxy.origin.s3ops.answers import iso_date
 
 _WORTH_KEEPING = 1000
-# The mtime of a directory does not show a second change within one tick. So a listing of a directory that
-# changed in these last nanoseconds is not reused.
+# A second change within one tick leaves a directory's mtime as it is. So the names of a directory that
+# changed in these last nanoseconds are not reused.
 _SETTLED_NS = 2_000_000_000
 
 
@@ -35,13 +36,15 @@ class _Names:
 
 
 class Scanner:
-    """Lists one tree. Blocking; safe in several threads (the remembered listing is replaced as a whole)."""
+    """Lists one tree. Blocking. Safe in several threads, because the remembered names are replaced as a
+    whole.
+    """
 
     def __init__(self) -> None:
         self._kept: _Names | None = None
 
     def scan(self, bucket_path: str, prefix: str, start_after: str, max_keys: int) -> ListPage:
-        """Return a page of the bucket in ``bucket_path``. Raises OSError."""
+        """Return at most ``max_keys`` objects of the bucket in ``bucket_path``. Raises OSError."""
         folder = prefix.rpartition("/")[0]
         if folder and not all(part not in {"", ".", ".."} for part in folder.split("/")):
             return ListPage((), truncated=False)
@@ -76,7 +79,9 @@ class Scanner:
                 return
 
     def _names(self, path: str) -> list[str]:
-        """Return the sorted names in a directory, with "/" after directories; [] if the directory is gone."""
+        """Return the sorted names in a directory, those of directories with a "/". Return [] if it does not
+        exist.
+        """
         try:
             found = os.stat(path)
             version = (found.st_mtime_ns, found.st_ino)
@@ -93,8 +98,8 @@ class Scanner:
 
 
 def _segment(key: str, base: str) -> str:
-    """Return the name, in directory ``base``, that leads to ``key``. Smaller names lead only to smaller
-    keys.
+    """Return the name, in the directory ``base``, that leads to ``key``. Names before it lead only to keys
+    before ``key``.
     """
     return key[len(base) :].partition("/")[0] if key.startswith(base) else ""
 
@@ -107,7 +112,7 @@ def _listed_name(entry: "os.DirEntry[str]") -> str:
     if entry.is_symlink():
         parent = os.path.realpath(os.path.dirname(entry.path))
         if f"{parent}/".startswith(f"{os.path.realpath(entry.path)}/"):
-            return ""  # A link to one of its own parents. Following it would never end.
+            return ""  # This is a link to one of its own parents. Following it would never end.
     return f"{entry.name}/"
 
 

@@ -1,6 +1,6 @@
-"""``FileStore``: the Store protocol over a directory tree, every call in the pool's threads."""
+"""``FileStore``: the Store protocol over a directory tree. Every call runs in a thread of the pool."""
 
-# Keys are strings; pathlib would normalise them and cost more than the system call.
+# Keys are strings: pathlib would normalise them, and would take longer than the system call.
 # ruff: noqa: PTH102, PTH106, PTH116
 
 import os
@@ -22,7 +22,7 @@ from shadeproxy.origin.s3ops.store import BucketEntry, Stored, no_such_key
 
 
 class FileStore:
-    """Buckets are the sub-directories of ``root`` whose names do not begin with a dot."""
+    """A store whose buckets are the sub-directories of ``root`` with names that do not begin with a dot."""
 
     def __init__(self, root: str, *, threads: int) -> None:
         self._tree = Tree(root)
@@ -148,7 +148,7 @@ class FileStore:
 
 
 async def _no_chunks(span: Span) -> AsyncGenerator[bytes, None]:
-    """Yield nothing: the body of a directory marker."""
+    """Yield no bytes, because the body of a directory marker is empty."""
     assert span.length == 0
     none: tuple[bytes, ...] = ()
     for chunk in none:

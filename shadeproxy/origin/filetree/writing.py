@@ -1,11 +1,12 @@
-"""Writes objects: a temporary file in the bucket's hidden directory, renamed into place.
+"""Writes objects: first to a temporary file in the bucket's hidden directory, which is then renamed into
+place.
 
 Readers never see a half-written object. There is no fsync: after a power cut a new object may be missing or
-empty, as with any file copied into the directory. The modification time is set from the nanosecond clock
-before the rename, so that two versions written within one tick of the file system differ in their ETag.
+empty, as any file that was copied into the directory may be. The modification time is set from the nanosecond
+clock before the rename. So two versions written within one tick of the file system differ in their ETag.
 """
 
-# Keys are strings; pathlib would normalise them and cost more than the system call.
+# Keys are strings: pathlib would normalise them, and would take longer than the system call.
 # ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH120
 
 import errno
@@ -27,7 +28,9 @@ _ABANDONED_S = 24 * 3600.0
 
 
 class FileDraft:
-    """A Draft over a temporary file. A small object needs only one call in a thread."""
+    """A Draft over a temporary file. It holds a small object in memory, so that one call in a thread writes
+    it.
+    """
 
     def __init__(self, pool: FilePool, target: "Target") -> None:
         self._pool = pool
@@ -45,7 +48,9 @@ class FileDraft:
 
 
 class Target:
-    """The blocking part of a draft. ``publishing``: lock around check and rename within this process."""
+    """The blocking part of a draft. ``publishing``: the process's lock around a condition's check and the
+    rename.
+    """
 
     def __init__(self, tree: Tree, ref: ObjectRef, publishing: threading.Lock) -> None:
         self._tree = tree
@@ -82,7 +87,7 @@ class Target:
             return meta_of_file(self._fd, self._ref.key, os.fstat(self._fd))
 
     def close(self) -> None:
-        """Close, and remove the temporary file unless it was published."""
+        """Close the temporary file, and remove it unless it was published."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -113,7 +118,8 @@ class Target:
 
     def _rename(self) -> None:
         assert self._temporary is not None
-        # A concurrent delete may have removed the new directory, because it was empty. Make it again.
+        # A concurrent delete may have removed the new directory because it was still empty. Then make it
+        # again.
         for _ in range(8):
             try:
                 os.makedirs(os.path.dirname(self._place.path), exist_ok=True)
@@ -139,7 +145,7 @@ def _refusal(error: OSError) -> Exception:
 
 
 def sweep_abandoned(bucket_path: str) -> None:
-    """Remove temporary files that a killed process left more than a day ago (blocking)."""
+    """Remove temporary files that killed processes left more than a day ago (blocking)."""
     try:
         entries = list(os.scandir(f"{bucket_path}/{HIDDEN}/drafts"))
     except OSError:
@@ -153,8 +159,8 @@ def sweep_abandoned(bucket_path: str) -> None:
 
 
 def remove(place: Place, bucket_path: str) -> None:
-    """Remove an object, and the directories that this leaves empty (blocking). A missing object is not an
-    error.
+    """Remove an object, and then the directories that are empty without it (blocking). If the object does not
+    exist, do nothing.
     """
     try:
         if place.is_marker:

@@ -1,6 +1,6 @@
 """The S3 API over a plain store, for origins that are not S3 servers.
 
-``store.py`` is the small protocol a backend implements; ``origin.py`` turns any such store into an Origin.
-This package knows neither files nor memory, and no backend knows XML, HTTP headers of requests, or S3
+``store.py`` has the small protocol that a store implements. ``origin.py`` makes an Origin of any such store.
+This package knows neither files nor memory. A store knows neither XML, nor header fields of requests, nor S3
 operations.
 """

@@ -1,4 +1,4 @@
-"""Makes S3 answers: XML documents, errors, empty answers. Also parses XML bodies of requests.
+"""Makes S3 answers: XML documents, errors, answers without a body. Also parses XML bodies of requests.
 
 Source: "Error responses" and the response syntax of each operation in the S3 API reference.
 """
@@ -18,18 +18,20 @@ from shadeproxy.origin.base import ForwardRequest, ForwardResponse
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 MAX_XML_BODY_BYTES = 4 << 20
-"""Room for 1,000 keys of DeleteObjects or 10,000 parts of CompleteMultipartUpload."""
+"""Longest XML body. It has room for 1,000 keys of DeleteObjects or 10,000 parts of
+CompleteMultipartUpload.
+"""
 
 _NOT_IN_XML = re.compile("[\r\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 
 
 def element(name: str, *content: str) -> str:
-    """Return an element with XML ``content`` (for character data see ``text``)."""
+    """Return an element with ``content``, which must be XML already (for plain text see ``text``)."""
     return f"<{name}>{''.join(content)}</{name}>"
 
 
 def text(name: str, value: object) -> str:
-    """Return an element with escaped character data. Control characters become references."""
+    """Return an element with ``value`` as escaped text. Control characters become character references."""
     escaped = html.escape(str(value), quote=False)
     return f"<{name}>{_NOT_IN_XML.sub(lambda found: f'&#{ord(found[0])};', escaped)}</{name}>"
 
@@ -45,8 +47,8 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 
 def empty(status: int, *headers: tuple[str, str]) -> ForwardResponse:
-    """Return an answer without body. It has a Content-Length only if HTTP allows that (RFC 9110
-    section 8.6).
+    """Return an answer without a body. It has a Content-Length only if HTTP allows one for its status (RFC
+    9110 section 8.6).
     """
     length = () if status in {204, 304} else (("Content-Length", "0"),)
     return ForwardResponse(status, (*headers, *length), _once(b""))
@@ -55,13 +57,13 @@ def empty(status: int, *headers: tuple[str, str]) -> ForwardResponse:
 def document(
     root: str, content: Iterable[str], *, status: int = 200, headers: Headers = ()
 ) -> ForwardResponse:
-    """Return ``<root xmlns=...>content</root>`` as an answer."""
+    """Return an answer whose body is ``<root xmlns=...>content</root>``."""
     xml = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root} xmlns="{NAMESPACE}">{"".join(content)}</{root}>'
     return _xml_answer(status, xml, headers)
 
 
 def error(answer: OriginAnswer, request: ForwardRequest) -> ForwardResponse:
-    """Return an error as S3 sends it; without body for HEAD and 304."""
+    """Return an error as S3 sends it. The answer to a HEAD and a 304 have no body."""
     if answer.status == 304:
         return empty(304, *answer.headers)
     xml = '<?xml version="1.0" encoding="UTF-8"?>\n' + element(
@@ -84,7 +86,7 @@ def _xml_answer(status: int, xml: str, headers: Headers) -> ForwardResponse:
 
 
 async def read_body(request: ForwardRequest, limit_bytes: int = MAX_XML_BODY_BYTES) -> bytes:
-    """Return the whole body of a request that carries XML. Raises OriginAnswer 400 EntityTooLarge."""
+    """Return the whole XML body of a request. Raises OriginAnswer 400 EntityTooLarge if it is too long."""
     received = bytearray()
     if request.body is not None:
         async for chunk in request.body:
@@ -95,7 +97,7 @@ async def read_body(request: ForwardRequest, limit_bytes: int = MAX_XML_BODY_BYT
 
 
 def parse_xml(body: bytes) -> Element:
-    """Return the root element, tags without namespace. Raises OriginAnswer 400 MalformedXML."""
+    """Return the root element. All tags lack their namespace. Raises OriginAnswer 400 MalformedXML."""
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

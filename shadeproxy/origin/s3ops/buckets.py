@@ -1,4 +1,4 @@
-"""Operations on buckets: list, head, create, delete, location."""
+"""Operations on buckets: list, head, create, delete, and get the location."""
 
 import re
 
@@ -28,13 +28,13 @@ async def head_bucket(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def bucket_location(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer with an empty constraint, which S3 defines as us-east-1."""
+    """Answer with an empty location constraint, which S3 defines as us-east-1."""
     await require_bucket(store, request.ref.bucket)
     return document("LocationConstraint", [])
 
 
 async def create_bucket(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Create a bucket. The body's location constraint has no meaning here and is ignored."""
+    """Create a bucket. The location constraint in the body is ignored, because it means nothing here."""
     await read_body(request)
     name = request.ref.bucket
     if not _BUCKET_NAME.fullmatch(name) or ".." in name:
@@ -53,5 +53,5 @@ async def delete_bucket(store: Store, request: ForwardRequest) -> ForwardRespons
 
 
 async def require_bucket(store: Store, bucket: str) -> None:
-    """Raise OriginAnswer 404 NoSuchBucket if the bucket is missing."""
+    """Raise OriginAnswer 404 NoSuchBucket if the bucket does not exist."""
     await store.scan(bucket, RESERVED, "", 1)

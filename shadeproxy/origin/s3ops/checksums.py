@@ -1,4 +1,4 @@
-"""Checks of a request body against its promises: length, MD5, SHA-256, x-amz-checksum-*.
+"""Checks a request's body against what the request promised: length, MD5, SHA-256, x-amz-checksum-*.
 
 Source: "Checking object integrity" in the S3 user guide.
 """
@@ -16,8 +16,8 @@ _NOT_VALUES = {"x-amz-checksum-mode", "x-amz-checksum-algorithm", "x-amz-checksu
 
 
 class Promises:
-    """The length, hash and checksums that one request promised for its body. Call ``update`` with each chunk,
-    then ``check``.
+    """The length, hash and checksums that a request promised for its body. Call ``update`` with each chunk,
+    and then ``check``. ``echo``: the checksum fields, which the answer repeats.
     """
 
     def __init__(self, request: ForwardRequest) -> None:
@@ -48,7 +48,7 @@ class Promises:
             digest.update(chunk)
 
     def check(self) -> None:
-        """Raise OriginAnswer 400 for a broken promise: IncompleteBody, BadDigest,
+        """Raise OriginAnswer 400 if a promise is broken: IncompleteBody, BadDigest,
         XAmzContentSHA256Mismatch.
         """
         if self._length is not None and self._length != self._received_bytes:
@@ -59,7 +59,8 @@ class Promises:
             if digest.digest() != expected:
                 raise OriginAnswer(400, code, "The checksum you specified did not match what we received.")
         if self._trailers is not None:
-            # The proxy itself computed the trailers from this body, so there is nothing to compare.
+            # The proxy has computed the trailing checksums from this body itself, so there is nothing to
+            # compare.
             values = self._trailers.values()
             self.echo = (*self.echo, *((name, values[name]) for name in self._trailers.names))
 

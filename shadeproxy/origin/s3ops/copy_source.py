@@ -14,7 +14,9 @@ _COPY_RANGE = re.compile(r"bytes=(\d{1,19})-(\d{1,19})")
 
 
 def parse_copy_source(request: ForwardRequest) -> ObjectRef:
-    """Return the object in x-amz-copy-source: "bucket/key", URL-encoded, with or without a first slash."""
+    """Return the object that x-amz-copy-source names: "bucket/key", URL-encoded, with or without a first
+    slash.
+    """
     raw, _, version = (header(request, "x-amz-copy-source") or "").partition("?")
     if version not in {"", "versionId=null"}:
         raise NotSupported("This origin keeps no versions: copy without versionId")
@@ -27,7 +29,9 @@ def parse_copy_source(request: ForwardRequest) -> ObjectRef:
 
 
 def parse_copy_range(request: ForwardRequest, size_bytes: int) -> Span:
-    """Return the span of x-amz-copy-source-range; if the field is missing, the whole source."""
+    """Return the span that x-amz-copy-source-range names; the whole source if the request has no
+    such field.
+    """
     raw = header(request, "x-amz-copy-source-range")
     if raw is None:
         return Span(0, size_bytes)

@@ -1,7 +1,7 @@
 """ListObjects V1 and V2: prefix, delimiter, markers and tokens over ``Store.scan``.
 
-A continuation token is the last key or common prefix returned, in URL-safe base64: it needs no state and
-survives a restart.
+A continuation token is the last key or common prefix of the answer, in URL-safe base64. So the proxy need not
+remember it, and it survives a restart.
 """
 
 import base64
@@ -22,7 +22,9 @@ _SMALL_BATCH = 16
 
 @dataclass(slots=True)
 class Listing:
-    """The contents of one page of a listing; the next page starts after ``last`` (exclusive)."""
+    """The contents of one page of a listing. ``last``: the key or common prefix after which the next page
+    begins.
+    """
 
     entries: list[ListEntry] = field(default_factory=list)
     common_prefixes: list[str] = field(default_factory=list)
@@ -35,7 +37,7 @@ class Listing:
 
 
 async def list_v1(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer ListObjects. There is a NextMarker only with a delimiter, as the API page says."""
+    """Answer ListObjects. The answer has a NextMarker only if there is a delimiter, as the API page says."""
     query = parse_query(request.raw_query)
     marker = query.get("marker", "")
     listing = await _collect(store, request.ref.bucket, query, marker)
@@ -70,8 +72,8 @@ async def _collect(store: Store, bucket: str, query: dict[str, str], last: str) 
     listing = Listing(last=last)
     is_common = delimiter and last.endswith(delimiter) and last.startswith(prefix) and len(last) > len(prefix)
     after = last + _LAST_CHARACTER if is_common else last
-    # Keys under a common prefix are skipped, so the rest of the batch in which it appears is wasted. Start
-    # with a small batch, and enlarge it while no prefix appears.
+    # Keys under a common prefix are skipped, so the rest of the batch in which a prefix appears is scanned in
+    # vain. Begin with a small batch, and enlarge it as long as no prefix appears.
     batch = _SMALL_BATCH if delimiter else max_keys + 1
     while True:
         page = await store.scan(bucket, prefix, after, batch)

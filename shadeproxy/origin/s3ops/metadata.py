@@ -1,10 +1,10 @@
-"""The header fields of a write that belong to the object, and the options that this origin must refuse."""
+"""The header fields of a write that belong to the object, and the options that such an origin must refuse."""
 
 from shadeproxy.core.errors import NotSupported, OriginAnswer
 from shadeproxy.core.types import Headers
 
 MAX_METADATA_BYTES = 2048
-"""Limit of names and values of x-amz-meta-* together (S3 user guide, "Working with object metadata")."""
+"""Most bytes of all names and values of x-amz-meta-* (S3 user guide, "Working with object metadata")."""
 
 _KEPT = {
     name.lower(): name
@@ -27,9 +27,9 @@ _REFUSED = {"x-amz-tagging", "x-amz-website-redirect-location", "x-amz-write-off
 
 
 def kept_headers(headers: Headers) -> Headers:
-    """Return content fields and user metadata of a write, with names as S3 spells them.
+    """Return the content fields and the user metadata of a write, with names as S3 spells them.
 
-    Raises NotSupported for options that change what is stored, OriginAnswer 400 MetadataTooLarge.
+    Raises NotSupported for options that would change what is stored, OriginAnswer 400 MetadataTooLarge.
     """
     kept = []
     metadata_bytes = 0

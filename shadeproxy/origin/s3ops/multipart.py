@@ -3,7 +3,7 @@
 .shadeproxy/uploads/<id>/upload   JSON: key, headers, start time
 .shadeproxy/uploads/<id>/00001    part 1 (its ETag is the store's)
 
-Completing streams the parts into one draft and publishes the draft. Before that readers see nothing.
+Completing an upload writes its parts to one draft, which is then published. Until then readers see nothing.
 """
 
 import json
@@ -38,7 +38,7 @@ _INVALID_PART = (400, "InvalidPart", "One or more of the specified parts could n
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One upload in progress."""
+    """One upload that was begun and not yet completed or aborted."""
 
     upload_id: str
     ref: ObjectRef
@@ -74,7 +74,7 @@ async def upload_part(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def upload_part_copy(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer UploadPartCopy, of a whole object or of x-amz-copy-source-range."""
+    """Answer UploadPartCopy. It copies a whole object, or the span that x-amz-copy-source-range names."""
     upload = await _find(store, request)
     async with (
         store.read(parse_copy_source(request)) as stored,
@@ -87,7 +87,7 @@ async def upload_part_copy(store: Store, request: ForwardRequest) -> ForwardResp
 
 
 async def complete_upload(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer CompleteMultipartUpload. The 5 MiB minimum of S3 parts is not imposed."""
+    """Answer CompleteMultipartUpload. Parts may be smaller than the 5 MiB that S3 demands."""
     upload = await _find(store, request)
     condition = write_condition(request)
     chosen = _chosen_parts(parse_xml(await read_body(request)))
@@ -138,7 +138,7 @@ async def list_parts(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def list_uploads(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer ListMultipartUploads with all uploads at once, in key order."""
+    """Answer ListMultipartUploads. One answer has all uploads, in the order of their keys."""
     bucket = request.ref.bucket
     query = parse_query(request.raw_query)
     _, encode = url_encoder(query)
@@ -210,7 +210,7 @@ def _part_number(request: ForwardRequest) -> int:
 
 async def _find(store: Store, request: ForwardRequest) -> Upload:
     upload_id = parse_query(request.raw_query).get("uploadId", "")
-    # The id becomes part of a key, so only ids that create_upload makes are accepted.
+    # The id becomes part of a key, so only an id of the form that create_upload makes is accepted.
     if len(upload_id) != 32 or not set(upload_id) <= set("0123456789abcdef"):
         raise OriginAnswer(*_NO_SUCH_UPLOAD)
     upload = await _load(store, request.ref.bucket, upload_id)
@@ -235,7 +235,7 @@ async def _load(store: Store, bucket: str, upload_id: str) -> Upload:
 
 
 async def _discard(store: Store, upload: Upload) -> None:
-    # The record goes first: without it the upload no longer exists, whatever happens to its parts.
+    # Remove the record first. Without it the upload does not exist, even if some of its parts remain.
     await store.remove(upload.record)
     while (page := await store.scan(upload.ref.bucket, _folder(upload.upload_id), "", 1000)).entries:
         for entry in page.entries:

@@ -1,7 +1,7 @@
 """Operations on one object (get, head, put, delete, copy), and DeleteObjects.
 
-Source: the API page of each operation. Metadata that cannot be kept is refused (NotSupported), never silently
-dropped.
+Source: the API page of each operation. If metadata cannot be kept, the request is refused (NotSupported).
+Metadata are never dropped silently.
 """
 
 from collections.abc import AsyncIterator
@@ -42,8 +42,8 @@ _OVERRIDES = {
 
 @asynccontextmanager
 async def get_object(store: Store, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-    """Answer GetObject or HeadObject, with one range or part number and preconditions. The answer to a HEAD
-    has no chunks.
+    """Answer GetObject or HeadObject, with preconditions, and with one range or part number. The answer to a
+    HEAD has an empty body.
     """
     async with store.read(request.ref) as stored:
         meta = stored.meta
@@ -73,7 +73,7 @@ async def get_object(store: Store, request: ForwardRequest) -> AsyncIterator[For
 
 
 async def put_object(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer PutObject, with If-Match and If-None-Match: *."""
+    """Answer PutObject. Its conditions may be If-Match, and If-None-Match with "*"."""
     headers = kept_headers(request.headers)
     condition = write_condition(request)
     async with store.draft(request.ref) as draft:
@@ -83,7 +83,9 @@ async def put_object(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def receive(request: ForwardRequest, draft: Draft) -> Promises:
-    """Write the request's body to ``draft``. Raises OriginAnswer 400 if it breaks a promise."""
+    """Write the request's body to ``draft``. Raises OriginAnswer 400 if the body breaks a promise of the
+    request.
+    """
     promises = Promises(request)
     if request.body is not None:
         async for chunk in request.body:
@@ -101,7 +103,7 @@ async def delete_object(store: Store, request: ForwardRequest) -> ForwardRespons
 
 
 async def delete_objects(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer DeleteObjects: each key has its own result; ``Quiet`` leaves out the successes."""
+    """Answer DeleteObjects with a result for each key. With ``Quiet``, successes are left out."""
     promises = Promises(request)
     body = await read_body(request)
     promises.update(body)
@@ -140,7 +142,7 @@ async def _delete_one(store: Store, ref: ObjectRef, version: str) -> OriginAnswe
 
 
 async def copy_object(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer CopyObject, with x-amz-metadata-directive and the x-amz-copy-source-if-* conditions."""
+    """Answer CopyObject. It obeys x-amz-metadata-directive and the conditions x-amz-copy-source-if-*."""
     source = parse_copy_source(request)
     replace = (header(request, "x-amz-metadata-directive") or "COPY").upper() == "REPLACE"
     if source == request.ref and not replace:
@@ -167,15 +169,15 @@ async def copy_span(stored: Stored, draft: Draft, span: Span) -> None:
 
 
 def copy_result(meta: ObjectMeta) -> list[str]:
-    """Return ETag and LastModified of a copy."""
+    """Return the elements LastModified and ETag of the answer to a copy."""
     modified = parse_http_date(meta.header("Last-Modified"))
     modified_s = 0.0 if modified is None else modified.timestamp()
     return [text("LastModified", iso_date(modified_s)), text("ETag", meta.etag)]
 
 
 def check_copy_conditions(request: ForwardRequest, meta: ObjectMeta) -> None:
-    """Raise OriginAnswer 412 if a condition fails, also where a GET would answer 304
-    (CopyObject API page).
+    """Raise OriginAnswer 412 if a condition on the source fails, even where a GET would get a 304 (CopyObject
+    API page).
     """
     prefix = "x-amz-copy-source-if-"
     conditions = Conditions(
@@ -189,7 +191,7 @@ def check_copy_conditions(request: ForwardRequest, meta: ObjectMeta) -> None:
 
 
 def write_condition(request: ForwardRequest) -> WriteCondition:
-    """Return the condition of a write, from If-Match and If-None-Match; of the latter S3 knows only ``*``."""
+    """Return the condition of a write, from If-Match and If-None-Match. S3 allows only "*" in the latter."""
     if_none_match = header(request, "if-none-match")
     if if_none_match not in {None, "*"}:
         raise NotSupported('If-None-Match of a write must be "*"')
@@ -214,10 +216,10 @@ def _resolve(wanted: RangeSpec, size_bytes: int) -> Span:
 
 
 def _part(query: dict[str, str], wanted: RangeSpec | None, size_bytes: int) -> RangeSpec | None:
-    """Return the range of a part number.
+    """Return the range of a part number; None for an empty object.
 
-    A store keeps no parts, so every object has one part, as S3 says of objects that were put whole. For an
-    empty object there is no range: CRT clients ask for it by a part number.
+    A store keeps no parts, so every object has one part, as S3 says of objects that were put whole. An empty
+    object has no range, but CRT clients ask for it by a part number.
     """
     if wanted is not None:
         raise OriginAnswer(

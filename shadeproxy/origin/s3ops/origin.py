@@ -1,4 +1,4 @@
-"""``StoreOrigin``: any Store as an Origin. It checks names, rights and spans once for all stores."""
+"""``StoreOrigin``: makes an Origin of any Store. It checks names, conditions and spans for all stores."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -12,14 +12,14 @@ from shadeproxy.origin.s3ops.store import RESERVED, Store, no_such_key
 
 
 class StoreOrigin:
-    """An Origin over ``store``. ``described``: how ``probe`` names it."""
+    """An Origin over ``store``. ``described``: the name of the store in the text that ``probe`` returns."""
 
     def __init__(self, store: Store, *, described: str) -> None:
         self.store = store
         self._described = described
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        del upstream  # A plain store has no accounts, so only the listener's rights apply.
+        del upstream  # A plain store has no accounts, so only the rights of the listener's client count.
         _refuse_reserved(ref)
         return await self.store.stat(ref)
 

@@ -1,4 +1,4 @@
-"""Query parameters and header fields of a ForwardRequest, decoded once and checked."""
+"""Decodes and checks query parameters and header fields of a ForwardRequest."""
 
 from urllib.parse import parse_qsl, quote
 
@@ -8,9 +8,9 @@ from shadeproxy.origin.base import ForwardRequest
 
 
 def parse_query(raw_query: str) -> dict[str, str]:
-    """Return decoded parameters. If a name is repeated, the first counts, as in S3.
+    """Return the decoded parameters of a query. If a name is repeated, its first value counts, as in S3.
 
-    Raises InvalidRequest for octets that are not UTF-8.
+    Raises InvalidRequest for bytes that are not UTF-8.
     """
     parameters: dict[str, str] = {}
     try:
@@ -24,7 +24,7 @@ def parse_query(raw_query: str) -> dict[str, str]:
 
 
 def field(headers: Headers, name: str) -> str | None:
-    """Return the first value of a header field, or None."""
+    """Return the first value of a header field; None if there is no such field."""
     return next((value for found, value in headers if found.lower() == name), None)
 
 
@@ -33,7 +33,9 @@ def header(request: ForwardRequest, name: str) -> str | None:
 
 
 def bounded_int(parameters: dict[str, str], name: str, default: int, *, low: int = 0, high: int) -> int:
-    """Return a decimal parameter, at most ``high``. Raises OriginAnswer 400 InvalidArgument."""
+    """Return the decimal value of a parameter, or ``high`` if it is higher. Raises OriginAnswer 400
+    InvalidArgument.
+    """
     raw = parameters.get(name, "")
     if not raw:
         return default
@@ -43,7 +45,7 @@ def bounded_int(parameters: dict[str, str], name: str, default: int, *, low: int
 
 
 def url_encoder(parameters: dict[str, str]) -> tuple[str | None, bool]:
-    """Return the requested encoding-type, and whether keys must be URL-encoded."""
+    """Return the requested encoding-type, and True if keys must be URL-encoded."""
     encoding = parameters.get("encoding-type")
     if encoding not in {None, "", "url"}:
         raise OriginAnswer(400, "InvalidArgument", 'encoding-type must be "url".')
@@ -51,5 +53,7 @@ def url_encoder(parameters: dict[str, str]) -> tuple[str | None, bool]:
 
 
 def encode_key(key: str, *, encode: bool) -> str:
-    """Return a key as a listing shows it. If it is encoded, "/" and unreserved characters stay, as in S3."""
+    """Return a key as a listing shows it. URL-encoding leaves "/" and unreserved characters unchanged, as in
+    S3.
+    """
     return quote(key, safe="/-_.~*") if encode else key

@@ -1,7 +1,7 @@
-"""The operation of a request: one table from (method, level, sub-resources) to functions.
+"""The operation of a request: one table maps (method, level, sub-resources) to functions.
 
-A request raises NotSupported if it is not in the table, or needs more than its operation can do. The listener
-then answers 501; no part of a request is ignored.
+A request raises NotSupported if it is not in the table, or asks for more than its operation can do. The
+listener then answers 501. No part of a request is ignored.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ from shadeproxy.origin.s3ops.store import RESERVED, Store
 
 Operation = Callable[[Store, ForwardRequest], Awaitable[ForwardResponse]]
 
-# Parameters that select no operation: they refine a listing or a GET, or name the operation for logs.
+# Parameters that select no operation: they refine a listing or a GET, or tell logs the operation's name.
 _REFINEMENTS = {
     "x-id", "prefix", "delimiter", "encoding-type", "max-keys", "marker", "continuation-token",
     "start-after", "fetch-owner", "max-parts", "part-number-marker", "max-uploads", "key-marker",
@@ -24,7 +24,7 @@ _REFINEMENTS = {
 }  # fmt: skip
 
 _COPY = "copy"
-"""Replaces the sub-resource if there is a header x-amz-copy-source, which turns a PUT into a copy."""
+"""Stands for the sub-resource if the header field x-amz-copy-source makes a copy of a PUT."""
 
 _OPERATIONS: dict[tuple[str, str, frozenset[str]], Operation] = {
     ("GET", "service", frozenset()): buckets.list_buckets,
@@ -50,7 +50,7 @@ _OPERATIONS: dict[tuple[str, str, frozenset[str]], Operation] = {
 
 @asynccontextmanager
 async def route(store: Store, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-    """Carry out ``request`` on ``store``. An OriginAnswer becomes the XML answer that S3 would give."""
+    """Carry out ``request`` on ``store``. If an OriginAnswer is raised, return it in the XML form of S3."""
     async with AsyncExitStack() as stack:
         try:
             response = await _dispatch(store, request, stack)

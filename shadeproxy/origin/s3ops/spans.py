@@ -1,4 +1,4 @@
-"""Spans and metadata of ranged answers, shared by ``open`` and the forwarded GetObject."""
+"""Spans and metadata of answers with a range, for ``StoreOrigin.open`` and for the forwarded GetObject."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ from shadeproxy.core.types import ObjectMeta, Span
 
 
 def clamp(span: Span | None, size_bytes: int) -> Span:
-    """Return the part of ``span`` that lies within an object of ``size_bytes``. Raises OriginAnswer 416 if
-    nothing is left.
+    """Return the part of ``span`` that lies within an object of ``size_bytes``. Raises OriginAnswer 416 if no
+    part does.
     """
     if span is None:
         return Span(0, size_bytes)
@@ -18,12 +18,12 @@ def clamp(span: Span | None, size_bytes: int) -> Span:
 
 
 def invalid_range(size_bytes: int) -> OriginAnswer:
-    """Return a 416 that states the size, as RFC 9110 section 15.5.17 asks."""
+    """Return a 416 that states the object's size, as RFC 9110 section 15.5.17 asks."""
     unsatisfied = (("Content-Range", f"bytes */{size_bytes}"),)
     return OriginAnswer(416, "InvalidRange", "The requested range is not satisfiable", headers=unsatisfied)
 
 
 def without_checksums(meta: ObjectMeta) -> ObjectMeta:
-    """Return ``meta`` for a ranged answer: without checksums of the whole object."""
+    """Return ``meta`` as an answer with a range has it: without checksums of the whole object."""
     kept = tuple(pair for pair in meta.headers if not pair[0].lower().startswith("x-amz-checksum-"))
     return meta if len(kept) == len(meta.headers) else replace(meta, headers=kept)

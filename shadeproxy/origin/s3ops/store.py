@@ -1,10 +1,10 @@
 """The protocol of a plain object store: named blobs in buckets, without anything of S3.
 
-The *store* makes ``publish`` atomic: a reader sees the old version or the new one, never a part. An opened
-version stays readable, or reading it raises. The store answers a missing bucket or key with OriginAnswer 404.
-The *caller* (origin.py, the operations) checks names, preconditions of reads and spans. Keys that begin with
-RESERVED hold the caller's own state (uploads); listings show them only when the prefix begins with RESERVED
-too.
+The *store* makes ``publish`` atomic: a reader sees the old version or the new one, never parts of both. An
+opened version stays readable, or reading it raises. If a bucket or key is missing, the store raises
+OriginAnswer 404. The *caller* (origin.py, the operations) checks names, preconditions of reads, and spans.
+Keys that begin with RESERVED hold the caller's own state (uploads). A listing shows them only if its prefix
+begins with RESERVED too.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -21,7 +21,7 @@ DEFAULT_CONTENT_TYPE = "binary/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class BucketEntry:
-    """A bucket and its creation as Unix time."""
+    """A bucket. ``created_s``: Unix time of its creation."""
 
     name: str
     created_s: float
@@ -29,7 +29,7 @@ class BucketEntry:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One opened version. ``chunks(span)`` yields exactly that span of it, or raises OriginError."""
+    """One opened version. ``chunks(span)`` yields exactly this span of it, or raises OriginError."""
 
     meta: ObjectMeta
     chunks: Callable[[Span], AsyncGenerator[bytes, None]]
@@ -37,13 +37,17 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class WriteCondition:
-    """A condition for a write: the ETag of the current version, or that there is no version."""
+    """A condition of a write: that the current version has the ETag ``if_match``, or that there is none
+    (``if_absent``).
+    """
 
     if_match: str | None = None
     if_absent: bool = False
 
     def check(self, current: ObjectMeta | None) -> None:
-        """Raise OriginAnswer 412 PreconditionFailed, or 404 for If-Match on a missing key."""
+        """Raise OriginAnswer 412 PreconditionFailed, or 404 if the key is missing and there is an
+        If-Match.
+        """
         if self.if_match is not None:
             if current is None:
                 raise no_such_key()
@@ -57,15 +61,15 @@ ANY_VERSION = WriteCondition()
 
 
 class Draft(Protocol):
-    """An object that is being written; readers do not see it before ``publish``."""
+    """An object that is being written. Readers do not see it before ``publish``."""
 
     async def write(self, chunk: bytes) -> None:
-        """Append ``chunk``."""
+        """Append ``chunk`` to the body."""
         ...
 
     async def publish(self, headers: Headers, condition: WriteCondition = ANY_VERSION) -> ObjectMeta:
-        """Make this the current version. Raises OriginAnswer 412, and NotSupported for headers that the store
-        cannot keep.
+        """Make this object the current version. Raises OriginAnswer 412 if ``condition`` fails, and
+        NotSupported if the store cannot keep ``headers``.
         """
         ...
 
@@ -76,11 +80,11 @@ class Store(Protocol):
     async def buckets(self) -> Sequence[BucketEntry]: ...
 
     async def create_bucket(self, name: str) -> None:
-        """Create a bucket. Raises OriginAnswer 409 when it exists."""
+        """Create a bucket. Raises OriginAnswer 409 if it exists."""
         ...
 
     async def delete_bucket(self, name: str) -> None:
-        """Delete a bucket. Raises OriginAnswer 409 when it is not empty."""
+        """Delete a bucket. Raises OriginAnswer 409 if it is not empty."""
         ...
 
     async def stat(self, ref: ObjectRef) -> ObjectMeta: ...
@@ -88,11 +92,11 @@ class Store(Protocol):
     def read(self, ref: ObjectRef) -> AbstractAsyncContextManager[Stored]: ...
 
     def draft(self, ref: ObjectRef) -> AbstractAsyncContextManager[Draft]:
-        """Begin a new version; leaving the block without ``publish`` discards it."""
+        """Begin a new version. If the block ends without ``publish``, the version is discarded."""
         ...
 
     async def remove(self, ref: ObjectRef) -> None:
-        """Remove the current version. A missing key is not an error, a missing bucket is."""
+        """Remove the current version. A missing key is no error; a missing bucket is one."""
         ...
 
     async def scan(self, bucket: str, prefix: str, start_after: str, max_keys: int) -> ListPage: ...

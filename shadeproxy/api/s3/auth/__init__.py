@@ -1,1 +1,3 @@
-"""Authentication: the client of a request, and proof that it signed this request. Reads no configuration."""
+"""Authentication: finds the client that signed a request, and verifies the signature. Reads no
+configuration.
+"""

@@ -1,9 +1,9 @@
-"""Turns a request into an Identity, in the same way in every lane. Header blocks that the request cache knows
-are verified by signed.py instead.
+"""Finds the Identity that a request has, in the same way in every lane. If the request cache knows a
+request's header block, signed.py verifies the request instead.
 
 Laws: an unsigned request is anonymous if anonymous access is on, and refused if it is off. A signature with a
-configured key must verify. A request signed with an unknown key counts like an unsigned one: its sender could
-also leave the signature out, and ordinary S3 clients always sign.
+configured key must verify. A request signed with an unknown key counts as unsigned: ordinary S3 clients
+always sign, and its sender could get the same answer by leaving the signature out.
 """
 
 import hmac
@@ -28,8 +28,8 @@ from shadeproxy.core.types import SHARED, Upstream
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """The identity of a request, and the promised hash of its payload (``x-amz-content-sha256`` or its
-    default).
+    """The identity of a request, and the promised hash of its payload: the value of ``x-amz-content-sha256``,
+    or the default where the request has none.
     """
 
     identity: Identity
@@ -37,7 +37,9 @@ class Authenticated:
 
 
 class Authenticator:
-    """Verifies requests against the configured clients. With ``region`` None, any signing region is right."""
+    """Verifies requests against the configured clients. ``region``: the only signing region that is accepted;
+    None accepts any.
+    """
 
     def __init__(
         self,
@@ -52,9 +54,9 @@ class Authenticator:
         self.adopt(clients, anonymous=anonymous)
 
     def adopt(self, clients: Iterable[ClientKey], *, anonymous: bool) -> None:
-        """Replace the clients. Callers that remember identities must forget them.
+        """Replace the clients. Callers that remember identities must then forget them.
 
-        A ConfigError changes nothing.
+        Raises ConfigError if two clients have the same access key; the old clients then stay.
         """
         by_key: dict[str, ClientKey] = {}
         for client in clients:
@@ -66,11 +68,13 @@ class Authenticator:
 
     @property
     def has_clients(self) -> bool:
-        """True if a client is configured, so that a request may be signed."""
+        """True if at least one client is configured. Otherwise no request can have a valid signature."""
         return bool(self._clients)
 
     def authenticate(self, request: S3Request) -> Authenticated:
-        """Authenticate a request. Raises a subclass of AuthError, or InvalidRequest."""
+        """Return the identity of a request and its payload hash. Raises a subclass of AuthError, or
+        InvalidRequest.
+        """
         header = request.fields.get("authorization")
         in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
         if len(in_query) + (header is not None) > 1:
@@ -135,7 +139,9 @@ class Authenticator:
         return client
 
     def upstream_named(self, request: S3Request) -> Upstream:
-        """Return the upstream of the client that a presigned URL names. The signature is not checked."""
+        """Return the upstream of the client whose key is in a presigned URL. The URL's signature is not
+        checked.
+        """
         query = request.query
         credential = query.get("X-Amz-Credential", "").rsplit("/", 4)[0]
         client = self._clients.get(credential or query.get("AWSAccessKeyId", ""))

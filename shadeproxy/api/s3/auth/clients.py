@@ -10,7 +10,7 @@ from shadeproxy.core.types import OWN, SHARED, Upstream
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Permissions for keys with ``prefix`` in buckets that match ``bucket`` (shell pattern)."""
+    """Permissions for keys that begin with ``prefix``, in buckets that match the shell pattern ``bucket``."""
 
     bucket: str = "*"
     prefix: str = ""
@@ -43,14 +43,16 @@ class ClientKey:
     namespace: str = OWN
 
     def identity(self) -> "Identity":
-        """Return the identity of the client's requests. Use it only after a signature was verified."""
+        """Return the identity of the client's requests. Call it only after a signature of the client was
+        verified.
+        """
         return Identity(self.access_key, self.upstream, self.rights, namespace=self.namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSeed:
-    """The start of a chain of chunk signatures: the derived key, and the signature that the first chunk
-    continues.
+    """The start of a chain of chunk signatures: the derived key, and the signature of the request's head, on
+    which the first chunk's signature builds.
     """
 
     signing_key: bytes = field(repr=False)
@@ -61,8 +63,8 @@ class ChunkSeed:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The client of a request, with its rights. ``seed``: the start of its chunk signatures; None unless a
-    signature was verified.
+    """The client of a request, with its rights. ``seed``: the start of the signatures of the request's
+    chunks; None unless the request had a valid signature.
     """
 
     name: str
@@ -81,14 +83,14 @@ class Identity:
             )
 
     def check_bucket(self, permission: Permission, bucket: str) -> None:
-        """Raise AccessDenied unless some right covers at least one key of ``bucket``. HeadBucket,
-        GetBucketLocation and similar calls need no more.
+        """Raise AccessDenied unless a right covers at least one key of ``bucket``. HeadBucket,
+        GetBucketLocation and similar calls need only such a right.
         """
         if not any(right.allows(permission, bucket, right.prefix) for right in self.rights):
             self.check(permission, bucket, "")
 
     def check_everything(self, operation: str) -> None:
-        """Raise AccessDenied unless one right allows writing to every bucket."""
+        """Raise AccessDenied unless one right allows writing to every key of every bucket."""
         if not any(right.write and (right.bucket, right.prefix) == ("*", "") for right in self.rights):
             raise AccessDenied(
                 f"{self.name} has no right to write to every bucket, and {operation} may name others",

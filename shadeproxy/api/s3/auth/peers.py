@@ -1,7 +1,7 @@
 """Authentication of the other nodes of a cluster, at their own listener.
 
-Laws: only a header of Signature Version 4 by the internal client of this cluster is accepted, and it must
-cover the field that says for which client the node asks. A write is accepted once.
+Laws: only a header of Signature Version 4 by the internal client of this cluster is accepted. It must cover
+the field that names the client for which the node asks. A write is accepted only once.
 """
 
 import heapq
@@ -27,8 +27,8 @@ _NONCE_LENGTH = 32
 
 class NonceMemory:
     """Remembers the nonces of accepted writes for as long as their signatures are valid, and at most ``most``
-    of them. ``since_s``: Unix time. A write that was signed before this second is refused if it may have been
-    meant for an earlier process, which may have accepted it.
+    nonces. ``since_s``: Unix time of this process's start. A write that was signed earlier is refused unless
+    it names this process: an earlier process may have accepted it already.
     """
 
     def __init__(self, since_s: float, *, most: int = _MOST_NONCES) -> None:
@@ -39,9 +39,10 @@ class NonceMemory:
         self._by_time: list[tuple[float, str]] = []
 
     def admits(self, nonce: str, signed_s: float, now_s: float, *, for_this: bool) -> bool:
-        """Remember the nonce of a write that was signed at ``signed_s``. Return False if it was seen, or
-        might have been. ``for_this``: the signature names this process. Then no earlier process can have
-        accepted the write, however wrong the clock of the signing machine is.
+        """Remember the nonce of a write that was signed at ``signed_s``. Return False, for a refusal, if the
+        nonce was seen, or may have been seen and forgotten. ``for_this``: the signature names this process.
+        Then no earlier process can have accepted the write, even if the clock of the signing machine is
+        wrong.
         """
         while self._by_time and self._by_time[0][0] < now_s - sigv4.MAX_SKEW_S:
             self._seen.discard(heapq.heappop(self._by_time)[1])
@@ -60,14 +61,15 @@ class NonceMemory:
 
 
 class PeerAuthenticator(Authenticator):
-    """Accepts requests of the other nodes of ``cluster``. ``node``: this node's name. ``secrets``: values of
-    ``cluster.secret``; each of them is accepted. ``boot``: the number of this start in the node's facts.
+    """Accepts requests of the other nodes of ``cluster``. ``node``: this node's name. ``secrets``: the values
+    of ``cluster.secret`` with which a request may be signed. ``boot``: the number of this start of the node,
+    as its facts say it.
     """
 
     def __init__(
         self, node: str, cluster: str, secrets: Sequence[str], *, clock: Clock, boot: str = ""
     ) -> None:
-        """Raise ConfigError if no secret is given."""
+        """Raise ConfigError if ``secrets`` is empty."""
         super().__init__((), anonymous=False, clock=clock)
         self.node = node
         self._boot = boot
@@ -76,8 +78,8 @@ class PeerAuthenticator(Authenticator):
         self.accept(secrets)
 
     def accept(self, secrets: Sequence[str]) -> None:
-        """Replace the secrets. Callers that remember identities must forget them. A ConfigError changes
-        nothing.
+        """Replace the secrets. Callers that remember identities must then forget them. Raises ConfigError if
+        there are none; the old secrets then stay.
         """
         self._secrets = peer_secrets(self._cluster, secrets)
 
@@ -107,11 +109,11 @@ class PeerAuthenticator(Authenticator):
         return Authenticated(identity, claim.payload_hash)
 
     def client_of(self, access_key: str, token: str | None) -> ClientKey | None:  # noqa: ARG002 - as above
-        """Raise NotOfCluster: clients have no keys at this listener."""
+        """Raise NotOfCluster, because no client has a key at this listener."""
         raise not_of_cluster()
 
     def upstream_named(self, request: S3Request) -> Upstream:  # noqa: ARG002 - as the class above
-        """Return the proxy's own upstream: at this listener no URL names another one."""
+        """Return the proxy's own upstream, because a URL at this listener cannot name another one."""
         return SHARED
 
     def _verify(self, claim: sigv4.Claim, request: S3Request) -> ChunkSeed:

@@ -1,9 +1,9 @@
 """POST policies: signed documents that allow a browser to upload.
 
-Only the policy is signed. So each form field must be covered by a condition of the policy; other fields are
-refused. Anonymous uploads are refused, because a page of any site can make a browser send a form. Source:
-"Creating a POST policy" in the S3 API reference, and the behaviour of Ceph RGW where the reference says
-nothing.
+Only the policy is signed, not the form. So each form field must be covered by a condition of the policy; a
+form with any other field is refused. Anonymous uploads are refused, because a page of any site can make a
+browser send a form. Source: "Creating a POST policy" in the S3 API reference; where the reference says
+nothing, the behaviour of Ceph RGW.
 """
 
 import base64
@@ -36,8 +36,8 @@ _NEEDS_CLIENT_HINT = "sign a policy for the form as one of [[auth.clients]]"
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A form upload: ``fields`` by lower-case name, ``length`` of the file in bytes, ``key`` of the object
-    with ``${filename}`` replaced.
+    """A form upload. ``fields``: values by lower-case name. ``length``: bytes of the file. ``key``: the
+    object's key, in which ``${filename}`` has been replaced.
     """
 
     bucket: str
@@ -48,8 +48,8 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """A parsed policy. ``matches``: operator, lower-case field, value. ``lengths``: least and most bytes of
-    the file.
+    """A parsed policy. ``matches``: conditions on fields, each as operator, lower-case field name and value.
+    ``lengths``: least and most bytes that the file may have.
     """
 
     expires_s: float
@@ -58,7 +58,9 @@ class _Policy:
 
 
 def authenticate_form(authenticator: Authenticator, upload: Upload, *, now_s: float) -> Identity:
-    """Check an upload's policy; return its signer. Raises AuthError, InvalidRequest, BodyTooLarge."""
+    """Check the policy of an upload, and return the client that signed it. Raises AuthError, InvalidRequest,
+    BodyTooLarge.
+    """
     policy = upload.fields.get("policy")
     if policy is None:
         raise AccessDenied(f"The form holds no policy. {_NEEDS_CLIENT}", hint=_NEEDS_CLIENT_HINT)
@@ -158,8 +160,8 @@ def _time(text: str) -> float:
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make a JSON object of ``pairs``. Raises ValueError for a repeated name, because parsers disagree on its
-    value.
+    """Return a dict of ``pairs``, a JSON object's names and values. Raises ValueError if a name occurs twice,
+    because parsers disagree on which value counts.
     """
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -168,7 +170,9 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _add(policy: _Policy, entry: object) -> None:
-    """Add one condition: an object with one exact value, or a list. Raises ValueError, TypeError."""
+    """Add a condition to ``policy``. ``entry``: an object with one exact value, or a list. Raises ValueError,
+    TypeError.
+    """
     match entry:
         case dict():
             ((name, wanted),) = entry.items()
@@ -182,7 +186,9 @@ def _add(policy: _Policy, entry: object) -> None:
 
 
 def _number(value: object) -> int:
-    """Parse a number of bytes, which some clients write as text."""
+    """Return a number of bytes, which may be a JSON number or, from some clients, a text. Raises
+    ValueError.
+    """
     if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):
         raise ValueError(value)
     return int(str(value))

@@ -1,9 +1,9 @@
 """Verifies AWS Signature Version 2.
 
 boto3 still makes presigned URLs of this version for custom endpoints, and very old clients send it in the
-Authorization header (s3cmd --signature-v2, Hadoop's s3n). A sub-resource that version 2 does not sign is
-refused, because anyone with the URL could add it. Source: "Signing and authenticating REST requests" in the
-S3 user guide.
+Authorization header (s3cmd --signature-v2, Hadoop's s3n). A request with a sub-resource that version 2 does
+not sign is refused, because anyone with the URL could have added it. Source: "Signing and authenticating REST
+requests" in the S3 user guide.
 """
 
 import base64
@@ -62,9 +62,9 @@ _SIGNED_PARAMETERS = RESPONSE_OVERRIDES | frozenset(
 class Claim:
     """The signature data of a request, not verified yet.
 
-    ``date``: the date line of the signed text: Expires of a URL, Date of a header, or "" if x-amz-date
-    replaces it. ``expires_s``: Unix time at which a URL expires. ``signed_s``: Unix time at which a header
-    was signed.
+    ``date``: the date line of the signed text. It is Expires of a URL, or Date of a header; it is "" if
+    x-amz-date replaces Date. ``expires_s``: Unix time at which a presigned URL expires. ``signed_s``: Unix
+    time at which a header was signed.
     """
 
     access_key: str
@@ -88,8 +88,8 @@ def parse_presigned(request: S3Request) -> Claim:
 
 
 def parse_header(request: S3Request) -> Claim:
-    """Parse the claim of ``Authorization: AWS KEY:SIGNATURE``. Raises MalformedAuth or, for a date,
-    AccessDenied.
+    """Parse the claim of ``Authorization: AWS KEY:SIGNATURE``. Raises MalformedAuth, or AccessDenied if there
+    is no valid date.
     """
     access_key, colon, signature = (
         request.fields["authorization"].removeprefix("AWS ").strip().rpartition(":")
@@ -120,7 +120,8 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
         raise NotSupported(
             f"Signature Version 2 does not cover ?{uncovered[0]}", hint="sign it with Signature Version 4"
         )
-    # Check the time first, as S3 does: a client with a wrong clock then gets an error about its clock.
+    # Check the time before the signature, as S3 does: a client with a wrong clock then reads that its clock
+    # is wrong.
     if claim.signed_s is not None and abs(now_s - claim.signed_s) > MAX_SKEW_S:
         raise ClockSkew(
             "The difference between the request time and the current time is too large",
@@ -138,8 +139,8 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
 
 
 def string_to_sign(claim: Claim, request: S3Request) -> str:
-    """Return the text that version 2 signs. Fields that a presigned URL has in its query are signed as header
-    fields.
+    """Return the text that version 2 signs. If a presigned URL has header fields in its query, they count as
+    header fields.
     """
     moved = {
         name.lower(): value
@@ -156,8 +157,8 @@ def string_to_sign(claim: Claim, request: S3Request) -> str:
 
 
 def _canonical_resource(request: S3Request) -> str:
-    """Return the canonical resource. Names are decoded first, because another spelling (%61cl) names the same
-    sub-resource.
+    """Return the path and the signed sub-resources. Names are decoded before they are compared, because
+    another spelling (%61cl) names the same sub-resource.
     """
     named = [(parameter_name(part), part.partition("=")[1]) for part in request.raw_query.split("&")]
     signed = [

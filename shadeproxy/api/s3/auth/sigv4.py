@@ -1,6 +1,6 @@
 """Verifies AWS Signature Version 4: Authorization header and presigned URL.
 
-`parse_header` and `parse_presigned` parse a Claim without trusting it; `verify` decides. Source:
+`parse_header` and `parse_presigned` parse a Claim, which may be false; `verify` checks it. Source:
 "Authenticating Requests (AWS Signature Version 4)" in the S3 API reference.
 """
 
@@ -47,7 +47,9 @@ _NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Unverified signature data of a request. ``expires_s``: validity of a presigned URL in seconds."""
+    """The signature data of a request, not verified yet. ``expires_s``: seconds for which a presigned URL is
+    valid.
+    """
 
     access_key: str
     scope: Scope
@@ -111,8 +113,9 @@ def parse_presigned(request: S3Request) -> Claim:
 def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> ChunkSeed:
     """Check that the holder of ``secret_key`` signed ``request``, and that the signature is valid now.
 
-    Raises SignatureMismatch, ClockSkew, RequestExpired, AccessDenied (a field that must be signed is not).
-    The comparison takes constant time.
+    Raises SignatureMismatch, ClockSkew, RequestExpired, or AccessDenied if a field that must be signed is
+    not. The signatures are compared in constant time, so that a wrong one teaches nothing about the right
+    one.
     """
     _check_signed_fields(claim, request)
     canonical = canonical_request(
@@ -179,12 +182,14 @@ def _check_signed_fields(claim: Claim, request: S3Request) -> None:
 
 
 def well_formed(amz_date: str, signature_hex: str) -> bool:
-    """Return whether the texts have the form of a signing date and of a signature."""
+    """Return True if the texts have the form of a signing date and of a signature."""
     return _AMZ_DATE.fullmatch(amz_date) is not None and _SIGNATURE.fullmatch(signature_hex) is not None
 
 
 def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> None:
-    """Raise ClockSkew, RequestExpired or AccessDenied unless a signature of ``amz_date`` is valid now."""
+    """Raise ClockSkew, RequestExpired or AccessDenied unless a signature made at ``amz_date`` is
+    valid now.
+    """
     signed_s = unix_time(amz_date)
     if expires_s is None:
         if abs(now_s - signed_s) > MAX_SKEW_S:
@@ -201,7 +206,8 @@ def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> 
 @lru_cache(maxsize=1024)
 def unix_time(amz_date: str) -> float:
     """Return the Unix time of an amz_date. Raises MalformedAuth."""
-    # The result is cached: many requests share a second, and strptime costs more than the HMAC.
+    # The result is cached: many requests are signed in the same second, and strptime costs more than the
+    # HMAC.
     try:
         return datetime.strptime(amz_date, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -1,1 +1,3 @@
-"""Bodies of uploads: framing is removed, and every promise is checked before the last byte is sent on."""
+"""Bodies of uploads. Framing is removed. Length, digests and signatures are checked before the last byte is
+sent.
+"""

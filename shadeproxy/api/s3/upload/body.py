@@ -1,14 +1,15 @@
-"""The body of a request as the origin gets it: decoded, counted, hashed, compared.
+"""The body of an upload as the origin gets it: decoded, counted, hashed, compared.
 
 Laws: every promise of the client (length, SHA-256, chunk signatures, trailing checksum) is checked before the
 last piece of the body is passed on. So an origin that waits for the announced length can never commit a wrong
-body. (Without a length the transfer coding ends the body, and after an error the proxy does not end it.) `100
-Continue` is sent when the first byte is wanted, and so never before the signature was accepted.
+body. (If no length is announced, the transfer coding marks the end of the body; after an error the proxy does
+not send this mark.) `100 Continue` is sent only when the first byte is wanted, so never before the signature
+was accepted.
 
-Patience: only the time counts in which the client sends nothing, never the origin's time. A client may keep
-the proxy waiting for GRACE_S. Each LEAST_BYTES_PER_S bytes that it sends give it one more second, up to
-GRACE_S again. S3 ends connections that are idle for some 20 s. Without a limit, a client that sends a few
-bytes now and then could hold a connection of the origin for as long as it likes.
+Patience: only the time in which the client sends nothing counts, never the origin's time. A client may keep
+the proxy waiting for GRACE_S. Each LEAST_BYTES_PER_S bytes that it sends give it one more second, but never
+more than GRACE_S. S3 ends connections that are idle for some 20 s. Without a limit, a client that sends a few
+bytes now and then could hold a connection to the origin for as long as it likes.
 """
 
 import asyncio
@@ -37,13 +38,15 @@ LEAST_BYTES_PER_S = 1024
 
 
 class Patience:
-    """The time for which one body may keep the proxy waiting. ``left_s``: seconds that it may still wait."""
+    """The time for which a client may keep the proxy waiting for one body. ``left_s``: seconds of it that are
+    left.
+    """
 
     def __init__(self) -> None:
         self.left_s = GRACE_S
 
     async def wait_for(self, arrival: Awaitable[bytes]) -> bytes:
-        """Wait for the next bytes and return them. Raises ClientTooSlow."""
+        """Wait for the next bytes, and return them. Raises ClientTooSlow when no time is left."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -58,16 +61,18 @@ class Patience:
         return piece
 
     def note(self, waited_s: float, size_bytes: int) -> None:
-        """Record that ``size_bytes`` arrived after ``waited_s``."""
+        """Take in that ``size_bytes`` arrived after ``waited_s``."""
         self.left_s = min(GRACE_S, self.left_s - waited_s + size_bytes / LEAST_BYTES_PER_S)
 
 
 async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives. Raises BodyIncomplete when the framing breaks, ClientTooSlow."""
+    """Yield the body as it arrives. Raises BodyIncomplete if its framing is broken or it ends early,
+    ClientTooSlow.
+    """
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= (1, 1) and not request.content.at_eof():
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # aiohttp infers from this counter whether an answer has begun.
+        # aiohttp takes a counter other than 0 for a sign that the answer has begun.
         request.writer.output_size = 0
     patience = Patience()
     try:
@@ -78,18 +83,18 @@ async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
 
 
 class UploadBody:
-    """Decodes the body from ``source`` as ``plan`` says. Read it once.
+    """Decodes the body from ``source`` as ``plan`` says. The body can be read only once.
 
-    ``failure``: the error of the body, for a caller that gets it only wrapped in an OriginError.
+    ``failure``: the error in the body. A caller of the origin sees this error only inside an OriginError.
     """
 
     def __init__(self, plan: BodyPlan, source: AsyncIterator[bytes]) -> None:
         self.plan = plan
         self.trailers: dict[str, str] = {}
-        """Trailing fields. Complete when the iteration has ended."""
+        """The trailing fields. They are complete once ``pieces`` has ended."""
         self.failure: ShadeProxyError | None = None
         self.received_bytes = 0
-        """Bytes of the decoded body that have come."""
+        """Bytes of the decoded body that have arrived."""
         self._source = source
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
@@ -103,7 +108,9 @@ class UploadBody:
             raise
 
     async def read(self, limit_bytes: int) -> bytes:
-        """Read the whole body. Raises as ``pieces``, and BodyTooLarge for more than ``limit_bytes``."""
+        """Return the whole body. Raises as ``pieces``, and BodyTooLarge if it has more than
+        ``limit_bytes``.
+        """
         body = bytearray()
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
@@ -113,12 +120,12 @@ class UploadBody:
         return bytes(body)
 
     async def hold(self, size_bytes: int) -> memoryview:
-        """Read the whole body, whose ``plan`` says that it has ``size_bytes``. Raises as ``pieces``.
+        """Return the whole body, which has ``size_bytes`` according to ``plan``. Raises as ``pieces``.
 
-        Holds it in an anonymous mapping instead of the heap: a mapping takes no more memory than this, and
-        gives all of it back at once.
+        The body is held in an anonymous mapping and not on the heap. A mapping takes only the memory that the
+        body needs, and gives all of it back at once.
         """
-        # A mapping cannot be empty.
+        # A mapping must have at least one byte.
         mapping = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
@@ -141,7 +148,7 @@ class UploadBody:
                 for checksum in checksums.values():
                     checksum.update(piece)
                 if length == plan.length:
-                    # Hold the last piece back until the checksums are verified. If they are wrong, the origin
+                    # Hold the last piece back until the checksums are verified. If one is wrong, the origin
                     # gets an incomplete body, and stores nothing.
                     held = piece
                 else:

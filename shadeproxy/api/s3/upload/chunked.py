@@ -1,10 +1,10 @@
 """Decodes `aws-chunked` bodies, signed and unsigned, with and without trailers.
 
-Law: data is yielded while its chunk is still arriving, so memory is limited to the arriving pieces. A chunk
-with a wrong signature raises at its end. The caller holds back the last piece of the body until this iterator
-has ended without error, so a wrong body is never complete at the origin. Source: "Signature calculations for
-the Authorization header: transferring payload in multiple chunks", with and without trailing headers, in the
-S3 API reference.
+Law: data is yielded while its chunk is still arriving, so memory is limited to the arriving pieces. If the
+signature of a chunk is wrong, an error is raised at the end of the chunk. The caller holds back the last
+piece of the body until ``pieces`` has ended without an error, so the origin never gets all of a wrong body.
+Source: "Signature calculations for the Authorization header: transferring payload in multiple chunks", with
+and without trailing headers, in the S3 API reference.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
 
 class Framing(NamedTuple):
-    """The framing of a body: whether chunks carry signatures, and whether trailing fields follow."""
+    """The framing of a body. ``signed``: each chunk has a signature. ``trailing``: trailing fields follow."""
 
     signed: bool
     trailing: bool
 
 
 class ChunkVerifier:
-    """Checks the chain of chunk signatures, which begins with the signature of the request."""
+    """Checks the chain of chunk signatures, which begins with the signature of the request's head."""
 
     def __init__(self, seed: ChunkSeed) -> None:
         self._seed = seed
@@ -42,7 +42,7 @@ class ChunkVerifier:
         self._check("AWS4-HMAC-SHA256-PAYLOAD", f"{EMPTY_SHA256}\n{digest}", given)
 
     def check_trailer(self, trailers: Mapping[str, str], given: str) -> None:
-        """Check the signature of the trailers. Raises SignatureMismatch."""
+        """Check the signature of the trailing fields. Raises SignatureMismatch."""
         text = "".join(f"{name}:{value}\n" for name, value in trailers.items())
         self._check("AWS4-HMAC-SHA256-TRAILER", hashlib.sha256(text.encode()).hexdigest(), given)
 
@@ -56,9 +56,10 @@ class ChunkVerifier:
 
 
 class ChunkedDecoder:
-    """Decodes a body. After ``pieces`` has ended, ``trailers`` holds the trailing fields (lower-case).
+    """Decodes a body. ``trailers``: the trailing fields, with lower-case names, once ``pieces`` has ended.
 
-    ``verifier`` None: the request is anonymous, so there is no key to check signatures with.
+    ``verifier``: checks signatures; None for an anonymous request, because there is no key to check them
+    with.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class ChunkedDecoder:
         await self._expect_end()
 
     async def _read_trailers(self) -> None:
-        """Read the trailing fields up to the empty line that ends the body."""
+        """Read the trailing fields, and the empty line that ends the body."""
         while line := await self._line(end_allowed=True):
             name, separator, value = line.decode("utf-8", "replace").partition(":")
             name = name.strip().lower()
@@ -106,7 +107,7 @@ class ChunkedDecoder:
             self._verifier.check_trailer(self.trailers, given)
 
     async def _expect_end(self) -> None:
-        # Some clients end the body with an additional empty line.
+        # Some clients send additional empty lines after the body.
         while not self._buffer.strip():
             self._buffer.clear()
             if not await self._more():
@@ -122,7 +123,7 @@ class ChunkedDecoder:
                     return b""
                 raise MalformedBody("The chunked body ended early")
         line = bytes(self._buffer[:end])
-        # Deleting at the front of a bytearray moves an offset and copies no bytes.
+        # Deleting at the front of a bytearray is cheap: it moves an offset and copies no bytes.
         del self._buffer[: end + 2]
         return line
 

@@ -1,6 +1,7 @@
-"""The XML that the proxy must parse: the keys of DeleteObjects, and the tags of an upload form.
+"""Parses the XML of requests: the keys of DeleteObjects, and the tags of an upload form.
 
-Law: the origin gets a new document with the authorised keys, so it cannot find other keys than the proxy did.
+Law: the origin gets a new document with the authorised keys, so it cannot read other keys than the proxy has
+read.
 """
 
 from typing import NamedTuple
@@ -14,8 +15,8 @@ from defusedxml.ElementTree import fromstring
 from shadeproxy.core.errors import MalformedBody
 
 MAX_DELETE_BYTES = 8 * 1024 * 1024
-"""Longest DeleteObjects: 1,000 keys of 1,024 bytes, each byte written as a character reference, and the
-elements.
+"""Longest body of a DeleteObjects: 1,000 keys of 1,024 bytes, each byte written as a character reference,
+with their elements.
 """
 
 _MAX_KEYS = 1000
@@ -23,19 +24,21 @@ _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _OF_OBJECT = ("Key", "VersionId", "ETag", "LastModifiedTime", "Size")
 _QUIET = frozenset({"true", "false", ""})
 _XML_SPACE = " \t\r\n"
-# A parser would turn this character into a line feed.
+# A parser would turn a bare carriage return into a line feed.
 _KEPT = {"\r": "&#13;"}
 
 
 class Delete(NamedTuple):
-    """The content of a DeleteObjects body. ``document``: new XML that names exactly ``keys``."""
+    """The parsed body of a DeleteObjects. ``document``: new XML that names exactly ``keys``."""
 
     keys: tuple[str, ...]
     document: bytes
 
 
 def parse_delete(body: bytes) -> Delete:
-    """Parse a DeleteObjects body of at most 1,000 objects by its schema. Raises MalformedBody."""
+    """Parse the body of a DeleteObjects, with at most 1,000 objects. Raises MalformedBody if it breaks the
+    schema.
+    """
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):
@@ -66,7 +69,7 @@ def _delete_document(objects: list[dict[str, str]], *, quiet: bool) -> bytes:
 
 
 def _children(element: Element) -> list[Element]:
-    """Return the child elements. Raises MalformedBody if ``element`` has attributes, or text beside its
+    """Return the child elements. Raises MalformedBody if ``element`` has attributes, or has text between its
     children.
     """
     beside = [element.text, *(child.tail for child in element)]
@@ -76,7 +79,9 @@ def _children(element: Element) -> list[Element]:
 
 
 def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the text of each child element. A child may occur only once. Raises MalformedBody."""
+    """Return the text of each child element by its name. Raises MalformedBody if a name is not ``known`` or
+    occurs twice.
+    """
     fields: dict[str, str] = {}
     for child in _children(element):
         name = _plain_name(child)
@@ -88,19 +93,19 @@ def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
 
 def _text_of(element: Element) -> str:
     if len(element) or element.attrib:
-        # From nested elements the origin might read another key than the authorised one.
+        # If there were nested elements, the origin might read another key than the authorised one.
         raise MalformedBody(f"A {_local(element)} of DeleteObjects holds text alone")
     return element.text or ""
 
 
 def _plain_name(element: Element) -> str:
-    """Return the name of an element in S3's namespace or in none; "" for other namespaces."""
+    """Return the name of an element in S3's namespace or in none. Return "" if it is in another one."""
     name = element.tag.removeprefix(_NAMESPACE)
     return "" if "}" in name else name
 
 
 def parse_tags(text: str) -> str:
-    """Return the value of x-amz-tagging for a Tagging document. Raises MalformedBody."""
+    """Return the tags of a Tagging document in the form of x-amz-tagging. Raises MalformedBody."""
     try:
         root: Element = fromstring(text)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

@@ -1,8 +1,9 @@
 """A browser's upload form: the fields before the file, then the file as it arrives.
 
-Laws: the fields are limited in size and read before the file, which is streamed. The file's length follows
-from the request's length, because the file is the last part and every browser ends a form alike. Any other
-form is refused before the file is complete. Source: RFC 7578, and "POST Object" in the S3 API reference.
+Laws: the fields before the file are limited in size and read first; the file is streamed. The file's length
+follows from the request's length, because the file is the last part and every browser ends a form in the same
+way. A form that ends differently is refused before the last bytes of its file are passed on. Source: RFC
+7578, and "POST Object" in the S3 API reference.
 """
 
 import re
@@ -12,14 +13,18 @@ from email.message import Message
 from shadeproxy.core.errors import BodyMismatch, InvalidRequest
 
 MAX_FIELDS_BYTES = 64 * 1024
-"""S3 accepts 20 KB of fields. A policy with many conditions, or a session token, needs more."""
+"""Most bytes of fields. S3 accepts 20 KB, but a policy with many conditions, or a session token,
+needs more.
+"""
 
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{1,70}")
 _ORDER = "the file must be the last field, and the form must end with --boundary-- and a line break"
 
 
 def boundary_of(content_type: str) -> bytes | None:
-    """Return the boundary of a multipart/form-data Content-Type, else None. Raises InvalidRequest."""
+    """Return the boundary in a Content-Type multipart/form-data; None for other types. Raises
+    InvalidRequest.
+    """
     message = Message()
     message["Content-Type"] = content_type
     if message.get_content_type() != "multipart/form-data":
@@ -36,7 +41,8 @@ def boundary_of(content_type: str) -> bytes | None:
 class Form:
     """An upload form. ``length``: bytes of the whole body. Call ``read_fields`` once, then ``file`` once.
 
-    ``fields``: lower-case names to values, without the file. ``filename``: the client's name for the file.
+    ``fields``: the values of all fields but the file, by lower-case name. ``filename``: the client's name for
+    the file.
     """
 
     def __init__(self, source: AsyncIterator[bytes], boundary: bytes, length: int) -> None:
@@ -45,13 +51,13 @@ class Form:
         self.file_length = 0
         self._source = source
         self._delimiter = b"\r\n--" + boundary
-        # The first delimiter has no line break before it. Add one here, so that all delimiters can be found
-        # in the same way.
+        # The first delimiter has no line break before it. Add one, so that all delimiters are found in the
+        # same way.
         self._buffer = bytearray(b"\r\n")
         self._left = length + 2
 
     async def read_fields(self) -> None:
-        """Read up to the first byte of the file. Raises InvalidRequest."""
+        """Read the fields, up to the first byte of the file. Raises InvalidRequest."""
         await self._until(self._delimiter)
         while True:
             if await self._until(b"\r\n"):
@@ -97,8 +103,8 @@ class Form:
         return self._delimiter + b"--\r\n"
 
     async def _until(self, mark: bytes, *, before: bytes = b"") -> bytes:
-        """Return the bytes before ``mark``, and consume them and the mark. ``before``: bytes to put in front
-        of the buffer first.
+        """Return the bytes before ``mark``, and remove them and the mark from the buffer. ``before``: bytes
+        that are first put in front of the buffer.
         """
         self._buffer[:0] = before
         self._left += len(before)
@@ -123,13 +129,15 @@ class Form:
 
 
 def _disposition(head: str) -> tuple[str, str]:
-    """Return lower-case name and file name of a part from its header lines. Raises InvalidRequest."""
+    """Return the lower-case name and the file name that the header lines of a part say. Raises
+    InvalidRequest.
+    """
     message = Message()
     for line in head.strip("\r\n").split("\r\n"):
         name, _, value = line.partition(":")
         if name.strip().lower() == "content-disposition":
             message["Content-Disposition"] = value.strip()
-    # A value encoded by RFC 2231 comes as a tuple; RFC 7578 forbids that in forms.
+    # A value that is encoded by RFC 2231 comes as a tuple. RFC 7578 forbids this encoding in forms.
     values = [message.get_param(label, "", header="Content-Disposition") for label in ("name", "filename")]
     name, filename = (value if isinstance(value, str) else "" for value in values)
     if not name:

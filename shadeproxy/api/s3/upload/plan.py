@@ -1,4 +1,4 @@
-"""The client's promises about a body, parsed from the header before the body is read."""
+"""The client's promises about a body. They are parsed from the request's head before the body is read."""
 
 from dataclasses import dataclass
 
@@ -20,10 +20,12 @@ _MAX_LENGTH_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class BodyPlan:
-    """The promises about a body. ``length``: decoded bytes, None if unknown. ``sha256``: promised hex digest.
+    """The promises about a body. ``length``: bytes of the decoded body; None if unknown. ``sha256``: the
+    promised digest as hex.
 
-    ``framing``: the kind of aws-chunked framing; None if the body is sent as it is. ``trailers``: lower-case
-    names in x-amz-trailer. ``verifier``: None if chunks are unsigned, or there is no key to check them with.
+    ``framing``: the kind of aws-chunked framing; None if the body has none. ``trailers``: the lower-case
+    names in x-amz-trailer. ``verifier``: checks the signatures of chunks; None if they are unsigned, or there
+    is no key to check them with.
     """
 
     length: int | None
@@ -38,7 +40,7 @@ class BodyPlan:
 
 
 def plan_body(request: S3Request, authenticated: Authenticated) -> BodyPlan:
-    """Parse the promises of a request. Raises InvalidRequest, NotSupported, MissingLength,
+    """Return the promises of a request about its body. Raises InvalidRequest, NotSupported, MissingLength,
     PayloadMismatch.
     """
     payload_hash = authenticated.payload_hash
@@ -67,8 +69,8 @@ def _plan_framed(request: S3Request, authenticated: Authenticated, framing: Fram
     named = request.fields.get("x-amz-trailer", "").lower().split(",") if framing.trailing else []
     names = tuple(name.strip() for name in named if name.strip())
     if unknown := [name for name in names if make_checksum(name) is None]:
-        # A trailer becomes a field of the signed request to the origin, so only verified checksums are
-        # allowed.
+        # The signed request to the origin will have the trailer as a field. So only checksums that were
+        # verified are allowed.
         raise InvalidRequest(f"The trailer {unknown[0]} is not a checksum that can be verified")
     if twice := [name for name in names if names.count(name) > 1 or name in request.fields]:
         raise InvalidRequest(f"{twice[0]} may come once, as a header or as a trailer")
