@@ -56,9 +56,7 @@ _LOST_AFTER_S = 3.0
 
 
 class Replication:
-    """Shares the hints of one proxy. ``reached``: position up to which an earlier process applied all
-    changes.
-    """
+    """Shares the hints of one proxy. ``reached``: how far an earlier process applied the changes."""
 
     def __init__(
         self,
@@ -208,9 +206,7 @@ class Replication:
                 await self._clock.sleep(_READ_S)
 
     def _lose(self, name: str, error: ShadeProxyError, *, is_new: bool) -> None:
-        """Answer all calls that wait, because the log failed. If ``read`` failed, the proxy is now cut
-        off.
-        """
+        """Answer all calls that wait, because the log failed. If it cannot be read, the proxy is cut off."""
         if name == "read":
             self._in_touch = False
         if is_new and self._joined:
@@ -323,9 +319,7 @@ class Replication:
         return True
 
     def _apply_own(self, pending: Pending) -> None:
-        """Apply a change of this proxy, and answer its call. If it was applied alone before, apply it
-        again.
-        """
+        """Apply a change of this proxy, and answer its call. If it was applied alone, apply it again."""
         waits, change = not pending.answer.done(), pending.change
         if change is None or not (waits or (change := _again(change)) is not None):
             return
