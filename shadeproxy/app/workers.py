@@ -58,7 +58,7 @@ import ctypes, gc, os, sys
 ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM: prctl(2)
 if os.getppid() != int(sys.argv[2]):
     os._exit(1)
-gc.disable()  # It would walk through all modules again and again, and find nothing.
+gc.disable()  # it would walk through all modules again and again, and find nothing
 from shadeproxy.app.worker import main
 gc.enable()
 main()
