@@ -56,8 +56,8 @@ class Address:
 
     @property
     def is_unspecified(self) -> bool:
-        """True for a listener on all addresses, such as 0.0.0.0. Nobody can connect to that address
-        itself.
+        """True for a listener on all addresses, such as 0.0.0.0. No client can connect to that
+        address itself.
         """
         try:
             return ipaddress.ip_address(self.host).is_unspecified
