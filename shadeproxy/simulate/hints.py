@@ -111,7 +111,7 @@ def score_updates(trace: Trace, announce: Announce) -> dict[int, list[tuple[int,
 
 
 class ReadFacts(NamedTuple):
-    """What the proxy knows at each read of a trace, as columns of shape (n,).
+    """The proxy's knowledge at each read of a trace, as columns of shape (n,).
 
     time_s: f64, seconds since the beginning; one second a read if the trace has no times. job: i16, as
     ``Trace.job_of_reads``. done: i64, how many reads the job has finished, this one included; 0 without a

@@ -31,7 +31,7 @@ _BLOCK = 256  # The learner gets so many reads at a time, as in the engine.
 _MOST_SAMPLED = 65_536
 _GHOSTS = 32  # Number of ghosts for each page that fits into the cache.
 _LONG_TRACE = 1_000_000
-"""In longer traces, caches of every size use the eviction pool, which takes a tenth of the time. In others, a
+"""Caches of every size use the eviction pool in longer traces, which takes a tenth of the time. In others, a
 cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
 """
 
