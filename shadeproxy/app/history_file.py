@@ -2,8 +2,8 @@
 and read at a start.
 
 Laws: a start never fails because of this file. If the file cannot be used, it is renamed and one line is
-logged, and the proxy begins to learn anew. The file is read and written in threads. A process that is killed
-loses the reads since the last write. Writing takes at most a megabyte a second on average.
+logged, and the proxy learns from the beginning. The file is read and written in threads. A process that is
+killed loses the reads since the last write. Writing takes at most a megabyte a second on average.
 """
 
 import asyncio

@@ -81,9 +81,7 @@ class SettingsStatus:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.upstreams = build_upstreams(settings)
-        """By namespace, the upstream with which the proxy itself reads there. The dict changes with the
-        settings.
-        """
+        """The upstream with which the proxy reads, by namespace. The dict changes with the settings."""
         self.needs_restart: tuple[str, ...] = ()
         """Settings that differ in the configuration that was read last, but take a restart."""
         self.reload_error = ""
