@@ -155,7 +155,7 @@ class _Ahead:
         self._at = 0
         self._begun: set[int] = set()
         self._there_s = dict[int, float]()
-        """For each sample that was fetched and not read yet, the time at which its last byte comes."""
+        """The time at which a sample's last byte comes, for each that was fetched and not read yet."""
         self._ends: list[float] = []
         """The times at which fetches end, as a heap."""
         self._noted: list[float] = []
@@ -223,8 +223,8 @@ class _Run:
         self._left = [0] * self._batches
         self._next = [0] * self._batches
         self._waiting: dict[int, tuple[int, float]] = {}
-        """By the batch that training must take first: the next batch of the worker that waits for this, and
-        the time since which that worker is free.
+        """The next batch of the worker that waits until training takes a batch, and the time since which that
+        worker is free, by the batch that training must take.
         """
 
     def run(self) -> float:

@@ -47,7 +47,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a run costs: for the machines that train, for the cache, and for the origin."""
+    """The costs of a run: for the machines that train, for the cache, and for the origin."""
 
     training: float
     cache: float
