@@ -29,7 +29,7 @@ _STATES = {
     False: (("origin down", "bold red"), ("origin down", "bold red")),
     None: (("checking the origin", "bold yellow"), ("origin unknown", "yellow")),
 }
-"""For each state of the origin, how the first line and the line about the origin begin, and in which style.
+"""The beginnings of the first line and of the line about the origin, and their style, by the origin's state.
 Key: whether the origin answers; None: not known yet.
 """
 Answer = Mapping[str, Any]
