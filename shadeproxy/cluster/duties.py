@@ -47,7 +47,7 @@ Call = Open | Retire | Propose
 
 
 class Duties:
-    """What one node observes of the others, and the calls to the log that follow.
+    """The observations that one node makes of the others, and the calls to the log that follow.
 
     ``refusal``: the reason why the node asks for no seat, "" if it may have one. ``conflict``: another living
     process has this node's id. ``forgotten``: an operator removed this node. ``late``: nodes whose lease

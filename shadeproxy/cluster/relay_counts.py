@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class RelayEnd(StrEnum):
-    """How a request to another node ended."""
+    """The end of a request to another node."""
 
     OK = "ok"
     """The node answered."""

@@ -45,9 +45,9 @@ class Node(NamedTuple):
 
 @dataclass(slots=True)
 class Followed:
-    """How far this proxy has followed the log. ``after``: by stream, the position up to which events were
-    read. ``shared``: by name, the digest of each dataset that every proxy has. ``deleted``: for each deleted
-    dataset or job, its position in the stream of changes. ``life``: see ``Snapshot``.
+    """The part of the log that this proxy has read. ``after``: by stream, the position up to which events
+    were read. ``shared``: by name, the digest of each dataset that every proxy has. ``deleted``: for each
+    deleted dataset or job, its position in the stream of changes. ``life``: see ``Snapshot``.
     """
 
     life: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -109,7 +109,7 @@ class SnapshotKeeper:
         self.look.clear()
 
     def merge_soon(self) -> None:
-        """In the next step, take from the snapshot the hints that this proxy lacks."""
+        """Take the hints that this proxy lacks from the snapshot in the next step."""
         self._merges = True
         self.look.set()
 
