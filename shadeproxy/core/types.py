@@ -87,7 +87,7 @@ class Intent(Enum):
 
 
 class Source(StrEnum):
-    """Where the bytes of an answer came from. It is the value of ``x-shade-cache``."""
+    """The place from which the bytes of an answer came. It is the value of ``x-shade-cache``."""
 
     RAM = "ram"
     DISK = "disk"

@@ -1,4 +1,4 @@
-"""Threads for work that would block the event loop. Work that nobody needs any more stops.
+"""Threads for work that would block the event loop. Work that is no longer needed stops.
 
 Laws: work that loops over a client's data calls ``raise_if_cancelled`` in its loop. Work is cancelled when
 the task that awaits it is cancelled, and when the pool shuts down. While work runs in the pool, the
