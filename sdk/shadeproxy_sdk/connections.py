@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What the proxy offers, from ``GET /v1/info``. ``batch``, ``locate``: whether it has these calls.
+    """The proxy's offers, from ``GET /v1/info``. ``batch``, ``locate``: whether it has these calls.
     ``socket``: the path of its Unix socket. ``owners``: whether several proxies share their pages, so that
     each can be asked for the samples that it caches.
     """
@@ -44,7 +44,7 @@ class Offers:
 
 
 class TransportState:
-    """What this process knows of the ways to reach the proxy. ``proven``: True if the last attempt to read
+    """This process's knowledge of the ways to reach the proxy. ``proven``: True if the last attempt to read
     the cache's files succeeded. ``by_id``: for each manifest, by name and digest, a breaker; it is open while
     the proxy does not know that manifest's samples by id.
     """

@@ -35,8 +35,8 @@ one cold sample is soon received in large steps again, and an answer in another 
 frame by frame.
 """
 _CHUNK_FOLLOWS_BYTES = 28
-"""Of a chunk that does not hold the last frame, at least this many bytes follow: those of a chunk with the
-last frame, and of the last chunk. With their line ends, these have at least 29 bytes.
+"""The least number of bytes after a chunk that does not hold the last frame: those of a chunk with the last
+frame, and of the last chunk. With their line ends, these have at least 29 bytes.
 """
 
 

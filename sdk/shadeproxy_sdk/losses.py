@@ -30,8 +30,8 @@ so the training loop must not call it.
 _MOST_IDLE = 8
 _MOST_SHAPES = 16
 _idle_buffers: dict[Any, deque[tuple[Any, Any]]] = {}
-"""For the next copies from a device: pinned memory and an event, by device, type and shape of the tensor.
-Making them anew would take a good part of the time of ``capture``. Any thread appends and pops.
+"""Pinned memory and an event for the next copies from a device, by device, type and shape of the tensor.
+Making new ones would take a good part of the time of ``capture``. Any thread appends and pops.
 """
 
 Report = tuple[int, Captured, Captured, Captured | None, Captured | None]

@@ -48,8 +48,8 @@ def check_needs(needs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class Sent(Enum):
-    """How a delivery ended. ARRIVED: the proxy accepted it. REFUSED: the proxy will never accept it. LATER:
-    there was no answer, so try again. UNKNOWN: this proxy has no such call.
+    """The result of a delivery. ARRIVED: the proxy accepted it. REFUSED: the proxy will never accept it.
+    LATER: there was no answer, so try again. UNKNOWN: this proxy has no such call.
     """
 
     ARRIVED = auto()
