@@ -1,7 +1,7 @@
-"""The training loop's side of ShadeProxy: datasets, samplers and importance scores.
+"""The training loop's side of ShadeProxy: datasets, samplers, and jobs that report scores.
 
-Use ``import shadeproxy_sdk as shade``. The import never imports torch: names that need torch load it at their
-first use.
+Use ``import shadeproxy_sdk as shade``. The import itself never imports torch: a name that needs torch loads
+it when the name is first used.
 """
 
 from importlib import import_module

@@ -1,11 +1,11 @@
-"""``shade.announce``: announces the order of any sampler to the proxy, for loops that keep their own
+"""``shade.announce``: announces the order of any sampler to the proxy, for training loops that keep their own
 Dataset.
 
 Law: ``Announced`` yields exactly the items of the wrapped sampler, and leaves random number generators in the
 same state as that sampler would. It raises nothing into a running loop: if an order cannot be announced, it
-logs a warning. Coming epochs are announced early only for samplers that draw from a generator of their own,
-or from none. If an early order proves wrong, the right one replaces it, and no further epoch is announced
-early.
+logs a warning. Coming epochs are announced early only if the sampler draws from a generator of its own, or
+from none. If the order that was announced early for an epoch proves wrong, the right order replaces it, and
+no further epoch is announced early.
 """
 
 import copy
@@ -43,7 +43,8 @@ def announce(
     ahead: int | None = None,
     announce_epochs: int = 2,
 ) -> "Announced":
-    """Return ``sampler`` with its order announced: pass the result to the DataLoader in its place.
+    """Return a sampler that yields the items of ``sampler`` and announces its order. Pass it to the
+    DataLoader in place of ``sampler``.
 
     ``sampler``: yields indices, or lists of them like a BatchSampler. ``job``: the job that the order belongs
     to; by default the only open job of this process. ``ids``: the sample id, in ``job``'s dataset, of each
@@ -51,18 +52,19 @@ def announce(
     of indices that the loader takes before training needs them, num_workers x prefetch_factor x batch_size.
     With ``ahead``, this sampler reports the position of training. Without it, the proxy infers the position
     from the reads and from the samples that ``job.report``, ``job.timed`` or ``job.progress`` count.
-    ``announce_epochs``: number of coming epochs to announce. Only samplers whose draws can be computed early
-    allow that: DistributedSampler, torch's random samplers with a generator of their own, SequentialSampler,
-    and BatchSamplers of them.
+    ``announce_epochs``: number of coming epochs to announce. Only these samplers, whose draws can be computed
+    early, allow that: DistributedSampler, torch's random samplers with a generator of their own,
+    SequentialSampler, and BatchSamplers of them.
 
-    Raises ConfigError for a sampler without a length, and if no job is open, or several are.
+    Raises ConfigError for a sampler without a length. Without ``job``, raises it also if not exactly one job
+    is open.
     """
     job = OPEN_JOBS.only() if job is None else job
     return Announced(sampler, job, ids=ids, ahead=ahead, announce_epochs=announce_epochs)
 
 
 class Announced(Sampler[Any]):
-    """The sampler that ``announce`` returns. It has all attributes of the wrapped sampler. The epoch is the
+    """The sampler that ``announce`` returns. It has all attributes of the wrapped sampler. Its epoch is the
     one given to ``set_epoch``, or else the number of iterations so far.
     """
 
@@ -94,28 +96,26 @@ class Announced(Sampler[Any]):
         return length
 
     def __getattr__(self, name: str) -> Any:
-        if name == "sampler":  # Unpickling asks for it before ``__init__`` has run.
+        if name == "sampler":  # Unpickling asks for this attribute before ``__init__`` has run.
             raise AttributeError(name)
         return getattr(self.sampler, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration, also on the wrapped sampler. For a BatchSampler, that is the
-        sampler inside it.
+        """Set the epoch of the next iteration, also on the wrapped sampler. If that is a BatchSampler, set it
+        on the sampler inside it.
         """
         self._epoch = epoch
         _set_epoch(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the sampler's items. This is a generator, so that no item is drawn before the loader asks
-        for one.
-        """
-        # The loop may have set the epoch on the wrapped sampler instead of on this one: use the later of the
-        # two.
+        """Yield the sampler's items. Being a generator, this draws no item before the loader asks for one."""
+        # The loop may have set the epoch on the wrapped sampler instead of on this one, so use the later of
+        # both epochs.
         epoch = max(self._epoch, _number(getattr(_drawing(self.sampler), "epoch", 0)))
         self._epoch = epoch + 1
         items = iter(self.sampler)
-        # Ask for one item more than there are, because some samplers draw from their generator once more at
-        # their end.
+        # Ask for one item more than the length says: some samplers draw from their generator once more at
+        # their end, and the state of that generator must be the same as without this class.
         drawn = list(islice(items, len(self) + 1))
         self._begin(epoch, drawn)
         given = 0
@@ -161,7 +161,7 @@ class Announced(Sampler[Any]):
 
     def _foretell(self, epoch: int) -> None:
         """Announce the epochs after ``epoch``. Only the job's thread calls this. After ``_begin``, the copy
-        of the sampler belongs to that thread alone.
+        of the sampler (``_twin``) belongs to that thread alone.
         """
         twin, self._twin = self._twin, None
         if twin is None:
@@ -176,12 +176,12 @@ class Announced(Sampler[Any]):
 
 
 def _drawing(sampler: Any) -> Any:
-    """Return the sampler that draws: ``sampler`` itself, or the sampler inside a BatchSampler."""
+    """Return the sampler that draws the indices: ``sampler`` itself, or the sampler inside a BatchSampler."""
     return sampler.sampler if isinstance(sampler, BatchSampler) else sampler
 
 
 def _number(epoch: Any) -> int:
-    """Return a sampler's epoch, of any type of integers; 0 for anything else."""
+    """Return a sampler's epoch as an int, whatever type of integer it is; 0 if it is no integer."""
     try:
         return operator.index(epoch)
     except Exception:  # noqa: BLE001 (the law: the loop's sampler is not ours, and nothing is raised into it)
@@ -195,8 +195,8 @@ def _set_epoch(sampler: Any, epoch: int) -> None:
 
 
 def _twin(sampler: Any) -> Any:
-    """Return an independent copy of ``sampler`` that draws the same next items, or None if no such copy is
-    possible. Subclasses are not copied, because nothing is known of how they draw.
+    """Return an independent copy of ``sampler`` that draws the same next items, or None if that is not
+    possible. A subclass of torch's samplers is not copied, because it may draw in another way.
     """
     kind = type(sampler)
     if kind in {DistributedSampler, SequentialSampler}:

@@ -1,8 +1,8 @@
-"""The orders that this rank announces: which piece to send next, and which to send again.
+"""The orders that this rank announces, and which pieces of them must still be sent, or sent again.
 
-This module does no I/O and may be called from any thread. Only the latest order of an epoch is sent. The
-order of a past epoch is dropped, sent or not. Until its epoch is over an order is kept even when the proxy
-has it, because a proxy that forgets the job needs it again.
+This module does no I/O, and any thread may call it. Only the latest order of an epoch is sent. When the next
+epoch begins, the order of the past one is dropped, sent or not. Before that it is kept even when the proxy
+has it: a proxy that forgets the job needs it again.
 """
 
 import threading
@@ -16,7 +16,9 @@ _IDS_PER_PIECE = 262_144
 
 
 class Piece(NamedTuple):
-    """A part of an order. ``ids``: u32 (k,), the samples that ``epoch`` reads from position ``offset`` on."""
+    """A part of an order. ``ids``: u32 (k,), the samples that this rank reads in ``epoch`` from position
+    ``offset`` on.
+    """
 
     epoch: int
     offset: int
@@ -24,7 +26,7 @@ class Piece(NamedTuple):
 
 
 class Announcements:
-    """Orders by epoch, and how many ids of each the proxy has."""
+    """The orders by epoch, and how many ids of each order the proxy has."""
 
     def __init__(self, ids_per_piece: int = _IDS_PER_PIECE) -> None:
         self._ids_per_piece = ids_per_piece
@@ -35,8 +37,8 @@ class Announcements:
         self._told: set[int] = set()
 
     def put(self, epoch: int, order: NDArray[np.uint32]) -> bool:
-        """Set the order of ``epoch``. Return True if the order is new; setting the same array again changes
-        nothing.
+        """Set the order of ``epoch``. Return False, and change nothing, if ``order`` is the same array as
+        before.
         """
         with self._lock:
             if self._orders.get(epoch) is order:
@@ -50,12 +52,14 @@ class Announcements:
         with self._lock:
             for past in [known for known in self._orders if known < epoch]:
                 self._drop(past)
-            # The proxy ends the previous epoch only when it sees reads of this one. It may still have that
-            # order.
+            # The proxy may still have the order of the previous epoch: it ends that epoch only when it sees
+            # reads of this one.
             self._told = {known for known in self._told if known >= epoch - 1}
 
     def due(self) -> Piece | None:
-        """Return the next piece to send, of the nearest epoch; None when the proxy has every piece."""
+        """Return the next piece to send: of the earliest epoch whose order the proxy lacks in part. None when
+        the proxy has all pieces.
+        """
         with self._lock:
             for epoch in sorted(self._orders):
                 order, offset = self._orders[epoch], self._arrived.get(epoch, 0)
@@ -84,9 +88,9 @@ class Announcements:
             self._told.discard(epoch)
 
     def refused(self, piece: Piece) -> None:
-        """Note that the proxy refused ``piece``. The proxy may have lost earlier pieces, so the first
-        refusal in an epoch makes the order begin again with its first piece. After the second refusal,
-        the epoch is no longer announced.
+        """Note that the proxy refused ``piece``. It may have lost earlier pieces, so after the first refusal
+        in an epoch the order is sent again from its first piece on. After the second refusal, the epoch is no
+        longer announced.
         """
         with self._lock:
             if piece.offset and piece.epoch not in self._restarted:
@@ -96,7 +100,7 @@ class Announcements:
                 self._drop(piece.epoch)
 
     def again(self) -> None:
-        """Mark every order as unsent, because the proxy has forgotten the job."""
+        """Mark every order as unsent, because the proxy has forgotten the job and its orders."""
         with self._lock:
             self._arrived.clear()
             self._restarted.clear()

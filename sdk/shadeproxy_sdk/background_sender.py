@@ -1,7 +1,7 @@
-"""A daemon thread that delivers at intervals, so that the training loop never waits for a network.
+"""A daemon thread that delivers reports at intervals, so that the training loop never waits for a network.
 
 The caller decides what is delivered. This module decides when, and bounds how long a flush and the exit of
-the process may wait for the last delivery.
+the process wait for the last delivery.
 """
 
 import atexit
@@ -19,8 +19,8 @@ class BackgroundSender:
     """Calls ``deliver`` every ``interval_s`` seconds and on request. ``deliver`` returns True if nothing is
     left to send.
 
-    The first call of ``start`` starts the thread. A forked child has no such thread, so its first call starts
-    a new one. ``running``: True if this process has started its thread.
+    The first call of ``start`` starts the thread. A forked child does not inherit the thread, so the child's
+    first call starts a new one. ``running``: True if this process has started its thread.
     """
 
     def __init__(self, deliver: Callable[[], bool], *, interval_s: float, name: str) -> None:
@@ -42,27 +42,27 @@ class BackgroundSender:
         self._closing = False
 
     def renew(self) -> None:
-        """Renew the lock of ``start`` in a forked child, where no thread is left to release it."""
+        """Make a new lock for ``start`` in a forked child: no thread is left there to release the old one."""
         self._starting = threading.RLock()
 
     @property
     def closed(self) -> bool:
-        """True after ``close``. At most one more delivery follows."""
+        """True after ``close`` was called. At most one more delivery follows."""
         return self._closed
 
     def start(self) -> None:
-        """Start the thread of this process, unless it is running. Callers check ``running`` first, which is
-        cheaper than a call. Never raises: if the system has no thread to spare, a later call tries again.
+        """Start the thread of this process, unless it runs. Callers check ``running`` first, which is cheaper
+        than a call. Never raises: if the system has no thread to spare, a later call tries again.
         """
         if self._closed or self.running:
             return
-        with self._starting:  # Several threads may report at once.
+        with self._starting:  # Several threads may call ``start`` at once.
             self._start_first()
 
     def _start_first(self) -> None:
         if self.running:  # Another thread was first.
             return
-        self._reset()  # A lock that the parent held at the fork would stay locked here for ever.
+        self._reset()  # A condition that the parent held locked at the fork would stay locked here for ever.
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         # Set ``running`` before the thread starts: it may call ``start`` itself.
@@ -78,15 +78,15 @@ class BackgroundSender:
         atexit.register(self.close, _EXIT_FLUSH_S)
 
     def wake(self) -> None:
-        """Ask for a delivery soon, and do not wait for it. Start the thread if needed."""
+        """Ask for a delivery soon, without waiting for it. Start the thread if it does not run."""
         self.start()
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Deliver now, and return whether everything arrived within ``timeout_s``. Do nothing when
-        ``deliver`` itself calls this, because its thread would wait for itself.
+        """Deliver now, and return whether everything arrived within ``timeout_s``. If ``deliver`` itself
+        calls this, return True at once, because its thread would wait for itself.
         """
         if self._pid != os.getpid() or threading.current_thread() is self._thread:
             return True
@@ -100,8 +100,8 @@ class BackgroundSender:
             return arrived and self._clean
 
     def close(self, timeout_s: float) -> bool:
-        """Flush and end the thread. Return whether everything arrived. A second call does no harm. A closed
-        sender never starts a thread again.
+        """Flush, and end the thread. Return whether everything arrived. A second call does no harm. Once
+        closed, the sender never starts a thread again.
         """
         self._closed = True
         if self._pid != os.getpid():
@@ -113,7 +113,7 @@ class BackgroundSender:
             self._closing = True
             self._changed.notify_all()
         atexit.unregister(self.close)
-        if clean:  # Otherwise the thread may hang at a dead proxy; it sees ``_closing`` later.
+        if clean:  # Otherwise the thread may hang at a dead proxy; it ends later.
             self._thread.join(timeout_s)
         return clean
 
@@ -134,7 +134,7 @@ class BackgroundSender:
         try:
             return self._deliver()
         except Exception:  # noqa: BLE001 (see below)
-            # The thread must survive a defect in ``deliver``: training goes on, scores arrive late, and the
+            # The thread must survive a defect in ``deliver``: training goes on, reports arrive late, and the
             # trace in the log shows the cause.
             _LOG.exception("Delivering scores failed")
             return False
@@ -149,7 +149,7 @@ def _after_fork() -> None:
         sender.renew()
 
 
-# Without this hook, every call of ``start`` would have to ask for the process id, a system call per training
-# step.
+# Without this hook, every call of ``start`` would have to ask for the process id. That is a system call in
+# each training step.
 if hasattr(os, "register_at_fork"):  # Windows cannot fork
     os.register_at_fork(after_in_child=_after_fork)

@@ -1,8 +1,8 @@
-"""The buffer of one batch, in which the samples of known length lie side by side.
+"""The buffer of one batch: samples whose lengths are known lie in it side by side.
 
-Laws: ``views`` holds whole samples, and None for each missing one. A sample whose length differs from its
-slot gets memory of its own, so a wrong guess of a length costs a copy and never loses a byte. This module
-does no I/O.
+Laws: ``views`` has each whole sample, and None for each sample that is missing. A sample whose length differs
+from its slot gets memory of its own, so a wrong guess of a length costs a copy, and no byte is lost. This
+module does no I/O.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ UNKNOWN = -1
 
 
 def heap(length_bytes: int) -> memoryview:
-    """Return plain memory that is not zeroed. Numpy asks for huge pages, which halves the time to touch
-    25 MB for the first time.
+    """Return memory that is not zeroed. Numpy asks for huge pages, with which touching 25 MB for the first
+    time takes half as long.
     """
     return np.empty(length_bytes, np.uint8).data
 
@@ -37,10 +37,11 @@ def check_rows(out: NDArray[np.uint8], count: int) -> None:
 
 
 class LengthGuess:
-    """The common length of all whole objects read so far; UNKNOWN once two lengths differ.
+    """The common length of all whole objects that were read so far; UNKNOWN before the first, and once two
+    lengths differ.
 
-    Samples can be stacked without a copy only if they have one length. If lengths vary, a common buffer has
-    no advantage over memory of its own for each sample.
+    Samples can be stacked without a copy only if they have the same length. If lengths vary, a common buffer
+    is no better than memory of its own for each sample.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class LengthGuess:
 
 
 class BatchBuffer:
-    """The samples ``ids``, in that order. ``views[i]`` is the i-th sample once it is complete.
+    """The samples with the ids ``ids``, in that order. ``views[i]``: the i-th sample, once it is complete.
 
     A sample that occurs twice in ``ids`` is fetched once; the second occurrence is filled from the first.
     """
@@ -74,15 +75,15 @@ class BatchBuffer:
                 self._twins[position] = first[sample_id]
 
     def lay_in(self, memory: memoryview, length: int) -> None:
-        """Give every sample a slot of ``length`` bytes in ``memory``. Later calls of ``lay`` do not change
-        these slots.
+        """Give every sample a slot of ``length`` bytes in ``memory``. The slots are final: later calls of
+        ``lay`` do not change them.
         """
         self.lay([length] * len(self.views), lambda _: memory)
         self._final = True
 
     def lay(self, lengths: Sequence[int], allocate: Allocate) -> None:
-        """Give every sample of known length a slot in the buffer, side by side. Samples that have already
-        arrived move into their slots.
+        """Give every sample of known length a slot in the buffer, side by side, and move samples that have
+        already arrived into their slots. ``lengths``: the length of each sample, or UNKNOWN.
         """
         if self._final:
             return
@@ -100,19 +101,19 @@ class BatchBuffer:
 
     @property
     def laid(self) -> bool:
-        """True if the samples have slots."""
+        """True if samples of known length have slots in a buffer."""
         return self._buffer is not None
 
     def missing(self) -> list[int]:
-        """Return the positions that must still be fetched."""
+        """Return the positions whose samples must still be fetched."""
         twins = self._twins
         return [
             position for position, data in enumerate(self.views) if data is None and position not in twins
         ]
 
     def room(self, position: int, length: int) -> memoryview:
-        """Return ``length`` writable bytes for the sample at ``position``. The caller fills them and stores
-        them in ``views``.
+        """Return ``length`` writable bytes for the sample at ``position``, to be filled and then stored in
+        ``views``.
         """
         if self._buffer is None or length != self.lengths[position]:
             return memoryview(bytearray(length))
@@ -120,8 +121,8 @@ class BatchBuffer:
         return self._buffer[start : start + length]
 
     def put(self, position: int, data: Data) -> None:
-        """Store a whole sample: copy ``data`` into the sample's slot, or keep ``data`` itself if there is no
-        slot.
+        """Store a whole sample: copy ``data`` into the sample's slot, or keep ``data`` itself if the slot
+        does not fit.
         """
         if self._buffer is not None and len(data) == self.lengths[position]:
             room = self.room(position, len(data))
@@ -130,7 +131,9 @@ class BatchBuffer:
         self.views[position] = data
 
     def finish(self) -> list[Data]:
-        """Return all samples; no sample may be missing."""
+        """Return all samples. Before the call, each sample must be there, or be the second occurrence of one
+        that is.
+        """
         for position, first in self._twins.items():
             data = self.views[first]
             assert data is not None
@@ -139,7 +142,9 @@ class BatchBuffer:
         return [data for data in self.views if data is not None]
 
     def stacked_bytes(self) -> int:
-        """Return the length of each sample if all lie in the buffer and have one length; otherwise 0."""
+        """Return the length of a sample if all samples lie in the buffer and have the same length; otherwise
+        0.
+        """
         length, buffer = self.lengths[0] if self.lengths else 0, self._buffer
         if buffer is None or length <= 0 or any(one != length for one in self.lengths):
             return 0

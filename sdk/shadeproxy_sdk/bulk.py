@@ -1,13 +1,13 @@
-"""Reads many samples in few calls: from the cache's own files if this process can open them, else in one
-streamed answer.
+"""Reads many samples in few calls: from the files of the cache if this process can open them, otherwise in
+one streamed answer.
 
 Laws: a failure in this module never fails a read. A sample that these calls do not bring stays missing, and
-the client then reads it by a plain GET. Only the GET has rules about statuses, retries and the origin. After
-a failure, a kind of call is not used for a pause, which grows (``CircuitBreaker``); then it is tried again.
+the client then reads it by a plain GET. Only that GET has rules about statuses, retries and the origin. When
+a kind of call has failed, it is not used for a while, which grows with each failure (``CircuitBreaker``).
 
-Samples are named by id if the proxy has the manifest. The call also carries the manifest's digest, because
+Samples are named by id if the proxy has the manifest. Such a call also carries the manifest's digest, because
 another run may have registered another list under the same dataset name. Otherwise samples are named by
-bucket and key, whose meaning never changes.
+bucket and key, which always mean the same object.
 """
 
 import logging
@@ -25,19 +25,19 @@ from shadeproxy_sdk.owner_reads import OwnerReads
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 MOST_ITEMS = 4096
-"""Most items in one call. With the longest keys of S3, the body stays below the 8 MiB that the proxy
-accepts.
+"""Most items in one call. With so many of the longest keys of S3, the body stays below the 8 MiB that the
+proxy accepts.
 """
 STEP = 256
 """Number of items in one locate call. While the proxy answers a call, the items of the previous call are
-copied. Measured with 256 samples of 100 KB: a call costs the proxy 0.6 ms, however many items it has, if the
-proxy has located them before. Two calls of 128 items therefore took 15 % longer than one of 256.
+copied. Measured with 256 samples of 100 KB: if the proxy has located the samples before, a call costs it 0.6
+ms, however many items the call has. Two calls of 128 items therefore took 15 % longer than one of 256.
 """
 _MOST_RECORDS_BYTES = 256 << 20
 
 
 def parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Split ``ids`` into pieces that fit one call."""
+    """Split ``ids`` into pieces that each fit into one call."""
     return (ids[start : start + MOST_ITEMS] for start in range(0, len(ids), MOST_ITEMS))
 
 
@@ -54,10 +54,11 @@ class BulkReads:
         return BulkCalls(self.connections, self.control)
 
     def read(self, request: Request, allocate: Allocate) -> str | None:
-        """Read up to MOST_ITEMS samples into memory from ``allocate``. Samples that cannot be read stay
-        missing.
+        """Read up to MOST_ITEMS samples into memory from ``allocate``. Samples that these calls do not bring
+        stay missing.
 
-        Return a reason if a wait for the proxy timed out, because later calls may hang too; otherwise None.
+        Return the reason if a wait for the proxy timed out, because the caller's next calls may hang too;
+        otherwise None.
         """
         transport = self.connections.transport
         decision = transport.batch.ask()
@@ -78,7 +79,7 @@ class BulkReads:
                 if offers.batch:
                     self._batch(request, timeout_s, receive_others)
             if offers.batch:
-                # Ask the called proxy for those samples that other proxies did not bring.
+                # Ask the called proxy for the samples that other proxies did not bring either.
                 self._batch(request, timeout_s)
             if named is not BreakerDecision.REFUSE and not request.by_id:
                 transport.by_id.failed(known_as, named, "the proxy does not know these samples by id")
@@ -86,7 +87,8 @@ class BulkReads:
                 transport.by_id.succeeded(known_as)
         except (Unreachable, ControlError, ConfigError) as error:
             _LOG.debug("Reading by GET for a while: %s", error)
-            # The proxy may come back as another version, or with another socket, so ask again for its offers.
+            # The proxy may come back as another version, or with another socket, so forget its offers and ask
+            # again.
             transport.offers = None
             transport.batch.failed(decision, str(error))
             return str(error) if isinstance(error, Silent) else None
@@ -94,8 +96,8 @@ class BulkReads:
         return None
 
     def _offers(self, timeout_s: float) -> Offers:
-        """Return the calls that the proxy offers. Raises Unreachable if the proxy does not answer or offers
-        none of them, ControlError, and ConfigError.
+        """Return which of these calls the proxy offers. Raises Unreachable if the proxy does not answer or
+        offers neither batch nor locate; ControlError, and ConfigError.
         """
         offers = self.connections.transport.offers
         if offers is None:
@@ -116,16 +118,16 @@ class BulkReads:
     # ------------------------------------------------------------------ locate
 
     def _locate(self, request: Request, allocate: Allocate, timeout_s: float) -> None:
-        """Read the samples that lie in files which this process can open. Raises Unreachable."""
+        """Read the samples that lie in files of the cache which this process can open. Raises Unreachable."""
         transport = self.connections.transport
         decision = transport.locate.ask()
         batch = request.batch
         if decision is BreakerDecision.REFUSE or not request.missing():
             return
         try:
-            # First try one sample, to see if this process can open the files: a client on another host
-            # cannot. The proxy counts each located read as a hit, and should not count a whole batch that is
-            # never read.
+            # First try one sample, to see whether this process can open the files: a client on another host
+            # cannot. The proxy counts each located sample as a hit, so it must not locate a whole batch in
+            # vain.
             if not transport.proven:
                 self._copy_all(request, None, [request.missing()[:1]], decision, timeout_s)
             positions = request.missing()
@@ -150,9 +152,9 @@ class BulkReads:
     ) -> None:
         """Locate and copy in steps: while this process copies one step, the proxy locates the next.
 
-        ``allocate``: allocates the buffer, in which the samples get slots once their lengths are known; None
-        leaves their slots as they are. If files were found but nothing could be copied, locating is not tried
-        for a while.
+        ``allocate``: allocates the buffer, in which the samples get slots once their lengths are known. None:
+        the samples have their slots already. If files were found but no sample could be copied, locate calls
+        are not tried for a while.
         """
         transport, batch = self.connections.transport, request.batch
         found = arrived = 0
@@ -193,15 +195,15 @@ class BulkReads:
     def _batch(
         self, request: Request, timeout_s: float, meanwhile: Callable[[], None] = lambda: None
     ) -> None:
-        """Read the missing samples, except those that the proxy refuses. ``meanwhile`` is called while the
-        proxy prepares its answer. Raises Unreachable, ControlError.
+        """Read the missing samples by a batch call, except those that the proxy refuses. ``meanwhile`` is
+        called while the proxy prepares its answer. Raises Unreachable, ControlError.
         """
         positions = request.missing()
         try:
             self._receive(request, positions, timeout_s, meanwhile)
         except Broken:
-            # The answer was cut short, for example by a restart of the proxy. Keep the complete samples, and
-            # ask once more for the rest.
+            # The answer was cut short, for example by a restart of the proxy. Keep the samples that came
+            # complete, and ask once more for the rest.
             self._receive(request, request.missing(), timeout_s)
 
     def _receive(
@@ -224,8 +226,8 @@ class BulkReads:
 
 
 def _steps(positions: list[int], *, known: bool) -> list[list[int]]:
-    """Split ``positions`` into steps for locate calls. If a length is unknown there is only one step,
-    because the whole batch must be located before it gets its slots.
+    """Split ``positions`` into steps for locate calls. If a length is unknown, make a single step: the whole
+    batch must be located before its samples get slots.
     """
     size = STEP if known else MOST_ITEMS
     return [positions[start : start + size] for start in range(0, len(positions), size)]

@@ -1,4 +1,4 @@
-"""The calls of bulk reads: which samples a call asks for, and the call on a ``Channel`` of its own."""
+"""The calls of bulk reads: which samples a call asks for, and how it is sent on a ``Channel`` of its own."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,8 @@ from shadeproxy_sdk.errors import BadAnswer, Broken, ControlError
 from shadeproxy_sdk.manifest import Manifest
 
 _IDS_TYPE = "application/vnd.shadeproxy.ids"
-# Error codes of a proxy that has another dataset under that name, or none, or is too old to compare digests.
+# Error codes of a proxy that has another dataset under that name or none, or that is too old to compare
+# digests.
 _IDS_REFUSED = frozenset({"conflict", "unknown_name", "invalid_request"})
 _MOST_REFUSAL_BYTES = 1 << 20
 
@@ -25,11 +26,11 @@ _MOST_REFUSAL_BYTES = 1 << 20
 class Request:
     """A request for the samples ``ids`` of ``manifest``, which are read into ``batch``.
 
-    ``lengths``: the length of each sample by the manifest; UNKNOWN for whole objects. ``promised``: the same
-    as an array, i64[k]; None when all samples are whole objects. ``by_id``: True if the samples are named by
-    id. ``count``: number of samples of the manifest. ``known_as``: name and digest under which the proxy has
-    the manifest; None if the proxy does not have it. ``elsewhere``: positions of samples that are asked from
-    other proxies now. Raises IndexError for an id that the manifest does not have.
+    ``lengths``: the length of each sample by the manifest; UNKNOWN for whole objects. ``promised``: these
+    lengths as an array, i64[k]; None when all samples are whole objects. ``by_id``: True if the samples are
+    named by id. ``count``: number of samples of the manifest. ``known_as``: name and digest under which the
+    proxy has the manifest; None if the proxy does not have it. ``elsewhere``: positions of the samples for
+    which other proxies are being asked. Raises IndexError for an id that the manifest does not have.
     """
 
     def __init__(self, manifest: Manifest, ids: Sequence[int], batch: BatchBuffer) -> None:
@@ -46,8 +47,8 @@ class Request:
         self._ids = ids
 
     def missing(self) -> list[int]:
-        """Return the positions to ask the called proxy for: those that are missing, and were not asked from
-        another proxy.
+        """Return the positions to ask the called proxy for: those that are missing, and for which no other
+        proxy is being asked.
         """
         missing, elsewhere = self.batch.missing(), self.elsewhere
         return [position for position in missing if position not in elsewhere] if elsewhere else missing
@@ -70,12 +71,12 @@ class Request:
         return "", "application/json", b'{"items": [%b]%b}' % (items, rest.encode())
 
     def give_way(self, error: ControlError) -> bool:
-        """Drop the part of the request that caused the refusal ``error``, so that the call can be repeated.
-        Return False if there is no such part.
+        """Leave out the part of the request because of which the proxy answered ``error``, so that the call
+        can be repeated. Return False if no such part is known.
         """
         if error.code == "unknown_name" and self.tag is not None:
-            # The proxy does not know the job, or has forgotten it. Read without naming the job, instead of
-            # waiting until it is registered.
+            # The proxy does not know the job, or has forgotten it. Read without naming the job, rather than
+            # wait until it is registered.
             self.tag = None
         elif self.by_id and error.code in _IDS_REFUSED:
             self.by_id = False
@@ -84,7 +85,9 @@ class Request:
         return True
 
     def known(self, positions: Sequence[int] = (), lengths: Iterable[int] = ()) -> list[int]:
-        """Return the best known length of each sample. ``lengths``: the lengths found for ``positions``."""
+        """Return the best known length of each sample, by position. ``lengths``: the lengths that were found
+        for ``positions``.
+        """
         guess = self.guess.length
         known = [guess if length == UNKNOWN else length for length in self.lengths]
         for position, length in zip(positions, lengths, strict=True):
@@ -98,7 +101,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class BulkCall:
-    """A call for the samples at ``positions``, sent on ``channel``. Its answer has not been read."""
+    """A call for the samples at ``positions`` that was sent on ``channel``, and whose answer was not read
+    yet.
+    """
 
     path: str
     content_type: str
@@ -126,7 +131,7 @@ class BulkCalls:
         *,
         order: str | None = None,
     ) -> BulkCall:
-        """Send a call, and return it. Raises Unreachable."""
+        """Send a call on an idle or new channel, and return it. Raises Unreachable."""
         transport = self.connections.transport
         address = self.control.address(transport.offers.socket if transport.offers is not None else None)
         query, kind, body = request.body(positions, order)
@@ -139,7 +144,7 @@ class BulkCalls:
                 channel.close()
                 if channel.fresh:
                     raise
-                continue  # The server closed the idle connection before the call.
+                continue  # The server closed the idle connection earlier.
             except BaseException:
                 channel.close()
                 raise
@@ -152,8 +157,8 @@ class BulkCalls:
 
     @contextmanager
     def answer(self, call: BulkCall, *, gives_way: bool = True) -> Iterator[Channel]:
-        """Yield a channel whose answer has begun. If the caller reads the answer to its end, the channel is
-        used again. ``gives_way``: if the proxy refuses a part of the request, ask again without that part.
+        """Yield a channel on which the answer has begun. After the answer is read to its end, the channel can
+        be used again. ``gives_way``: if the proxy refuses a part of the request, ask again without that part.
         """
         while True:
             try:

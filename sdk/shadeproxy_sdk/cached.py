@@ -1,25 +1,26 @@
-"""Orders that prefer cached samples: pure functions from the uniform order of one rank to the order that it
-reads.
+"""Orders that prefer cached samples: pure functions that turn the uniform order of one rank into the order
+that the rank reads.
 
 Law: each function rearranges only the samples that were dealt to its rank, so ranks need not agree on what is
-cached. Together the ranks read the whole uniform epoch ("reorder"), or leave out at most what the bounds
-allow ("substitute"). The rejected alternative is a plan that all ranks share: every rank would need to see
-the same bitmap at the same moment. Source of "substitute": Chen et al., "iCache", HPCA'23.
+cached. Together the ranks read every sample of the uniform epoch ("reorder"), or leave out no more than the
+bounds allow ("substitute"). A plan that all ranks share was rejected: every rank would need to see the same
+cached samples at the same moment. Source of "substitute": Chen et al., "iCache", HPCA'23.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 MOST_SUBSTITUTED = 0.3
-"""Largest share of a batch that ``substitute`` may replace."""
+"""Largest share of the samples of a batch that ``substitute`` may replace."""
 
 
 def reorder(order: NDArray[np.uint32], resident: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """Return the same samples with cached ones earlier: every second sample is cached until none is left.
+    """Return the samples of ``order`` with cached ones earlier: every second sample is cached, until no
+    cached one is left.
 
     Cached and uncached samples alternate, so that the line to the origin is busy from the first batch on. If
-    more than half of the samples are cached, both kinds are spread evenly. Each kind keeps its random order.
-    ``resident``: bool by sample id, True if cached.
+    more than half of the samples are cached, both kinds are spread evenly over the order. Within each kind,
+    the order stays. ``resident``: bool by sample id, True if cached.
     """
     cached = resident[order]
     count = int(cached.sum())
@@ -43,10 +44,11 @@ def substitute(
     seed: int,
     epoch: int,
 ) -> NDArray[np.uint32]:
-    """Replace uncached samples of low weight by cached samples of high weight, which are then read twice.
+    """Return ``order`` with uncached samples of low weight replaced by cached samples of high weight, which
+    are then read twice.
 
-    Bounds: at most ``share`` of each batch is replaced. A sample is used at most once more than in ``order``.
-    Its two uses are neither in the same batch nor side by side. A sample that is replaced in one epoch is not
+    Bounds: at most ``share`` of each batch is replaced. A sample is used as a substitute at most once. Its
+    two uses are neither in the same batch nor side by side. A sample that is replaced in one epoch is not
     replaced in the next, on any rank, so any two epochs in a row read every sample. ``resident``: by sample
     id. ``weights``: by sample id; nan counts as the mean.
     """
@@ -67,8 +69,8 @@ def substitute(
 
 
 def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
-    """Return, by sample id, which samples may be replaced in ``epoch``: one half of all, drawn by ``seed``.
-    In the next epoch it is the other half.
+    """Return, by sample id, whether a sample may be replaced in ``epoch``. That is one half of all samples,
+    drawn by ``seed``; in the next epoch it is the other half.
     """
     half: NDArray[np.bool_] = (np.random.default_rng([seed]).permutation(samples) + epoch) % 2 == 0
     return half
@@ -77,15 +79,15 @@ def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
 def _slots(
     values: NDArray[np.float32], yielding: NDArray[np.bool_], *, batch_size: int, share: float
 ) -> NDArray[np.int64]:
-    """Return the positions to replace, those of the least ``values`` first. All of them are ``yielding``,
-    and they are at most ``share`` of each batch.
+    """Return the positions to replace, the one with the smallest of ``values`` first. All of them are
+    ``yielding``, and in each batch they are at most ``share`` of it.
     """
     places = np.flatnonzero(yielding)
     places = places[np.lexsort((places, values[places], places // batch_size))]
     batches = places // batch_size
     rank_in_batch = np.arange(places.size) - np.searchsorted(batches, batches)
     sizes = np.minimum(values.size - batches * batch_size, batch_size)
-    # 0.3 x 10 may be rounded to just below 3. Adding 1e-8 makes its floor three in any case.
+    # 0.3 x 10 may be rounded to just below 3. With 1e-8 added, its floor is three in any case.
     slots = places[rank_in_batch < np.floor(sizes * share + 1e-8)]
     least_first: NDArray[np.int64] = slots[np.lexsort((slots, values[slots]))]
     return least_first

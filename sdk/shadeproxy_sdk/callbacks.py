@@ -1,5 +1,5 @@
-"""The common part of the callbacks for training frameworks: passes epochs, losses and validation results to
-a sampler.
+"""The common part of the callbacks for training frameworks: passes epochs, losses and validation results to a
+sampler.
 
 Law: nothing in this module raises into a training loop. A failure is logged as one warning, and training goes
 on as if the callback were not there.
@@ -15,11 +15,11 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 
 
 class Companion:
-    """The link from a framework's callback to ``sampler``, a ShadeSampler or any object with its ``job`` and
-    ``set_epoch``.
+    """The link from a framework's callback to ``sampler``: a ShadeSampler, or an object with the same ``job``
+    and ``set_epoch``.
 
-    ``monitor``: name of the validation metric, for a sampler that adapts to one (``validated``). ``better``:
-    whether a larger or a smaller value is an improvement.
+    ``monitor``: name of the validation metric, for a sampler that adapts to validation results (by a method
+    ``validated``). ``better``: whether a larger ("max") or a smaller ("min") value is an improvement.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None, better: Better) -> None:
@@ -29,16 +29,16 @@ class Companion:
         self._complained = False
 
     def begin_epoch(self, epoch: int) -> None:
-        """Call ``set_epoch``, unless the framework has done so already."""
+        """Set the epoch of the sampler, unless the framework has set it already."""
         if self.sampler.epoch != epoch:
             self.safely(self.sampler.set_epoch, epoch)
 
     def report(self, ids: Any, losses: Any) -> None:
-        """Call ``job.report``, for a loop whose losses the callback cannot find by itself."""
+        """Report losses of samples, for a loop whose losses the callback cannot find by itself."""
         self.safely(self.sampler.job.report, ids, losses)
 
     def validated(self, metrics: Any) -> None:
-        """Pass the value of ``monitor`` in ``metrics`` to the sampler, if the sampler adapts to validation
+        """Pass the metric ``monitor`` in ``metrics`` to the sampler, if the sampler adapts to validation
         results.
         """
         tell = getattr(self.sampler, "validated", None)
@@ -53,7 +53,7 @@ class Companion:
         self.safely(lambda: tell(**{name: float(value)}))
 
     def safely(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the result of ``call``, None if it raises."""
+        """Return the result of ``call``. If it raises, warn and return None."""
         try:
             return call(*arguments)
         except Exception as error:  # noqa: BLE001 (the law: training goes on; it is said once)
@@ -61,7 +61,7 @@ class Companion:
             return None
 
     def complain(self, text: str) -> None:
-        """Warn, the first time only."""
+        """Log a warning, the first time only."""
         if not self._complained:
             self._complained = True
             _LOG.warning("The callback of job %s: %s (said once)", self.sampler.job.name, text)

@@ -1,12 +1,13 @@
-"""HTTP/1.1 POSTs whose answers are received straight into place: the connections of batch and locate calls.
+"""HTTP/1.1 POSTs whose answers are received straight into their places: the connections of batch and locate
+calls.
 
-urllib3 returns bodies as new ``bytes`` objects and calls ``poll`` before each read. For samples of 100 KB
-that costs more than the copy. This module therefore speaks HTTP itself, with a small read-ahead and
+urllib3 returns bodies as new ``bytes`` objects and calls ``poll`` before each read. For samples of 100 KB,
+that costs more time than copying them. This module therefore speaks HTTP itself, with a small read-ahead and
 ``recv_into``, and accepts only answers with Content-Length or chunks. It prefers a Unix socket if this
 process can open it.
 
-Laws: a Channel has one call at a time. A body is exactly as long as its framing says, or an error is raised.
-A Channel that raised an error is closed and never used again. Nothing is retried here.
+Laws: a Channel carries one call at a time. A body is exactly as long as its framing says, or an error is
+raised. A Channel that raised an error is closed and never used again. Nothing is retried here.
 """
 
 import re
@@ -22,8 +23,8 @@ from shadeproxy_sdk.errors import BadAnswer, Broken, Silent, Unreachable
 
 MAX_CONNECT_S = 5.0
 READ_AHEAD_BYTES = 16384
-"""Size of the read-ahead. The header of a frame and a sample of up to this size arrive in one system call.
-Of a bigger sample, at most this many bytes are copied twice.
+"""Size of the read-ahead. The header of a frame and a sample of up to this size arrive in one system call. Of
+a bigger sample, up to this many bytes are copied twice.
 """
 _MOST_HEADER_LINES = 100
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;.*)?")
@@ -31,7 +32,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})(?: .*)?")
 
 
 class Address(NamedTuple):
-    """Address of the control listener: TCP, and its Unix ``socket`` if /v1/info names one."""
+    """Address of the control listener: of its TCP port, and of its Unix ``socket`` if /v1/info names one."""
 
     host: str
     port: int
@@ -41,8 +42,8 @@ class Address(NamedTuple):
 
 
 class Channel:
-    """One connection. ``timeout_s`` bounds connecting, and each wait for bytes is bounded by the timeout of
-    ``send``. Raises Unreachable.
+    """One connection to the control listener. ``timeout_s`` bounds connecting; the timeout of ``send`` bounds
+    each wait for bytes. Raises Unreachable.
     """
 
     def __init__(self, address: Address, timeout_s: float) -> None:
@@ -65,13 +66,13 @@ class Channel:
         except OSError as error:
             raise Unreachable((error.strerror or str(error)).lower()) from None
         # TLS sockets accept no flags, because TLS records are decrypted piece by piece. Windows has no
-        # recvmsg_into.
+        # recvmsg_into. In both cases, use no flags.
         is_plain = not isinstance(self._socket, ssl.SSLSocket)
         self._flags = socket.MSG_WAITALL if is_plain and hasattr(self._socket, "recvmsg_into") else 0
         self._host = f"{address.host}:{address.port}"
 
     def send(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
-        """Send a POST; the caller calls ``begin`` next. Raises Unreachable, and Broken like ``begin``."""
+        """Send a POST. Call ``begin`` next. Raises Unreachable, and Broken as ``begin`` does."""
         self.reusable = False
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -84,7 +85,7 @@ class Channel:
     def begin(self) -> None:
         """Wait for the answer, and read its head into ``status`` and ``headers``.
 
-        Raises Unreachable, and Broken if the connection ended, as an idle connection does when its server
+        Raises Unreachable, and Broken if the connection has ended, as an idle one does when its server
         restarts.
         """
         try:
@@ -93,8 +94,8 @@ class Channel:
             raise self._lost(error) from None
 
     def read_into(self, view: memoryview, follow_bytes: int = 0) -> None:
-        """Fill ``view`` with the next bytes of the body. At least ``follow_bytes`` more bytes must follow
-        it; they are read ahead in the same system call.
+        """Fill ``view`` with the next bytes of the body. ``follow_bytes``: how many more bytes of the answer
+        certainly follow; they are read ahead in the same system call.
 
         Raises Unreachable, Broken if the connection ended, and BadAnswer if the body ended too early.
         """
@@ -110,12 +111,13 @@ class Channel:
 
     @property
     def at_hand_bytes(self) -> int:
-        """Number of bytes that one call of ``read_some`` may ask for; 0 if it cannot be used now."""
+        """Most bytes for which ``read_some`` may be called now; 0 if it may not be called."""
         return self._left if self._flags and not self._unread else 0
 
     def read_some(self, views: Sequence[memoryview], follow_bytes: int) -> int:
-        """Fill ``views`` in turn with the next bytes of the body, at most ``at_hand_bytes``, in one system
-        call. Return how many bytes came. ``follow_bytes`` is as for ``read_into``.
+        """Fill ``views``, one after another, with the next bytes of the body, in one system call. Together
+        they may have at most ``at_hand_bytes``. Return the number of bytes that came. ``follow_bytes``: see
+        ``read_into``.
 
         Raises the same errors as ``read_into``.
         """
@@ -145,9 +147,7 @@ class Channel:
         self._left += len(data)
 
     def read(self, most_bytes: int) -> bytes:
-        """Return the rest of the body. Raises Broken, and BadAnswer if the rest is longer than
-        ``most_bytes``.
-        """
+        """Return the rest of the body. Raises Broken, and BadAnswer if it is longer than ``most_bytes``."""
         parts: list[bytearray] = []
         total = 0
         while True:
@@ -164,7 +164,9 @@ class Channel:
             self._left = 0
 
     def finish(self) -> None:
-        """Check that the body ends here: the connection can be used again. Raises Broken, BadAnswer."""
+        """Check that the body ends here, so that the connection can be used again. Raises Broken,
+        BadAnswer.
+        """
         self.read(0)
 
     def close(self) -> None:
@@ -195,15 +197,15 @@ class Channel:
         self._whole = False
 
     def _next_chunk(self) -> None:
-        """Begin the next chunk, or note that the body is complete."""
+        """Read the size of the next chunk, or note that the body is complete."""
         if self._whole:
             return
         if not self._chunked:
             self._whole = True
             return
         try:
-            # Each chunk but the first begins after the line end of the previous chunk, which is read as an
-            # empty line.
+            # Each chunk but the first begins after the line end of the previous chunk. That line end is read
+            # as an empty line.
             size = _CHUNK_SIZE.fullmatch(self._line() or self._line())
             if size is None:
                 raise Broken("the answer's chunks are damaged")
@@ -218,7 +220,7 @@ class Channel:
     # ------------------------------------------------------------------ bytes
 
     def _line(self) -> bytes:
-        """Return the next line without its end. Raises OSError, Unreachable."""
+        """Return the next line of the answer without its end. Raises OSError, Unreachable."""
         searched = self._start
         while (end := self._ahead.find(b"\r\n", searched, self._stop)) < 0:
             searched = max(self._start, self._stop - 1)
@@ -241,7 +243,7 @@ class Channel:
         self._stop += received
 
     def _receive(self, view: memoryview, follow_bytes: int = 0) -> None:
-        """Fill ``view``: first with bytes that were put back or read ahead, then straight from the socket."""
+        """Fill ``view``: first with bytes that were put back or read ahead, then from the socket."""
         try:
             while view:
                 ready = min(self._stop - self._start, len(view))
@@ -262,8 +264,8 @@ class Channel:
             raise self._lost(error) from None
 
     def _receive_big(self, view: memoryview, follow_bytes: int) -> int:
-        """Fill ``view`` from the socket, when no byte is read ahead. Return the number of bytes filled.
-        Raises OSError.
+        """Fill ``view`` straight from the socket; no byte may be read ahead. Return the number of bytes
+        filled. Raises OSError.
         """
         if self._flags and follow_bytes:
             buffers = [view, self._view[:follow_bytes]]
@@ -281,7 +283,9 @@ class Channel:
         return Broken(f"connection broken: {error.strerror or error}")
 
     def _bound(self, timeout_s: float) -> None:
-        """Let the kernel bound each wait, because Python's own timeout calls ``poll`` before every read."""
+        """Let the kernel bound each wait for bytes: Python's own timeout would call ``poll`` before every
+        read.
+        """
         if timeout_s == self._timeout_s:
             return
         self._timeout_s = timeout_s
@@ -303,7 +307,7 @@ class Channels:
         self._lock = threading.Lock()
 
     def take(self, address: Address, timeout_s: float) -> Channel:
-        """Return an idle Channel, or a new one. Raises Unreachable."""
+        """Return an idle Channel, or a new one to ``address``. Raises Unreachable."""
         with self._lock:
             if self._idle:
                 channel = self._idle.pop()
@@ -312,7 +316,7 @@ class Channels:
         return Channel(address, timeout_s)
 
     def give(self, channel: Channel) -> None:
-        """Take back a Channel after its call, and close it if it cannot be used again."""
+        """Take back a Channel after its call. Close it if it cannot be used again."""
         if channel.reusable:
             with self._lock:
                 self._idle.append(channel)
@@ -328,14 +332,14 @@ class Channels:
 
 
 def _connect(address: Address, timeout_s: float) -> tuple[socket.socket, str]:
-    """Return a blocking socket, and the prefix that request paths need on it. Raises OSError."""
+    """Return a connected, blocking socket, and the prefix that request paths need on it. Raises OSError."""
     if address.socket is not None and hasattr(socket, "AF_UNIX"):
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             near.settimeout(timeout_s)
             near.connect(address.socket)
         except OSError:
-            near.close()  # The path is on another host, or this process may not open it: use TCP.
+            near.close()  # The path is of another host, or not open to this process.
         else:
             near.settimeout(None)
             return near, ""

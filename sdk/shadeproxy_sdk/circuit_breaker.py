@@ -1,7 +1,8 @@
-"""A circuit breaker for a server that failed: growing pauses between attempts, without I/O.
+"""A circuit breaker for a server that failed: pauses between attempts, which grow. No I/O.
 
 An open breaker refuses requests. After a pause it lets one request probe the server. The pause doubles with
-each probe that fails. A dead proxy therefore costs training one failed request per pause, not one per sample.
+each probe that fails. So a dead proxy costs training one failed request in each pause, not one for each
+sample.
 """
 
 import threading
@@ -13,8 +14,8 @@ _MOST_BREAKERS = 256
 
 
 class BreakerDecision(Enum):
-    """Answer to "may this request be sent?" ALLOW: yes. PROBE: yes, alone and with a short timeout. REFUSE:
-    no.
+    """The answer to the question whether a request may be sent. ALLOW: yes. PROBE: yes, alone and with a
+    short timeout. REFUSE: no.
     """
 
     ALLOW = auto()
@@ -23,8 +24,8 @@ class BreakerDecision(Enum):
 
 
 class CircuitBreaker:
-    """A thread-safe circuit breaker. Times are in seconds of ``clock``. ``reason``: the cause of the last
-    opening.
+    """A thread-safe circuit breaker. Times are in seconds of ``clock``. ``reason``: why the breaker last
+    opened.
     """
 
     def __init__(
@@ -39,14 +40,16 @@ class CircuitBreaker:
         self.reason = ""
 
     def hurry(self, pause_s: float) -> None:
-        """Shorten the pause to ``pause_s``, because a caller waits for this server and has no other one."""
+        """Shorten the current pause to ``pause_s``, because a caller needs this server and has no other
+        one.
+        """
         with self._lock:
             if self._probe_at is not None:
                 self._probe_at = min(self._probe_at, self._clock() + pause_s)
 
     def ask(self) -> BreakerDecision:
-        """Decide whether this request may be sent. After PROBE the caller must call ``failed`` or
-        ``succeeded``; otherwise the next request is a probe too, after another pause.
+        """Decide whether a request may be sent now. After PROBE, call ``failed`` or ``succeeded`` when it has
+        ended. Otherwise the next request is a probe too, after another pause.
         """
         with self._lock:
             if self._probe_at is None:
@@ -58,7 +61,9 @@ class CircuitBreaker:
             return BreakerDecision.PROBE
 
     def failed(self, decision: BreakerDecision, reason: str) -> None:
-        """Note that the request with ``decision`` failed because of ``reason``, and open the breaker."""
+        """Note that a request that ``ask`` answered with ``decision`` failed because of ``reason``. Open the
+        breaker.
+        """
         with self._lock:
             self.reason = reason
             if decision is BreakerDecision.PROBE:
@@ -78,7 +83,7 @@ class CircuitBreakers:
     """Circuit breakers by name. Thread-safe.
 
     Only open breakers are kept, at most ``most``. If one more opens, the one that opened first is dropped,
-    which closes it.
+    and so counts as closed.
     """
 
     def __init__(
@@ -87,7 +92,7 @@ class CircuitBreakers:
         self._pause_s = pause_s
         self._most = most
         self._clock = clock
-        self._open: dict[Hashable, CircuitBreaker] = {}  # By name, the earliest opened first.
+        self._open: dict[Hashable, CircuitBreaker] = {}  # By name; the one that opened first is first.
         self._lock = threading.Lock()
 
     def __len__(self) -> int:

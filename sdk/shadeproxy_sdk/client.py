@@ -1,8 +1,8 @@
-"""Reads objects, given only the control URL: finds the proxy's S3 listener, registers datasets and jobs,
-reads, and falls back to the origin.
+"""Reads objects through the proxy, given only its control URL: finds its S3 listener, registers datasets and
+jobs, and falls back to the origin.
 
-Law: a read succeeds while the proxy or the origin answers, and the caller need not know which one did. A
-Client holds only settings, like its base class ``ControlSession``, so it can be forked and pickled.
+Law: a read succeeds while the proxy or the origin answers, and the caller need not know which of the two did.
+A Client holds only settings, like its base class ``ControlSession``, so it can be forked and pickled.
 """
 
 import logging
@@ -36,15 +36,15 @@ _MOST_NAMES = 4
 
 
 class Client(ControlSession):
-    """A proxy, and the origin to read from while the proxy does not answer.
+    """The access to a proxy, and to the origin from which objects are read while the proxy does not answer.
 
     ``url``: address of the control listener. ``token``: its bearer token. ``s3_endpoint``: address of the S3
     listener, needed if the one in ``GET /v1/info`` cannot be reached from here. ``credentials``: keys that
     sign reads from the proxy (``[[auth.clients]]``). ``origin``: the origin to fall back to; by default the
     one that the AWS environment variables name. ``timeout_s`` bounds each wait for bytes, and the time in
     which a read looks for a server that answers. ``retry_s``: pause before a proxy that failed is tried
-    again; it doubles up to a minute. ``concurrency``: reads at a time in each process. Raises ConfigError for
-    invalid addresses.
+    again; it doubles up to a minute. ``concurrency``: most reads at a time in each process. Raises
+    ConfigError for invalid addresses.
     """
 
     def __init__(
@@ -71,13 +71,15 @@ class Client(ControlSession):
     def read(self, entry: Entry, tag: JobTag | None = None) -> bytes:
         """Return all bytes of one sample. Thread-safe.
 
-        Ask the proxy; if it does not answer, ask the origin, with one warning a run. Raises ReadError when
+        Ask the proxy. If it does not answer, ask the origin; a run warns of that once. Raises ReadError when
         the sample does not exist or may not be read, or when no server answered for ``timeout_s``.
         """
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
 
     def _read_by(self, deadline: float, entry: Entry, tag: JobTag | None) -> bytes:
-        """Return the bytes of one sample as ``read`` does. Try proxy and origin until ``deadline``."""
+        """Return the bytes of one sample as ``read`` does, but try proxy and origin until ``deadline``
+        only.
+        """
         headers = tag.headers() if tag is not None else {}
         return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}), deadline)
 
@@ -89,8 +91,8 @@ class Client(ControlSession):
         return self._ask(what, lambda side, _: list(side.listing(bucket, prefix)), deadline)
 
     def _ask(self, what: str, call: Callable[[S3Side, bool], Value], deadline: float) -> Value:
-        """Return the result of ``call`` for the proxy's S3 listener (second argument True) or for the origin
-        (False).
+        """Return the result of ``call`` at the proxy's S3 listener (second argument True), or at the origin
+        (False) if the proxy does not answer.
         """
         breaker = self.connections.s3_breaker
         while True:
@@ -117,11 +119,12 @@ class Client(ControlSession):
         return [bytes(data) for data in self.views(manifest, ids)]
 
     def views(self, manifest: Manifest, ids: Sequence[int]) -> list[Data]:
-        """Return samples like ``read_many``, but as views of the memory into which they were received."""
+        """Return samples as ``read_many`` does, but as views of the memory into which they were received."""
         return [data for part in parts(ids) for data in self.fetch(manifest, part).finish()]
 
     def read_into(self, manifest: Manifest, ids: Sequence[int], out: NDArray[np.uint8]) -> None:
-        """Read samples of one length into the rows of ``out``: u8[len(ids), length], C-contiguous, writable.
+        """Read samples that have one length into the rows of ``out``: u8[len(ids), length], C-contiguous,
+        writable.
 
         If the cache is warm and on this host, each byte is copied once, from the cache into ``out``. Raises
         ConfigError if ``out`` does not fit, IndexError for an unknown id, and ReadError like ``read`` or when
@@ -141,11 +144,12 @@ class Client(ControlSession):
             row += len(part)
 
     def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> BatchBuffer:
-        """Fetch up to MOST_ITEMS whole samples, into memory from ``allocate`` if their lengths are known.
+        """Fetch up to MOST_ITEMS whole samples. Those whose lengths are known come into memory from
+        ``allocate``.
 
-        The ways to read are tried in this order, each as far as it works from here: locate, batch, one GET a
-        sample from the proxy, one GET a sample from the origin. Raises IndexError, and ReadError like
-        ``read``.
+        These ways of reading are tried in this order, and each brings as many samples as it can: locate
+        calls, batch calls, one GET a sample from the proxy, one GET a sample from the origin. Raises
+        IndexError, and ReadError like ``read``.
         """
         return self._fill(manifest, ids, BatchBuffer(ids), allocate)
 
@@ -160,8 +164,8 @@ class Client(ControlSession):
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
         elif missing := batch.missing():
-            # Let one read with a short timeout find out if the proxy hangs. Otherwise every read would wait
-            # for the whole timeout.
+            # Let one read with a short timeout find out whether the proxy hangs. Otherwise every read would
+            # wait for the whole timeout.
             connections.s3_breaker.failed(BreakerDecision.ALLOW, hung)
             connections.s3_breaker.hurry(0.0)
             batch.put(missing[0], self._read_by(deadline, manifest[ids[missing[0]]], manifest.tag))
@@ -208,7 +212,9 @@ class Client(ControlSession):
             pause_s = min(2 * pause_s, 2.0)
 
     def _find_s3(self, timeout_s: float) -> Origin:
-        """Return the S3 listener that /v1/info names. Raises Unreachable, ControlError, ConfigError."""
+        """Return the S3 listener of the proxy, which /v1/info names. Raises Unreachable, ControlError,
+        ConfigError.
+        """
         if self._s3 is None:
             try:
                 answer = self.call("GET", "/v1/info", timeout_s=timeout_s)
@@ -227,7 +233,7 @@ class Client(ControlSession):
     def _s3_side(self, endpoint: str) -> Origin:
         parts = urlsplit(endpoint)
         if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
-            # The proxy listens on every address, so use the host of the control URL.
+            # The proxy listens on all addresses of its host, so use the host of the control URL.
             endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"
         keys = self._credentials
         if keys is None:
@@ -235,7 +241,7 @@ class Client(ControlSession):
         return Origin(endpoint, "us-east-1", keys.access_key, keys.secret_key, keys.session_token)
 
     def _fallback(self) -> Origin | None:
-        """Return the origin to fall back to. None if there is none, or if the AWS variables name the proxy
+        """Return the origin to fall back to; None if none is known, or if the AWS variables name the proxy
         itself.
         """
         if self._origin is None or self._s3 is None or self._origin.endpoint_url != self._s3.endpoint_url:
@@ -257,8 +263,8 @@ class Client(ControlSession):
     # ------------------------------------------------------------------ datasets and jobs
 
     def manifest(self, *, bucket: str, prefix: str = "", name: str | None = None) -> Manifest:
-        """Return the objects under ``prefix``, in key order, as a dataset. The proxy lists and registers
-        them; if it does not answer, the origin lists them.
+        """Return the objects under ``prefix``, in key order, as a dataset. The proxy lists and registers the
+        objects; if it does not answer, the origin lists them.
 
         Raises ControlError when the proxy refuses, ReadError when no server answers, and ConfigError when
         there are no objects.
@@ -285,8 +291,8 @@ class Client(ControlSession):
             raise self._unanswered(f"s3://{bucket}/{prefix}", reason, origin, str(error)) from None
 
     def _register_prefix(self, name: str, bucket: str, prefix: str) -> Manifest:
-        # Listing may take minutes. First see that the proxy answers at all: one that hangs then costs
-        # ``timeout_s``, and not the minutes.
+        # Listing may take minutes. So first see whether the proxy answers at all: a proxy that hangs then
+        # costs only ``timeout_s``.
         self.call("GET", "/v1/info")
         name, answer = self._put_prefix(name, {"bucket": bucket, "prefix": prefix})
         path, told = f"/v1/datasets/{quote(name)}", read_json(answer, self._control.url)
@@ -301,8 +307,8 @@ class Client(ControlSession):
         return manifest
 
     def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
-        """Register the prefix under ``name``. If a running job uses that name for another listing, register
-        under the next free name.
+        """Register the objects under the prefix as ``name``. If a running job uses that name for another
+        list, register them under the next free name. Return the name that was used, and the answer.
         """
         asked, number = name, 1
         while True:
@@ -335,10 +341,10 @@ class Client(ControlSession):
         ``weight``: the job's importance beside other jobs; a larger one gets a larger share of the cache.
         ``needs``: how fast the run must be beside other jobs: one of {"slowdown": 1.1}, {"samples_per_s":
         400}, {"deadline_s": a Unix time, "epochs": 90} and {"best_effort": True}; see docs/protocol.md. If
-        the proxy cannot give that, it says so in a warning, and the run goes on without a need.
-        ``interval_s``: seconds between deliveries of scores and progress. ``queue_batches``: number of
-        reports that may wait; beyond it the oldest is dropped. ``resume_scores``: also draw from scores of
-        earlier runs. If the proxy does not answer, the job registers later. Raises ConfigError, ControlError.
+        the proxy cannot keep the need, a warning says so, and the run goes on without a need. ``interval_s``:
+        seconds between deliveries of scores and progress. ``queue_batches``: number of reports that may wait;
+        beyond it the oldest is dropped. ``resume_scores``: let draws use scores of earlier runs too. If the
+        proxy does not answer, the job registers later. Raises ConfigError, ControlError.
         """
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in 0 .. {world_size - 1}: pass this process's own")

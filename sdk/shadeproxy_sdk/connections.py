@@ -1,4 +1,5 @@
-"""The resources of one process: sockets, threads, breakers. Never pickled, never used after a fork.
+"""The resources of one process: sockets, threads, circuit breakers. They are never pickled, and never used
+after a fork.
 
 Only this module calls urllib3. It turns urllib3's exceptions into ``Unreachable``, and retries nothing.
 """
@@ -22,9 +23,7 @@ from shadeproxy_sdk.segments import Segments
 
 
 class Answer(NamedTuple):
-    """A complete answer. ``body`` is as long as Content-Length or the chunk framing said, and is not
-    decompressed.
-    """
+    """A complete answer. ``body``: as long as its Content-Length or its chunks said, and not decompressed."""
 
     status: int
     headers: Mapping[str, str]
@@ -33,9 +32,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The offers in ``GET /v1/info``: whether batch and locate exist, and ``socket``, the path of the Unix
-    socket. ``owners``: whether several proxies share their pages, so that each can be asked for the samples
-    that it caches.
+    """The proxy's offers, from ``GET /v1/info``. ``batch``, ``locate``: whether it has these calls.
+    ``socket``: the path of its Unix socket. ``owners``: whether several proxies share their pages, so that
+    each can be asked for the samples that it caches.
     """
 
     batch: bool
@@ -45,9 +44,9 @@ class Offers:
 
 
 class TransportState:
-    """The state of the ways to reach the proxy, as this process has seen them. ``proven``: True if the last
-    attempt to read the cache's files succeeded. ``by_id``: for each manifest, by name and digest, a
-    breaker that tells whether the proxy knows the samples by id.
+    """This process's knowledge of the ways to reach the proxy. ``proven``: True if the last attempt to read
+    the cache's files succeeded. ``by_id``: for each manifest, by name and digest, a breaker; it is open while
+    the proxy does not know that manifest's samples by id.
     """
 
     def __init__(self, pause_s: float) -> None:
@@ -67,7 +66,7 @@ class TransportState:
 
 class Connections:
     """The pooled keep-alive connections of this process, and its read threads, at most ``concurrency``.
-    ``owners``: the proxies that cache the samples.
+    ``owners``: the proxies that cache the samples of datasets.
     """
 
     def __init__(self, *, concurrency: int, pause_s: float) -> None:
@@ -85,7 +84,7 @@ class Connections:
 
     @property
     def executor(self) -> ThreadPoolExecutor:
-        """The threads that fetch a batch. They are made on first use."""
+        """The threads that fetch samples of a batch. They are made on first use."""
         with self._lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shade-read")
@@ -111,8 +110,8 @@ class Connections:
         """Send one request and return the complete answer. Raises Unreachable: Silent when nothing came in
         time, Broken when another attempt may succeed.
 
-        ``timeout_s`` bounds each wait for bytes. A body that is shorter than its Content-Length, or that has
-        neither length nor chunks, raises Broken, because it could be a truncated sample.
+        ``timeout_s`` bounds each wait for bytes. If the body is shorter than its Content-Length, or the
+        answer has neither length nor chunks, raises Broken, because the body could be a truncated sample.
         """
         timeout = urllib3.Timeout(connect=min(timeout_s, MAX_CONNECT_S), read=timeout_s)
         try:
@@ -154,9 +153,7 @@ class Connections:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost text of ``error``, because urllib3 wraps the operating system's error twice in
-    its own.
-    """
+    """Return the innermost text of ``error``: urllib3 wraps the operating system's error twice."""
     inner = error.__cause__ or error.__context__
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror.lower()

@@ -1,5 +1,5 @@
-"""Calls to the control listener (docs/protocol.md): JSON in and out, bearer token, errors in the proxy's
-words.
+"""Calls to the control listener (docs/protocol.md), with JSON in both directions and a bearer token. Errors
+carry the proxy's own words.
 
 The token is put into one header field only. It never shows in ``repr``, errors or logs.
 """
@@ -20,13 +20,13 @@ from shadeproxy_sdk.shared import Once
 
 _TOO_LARGE = 413
 _PROBE_TIMEOUT_S = 2.0
-"""Timeout of the one request that tests whether a proxy has come back."""
-# Timeout of a registration. To list a million keys, the proxy sends a thousand requests to its origin.
+"""Timeout of a probe, the one request that tests whether a proxy has come back."""
+# Timeout of a registration. For a million keys, the proxy sends a thousand listing requests to its origin.
 REGISTER_TIMEOUT_S = 600.0
 
 
 def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
-    """Return the timeout for a request with ``decision``, in seconds. A probe has a short one."""
+    """Return the timeout of a request that a breaker answered with ``decision``. A probe has a short one."""
     return min(timeout_s, _PROBE_TIMEOUT_S) if decision is BreakerDecision.PROBE else timeout_s
 
 
@@ -52,12 +52,12 @@ class Control:
         return f"Control({self.url!r})"
 
     def at(self, url: str) -> "Control":
-        """Return the control listener of another proxy, which accepts the same token."""
+        """Return a ``Control`` for another proxy, at ``url``, which accepts the same token."""
         return Control(url, self._token)
 
     def address(self, near: str | None) -> Address:
-        """Return the address for batch and locate calls. ``near``: path of the Unix socket; it is preferred
-        to TCP.
+        """Return the address for batch and locate calls. ``near``: path of the proxy's Unix socket, which is
+        preferred to TCP.
         """
         parts = urlsplit(self.url)
         tls = parts.scheme == "https"
@@ -82,8 +82,8 @@ class Control:
         extra: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> Answer:
-        """Make one call, with ``extra`` header fields. If the connection breaks, make the call once more.
-        Raises Unreachable, and ControlError for 4xx and 5xx.
+        """Make one call, with the header fields ``extra`` added. If the connection breaks, make the call once
+        more. Raises Unreachable, and ControlError for an answer 4xx or 5xx.
         """
         headers = {**self.headers(), **(extra or {})}
         if body is not None:
@@ -102,8 +102,8 @@ class Control:
 
 class ControlSession:
     """Calls to one control listener from any process. It holds only settings, so it can be forked and
-    pickled; each process has sockets of its own in ``connections``. ``once``: warns a single time that
-    the proxy does not answer.
+    pickled; each process has sockets of its own in ``connections``. ``once``: the warning that the proxy does
+    not answer, which is given a single time.
     """
 
     def __init__(self, control: Control, *, timeout_s: float, retry_s: float, concurrency: int) -> None:
@@ -124,7 +124,7 @@ class ControlSession:
         extra: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """Make one control call, with ``extra`` headers. Raises Unreachable, ControlError."""
+        """Make one control call, with the header fields ``extra`` added. Raises Unreachable, ControlError."""
         return self._control.call(
             self.connections,
             method,
@@ -145,7 +145,8 @@ class ControlSession:
         except ControlError as error:
             if error.status != _TOO_LARGE:
                 raise
-            # A list that repeats itself packs so well that the proxy takes it for a bomb.
+            # A list with many repetitions packs so well that the proxy takes it for a decompression bomb.
+            # Send it unpacked.
             answer = self._put_lines(manifest.name, lines)
         manifest.registered = read_json(answer, self._control.url).get("digest")
 
@@ -163,9 +164,9 @@ class ControlSession:
         """The connections of this process, made on first use."""
         current = self._connections
         if current is None or current.pid != os.getpid():
-            # After a fork, the parent's connections are neither used nor closed. Closing them would need
+            # After a fork, the parent's connections are neither used nor closed here: closing them would need
             # locks that a thread of the parent may have held at the fork. Only the parent's segment files are
-            # closed here, because open files keep the memory of deleted segments.
+            # closed, because open files keep the memory of deleted segments.
             self._inherited = current
             if current is not None:
                 current.transport.segments.close()
@@ -173,7 +174,7 @@ class ControlSession:
         return current
 
     def close(self) -> None:
-        """Close this process's connections; the next use opens new ones."""
+        """Close this process's connections. The next use opens new ones."""
         if self._connections is not None and self._connections.pid == os.getpid():
             self._connections.close()
             self._connections = None
@@ -186,8 +187,8 @@ class ControlSession:
 
 
 def read_json(answer: Answer, url: str) -> dict[str, Any]:
-    """Return the JSON object in ``answer``. Raises ConfigError if ``answer`` is no JSON object, because then
-    it is not ShadeProxy that answered.
+    """Return the JSON object in ``answer``. Raises ConfigError if there is none, because then something else
+    than ShadeProxy has answered.
     """
     try:
         value = json.loads(answer.body)
@@ -199,7 +200,7 @@ def read_json(answer: Answer, url: str) -> dict[str, Any]:
 
 
 def refusal(url: str, method: str, path: str, status: int, body: bytes) -> ControlError:
-    """Return the error for a refused call, with the proxy's own message if there is one."""
+    """Return the error for a call that was refused, with the proxy's own message if there is one."""
     code, message, hint = "", "", ""
     try:
         told = json.loads(body)["error"]

@@ -1,8 +1,8 @@
-"""Copies located samples with several threads, if the machine has cores for them.
+"""Copies located samples, by several threads if the machine has cores for them.
 
-The kernel copies a file page by page, so one thread uses only a fraction of the memory's bandwidth. Meanwhile
-Python's lock is free, so that a second thread can copy too. Law: once ``copy`` has returned or raised, no
-thread writes any more.
+The kernel copies a file page by page, so one thread uses only a fraction of the memory's bandwidth. While the
+kernel copies, Python's lock is free, so that a second thread can copy too. Law: once ``copy`` has returned or
+raised, no thread writes any more.
 """
 
 import os
@@ -17,18 +17,22 @@ from shadeproxy_sdk.locate import Located
 from shadeproxy_sdk.shared import worker_info
 
 _MOST_THREADS = 2
-# For less than this, starting a thread and waiting for Python's lock costs as much as the thread saves.
+# For fewer bytes than this, starting a thread and waiting for Python's lock costs as much as the thread
+# saves.
 _LEAST_BYTES = 1 << 20
 _LEAST_PIECE_BYTES = 1 << 15
 
 
 def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, connections: Connections) -> int:
-    """Copy as ``locate.copy`` does, with as many threads as are useful."""
+    """Copy samples as ``locate.copy`` does, with as many threads as are useful. Return how many were
+    copied.
+    """
     parts = located.split(threads_for(located))
     segments = connections.transport.segments
     others: list[Future[int]] = []
     try:
-        # Python starts no thread after its main thread has ended, but another thread may still be training.
+        # Once Python's main thread has ended, no thread can be started, but another thread may still be
+        # training.
         with suppress(RuntimeError):
             others.extend(
                 connections.executor.submit(locate.copy, part, positions, batch, segments)
@@ -50,12 +54,13 @@ def threads_for(located: Located) -> int:
 
 
 def cores_of_this_process() -> int:
-    """Return the number of cores left for this process, at least one. The cores are shared with the
-    DataLoader's other workers and with the machine's other ranks, as far as these are known.
+    """Return the number of cores for this process, at least one. The machine's cores are shared with the
+    other workers of the DataLoader, and with the other ranks of the machine if torchrun says how many there
+    are.
     """
     worker = worker_info()
     workers = 1 if worker is None else worker.num_workers
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun sets this variable.
-    # Only Linux tells which cores a process may use.
+    # Only Linux tells which cores a process may use; elsewhere, count all of the machine.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // (workers * max(1, int(ranks) if ranks.isdecimal() else 1)))

@@ -1,8 +1,9 @@
-"""A map-style torch Dataset over a manifest: sample ids in, decoded samples out, whole batches at a time.
+"""A map-style torch Dataset over a manifest. It turns sample ids into decoded samples, a whole batch at a
+time.
 
-Laws: a sample is complete or an error, never short. A sample that is twice in a batch is fetched once and
-decoded twice. The dataset holds only settings, so it can be forked and pickled into workers; its Client has
-the threads and sockets.
+Laws: a sample is complete, or reading it raises an error. A sample that is twice in a batch is fetched once
+and decoded twice. The dataset holds only settings, so it can be forked and pickled into workers; its Client
+has the threads and sockets.
 """
 
 import inspect
@@ -18,20 +19,20 @@ from shadeproxy_sdk.tensors import as_tensor, fetch_samples
 
 
 class S3Dataset(Dataset[tuple[Any, ...]]):
-    """Samples ``(*decoded, sample_id)``.
+    """A torch Dataset whose samples are tuples ``(*decoded, sample_id)``.
 
-    ``bucket``, ``prefix``: every object under the prefix is a sample, with ids in key order. ``manifest``:
-    the samples, instead of bucket and prefix. ``decode``: turns the object's bytes into a value, or into a
-    tuple of values that precede the id. A function with two required positional parameters is called with
-    ``(data, key)``, for labels in the key; any other with ``(data)``. None: the sample's bytes.
-    ``shade.as_tensor``: uint8 tensors that lie side by side, which ``shade.collate`` batches without a copy.
-    ``decode`` runs in the worker's own thread, one sample at a time. ``views``: True gives ``decode`` a
+    ``bucket``, ``prefix``: every object under the prefix is a sample; ids follow the order of the keys.
+    ``manifest``: the samples, instead of bucket and prefix. ``decode``: turns the object's bytes into a
+    value, or into a tuple of values that precede the id. A function with two required positional parameters
+    is called with ``(data, key)``, for labels in the key; any other with ``(data)``. None: the sample's
+    bytes. ``shade.as_tensor``: uint8 tensors that lie side by side, which ``shade.collate`` batches without a
+    copy. ``decode`` runs in the worker's own thread, one sample at a time. ``views``: True gives ``decode`` a
     writable memoryview of the sample within the batch's memory instead of ``bytes``. That saves a copy, but
     keeping one view keeps the whole batch in memory. ``name``: the name that the proxy registers the dataset
     under; by default it is made from bucket and prefix.
 
-    ``reads_at_once``: number of samples of a batch that are read from the origin at a time, for
-    ``shadeproxy plan``.
+    ``reads_at_once``: number of samples of one batch that are read from the origin at the same time;
+    ``shadeproxy plan`` uses it.
 
     Raises ConfigError, ControlError, and ReadError when neither proxy nor origin can list the objects.
     """

@@ -1,7 +1,7 @@
-"""Sends a job's orders, progress and scores to the proxy, and sends again what did not arrive.
+"""Sends a job's orders, progress and scores to the proxy, and sends again those that did not arrive.
 
-Law: only the background thread calls the methods of ``Delivery``. Only ``orders`` may be used by any thread.
-If the proxy has forgotten the job, orders and scores are all sent again.
+Law: only the background thread calls the methods of ``Delivery``; only ``orders`` may be used by any thread.
+If the proxy has forgotten the job, all orders and scores are sent again.
 """
 
 import logging
@@ -20,10 +20,11 @@ _ORDER_TYPE = "application/vnd.shadeproxy.ids"
 
 
 class Delivery:
-    """Delivers the reports of ``rank``. ``board_lock`` guards ``board``, and is never held during a call.
+    """Delivers the reports of ``rank``. ``board_lock`` guards ``board``, and is never held during a call to
+    the proxy.
 
-    ``orders``: None once it is known that the proxy accepts no orders. ``announced``: number of ids, in
-    orders, that the proxy accepted. ``sent``: number of scores that it accepted.
+    ``orders``: None once it is known that the proxy accepts no orders. ``announced``: number of ids in the
+    orders that the proxy accepted. ``sent``: number of scores that it accepted.
     """
 
     def __init__(
@@ -42,24 +43,23 @@ class Delivery:
         self.orders: Announcements | None = Announcements()
         self.announced = self.sent = 0
         self._orders_entered = self._scores_entered = 0
-        # False once a proxy has refused measurements, because only newer proxies take them.
+        # False once the proxy has refused measurements: older proxies do not take them.
         self._measures = True
 
     def send(self) -> bool:
-        """Send everything that waits. Return whether all of it arrived."""
-        # Orders go before positions, because a position refers to an order. Orders are drawn from scores, and
-        # the job announces new ones only after its scores have arrived.
+        """Send all orders, progress and scores that wait. Return whether all of them arrived."""
+        # Orders go first, because a position refers to an order.
         return self.send_orders() and self._send_progress() and self._send_scores()
 
     def finish(self) -> bool:
-        """Send progress and scores, withdraw the orders, and report that the rank has ended. Return like
-        ``send``.
+        """Send progress and scores, withdraw the orders, and report that this rank has ended. Return whether
+        all of it arrived.
         """
         said = self._send_progress() and self._send_scores() and self._withdraw_orders()
         return said and self._proxy.delete(f"/ranks/{self._rank}")
 
     def send_orders(self) -> bool:
-        """Send the orders that the proxy lacks. Return whether the proxy has all of them now."""
+        """Send the pieces of orders that the proxy lacks. Return whether the proxy now has all of them."""
         while (orders := self.orders) is not None:
             if self._orders_entered != self._proxy.entered:
                 self._orders_entered = self._proxy.entered
@@ -86,7 +86,7 @@ class Delivery:
         return True
 
     def _withdraw_orders(self) -> bool:
-        """Withdraw the orders. Otherwise the proxy would keep and fetch pages for them until the job
+        """Withdraw this rank's orders. Otherwise the proxy would keep and fetch pages for them until the job
         expires.
         """
         orders = self.orders

@@ -1,8 +1,8 @@
-"""Draws an epoch's order: pure functions from weights to sample ids, seeded, with numpy alone.
+"""Draws the order of an epoch: pure functions from weights to sample ids, seeded, with numpy alone.
 
-Law: the same arguments give the same order on every rank and machine. A draw for all ranks never depends on
-the rank. Sources: Khan et al., "SHADE", FAST'23, sections 4.1-4.3; Katharopoulos & Fleuret, ICML'18, for the
-correction.
+Law: the same arguments give the same order on every rank and machine. An order that is drawn for all ranks
+together does not depend on the rank. Sources: Khan et al., "SHADE", FAST'23, sections 4.1-4.3; Katharopoulos
+& Fleuret, ICML'18, for the correction.
 """
 
 import math
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 _FIRST_SMOOTHING = 0.01
 _SMOOTHING_BOUNDS = (1e-6, 10.0)
-"""Bounds of the smoothing. Rank weights lie between ln 10 = 2.3 and ln(b + 9) for a batch of b samples: a
-smoothing above ten would outweigh them.
+"""Bounds of the smoothing. The weight of a sample lies between ln 10 = 2.3 and ln(b + 9), for batches of b
+samples. A smoothing above ten would outweigh all differences of weights.
 """
 
 
 def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | None) -> float:
-    """Return SHADE's smoothing ``ls``. Its first value is 0.01 x mean loss. Later values are the last one
-    times exp((L - L_prev) / L_prev), with the exponent limited to +-1.
+    """Return SHADE's smoothing ``ls``. Its first value is 0.01 x mean loss. Each later value is the one
+    before it times exp((L - L_prev) / L_prev), with the exponent limited to +-1. The result is limited to
+    [1e-6, 10]. Otherwise a large scale of losses, or one very large loss, could make all later draws uniform,
+    or concentrate them on a few samples.
 
     The result is limited to [1e-6, 10]. Otherwise a large scale of losses, or one spike, could make all later
     draws uniform, or concentrate them on a few samples.
@@ -39,10 +41,10 @@ def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | Non
 def probabilities(
     weights: NDArray[np.float32], smoothing: float, *, unknown: float | None = None
 ) -> NDArray[np.float64]:
-    """Return float64 (n,), sum 1: proportional to weight + ``smoothing``. An unknown weight (nan) counts as
-    ``unknown``; if that is None, as the mean.
+    """Return the chance of each sample, float64 (n,), sum 1: proportional to its weight + ``smoothing``. A
+    weight that is not known (nan) counts as ``unknown``; if that is None, as the mean.
 
-    Weights are logarithms of ranks, so positive. A negative weight from another source is clipped to zero.
+    Weights are logarithms of ranks, and so positive. A negative weight from another source counts as zero.
     """
     known = np.isfinite(weights)
     if unknown is None:
@@ -53,8 +55,8 @@ def probabilities(
 
 
 def relax(chances: NDArray[np.float64], aggressiveness: float) -> NDArray[np.float64]:
-    """Return float64 (n,), sum 1: a mixture of ``chances``, with the share ``aggressiveness``, and uniform
-    chances.
+    """Return float64 (n,), sum 1: a mixture of ``chances`` and uniform chances, in which ``chances`` have the
+    share ``aggressiveness``.
     """
     return aggressiveness * chances + (1.0 - aggressiveness) / chances.size
 
@@ -62,15 +64,15 @@ def relax(chances: NDArray[np.float64], aggressiveness: float) -> NDArray[np.flo
 def importance_order(
     chances: NDArray[np.float64], length: int, *, coverage_epochs: int, seed: int, epoch: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """Return an order of ``length`` draws for all ranks together, uint32 (length,), and the correction 1 /
-    (N p) of each sample, float32 (n,).
+    """Return an order of ``length`` draws for all ranks together, uint32 (length,), and the correction 1 / (N
+    p) of each sample, float32 (n,).
 
     A floor ensures that any ``coverage_epochs`` epochs in a row read every sample: one fixed permutation is
-    dealt into ``coverage_epochs`` parts, and each epoch reads one part once. All other draws are independent,
-    with replacement, from ``chances``. A sample's chance per draw is then p = f / N + (1 - f) chance, where f
-    is the part's share of the draws. The correction is therefore at most 1 / f, and its mean over draws is
-    one. The part does not depend on weights, so the floor holds even if ranks know different weights. With
-    ``length`` 0 all corrections are one.
+    dealt into ``coverage_epochs`` parts, and each epoch reads one part once. The other draws are independent,
+    with replacement, from ``chances``. The chance p of a sample in one draw is then p = f / N + (1 - f)
+    chance, where f is the part's share of the draws. So the correction is at most 1 / f, and its mean over
+    the draws is one. The part does not depend on weights, so the floor holds even if ranks know different
+    weights. If ``length`` is 0, all corrections are one.
     """
     samples = chances.size
     part = np.random.default_rng([seed]).permutation(samples)[epoch % coverage_epochs :: coverage_epochs][
@@ -81,14 +83,15 @@ def importance_order(
     order = np.empty(length, dtype=np.uint32)
     order[places[: part.size]] = part
     order[places[part.size :]] = _draw(chances, generator.random(length - part.size))
-    # Without draws there is no loss to correct: then all corrections are one, as without independent draws.
+    # Without draws there is no loss to correct. Then all corrections are one, as when all draws are of the
+    # part.
     floor = part.size / length if length else 1.0
     correction = 1.0 / (samples * (floor / samples + (1.0 - floor) * chances))
     return order, correction.astype(np.float32)
 
 
 class RankShare(NamedTuple):
-    """One rank's share of the samples of an epoch: it draws ``total / ranks`` of them."""
+    """One rank's share of an epoch: the rank reads ``total / ranks`` samples."""
 
     rank: int
     ranks: int
@@ -107,11 +110,11 @@ def shade_order(
 ) -> NDArray[np.uint32]:
     """Return one rank's order of PADS as published, but reproducible: uint32 (total / ranks,).
 
-    The rank draws a whole epoch from ``chances``, and keeps as many of these draws as it reads: those drawn
-    most often if ``frequent`` (equally frequent ones by id), otherwise every ``ranks``-th draw. Let h be the
-    cached share of the kept draws. Each of these occurs ``repeat`` times, and they are read first: repeat x h
-    of the epoch, at most all of it. Draws that are not cached fill the rest. There is no floor, so some
-    samples may not be read for long.
+    The rank draws a whole epoch from ``chances``, and keeps as many of these draws as it reads. If
+    ``frequent``, it keeps the samples drawn most often (equally frequent ones by id), otherwise every
+    ``ranks``-th draw. Let h be the share of the kept draws that is cached. Each cached draw occurs ``repeat``
+    times, and cached draws are read first: they are repeat x h of the epoch, at most all of it. Draws that
+    are not cached fill the rest. There is no floor, so some samples may not be read for many epochs.
     """
     rank, ranks, total = share
     generator = np.random.default_rng([seed, epoch, rank])
@@ -129,8 +132,8 @@ def shade_order(
 
 
 def _draw(chances: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return one draw for each of ``uniforms`` by inverting the cumulative distribution, so that nearly
-    equal ``chances`` give nearly equal draws.
+    """Return one draw for each of ``uniforms``, by inverting the cumulative distribution: nearly equal
+    ``chances`` then give nearly equal draws.
     """
     ladder = np.cumsum(chances)
     places = np.searchsorted(ladder, uniforms * ladder[-1], side="right")

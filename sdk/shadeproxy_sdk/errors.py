@@ -1,7 +1,8 @@
-"""The SDK's errors: few, picklable because they leave DataLoader workers, and free of secrets.
+"""The SDK's errors. They are few, can be pickled because they leave DataLoader workers, and contain no
+secrets.
 
-Every text says what to change. Only ``Client``, ``S3Dataset`` and the samplers raise them; ``Job.report``
-never does.
+Every text says what to change. Only ``Client``, ``S3Dataset`` and the samplers raise these errors;
+``Job.report`` never does.
 """
 
 UNANSWERED = (
@@ -15,15 +16,17 @@ class ShadeError(Exception):
 
 
 class ConfigError(ShadeError):
-    """An argument, an environment variable or an installed library must change."""
+    """Raised if an argument, an environment variable or an installed library must change."""
 
 
 class ReadError(ShadeError):
-    """An object cannot be read: it is missing, forbidden, or no server that has it answers."""
+    """Raised if an object cannot be read: it does not exist, may not be read, or no server that has it
+    answers.
+    """
 
 
 class ControlError(ShadeError):
-    """The control listener refused a call. ``status`` is the HTTP status; ``code`` and ``message`` are the
+    """Raised if the control listener refused a call. ``status``: the HTTP status. ``code``, ``message``: the
     proxy's.
     """
 
@@ -38,32 +41,32 @@ class ControlError(ShadeError):
 
 
 class Unreachable(ShadeError):
-    """A server gave no complete answer: it refused or reset the connection, cut the answer short, or was too
-    slow.
+    """Raised if a server gave no complete answer: it refused or reset the connection, cut the answer short,
+    or was too slow.
     """
 
 
 class Broken(Unreachable):
-    """The connection broke during a call, as an idle connection does when its server restarts. Trying again
-    may help.
+    """Raised if the connection broke during a call, as an idle one does when its server restarts. Another
+    attempt may succeed.
     """
 
 
 class Silent(Unreachable):
-    """A server gave no answer in time, although it did not refuse the connection. It may hang."""
+    """Raised if a server accepted the connection, but gave no answer in time. It may hang."""
 
 
 class BadAnswer(Unreachable):
-    """A server's answer breaks the rules of docs/protocol.md."""
+    """Raised if the answer of a server breaks the rules of docs/protocol.md."""
 
 
 class Busy(ShadeError):
-    """A server answered 429 or 5xx to every attempt."""
+    """Raised if a server answered 429 or 5xx to every attempt."""
 
 
 def unanswered(what: str, proxy: str, origin: str | None) -> ReadError:
-    """Return the error for a read that neither proxy nor origin answers. ``proxy`` and ``origin`` say what
-    happened at each.
+    """Return the error for a read that neither proxy nor origin answered. ``proxy``, ``origin``: texts that
+    say what happened there.
     """
     second = "no origin is known" if origin is None else f"the origin {origin}"
     return ReadError(f"{what} cannot be read: the proxy at {proxy}, and {second}. {UNANSWERED}")

@@ -1,11 +1,13 @@
-"""The answer of ``POST /v1/batch`` (docs/protocol.md): frames, each received straight into place.
+"""The answer of ``POST /v1/batch`` (docs/protocol.md): a series of frames, each of which is received straight
+into its place.
 
 Laws: if an answer breaks a rule, none of its samples is kept. If an answer is only cut short, its complete
 frames are kept, because each frame states its length before its bytes.
 
-If the lengths of samples seem to be known, one system call receives many frames. Each frame is received into
-the place that it has if the answer follows the order of the call. The headers are checked afterwards. A frame
-that is not the expected one is put back, and received again alone.
+If the lengths of samples seem to be known, many frames are received in one system call. Each frame goes to
+the place where its sample belongs, as if the answer followed the order of the call. The headers are checked
+afterwards. If a frame is not the expected one, its bytes and all after it are put back, and received again
+one frame at a time.
 """
 
 import struct
@@ -17,29 +19,30 @@ from shadeproxy_sdk.errors import BadAnswer
 
 CONTENT_TYPE = "application/vnd.shadeproxy.batch"
 FRAME = struct.Struct("<IHBBQ")
-"""The header of a frame: index, status, source, zero, length in bytes."""
+"""The header of a frame: index, status, source, a zero byte, and length in bytes."""
 END = 0xFFFFFFFF
 MOST_BYTES = 5 << 40
-"""The size of the biggest object of S3. A frame that claims more is damaged."""
+"""The size of the largest object that S3 allows. A frame that claims more is damaged."""
 MOST_REFUSAL_BYTES = 1 << 16
 _MOST_TOGETHER = 64
 _MOST_TOGETHER_BYTES = 1 << 20
-"""Most bytes of frames in one system call. If the frames are not the expected ones, these bytes are copied
-again.
+"""Most bytes that are received as expected frames in one system call. If the frames are others, these bytes
+are copied again.
 """
 _ALONE_AFTER_SURPRISE = 16
-"""Number of frames to receive one by one after an unexpected frame; it doubles each time. An answer with one
-cold sample is therefore soon received in large steps again, and an answer in another order does not cause
-a second copy for every frame.
+"""Number of frames to receive one by one after an unexpected frame; it doubles each time. So an answer with
+one cold sample is soon received in large steps again, and an answer in another order is not copied twice
+frame by frame.
 """
 _CHUNK_FOLLOWS_BYTES = 28
-"""If a chunk does not hold the last frame, at least this many bytes follow: a chunk with the last frame, and
-the last chunk. With their line ends these have at least 29 bytes.
+"""The least number of bytes after a chunk that does not hold the last frame: those of a chunk with the last
+frame, and of the last chunk. With their line ends, these have at least 29 bytes.
 """
 
 
 def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int], batch: BatchBuffer) -> None:
-    """Receive the samples in the answer. Item i of the request is sample ``positions[i]``.
+    """Receive the samples of one answer into ``batch``. Item i of the request is the sample at
+    ``positions[i]``.
 
     ``promised``: the length of each sample by the manifest, UNKNOWN for whole objects. Items that the proxy
     refuses stay missing; the client's plain GET finds out why. Raises BadAnswer, and Broken when the answer
@@ -97,7 +100,9 @@ class _Answer:
         channel.finish()
 
     def _receive_from(self, index: int, length: int) -> None:
-        """Receive item ``index``, whose header has been read, and with it the items that probably follow."""
+        """Receive item ``index``, whose header has been read, and in the same system call the items that
+        probably follow it.
+        """
         channel = self._channel
         try:
             view = self._batch.room(self._positions[index], length)
@@ -113,7 +118,7 @@ class _Answer:
             ends_chunk = length + sum(map(len, expected)) == at_hand
             came = channel.read_some([view, *expected], _CHUNK_FOLLOWS_BYTES if ends_chunk else FRAME.size)
         if came < length or not expected:
-            # Read until the header of the last frame has come, at least.
+            # Read at least until the header of the last frame has come.
             channel.read_into(view[came:], FRAME.size)
             self._land(index, view)
             return
@@ -121,8 +126,8 @@ class _Answer:
         self._land_expected(index + 1, expected, came - length)
 
     def _expected(self, index: int, length: int, at_hand: int) -> list[memoryview]:
-        """Return views for the frames that probably follow item ``index`` in the bytes at hand: header and
-        sample in turn.
+        """Return views for the frames that probably follow item ``index`` in the bytes at hand. For each
+        frame there are two: of its header, and of its sample.
         """
         views: list[memoryview] = []
         lengths, total = self._batch.lengths, length
@@ -143,8 +148,8 @@ class _Answer:
         return views
 
     def _land_expected(self, index: int, expected: list[memoryview], came: int) -> None:
-        """Keep those of the ``expected`` frames that arrived complete and as expected, and put back the
-        others. ``came``: number of bytes of them that arrived.
+        """Keep those of the ``expected`` frames that came complete and are the expected ones. Put back the
+        bytes of the others. ``came``: number of bytes of these frames that came.
         """
         whole = 0
         for header, view in zip(expected[::2], expected[1::2], strict=True):

@@ -1,8 +1,9 @@
-"""A callback for Trainer of Hugging Face transformers, and a mixin that finds the loss of each sample.
+"""A callback for Trainer of Hugging Face transformers, and a mixin for Trainer that finds the loss of each
+sample.
 
-Neither raises into the training loop (callbacks.py). Trainer asks the model for one loss a batch, and its
-callbacks never see the batch, so reporting scores needs the mixin. The callback alone begins epochs and
-passes on validation results.
+Neither of them raises into the training loop (callbacks.py). Trainer asks the model for one loss a batch, and
+its callbacks never see the batch, so only the mixin can report scores. The callback begins epochs and passes
+on validation results.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,9 @@ except ImportError:
     ) from None
 
 SAMPLE_IDS = "shade_sample_ids"
-"""Key of the sample ids in a batch. The mixin removes the ids before the model sees the batch."""
+"""The key of a batch under which its sample ids are. The mixin removes them before the model sees the
+batch.
+"""
 
 SampleLosses = Callable[[Any, torch.Tensor], torch.Tensor]
 """The type of a function that takes the model's outputs and the labels, and returns one loss a sample: float
@@ -76,20 +79,21 @@ class ShadeTrainerCallback(TrainerCallback):
 
     def _resume(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)
-        # Trainer itself skips the batches that were already trained on.
+        # The position is 0, because Trainer itself skips the batches that were trained on before the
+        # checkpoint.
         self._beside.sampler.load_state_dict(state | {"position": 0})
 
 
 class ShadeTrainerMixin:
-    """``class MyTrainer(ShadeTrainerMixin, Trainer)``: trains on an S3Dataset in the sampler's order and
-    reports each sample's loss.
+    """``class MyTrainer(ShadeTrainerMixin, Trainer)``: trains on an S3Dataset in the sampler's order, and
+    reports the loss of each sample.
 
     ``train_dataset``: an S3Dataset whose decode returns a dict of features. ``shade_sampler``: a ShadeSampler
-    of a job on that dataset. With several processes, make the job with rank and world size, because the
-    sampler deals the samples itself. ``shade_losses``: a function from outputs and labels to one loss a
-    sample; by default ``class_losses``. In mode "importance" the training loss is the mean of the corrected
-    sample losses; in other modes it is the loss that Trainer computes. ``shade_monitor``, ``shade_better``:
-    as ``monitor`` and ``better`` of ShadeTrainerCallback.
+    of a job on that dataset. If there are several processes, make the job with rank and world size, because
+    the sampler deals the samples to the ranks itself. ``shade_losses``: a function from outputs and labels to
+    one loss a sample; by default ``class_losses``. In mode "importance" the training loss is the mean of the
+    corrected sample losses; in other modes it is the loss that Trainer computes. ``shade_monitor``,
+    ``shade_better``: as ``monitor`` and ``better`` of ShadeTrainerCallback.
     """
 
     def __init__(
@@ -107,14 +111,15 @@ class ShadeTrainerMixin:
         self._sample_losses = shade_losses or class_losses
         self._corrects = getattr(shade_sampler, "mode", None) == "importance"
         if self._corrects:
-            # Our loss is the mean of a batch, so Trainer must divide it by its accumulation steps.
+            # The loss is the mean of one batch, so Trainer must divide it by the number of accumulation
+            # steps.
             trainer.model_accepts_loss_kwargs = False
             trainer.loss_is_scaled_for_ga = False
         trainer.data_collator = SampleCollator(trainer.data_collator)
         trainer.add_callback(ShadeTrainerCallback(shade_sampler, monitor=shade_monitor, better=shade_better))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the loader of ``train_dataset``. It is not prepared by accelerate, which would deal the
+        """Return the loader of ``train_dataset``. Do not let accelerate prepare it: that would deal the
         samples to the ranks a second time.
         """
         trainer = cast(Any, self)
@@ -132,10 +137,12 @@ class ShadeTrainerMixin:
         )
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        """Return Trainer's loss, or the corrected one in mode "importance". Report each sample's loss."""
+        """Return the loss that Trainer computes, or the corrected loss in mode "importance". Report the loss
+        of each sample.
+        """
         above: Any = super()
         ids = inputs.pop(SAMPLE_IDS, None)
-        labels = inputs.get("labels")  # Trainer may remove the labels below.
+        labels = inputs.get("labels")  # Take the labels now, because Trainer may remove them below.
         loss, outputs = above.compute_loss(model, inputs, return_outputs=True, **kwargs)
         if ids is not None and model.training:
             corrected = self._beside.safely(self._report, ids, outputs, labels)
@@ -143,7 +150,7 @@ class ShadeTrainerMixin:
         return (loss, outputs) if return_outputs else loss
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call Trainer's method with the sample ids removed."""
+        """Call Trainer's method with the sample ids removed from ``inputs``."""
         above: Any = super()
         inputs.pop(SAMPLE_IDS, None)
         return above.prediction_step(model, inputs, *args, **kwargs)
@@ -156,8 +163,8 @@ class ShadeTrainerMixin:
 
 
 class SampleCollator:
-    """Collates samples ``(features, id)`` with ``collate``, and puts the ids under SAMPLE_IDS. Samples of
-    other forms go to ``collate`` unchanged.
+    """Collates samples ``(features, id)``: the features with ``collate``, and the ids under the key
+    SAMPLE_IDS. Samples of another form go to ``collate`` unchanged.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
@@ -173,13 +180,15 @@ class SampleCollator:
 
 
 def class_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross entropy of each sample, for classification: logits (b, classes), labels (b,)."""
+    """Return the cross entropy of each sample, for classification. ``logits``: (b, classes). ``labels``:
+    (b,).
+    """
     return functional.cross_entropy(_logits(outputs), labels, reduction="none")
 
 
 def causal_lm_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy of the next tokens, for each sample. logits: (b, t, words); labels: (b,
-    t), where -100 marks a position without a label.
+    """Return for each sample the mean cross entropy of its next tokens. ``logits``: (b, t, words).
+    ``labels``: (b, t), where -100 marks a position without a label.
     """
     logits, coming = _logits(outputs)[:, :-1], labels[:, 1:]
     losses = functional.cross_entropy(logits.transpose(1, 2), coming, reduction="none", ignore_index=-100)

@@ -1,9 +1,9 @@
-"""A training run at the proxy: sends scores, orders, progress and stall; receives weights and residency.
+"""A training run at the proxy: sends scores, orders, progress and stall; gets weights and residency.
 
-Law: ``report`` and ``progress`` return at once and never raise, for any argument and any dead server. The
-loop therefore takes no lock: the queue of reports is a deque, whose append is atomic and drops the oldest
-report by itself. The lock of the scoreboard is for the background thread and the samplers, and is never held
-during a network call.
+Law: ``report`` and ``progress`` return at once and never raise, for any argument and any dead server. So they
+take no lock: the queue of reports is a deque, whose append is atomic, and which drops its oldest report when
+it is full. The lock of the scoreboard is for the background thread and the samplers, and is never held during
+a network call.
 """
 
 import logging
@@ -39,11 +39,11 @@ _SHARE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class JobStats:
-    """Counts since the job began.
+    """Counts since a job began.
 
-    ``reported``: batches given to ``report``. ``dropped``: reported batches that a full queue lost.
-    ``rejected``: reported batches that were invalid. ``not_finite``: samples whose loss was nan or inf, or of
-    which no token counted. ``sent``: scores that the proxy accepted. ``unsent``: scores that still wait.
+    ``reported``: batches given to ``report``. ``dropped``: of these, batches that were lost because the queue
+    was full. ``rejected``: batches that were invalid. ``not_finite``: samples whose loss was nan or inf, or
+    of which no token counted. ``sent``: scores that the proxy accepted. ``unsent``: scores that still wait.
     ``announced``: ids, in orders, that the proxy accepted. ``failures``: calls to the proxy that failed.
     """
 
@@ -58,8 +58,8 @@ class JobStats:
 
 
 class Job:
-    """A training run, made by ``Client.job``. It lives in the training process; DataLoader workers need only
-    the dataset.
+    """A training run, made by ``Client.job``. It lives in the training process; the workers of a DataLoader
+    need only the dataset.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name at the proxy. It differs from the requested name if another run uses that one."""
+        """The job's name at the proxy. It differs from the requested one if another run uses that."""
         return self._proxy.name
 
     # ------------------------------------------------------------------ the training loop
@@ -111,9 +111,9 @@ class Job:
         mean is taken for each sample.
 
         ``mask``: same shape as ``losses``, true where a loss counts, like ``labels != -100``. ``lengths``:
-        integers (b,), for losses (b, tokens): only this many from the left count. A sample without counting
-        losses is left out. This call only copies; means, ranking and sending happen in the background.
-        Invalid input is counted (``stats``) and logged once.
+        integers (b,), for losses (b, tokens): only this many from the left count. A sample none of whose
+        losses count is left out. This call only copies; computing means, ranking and sending happen in the
+        background. Invalid input is counted (``stats``) and logged once.
         """
         try:
             if mask is not None and lengths is not None:
@@ -151,8 +151,8 @@ class Job:
     def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the same batches, and report how long the loop waits for them (stall) and is busy with them.
 
-        Without this, the wait is estimated (waiting.py). If a batch is a tuple or list, its last element must
-        be the sample ids, which are counted. Other batches are timed but not counted.
+        Without this, the waiting time is estimated (waiting.py). If a batch is a tuple or list, its last
+        element must be the sample ids, which are counted. Other batches are timed but not counted.
         """
         meter, progress = StallMeter(), self._progress
         progress.reads_by(batches)
@@ -170,7 +170,7 @@ class Job:
 
     @property
     def epoch(self) -> int:
-        """The current epoch of reads and reports. Every process of this rank sees it."""
+        """The current epoch of reads and reports. All processes of this rank share it."""
         return self._tag.epoch.value
 
     @property
@@ -187,9 +187,9 @@ class Job:
         ahead: Callable[[], None] | None = None,
         sampler: object = None,
     ) -> None:
-        """Begin an epoch of ``length`` samples at sample ``start`` of this rank; ``sampler`` calls this.
+        """Begin an epoch of ``length`` samples, at this rank's sample ``start``. ``sampler`` calls this.
 
-        The background thread calls ``ahead`` from time to time, to announce orders that have become known.
+        The background thread calls ``ahead`` from time to time, to announce orders known by then.
         """
         if sampler is not None:
             self._watch.begin(sampler)
@@ -204,29 +204,29 @@ class Job:
 
     def announce(self, epoch: int, order: NDArray[np.uint32]) -> None:
         """Announce that this rank reads the samples ``order``, u32 (k,), in ``epoch``, so that the proxy
-        keeps and fetches them in time. Returns at once, never raises. The array must not change
-        afterwards. Samplers call this.
+        keeps and fetches them in time. Returns at once, never raises. Do not change the array afterwards.
+        Samplers call this.
         """
         orders = self._delivery.orders
-        # Wake the thread for a new order only. Each delivery announces known orders again, so it would
-        # otherwise wake itself without end.
+        # Wake the thread only for a new order: each delivery announces known orders again, and would wake
+        # itself without end.
         if orders is not None and orders.put(epoch, order):
             self._sender.wake()
 
     def exhausted(self, epoch: int) -> None:
-        """Note that the sampler has yielded all of ``epoch``, or that the loop has left it early."""
+        """Note that the sampler has yielded all of ``epoch``, or that the loop has left the epoch early."""
         if epoch == self.epoch:
             self._watch.exhausted()
 
     def gave(self, position: int) -> None:
-        """Set the position from the sampler's count of samples it has yielded, about ``position``. This is
-        for loops without reports.
+        """Set the position for a loop without reports: the sampler knows how many samples training has
+        finished from how many it has yielded, so about ``position``.
         """
         self._progress.gave(position)
 
     @property
     def mean_loss(self) -> float | None:
-        """Mean loss of this rank's samples in the latest reported epoch; None before the first report."""
+        """Mean loss of this rank's samples in the latest epoch with reports; None before the first report."""
         self._settle()
         with self._board_lock:
             return self._board.mean_loss()
@@ -246,10 +246,10 @@ class Job:
         """Return the scores from which ``epoch`` is drawn: each sample's latest weight, and the mean loss.
         None before the first report.
 
-        With one rank these are the current scores; with ``snapshot``, the scores when half of the previous
-        epoch had been reported, if it was. With several ranks they are the proxy's column for ``epoch``, with
-        the scores of all ranks, and the mean loss of the rank that asked first; all ranks get the same. If
-        the proxy does not answer, they are this rank's own, or None with ``shared``.
+        With one rank these are the current scores. With ``snapshot`` they are the scores at the moment when
+        half of the previous epoch had been reported, if it was. With several ranks they are the proxy's
+        column of all ranks' scores for ``epoch``, and the mean loss of the rank that asked first. All ranks
+        get the same. Without an answer of the proxy: this rank's own scores, or None with ``shared``.
         """
         self._settle()
         with self._board_lock:
@@ -323,7 +323,7 @@ class Job:
         return self._sender.close(timeout_s)
 
     def _settle(self) -> None:
-        """Rank the samples of every batch that has been reported so far."""
+        """Rank the samples of all batches in the queue of reports."""
         with self._board_lock:
             while True:
                 try:
@@ -358,8 +358,8 @@ class Job:
 
 
 class OpenJobs:
-    """The open jobs of this process. A forked child inherits the list but not the jobs, so its list begins
-    empty.
+    """The open jobs of this process. A forked child inherits the list, but not the jobs, so in a child the
+    list begins empty.
     """
 
     def __init__(self) -> None:
@@ -367,8 +367,8 @@ class OpenJobs:
         self._pid = os.getpid()
 
     def add(self, job: Job) -> None:
-        """Add ``job``. It replaces a job of the same name and rank, because a notebook may run the cell that
-        makes it again.
+        """Add ``job``. It replaces a job of the same name and rank: in a notebook, the cell that makes the
+        job may run again.
         """
         if self._pid != os.getpid():
             self._jobs, self._pid = WeakSet(), os.getpid()

@@ -1,5 +1,5 @@
-"""A callback for Lightning (``lightning``, ``pytorch_lightning``) that does the steps of the loop in the
-README.
+"""A callback for Lightning (``lightning``, ``pytorch_lightning``) that makes the SDK's calls of the training
+loop in the README.
 
 It never raises into the training loop (callbacks.py).
 """
@@ -25,8 +25,8 @@ class ShadeCallback(Callback):
     sample; or it calls ``report(ids, losses)``. ``sampler``: the sampler of the training loader. ``monitor``:
     a logged metric that shows if validation improves, for samplers that adapt to it. ``better``: whether a
     larger ("max") or smaller ("min") value is an improvement. With several devices, use
-    ``Trainer(use_distributed_sampler=False)`` and a job made with rank and world size, because the sampler
-    deals the samples itself.
+    ``Trainer(use_distributed_sampler=False)``, and make the job with rank and world size, because the sampler
+    deals the samples to the ranks itself.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "max") -> None:
@@ -67,13 +67,11 @@ class ShadeCallback(Callback):
         self._beside.safely(self._beside.sampler.job.flush)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state, for checkpoints."""
+        """Return the sampler's state for a checkpoint; empty if that fails."""
         return self._beside.safely(self._beside.sampler.state_dict) or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue at the checkpoint, or at the next epoch if the checkpoint was taken at the end of an
-        epoch.
-        """
+        """Continue where the checkpoint was taken. If that was the end of an epoch, begin the next epoch."""
         if state_dict:
             self._beside.safely(self._resume, state_dict)
 
@@ -81,5 +79,5 @@ class ShadeCallback(Callback):
         sampler = self._beside.sampler
         sampler.load_state_dict(state)
         if state["position"] >= len(sampler):
-            # Lightning makes the first iterator before it sets the epoch, so set the epoch here.
+            # Lightning makes the first iterator before it sets the epoch, so set the epoch already here.
             sampler.set_epoch(state["epoch"] + 1)

@@ -1,8 +1,8 @@
-"""The answer of ``POST /v1/locate`` (docs/protocol.md), and the copy of the samples that it locates.
+"""The answer of ``POST /v1/locate`` (docs/protocol.md), and copying the samples that it locates.
 
-Law of readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header. If they
-equal the header in the answer, the copy is right; if they differ, the copy is dropped. This is safe because
-the proxy erases the header of a record before it overwrites the bytes, and because no two records have the
+Law of readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header in the file.
+If they equal the header in the answer, the copy is right; otherwise it is dropped. This is safe because the
+proxy erases a record's header before it overwrites the record's bytes, and because no two records have the
 same header. A reader locks nothing while it copies, so a dead or slow reader blocks nothing.
 """
 
@@ -47,10 +47,10 @@ _BUT_FILE = np.uint64((1 << 48) - 1)
 
 
 class Located(NamedTuple):
-    """The cached pieces of the items, in order: ``rows`` of RECORD, whose ``file`` is an index into
-    ``files``.
+    """The cached pieces of the items of one call, ordered by item: ``rows`` of type RECORD, whose ``file`` is
+    an index into ``files``.
 
-    ``lengths[i]``: the bytes of item i, UNKNOWN if it is not cached here.
+    ``lengths[i]``: the number of bytes of item i; UNKNOWN if the item is not cached on this host.
     """
 
     files: list[str]
@@ -59,15 +59,17 @@ class Located(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all pieces."""
+        """Bytes of all pieces together."""
         return int(self.rows["length"].sum())
 
     def split(self, parts: int) -> list["Located"]:
-        """Split into 1 to ``parts`` parts with about equally many pieces each. An item is never split."""
+        """Split into at most ``parts`` parts, each with about equally many pieces. All pieces of an item stay
+        in one part.
+        """
         index = self.rows["index"]
         parts = min(parts, len(index))
         cuts = np.array([len(index) * part // parts for part in range(1, parts)], np.int64)
-        # Cut only between items: the pieces of one item stay together.
+        # Cut only between items, because the pieces of one item stay together.
         starts = np.searchsorted(index, index[cuts])
         bounds = [0, *sorted({int(start) for start in starts} - {0}), len(index)]
         return [self._replace(rows=self.rows[start:stop]) for start, stop in itertools.pairwise(bounds)]
@@ -103,11 +105,11 @@ def decode(body: bytes, count: int) -> Located:
 
 
 def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segments: Segments) -> int:
-    """Copy the readable samples of ``located`` into ``batch``, and return how many were copied. Item i is
-    sample ``positions[i]``.
+    """Copy the samples of ``located`` that can be read into ``batch``. Return how many were copied. Item i is
+    the sample at ``positions[i]``.
 
     A sample stays missing if it was evicted meanwhile, or lies in a file that this process may not open.
-    Several threads may copy into one batch, each its own samples.
+    Several threads may copy into one batch, each of them other samples.
     """
     arrived, copied, view, whole = 0, -1, memoryview(b""), False
     descriptors: dict[int, int | None] = {}
@@ -138,8 +140,8 @@ def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segment
 
 
 def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, header: bytes) -> bool:
-    """Fill ``room`` from ``offset`` on. Return whether that worked, and ``header`` was still in the file
-    afterwards.
+    """Fill ``room`` from ``offset`` of the file on. Return whether that worked, and whether the file still
+    had ``header`` at ``header_offset`` afterwards.
     """
     length = len(room)
     try:
@@ -153,9 +155,9 @@ def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, he
 
 
 def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
-    """Return whether every item is cached here in one piece, which is the usual case.
+    """Return whether every item is cached here in one piece. That is the usual case.
 
-    If so, the records also pass ``_obeys``, which takes three times as long.
+    If so, the records also keep the rules of ``_obeys``, whose check takes three times as long.
     """
     if not (count and len(records) == count and isinstance(files, list)):
         return False
@@ -172,8 +174,8 @@ def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
 
 
 def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
-    """Return whether the records keep the rules: ordered by index, and the pieces of each item side by
-    side.
+    """Return whether the records keep the rules of the format: they are ordered by index, and the pieces of
+    each item join without gaps.
     """
     if not (isinstance(files, list) and all(isinstance(path, str) for path in files)):
         return False

@@ -1,10 +1,11 @@
-"""Turns losses and ids of a training loop, torch tensors or arrays, into one number a sample, without
-stalling the loop.
+"""Turns losses and ids from a training loop, torch tensors or arrays, into one number a sample, without
+making the loop wait.
 
 torch is never imported here: a tensor is recognised by its methods, and a caller that has a tensor has
-imported torch. The loop makes few calls and only copies bytes. After a training step none of this code is in
-the CPU's caches, and each call costs 2-10 us (measured: the first ``Tensor.numpy`` 20 us, a copy by
-``np.array`` 12, by ``tobytes`` 5). The background thread makes arrays, and means over tokens, from the bytes.
+imported torch. The training loop makes few calls, and these only copy bytes: after a training step none of
+this code is in the CPU's caches, so each call costs 2-10 us. Measured are 20 us for the first
+``Tensor.numpy``, 12 for a copy by ``np.array`` and 5 for one by ``tobytes``. The background thread makes
+arrays from the bytes, and computes means over tokens.
 """
 
 import sys
@@ -16,31 +17,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 Copied = tuple[bytes, np.dtype[Any], tuple[int, ...]]
-"""An array's bytes in C order, its type and its shape. It is a plain tuple, because making a named tuple
-costs a call.
+"""An array's bytes in C order, its type and its shape. It is a plain tuple, because a named tuple would cost
+another call.
 """
 
 Captured = Copied | NDArray[Any] | Callable[[], NDArray[Any]]
-"""An array, its bytes, or a function that returns the array. The function may wait for a device, so the
-training loop does not call it.
+"""An array, the bytes of an array, or a function that returns an array. The function may wait for a device,
+so the training loop must not call it.
 """
 
 
 _MOST_IDLE = 8
 _MOST_SHAPES = 16
 _idle_buffers: dict[Any, deque[tuple[Any, Any]]] = {}
-"""Pinned memory and event for the next copies from a device, by device, type and shape of the tensor. Making
-them takes a part of the time of ``capture``. Any thread appends and pops.
+"""Pinned memory and an event for the next copies from a device, by device, type and shape of the tensor.
+Making new ones would take a good part of the time of ``capture``. Any thread appends and pops.
 """
 
 Report = tuple[int, Captured, Captured, Captured | None, Captured | None]
-"""One reported batch: epoch, ids, losses, mask and lengths. At most one of mask and lengths is not None."""
+"""One reported batch: epoch, ids, losses, mask and lengths. At least one of mask and lengths is None."""
 
 
 def capture(values: Any) -> Captured:
-    """Return a snapshot of ``values``, which later in-place changes by the loop do not alter.
+    """Return a snapshot of ``values``. It does not change when the loop changes ``values`` in place.
 
-    A CUDA tensor is copied to the host asynchronously, on the current stream, so this call does not wait.
+    A CUDA tensor is copied to the host asynchronously, on the current stream, so that this call does not wait
+    for the device.
     """
     try:
         on_device = values.is_cuda
@@ -57,7 +59,7 @@ def capture(values: Any) -> Captured:
 
 
 def settle(captured: Captured) -> NDArray[Any]:
-    """Return the array of ``captured``. If the array is on its way from a device, wait for it."""
+    """Return the array of ``captured``. If the array is still on its way from a device, wait for it."""
     if isinstance(captured, tuple):
         data, dtype, shape = captured
         return np.frombuffer(data, dtype).reshape(shape)
@@ -66,7 +68,8 @@ def settle(captured: Captured) -> NDArray[Any]:
 
 def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the ids of ``report``, and one loss for each id: the mean of the losses that ``mask`` or
-    ``lengths`` select, nan if they select none. Raises ValueError or TypeError, whose text says what to pass.
+    ``lengths`` select, nan if they select none. Raises ValueError or TypeError, whose text says what to pass
+    instead.
     """
     _, reported_ids, reported_losses, mask, lengths = report
     ids, losses = settle(reported_ids), np.asarray(settle(reported_losses), dtype=np.float64)
@@ -84,7 +87,9 @@ def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
 def _counting(
     masked: Captured | None, counted: Captured | None, shape: tuple[int, ...]
 ) -> NDArray[np.bool_] | None:
-    """Return which losses count, as bool of their ``shape``; None if all of them count."""
+    """Return which of the losses count, as an array of bool of the shape ``shape``; None if all of them
+    count.
+    """
     if masked is not None:
         mask = settle(masked)
         if mask.shape != shape:
@@ -119,7 +124,8 @@ def _copy_later(tensor: Any) -> Captured:
         host, copied = _idle_buffers[key].pop()
     except (KeyError, IndexError):
         host, copied = _new_buffer(tensor)
-    # NumPy has no bfloat16, so the buffer may have another type: then torch converts on the device first.
+    # The buffer may have another type, because NumPy has no bfloat16. Then torch converts the values on the
+    # device first.
     host.copy_(tensor, non_blocking=True)
     copied.record(sys.modules["torch"].cuda.current_stream(tensor.device))
 
@@ -135,10 +141,10 @@ def _copy_later(tensor: Any) -> Captured:
 
 
 def _new_buffer(tensor: Any) -> tuple[Any, Any]:
-    """Return pinned memory for values of ``tensor``, and an event that shows when they have come."""
+    """Return pinned memory for the values of ``tensor``, and an event that shows when they have arrived."""
     torch = sys.modules["torch"]
     dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    # Make it usable in any mode: later copies may be made outside of the inference mode of this one.
+    # Make memory that can be used in any mode: this copy may be made in inference mode, and later ones not.
     with torch.inference_mode(mode=False):
         host = torch.empty(tensor.shape, dtype=dtype, device="cpu", pin_memory=True)
     return host, torch.cuda.Event()

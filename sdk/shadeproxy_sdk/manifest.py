@@ -1,8 +1,8 @@
-"""Maps sample ids to objects, or to parts of objects.
+"""Manifests: the map from sample ids to objects, or to parts of objects.
 
-A manifest is columns, not Python objects: a million names are one blob and one array. A forked worker
-therefore inherits it without a copy, because no reference counts are touched, and a spawned worker gets it by
-one memcpy. Only ``tag``, ``guess``, ``registered`` and ``name`` ever change.
+A manifest is made of columns, not of Python objects: a million names are one bytes object and one array. So a
+forked worker inherits it without a copy, because no reference counts are touched, and a spawned worker gets
+it by one memcpy. Only ``tag``, ``guess``, ``registered`` and ``name`` ever change.
 """
 
 import hashlib
@@ -33,11 +33,11 @@ class Entry(NamedTuple):
 
 
 class Manifest:
-    """Sample ids ``0 .. len - 1`` of the dataset ``name``.
+    """The samples ``0 .. len - 1`` of the dataset ``name``.
 
     ``tag``: set by ``Client.job``; reads of this dataset then belong to that job. ``guess``: the common
-    length of the whole objects that were read. ``registered``: the digest under which a proxy has this
-    manifest as ``name``.
+    length of the whole objects that were read. ``registered``: the digest of this manifest at the proxy, once
+    it is registered there as ``name``.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Manifest:
         ends: NDArray[np.int64],
         parts: NDArray[np.int64] | None = None,
     ) -> None:
-        """Set the columns. ``names``: the "bucket/key" of all samples, joined. ``ends``: int64 (n,), the end
-        of each name. ``parts``: int64 (n, 2), offset and length (-1: whole object), or None when all
-        samples are whole objects.
+        """Set the columns. ``names``: the texts "bucket/key" of all samples, joined. ``ends``: int64 (n,),
+        the end of each text in ``names``. ``parts``: int64 (n, 2), offset and length (-1: whole object), or
+        None when all samples are whole objects.
         """
         self.name = name
         self.tag: JobTag | None = None
@@ -61,8 +61,8 @@ class Manifest:
 
     @classmethod
     def from_entries(cls, name: str, entries: Iterable[Entry]) -> "Manifest":
-        """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError if there are
-        none, and for an entry that names no object or no part of one.
+        """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError if there are no
+        entries, and for an entry that names no object, or no part of one.
         """
         names: list[bytes] = []
         parts: list[tuple[int, int]] = []
@@ -97,8 +97,8 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """The digest that the proxy computes for the same list (docs/protocol.md). Equal digests mean equal
-        ids.
+        """The digest that the proxy computes for the same list (docs/protocol.md). If two lists have equal
+        digests, their ids mean the same samples.
         """
         fingerprint = hashlib.sha256()
         for entry in self:
@@ -141,7 +141,7 @@ class Manifest:
         starts = np.where(rows > 0, self._ends[rows - 1], 0).tolist()
         names = [self._names[start:stop].partition(b"/") for start, stop in zip(starts, stops, strict=True)]
         if self._plain:
-            # This takes half a microsecond a sample; json.dumps of a dict takes four.
+            # This takes half a microsecond a sample; json.dumps of a dict would take four.
             items = [b'{"bucket":"%b","key":"%b"' % (bucket, key) for bucket, _, key in names]
         else:
             items = [

@@ -1,4 +1,6 @@
-"""Names of datasets and jobs: which names the control listener accepts, and the name made from a prefix."""
+"""Names of datasets and jobs: which names the control listener accepts, and the name that is made from a
+bucket and a prefix.
+"""
 
 import re
 import zlib
@@ -9,7 +11,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}")
 
 
 def check_name(name: str, kind: str) -> str:
-    """Return ``name`` if it is allowed in URLs and header fields. Raises ConfigError."""
+    """Return ``name`` if it may stand in URLs and header fields. Raises ConfigError otherwise."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a {kind}: use letters, digits and any of . _ @ + = -, at most 128"
@@ -18,11 +20,11 @@ def check_name(name: str, kind: str) -> str:
 
 
 def other_name(name: str, mark: str) -> str:
-    """Return ``name`` with ``mark`` appended, for a proxy where another run uses ``name``."""
+    """Return ``name`` with ``mark`` appended, for a proxy at which another run uses ``name``."""
     return f"{name[: 127 - len(mark)]}.{mark}"
 
 
 def dataset_name(bucket: str, prefix: str) -> str:
-    """Return a readable name that differs for each bucket and prefix."""
+    """Return a readable name for a dataset, which differs for each bucket and prefix."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{bucket}-{prefix}").strip("-")[:100]
     return f"{readable}-{zlib.crc32(f'{bucket}/{prefix}'.encode()):08x}"

@@ -1,8 +1,8 @@
-"""An S3 endpoint (the proxy's S3 listener or the origin), and the signing of requests to it.
+"""An S3 endpoint (the S3 listener of the proxy, or the origin), and how requests to it are signed.
 
 Addresses are path style. Signing needs botocore (extra ``s3``), which is imported for the first signed
-request. If botocore is missing, a warning is logged when the ``Origin`` is made, before training depends on
-it.
+request. If botocore is missing, a warning is logged already when the ``Origin`` is made, not first when
+training needs it.
 """
 
 import logging
@@ -19,7 +19,7 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key with its secret; secrets never show in ``repr``."""
+    """An access key with its secret. Secrets never show in ``repr``."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -56,8 +56,8 @@ class Origin:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Origin | None":
         """Return the origin that the AWS environment variables name, or None if they name none.
 
-        AWS_ENDPOINT_URL_S3 comes first, then AWS_ENDPOINT_URL. Without both, it is Amazon's endpoint of
-        AWS_REGION or AWS_DEFAULT_REGION, if AWS_ACCESS_KEY_ID is set.
+        AWS_ENDPOINT_URL_S3 comes first, then AWS_ENDPOINT_URL. If neither is set, the origin is Amazon's
+        endpoint for AWS_REGION or AWS_DEFAULT_REGION, provided that AWS_ACCESS_KEY_ID is set.
         """
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
         access_key = environ.get("AWS_ACCESS_KEY_ID") or None
@@ -75,11 +75,11 @@ class Origin:
         )
 
     def object_url(self, bucket: str, key: str) -> str:
-        """Return the path-style URL of an object, each octet encoded once."""
+        """Return the path-style URL of an object, with each octet of the names encoded once."""
         return f"{self.endpoint_url}/{quote(bucket)}/{quote(key, safe='/-_.~')}"
 
     def sign(self, method: str, url: str) -> dict[str, str]:
-        """Return header fields that sign a request without a body; no fields if there are no keys. Raises
+        """Return header fields that sign a request without a body. Without keys, return none. Raises
         ConfigError.
         """
         if self.access_key is None or self.secret_key is None:
@@ -105,7 +105,7 @@ class Origin:
 
 
 def wire_url(url: str) -> str:
-    """Encode the "." and ".." segments of a key, because HTTP clients remove them (RFC 3986 section
+    """Encode "." and ".." segments of a key in ``url``. HTTP clients would remove them (RFC 3986 section
     5.2.4).
     """
     dots = {".": "%2E", "..": "%2E%2E"}

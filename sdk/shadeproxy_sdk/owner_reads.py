@@ -1,9 +1,9 @@
-"""Batch calls to the proxies that cache the samples, where several proxies share their pages.
+"""Batch calls to the proxies that cache the samples, for a cluster whose proxies share their pages.
 
-Laws: a failure here never fails a read. Samples that another proxy does not bring are asked from the called
-proxy, which gets them from that proxy or the origin. A proxy is asked only after it has shown that it is the
-node of the cluster that was meant, because an address may lead to another server. The token is sent over no
-less secure connection than the caller's own.
+Laws: a failure here never fails a read. If another proxy does not bring its samples, the called proxy is
+asked for them; it gets them from that proxy or the origin. Before a proxy is asked, it must show that it is
+the node of the cluster that was meant, because an address may lead to another server. The token is sent over
+no connection that is less secure than the caller's own.
 """
 
 import ipaddress
@@ -23,14 +23,14 @@ from shadeproxy_sdk.owners import CONTENT_TYPE, Owner, OwnerColumn, decode
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _MOST_PATIENCE_S = 10.0
-"""Longest wait for bytes of another proxy. The called proxy waits for it only a second, and then asks the
-origin.
+"""Longest wait for bytes of another proxy. The called proxy itself would wait for that proxy only a second,
+and then ask the origin.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The part of a batch that was requested from ``owner``. Its answer has not been read."""
+    """The part of a batch that was requested from ``owner``, and whose answer was not read yet."""
 
     owner: Owner
     calls: BulkCalls
@@ -40,8 +40,8 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class OwnerReads:
-    """Reads from the owners of samples. ``connections``, ``control``: the connections to the called proxy,
-    and its control listener.
+    """Reads samples from the proxies that cache them. ``connections``: those to the called proxy.
+    ``control``: its control listener.
     """
 
     connections: Connections
@@ -50,11 +50,11 @@ class OwnerReads:
 
     @contextmanager
     def reading(self, request: Request) -> Iterator[Callable[[], None]]:
-        """Ask other proxies for the samples that they cache. Meanwhile the block reads the samples of the
-        called proxy. The block must give the samples their slots.
+        """Ask other proxies for the samples that they cache. Meanwhile the block reads the samples that the
+        called proxy caches, and gives all samples their slots.
 
-        Yield a function that receives the samples of the others. It is called when the block ends, unless the
-        block has called it.
+        Yield a function that receives the other proxies' samples. It is called at the end of the block,
+        unless the block has called it.
         """
         shares: list[_Share] = []
         try:
@@ -106,7 +106,9 @@ class OwnerReads:
         return _Share(owner, calls, call, decision)
 
     def _offers(self, calls: BulkCalls, owner: Owner, timeout_s: float) -> Offers:
-        """Return the calls that a proxy offers to this host. Raises BadAnswer if it is not ``owner``."""
+        """Return the calls that a proxy offers to this host. Raises BadAnswer if the proxy is not
+        ``owner``.
+        """
         control, connections = calls.control, calls.connections
         answer = control.call(connections, "GET", "/v1/cluster", timeout_s=timeout_s)
         if read_json(answer, control.url).get("node") != owner.node:
@@ -119,15 +121,15 @@ class OwnerReads:
         return Offers(batch=True, locate=False, socket=near if isinstance(near, str) else None)
 
     def _may_call(self, owner: Owner) -> bool:
-        """Return whether the address of ``owner`` leads to that proxy also from this host."""
+        """Return whether the address of ``owner`` leads to that proxy when it is used from this host."""
         return not is_loopback(owner.control.rpartition(":")[0]) or is_loopback(self.control.host)
 
     # ------------------------------------------------------------------ receiving
 
     def _receive(self, request: Request, shares: list[_Share]) -> None:
         while shares:
-            # From here on, the channel closes with its answer. So after a failure that no caller expects, as
-            # when memory is short, this share is not asked for again.
+            # From here on, the channel is closed with its answer. Take the share off the list first: after an
+            # unexpected failure, such as one of memory, it must not be received a second time.
             share = shares.pop(0)
             breaker = share.calls.connections.transport.batch
             try:
@@ -152,14 +154,15 @@ class OwnerReads:
     # ------------------------------------------------------------------ columns
 
     def _column(self, request: Request) -> OwnerColumn | None:
-        """Return the owners of the request's data set; None if all samples are to be read from the called
-        proxy.
+        """Return the owners of the samples of the request's dataset; None if all samples are to be read from
+        the called proxy.
         """
         offers, dataset = self.connections.transport.offers, request.known_as
         if offers is None or not (offers.owners and offers.batch) or dataset is None or not request.by_id:
             return None
         if self.control.secure:
-            # The addresses of other proxies are for HTTP. They are not used if the called proxy speaks HTTPS.
+            # The addresses of other proxies are for HTTP, so they are not used if the called proxy speaks
+            # HTTPS.
             return None
         owners = self.connections.owners
         if owners.is_due(dataset):

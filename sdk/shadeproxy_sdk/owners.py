@@ -1,6 +1,6 @@
-"""The proxies that cache the samples of a data set, where several proxies share their pages.
+"""The proxies that cache the samples of a dataset, in a cluster whose proxies share their pages.
 
-Law: all of this is only a hint. A proxy also answers for samples that another proxy caches, but takes longer.
+Law: owners are only a hint. A proxy also answers for samples that another proxy caches, but takes longer.
 """
 
 import json
@@ -16,7 +16,7 @@ from shadeproxy_sdk.errors import BadAnswer
 
 CONTENT_TYPE = "application/vnd.shadeproxy.owners"
 REFRESH_S = 10.0
-"""Time after which the proxy is asked whether the owners have changed."""
+"""After this time, the proxy is asked whether the owners of a dataset have changed."""
 _HURRY_S = 1.0
 _MOST_COLUMNS = 4
 _SIZE_BYTES = 4
@@ -30,9 +30,10 @@ class Owner(NamedTuple):
 
 
 class OwnerColumn(NamedTuple):
-    """The owner of each sample of a data set: a place in ``owners``, or another number if any proxy may be
-    asked. Column and ``owners`` are empty while the called proxy knows no other, for example because its
-    cluster's log does not answer. ``here``: the proxy that gave the column. ``tag``: its ETag.
+    """The owner of each sample of a data set. ``column``: for each sample, an index into ``owners``; a number
+    beyond ``owners`` means that any proxy may be asked. Both are empty while the called proxy knows no other
+    proxy, for example because its cluster's log does not answer. ``here``: the proxy that gave the column.
+    ``tag``: the column's ETag.
     """
 
     tag: str
@@ -41,8 +42,8 @@ class OwnerColumn(NamedTuple):
     column: NDArray[np.uint16]
 
     def shares(self, ids: NDArray[np.uint32], positions: list[int]) -> Iterator[tuple[Owner, list[int]]]:
-        """Yield each other proxy, with the ``positions`` of the samples that it caches. ``ids``: the ids of
-        the samples at ``positions``.
+        """Yield each other proxy, with the positions of the samples that it caches. ``ids``: the ids of the
+        samples at ``positions``.
         """
         if not self.owners:
             return
@@ -55,7 +56,7 @@ class OwnerColumn(NamedTuple):
 
 
 def decode(body: bytes, count: int, tag: str) -> OwnerColumn:
-    """Return the column of an answer about ``count`` samples. Raises BadAnswer."""
+    """Return the column in an answer about a dataset of ``count`` samples. Raises BadAnswer."""
     try:
         start = _SIZE_BYTES + int.from_bytes(body[:_SIZE_BYTES], "little")
         told = json.loads(body[_SIZE_BYTES:start])
@@ -70,8 +71,8 @@ def decode(body: bytes, count: int, tag: str) -> OwnerColumn:
 
 
 class Owners:
-    """The columns that this process knows, by data set: its name and digest. Thread-safe. ``failures``: how
-    often another proxy was not asked, or did not answer.
+    """The owner columns that this process knows, by name and digest of the data set. Thread-safe.
+    ``failures``: how often another proxy was not asked, or did not answer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,11 +84,11 @@ class Owners:
         self._lock = threading.Lock()
 
     def find(self, dataset: tuple[str, str]) -> OwnerColumn | None:
-        """Return the last column of a data set."""
+        """Return the last column of a dataset; None if there is none."""
         return self._columns.get(dataset)
 
     def is_due(self, dataset: tuple[str, str]) -> bool:
-        """Return whether this caller should ask the proxy for the column. If it should, other callers use the
+        """Return whether this caller should ask the proxy for the column now. If so, other callers use the
         last column meanwhile.
         """
         with self._lock:
@@ -98,7 +99,9 @@ class Owners:
             return True
 
     def put(self, dataset: tuple[str, str], column: OwnerColumn | None) -> None:
-        """Keep a column; None: the proxy knows none. Only the last few data sets are kept."""
+        """Keep a column; None if the proxy knows none. Only the columns of the last few data sets are
+        kept.
+        """
         with self._lock:
             self._columns.pop(dataset, None)
             self._columns[dataset] = column
@@ -107,8 +110,8 @@ class Owners:
                 del self._columns[dropped], self._due_s[dropped]
 
     def failed(self, dataset: tuple[str, str], node: str) -> bool:
-        """Count that ``node`` was not asked or did not answer, and make the column due again soon. Return
-        whether this is the first failure of the node.
+        """Count that the proxy ``node`` was not asked or did not answer, and make the column due again soon.
+        Return whether this is that node's first failure.
         """
         with self._lock:
             self.failures += 1

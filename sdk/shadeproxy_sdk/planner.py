@@ -1,9 +1,9 @@
-"""Plans the order of one epoch for one rank, from the sampler's mode and the job's data.
+"""Plans the order of one epoch for one rank, from the sampler's mode and from what the job knows.
 
-Law: an epoch is planned once and never changes afterwards, so the announced, trained and resumed orders are
-the same. Every rank gets equally many samples, dealt as in torch's DistributedSampler. An order that depends
-on weights is drawn for all ranks together, from shared weights. An order that depends on the cache rearranges
-only the samples dealt to its rank (cached.py says why).
+Law: an epoch is planned once and never changes afterwards, so the announced, the trained and the resumed
+order are the same. Every rank gets equally many samples, dealt as in torch's DistributedSampler. An order
+that depends on weights is drawn for all ranks together, from weights that they share. An order that depends
+on the cache rearranges only the samples that were dealt to its rank (cached.py says why).
 """
 
 import math
@@ -26,20 +26,20 @@ STEPS = 4
 _LATEST = 3
 _MAX_REPEAT = 4
 _LARGEST_SEED = (1 << 63) - 1 - (1 << 31)
-"""A seed plus an epoch is a seed of torch, which takes 63 bits."""
+"""Largest seed. Seed + epoch must be a seed of torch, which has 63 bits."""
 _UNSEEN = 1.0
-"""The weight of a sample that was never drawn, as in SHADE's public code. A sample that was drawn weighs at
-least ln 10 = 2.3.
+"""Weight of a sample that was never drawn, as in SHADE's public code. A sample that was drawn weighs at least
+ln 10 = 2.3.
 """
 _SHARED_SMOOTHING = 0.01
-"""The smoothing if the ranks share no mean loss: SHADE's first value for a mean loss of one."""
+"""The smoothing if the ranks share no mean loss. It is SHADE's first value for a mean loss of one."""
 
 
 class EpochPlan(NamedTuple):
     """The plan of one epoch. ``order``: ids of this rank, uint32 (num_samples,). ``whole``: the order of all
-    ranks, from which ``order`` is dealt; None if each rank plans for itself. ``correction``: float32
-    (samples,), None when all are one. ``distinct``: number of different samples that all ranks together
-    read; in modes "shade" and "substitute", that this rank reads.
+    ranks, from which ``order`` is dealt; None if each rank plans for itself. ``correction``: by sample,
+    float32 (samples,); None when all corrections are one. ``distinct``: number of different samples that all
+    ranks together read; in modes "shade" and "substitute", that this rank alone reads.
     """
 
     order: NDArray[np.uint32]
@@ -50,7 +50,7 @@ class EpochPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The arguments of ``ShadeSampler``. Raises ConfigError for invalid ones."""
+    """The arguments of ``ShadeSampler`` on which plans depend. Raises ConfigError for invalid ones."""
 
     mode: Mode
     seed: int
@@ -77,13 +77,13 @@ class Settings:
 
 
 class ImportanceControl:
-    """SHADE's switch between aggressive and relaxed draws: importance counts less while validation does not
-    improve. Pure arithmetic.
+    """SHADE's switch between draws by importance and uniform draws: importance counts less while validation
+    does not improve. Pure arithmetic.
 
     There are STEPS + 1 levels, and training starts at the highest one, the most aggressive. A validation
     result that is a new best raises the level by one; any other result lowers it by one. At level 0 draws are
-    uniform. ``level``: 0 .. STEPS. ``best``: the best result so far, larger being better; None before the
-    first.
+    uniform. ``level``: 0 .. STEPS. ``best``: the best result so far, as a number of which larger is better;
+    None before the first.
     """
 
     def __init__(self) -> None:
@@ -92,12 +92,12 @@ class ImportanceControl:
 
     @property
     def aggressiveness(self) -> float:
-        """The share of importance in a draw: level / STEPS, 1.0 to 0.0."""
+        """The share of importance in a draw: level / STEPS, from 1.0 down to 0.0."""
         return self.level / STEPS
 
     def validated(self, *, accuracy: float | None, loss: float | None) -> float:
-        """Note one validation result: ``accuracy`` (larger is better) or ``loss`` (smaller is better).
-        Return the new aggressiveness. nan is no improvement. Raises ConfigError unless exactly one is
+        """Note one validation result: ``accuracy`` (larger is better) or ``loss`` (smaller is better). Return
+        the new aggressiveness. A result of nan is no improvement. Raises ConfigError unless exactly one is
         given.
         """
         value = _larger_is_better(accuracy, loss)
@@ -108,7 +108,7 @@ class ImportanceControl:
         return self.aggressiveness
 
     def state(self) -> dict[str, Any]:
-        """Return numbers for a checkpoint."""
+        """Return the level and the best result, for a checkpoint."""
         return {"level": self.level, "best": self.best}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -117,9 +117,8 @@ class ImportanceControl:
 
 
 class PublishedControl:
-    """The switch of SHADE's public code: draws are aggressive while the mean of the latest three changes of
-    the validation result is above 0. The first result counts as no change. Before it, draws are
-    aggressive.
+    """The switch of SHADE's public code. Draws follow importance while the mean of the latest three changes
+    of the validation result is above 0, and before the first result. That first result counts as no change.
     """
 
     def __init__(self) -> None:
@@ -141,7 +140,7 @@ class PublishedControl:
         return self.aggressiveness
 
     def state(self) -> dict[str, Any]:
-        """Return numbers for a checkpoint."""
+        """Return the latest result and changes, for a checkpoint."""
         return {"latest": self._latest, "changes": list(self._changes)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -170,19 +169,19 @@ class Planner:
 
     @property
     def drawn_from_weights(self) -> bool:
-        """True if an epoch's order depends on losses, so that it is known only after half of the previous
-        epoch was reported.
+        """True if the order of an epoch depends on losses. The order is then known only after half of the
+        epoch before it was reported.
         """
         return self._settings.mode == "importance"
 
     def uniform(self, epoch: int) -> EpochPlan:
-        """Return the plan of mode "uniform"."""
+        """Return the plan of ``epoch`` in mode "uniform"."""
         return self._share(
             self._permutation(epoch), None, min(self._samples, self._read * self._job.world_size)
         )
 
     def plan(self, epoch: int) -> EpochPlan:
-        """Return the plan of ``epoch``, from the present scores and cached samples."""
+        """Return the plan of ``epoch``, from the present scores and the samples that are cached now."""
         mode = self._settings.mode
         if mode == "reorder":
             resident = self._job.residency()
@@ -198,7 +197,7 @@ class Planner:
         return self.uniform(epoch) if known is None else self._drawn(epoch, known)
 
     def plan_early(self, epoch: int) -> EpochPlan | None:
-        """Return the plan of ``epoch`` from the weights that all ranks share; None if these are not
+        """Return the plan of ``epoch``, drawn from the weights that all ranks share; None if these are not
         available yet.
         """
         known = self._job.known(epoch, snapshot=True, shared=True)
@@ -219,7 +218,9 @@ class Planner:
         return self._share(whole, correction, self._distinct(whole))
 
     def _published(self, epoch: int, known: ScoreSnapshot | None) -> EpochPlan:
-        """Return the plan of mode "shade". Draws are with replacement, even in its first epoch."""
+        """Return the plan of ``epoch`` in mode "shade". Draws are with replacement, even in the first
+        epoch.
+        """
         if known is None:
             known = ScoreSnapshot(np.full(self._samples, np.nan, dtype=np.float32), None)
         resident = self._job.residency()
@@ -241,8 +242,8 @@ class Planner:
         whole = self._permutation(epoch)
         order = self._deal(whole)
         if resident is not None:
-            # The samples that pad the epoch are already read by two ranks. Mark them as not cached, so that
-            # no third rank uses them as a substitute.
+            # The samples that pad the epoch are read by two ranks already. Mark them as not cached, so that
+            # no rank uses them as substitutes too.
             resident[whole[self._samples :]] = False
             order = substitute(
                 order,
@@ -263,8 +264,8 @@ class Planner:
         return self._smoothing
 
     def _permutation(self, epoch: int) -> NDArray[np.uint32]:
-        """Return the permutation that torch's DistributedSampler deals: randperm by seed + epoch, then
-        padded with its own first ids, or cut.
+        """Return the permutation that torch's DistributedSampler deals: randperm by seed + epoch, padded with
+        its own first ids or cut to the epoch's length.
         """
         generator = torch.Generator()
         generator.manual_seed(int(self._settings.seed) + epoch)
@@ -277,14 +278,14 @@ class Planner:
         return EpochPlan(self._deal(whole), whole, correction, distinct)
 
     def _distinct(self, whole: NDArray[np.uint32]) -> int:
-        """Return the number of different samples of ``whole`` that all ranks together read."""
+        """Return how many different samples of ``whole`` all ranks together read."""
         return np.unique(whole[: self._read * self._job.world_size]).size
 
     def _deal(self, whole: NDArray[np.uint32]) -> NDArray[np.uint32]:
         return whole[self._job.rank :: self._job.world_size]
 
     def state(self) -> dict[str, Any]:
-        """Return the numbers for a checkpoint."""
+        """Return the planner's numbers, for a checkpoint."""
         return {
             "smoothing": self._smoothing,
             "smoothed_loss": self._smoothed_loss,
@@ -298,7 +299,7 @@ class Planner:
 
     @staticmethod
     def pack(plan: EpochPlan) -> dict[str, Any]:
-        """Return ``plan`` as tensors and numbers."""
+        """Return ``plan`` in the form for a checkpoint: as tensors and numbers."""
         ids = plan.order if plan.whole is None else plan.whole
         return {
             "ids": torch.from_numpy(ids.astype(np.int32)),
@@ -308,7 +309,9 @@ class Planner:
         }
 
     def unpack(self, packed: dict[str, Any]) -> EpochPlan:
-        """Return the plan that was given to ``pack``. A shared plan may have been packed by another rank."""
+        """Return the plan that was given to ``pack``. If all ranks share the plan, another rank may have
+        packed it.
+        """
         ids = packed["ids"].numpy().astype(np.uint32)
         correction = None if packed["correction"] is None else packed["correction"].numpy()
         if packed["shared"]:

@@ -1,4 +1,4 @@
-"""This rank's position in its epoch, and its waiting time since the last report. No I/O.
+"""This rank's position in its epoch, and how long it has waited and computed since the last report. No I/O.
 
 The position counts the samples that training has *finished*, not those that the sampler has yielded, because
 DataLoader workers take samples ahead of training.
@@ -12,8 +12,9 @@ _MOST_WRAPPERS = 4
 
 
 class Step(NamedTuple):
-    """A change of position. ``position``: samples of ``epoch`` that this rank has finished. ``stall_s``:
-    seconds that it waited since the last Step. ``compute_s``: seconds that it computed; 0: not measured.
+    """A change of position to be reported. ``position``: number of samples of ``epoch`` that this rank has
+    finished. ``stall_s``: seconds that it waited since the last Step. ``compute_s``: seconds that it
+    computed; 0: not measured.
     """
 
     epoch: int
@@ -23,9 +24,9 @@ class Step(NamedTuple):
 
 
 def loader_settings(loader: Any) -> dict[str, int] | None:
-    """Return how torch's DataLoader ``loader``, or its iterator, reads: ``workers``, ``batch_size``,
-    ``prefetch_factor``, and ``reads_at_once`` if its dataset tells how many samples of a batch it reads at a
-    time. None for anything else.
+    """Return the settings by which torch's DataLoader ``loader`` (or its iterator) reads: ``workers``,
+    ``batch_size``, ``prefetch_factor``, and ``reads_at_once`` if its dataset tells how many samples of a
+    batch it reads at a time. Return None if ``loader`` is something else.
     """
     workers = getattr(loader, "num_workers", getattr(loader, "_num_workers", None))
     if not isinstance(workers, int):
@@ -48,7 +49,9 @@ def _reads_at_once(dataset: Any) -> int | None:
 
 
 def count_ids(batch: Any) -> int:
-    """Return the number of sample ids of a batch, its last element; 0 if that is no list of ids."""
+    """Return the number of sample ids in a batch, whose last element they are; 0 if that element is no list
+    of ids.
+    """
     try:
         return len(batch[-1]) if isinstance(batch, tuple | list) and batch else 0
     except Exception:  # noqa: BLE001 (no length of the user's own types may stop the loop; a number has none)
@@ -56,18 +59,18 @@ def count_ids(batch: Any) -> int:
 
 
 class Progress:
-    """Thread-safe counters of one rank. Several ways of counting may be used at once; the furthest position
-    is used.
+    """Thread-safe counters of one rank. Several ways of counting may be used at once; then the one that says
+    the furthest position counts.
 
-    ``reported``: samples of this epoch whose loss was reported. Only the training loop adds to this number,
-    without a call, because a call would cost it 2.5 us a step.
+    ``reported``: number of samples of this epoch whose loss was reported. Only the training loop adds to it,
+    without a call, because a call would cost the loop 2.5 us a step.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._unsent: list[Step] = []
         self.loader: dict[str, int] | None = None
-        """The settings of this rank's loader, see ``loader_settings``; None: not known."""
+        """The settings of this rank's loader, as from ``loader_settings``; None if they are not known."""
         self.epoch = 0
         self._length = 0
         self._clear(0)
@@ -81,8 +84,8 @@ class Progress:
     def begin(self, epoch: int, start: int, length: int = 0) -> None:
         """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` if the epoch is resumed.
 
-        A resumed epoch reports its start at once, because the samples before it will not be read. Unsent
-        Steps of the previous epoch are still sent.
+        If the epoch is resumed, its start is reported at once, because the samples before it will not be
+        read. Unsent Steps of the previous epoch are still sent.
         """
         with self._lock:
             self._note()
@@ -91,8 +94,8 @@ class Progress:
 
     @property
     def position(self) -> int | None:
-        """Number of samples finished in this epoch; None if no counter has moved since it began. The number
-        never exceeds the epoch's length, because a sample may be reported twice.
+        """Number of samples finished in this epoch; None if no counter has moved since it began. It is
+        limited to the epoch's length, because a sample may be reported twice.
         """
         furthest = max(self.reported, self._timed, self._told) or self._given
         if not furthest:
@@ -102,7 +105,7 @@ class Progress:
 
     def timed(self, samples: int, stall_s: float, compute_s: float = 0.0) -> None:
         """Count ``samples`` more samples from a timed loader. The loop waited ``stall_s`` seconds for them,
-        and computed for ``compute_s`` seconds.
+        and was busy with them for ``compute_s`` seconds.
         """
         with self._lock:
             self._timed += samples
@@ -110,7 +113,9 @@ class Progress:
             self._compute_s += compute_s
 
     def estimated(self, stall_s: float) -> None:
-        """Add ``stall_s`` seconds of waiting that were estimated, because nothing measured them."""
+        """Add ``stall_s`` seconds of waiting. They are an estimate, for a loop that does not measure its
+        waits.
+        """
         with self._lock:
             self._stall_s += stall_s
             self._estimated_s += stall_s
@@ -120,9 +125,9 @@ class Progress:
         self.loader = loader_settings(loader) or self.loader
 
     def told(self, position: int, stall_s: float) -> None:
-        """Set the ``position`` that the user reports, and add ``stall_s`` seconds of waiting. These measured
-        seconds replace seconds that were estimated in this epoch. Raises ValueError for a number that is
-        negative or not finite; then nothing changes.
+        """Set the ``position`` that the user reports, and add ``stall_s`` seconds of waiting. These seconds
+        are measured, so they replace as many seconds that were estimated in this epoch. Raises ValueError for
+        a number that is negative or not finite, and then changes nothing.
         """
         if position < 0 or not 0.0 <= stall_s < math.inf:
             raise ValueError(
@@ -136,13 +141,13 @@ class Progress:
             self._stall_s += stall_s - known_s
 
     def gave(self, position: int) -> None:
-        """Set the position from the sampler's count, which is used only if no other counter has moved. No
-        lock is needed, because only one thread sets it.
+        """Set the position from the sampler's count; it is used only if no other counter has moved. No lock
+        is needed, because only one thread calls this.
         """
         self._given = max(position - self._start, 0)
 
     def take(self) -> list[Step]:
-        """Return the unsent changes, in order, at most one Step an epoch."""
+        """Return the unsent Steps in order, at most one for each epoch."""
         with self._lock:
             self._note()
             unsent, self._unsent = self._unsent, []
@@ -154,8 +159,8 @@ class Progress:
             self._unsent = steps + self._unsent
 
     def _note(self) -> None:
-        """Make a Step of all changes in this epoch since the last Step. It replaces an unsent Step of the
-        same epoch.
+        """Make a Step of all changes in this epoch since the last Step. If a Step of this epoch is unsent,
+        merge both into one.
         """
         position = self._start if self.position is None else self.position
         if position == self._sent and not self._stall_s and not self._compute_s:

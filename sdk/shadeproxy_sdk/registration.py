@@ -1,9 +1,9 @@
-"""A job's calls to the proxy. The job is registered first, and again if the proxy has forgotten it.
+"""A job's calls to the proxy. The job is registered before them, and again if the proxy has forgotten it.
 
 Training never ends because of the proxy: it may be away, may restart, or may forget an expired job. Only a
-refusal at the start is raised, because the user can correct that mistake. A taken name is not a mistake. A
-killed run keeps its names until it expires, and the next run uses another name instead of waiting for that. A
-run that was silent for so long that another run got its name also continues under another name.
+refusal at the start is raised, because the user can correct that mistake. A name that is taken is no mistake:
+a killed run keeps its names until it expires, and the next run uses other names instead of waiting for that.
+If a run is silent for so long that another run gets its name, it also continues under another name.
 """
 
 import logging
@@ -32,14 +32,14 @@ _BAD_REQUEST = 400
 NEEDS = frozenset({"slowdown", "samples_per_s", "deadline_s", "epochs", "best_effort"})
 """Fields of a job's need; see docs/protocol.md."""
 _NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
-# If a proxy is older than a call and does not know it, it answers "not_found" instead.
+# A proxy that is older than a call answers it with "not_found" instead of one of these.
 _MAY_BE_GONE = frozenset({"unknown_name", "conflict"})
 _MARK_LENGTH = 8
 
 
 def check_needs(needs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a job's need. Raises ConfigError for an unknown name; the proxy checks the
-    values.
+    """Return the fields of a job's need as a dict. Raises ConfigError for a field with an unknown name; the
+    proxy checks the values.
     """
     wrong = sorted(set(needs or ()) - NEEDS)
     if wrong:
@@ -48,7 +48,7 @@ def check_needs(needs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class Sent(Enum):
-    """The outcome of a delivery. ARRIVED: the proxy accepted it. REFUSED: the proxy will never accept it.
+    """The result of a delivery. ARRIVED: the proxy accepted it. REFUSED: the proxy will never accept it.
     LATER: there was no answer, so try again. UNKNOWN: this proxy has no such call.
     """
 
@@ -59,8 +59,8 @@ class Sent(Enum):
 
 
 class Registration:
-    """One job at one proxy. ``failures`` counts calls that did not arrive. ``entered`` counts registrations.
-    When it rises, the proxy had forgotten the job, with its orders and scores.
+    """One job at one proxy. ``failures``: number of calls that did not arrive. ``entered``: number of
+    registrations; when it grows after the first, the proxy had forgotten the job, with its orders and scores.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Registration:
         resume_scores: bool = False,
     ) -> None:
         self.failures = self.entered = 0
-        # If the job's name is taken by a job on other data, all ranks choose the same other name: it is made
-        # from the manifest's digest.
+        # If a job on other data has this job's name, all ranks must choose the same other name: so that name
+        # is made from the manifest's digest.
         self._mark = manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
         self.tag = JobTag(name, other_name(name, self._mark), rank)
         self._session = session
         self._manifest = manifest
         self._body = body
-        # The first registration says that a process of this rank begins. The proxy then starts a new run,
-        # which does not draw from scores of earlier runs unless ``resume_scores`` is set.
+        # The first registration tells the proxy that a process of this rank begins. The proxy then starts a
+        # new run, which does not draw from scores of earlier runs unless ``resume_scores`` is set.
         self._begins = f"?begins={rank}" + "&resume_scores=true" * resume_scores
         self._registered = False
         self._has_started = False
@@ -90,7 +90,7 @@ class Registration:
 
     @property
     def name(self) -> str:
-        """Name at the proxy. It differs from the requested name if another run uses that one."""
+        """The job's name at the proxy. It differs from the requested name if another run uses that."""
         return self.tag.job
 
     @property
@@ -98,7 +98,7 @@ class Registration:
         return f"/v1/jobs/{quote(self.name)}"
 
     def enter(self) -> None:
-        """Register the job, under another name if ``name`` is taken. If the proxy does not answer, only log
+        """Register the job; if ``name`` is taken, under another name. If the proxy does not answer, only log
         a warning. Raises ControlError when the proxy refuses.
         """
         try:
@@ -112,7 +112,7 @@ class Registration:
         except ControlError as error:
             if error.status != _CONFLICT:
                 raise
-            # The proxy has as many jobs as it may hold: continue as without a proxy, and ask again later.
+            # The proxy has as many jobs as it may hold. Train as without a proxy, and register later.
             self.failures += 1
             self._complain(error)
         finally:
@@ -168,7 +168,7 @@ class Registration:
         return Sent.ARRIVED
 
     def hurry(self) -> None:
-        """Let the next call try the proxy even if an earlier call has just failed."""
+        """Let the next call try the proxy, even if the last one has just failed."""
         self._session.connections.control_breaker.hurry(0.0)
 
     def fetch(
@@ -176,8 +176,8 @@ class Registration:
     ) -> Answer | None:
         """GET the job's ``path``, or POST ``body`` to it. Return None if there is no answer. Never raises.
 
-        ``within_s``: training waits for the answer, so wait at most this long for it. The job is then not
-        registered for this call, because that may take minutes: the next delivery registers it.
+        ``within_s``: wait at most this long, because training waits for the answer. The job is then not
+        registered by this call, because that may take minutes; the next delivery registers it.
         """
         try:
             return self._call("GET" if body is None else "POST", path, body, within_s=within_s)
@@ -198,7 +198,7 @@ class Registration:
         within_s: float | None = None,
     ) -> Answer:
         """Make a call about the job. Register the job before its first call, and again if the proxy has
-        forgotten it or has another run under its name. With ``within_s`` see ``fetch``.
+        forgotten it or has another run under its name. ``within_s``: see ``fetch``.
         """
         if within_s is not None:
             return self._call_soon(method, path, body, within_s)
@@ -213,7 +213,7 @@ class Registration:
             except ControlError as error:
                 if fresh or not self._is_gone(error, asked):
                     raise
-            if self.name == asked:  # Otherwise another thread has already renamed the job.
+            if self.name == asked:  # Otherwise another thread has renamed the job already.
                 self._register()
             return self._ask(method, self._path + path, body, content_type, timeout_s)
 
@@ -222,7 +222,7 @@ class Registration:
     def _call_soon(
         self, method: str, path: str, body: bytes | dict[str, Any] | None, within_s: float
     ) -> Answer:
-        """Make a call that takes at most ``within_s``, without registering the job."""
+        """Make a call that takes at most ``within_s`` seconds, and never register the job for it."""
         if not self._registered:
             raise Unreachable("the job is not registered yet")
         try:
@@ -234,7 +234,7 @@ class Registration:
         except ControlError as error:
             if error.code not in _MAY_BE_GONE:
                 raise
-            self._registered = False  # The next delivery looks whether the job is gone, and registers it.
+            self._registered = False  # The next delivery checks that, and registers the job.
             raise Unreachable(str(error)) from None
 
     def _is_gone(self, error: ControlError, name: str) -> bool:
@@ -251,7 +251,7 @@ class Registration:
 
     def _is_ours(self, answer: Answer) -> bool:
         """Return whether the answer describes a job or dataset with this manifest. Raises ConfigError if it
-        is not a proxy's answer.
+        is no answer of a proxy.
         """
         return bool(read_json(answer, repr(self._session)).get("digest") == self._manifest.digest)
 
@@ -263,8 +263,9 @@ class Registration:
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> Answer:
-        """Make a call about the registered job. The call carries the manifest's digest, because another run
-        may have taken the name while this one was silent. Raises like ``ControlSession.call``.
+        """Make a call about the registered job. The call carries the manifest's digest: another run may have
+        taken the job's name while this run was silent, and the proxy must notice it. Raises like
+        ``ControlSession.call``.
         """
         extra = {"x-shade-manifest": self._manifest.digest}
         return self._session.call(
@@ -272,8 +273,8 @@ class Registration:
         )
 
     def _guard(self, action: Callable[[float], Result]) -> Result:
-        """Run ``action`` with its timeout, if the circuit breaker allows it. An answer 5xx becomes
-        Unreachable.
+        """Run ``action`` with a timeout, if the circuit breaker allows it. Raises Unreachable instead of an
+        error 5xx.
         """
         breaker = self._session.connections.control_breaker
         decision = breaker.ask()
@@ -295,8 +296,7 @@ class Registration:
     def _register(self) -> None:
         """Register dataset and job, each under another name if its own name is taken. Raises ControlError."""
         self._registered = False
-        # Keep the name, because another thread, or another job on this dataset, may rename the manifest
-        # meanwhile.
+        # Keep the name: another thread, or another job on this dataset, may rename the manifest meanwhile.
         dataset = self._manifest.name
         try:
             self._register_dataset()
@@ -318,9 +318,10 @@ class Registration:
         self.entered += 1
 
     def _register_dataset(self) -> None:
-        """PUT the manifest, unless the proxy has it already, so that samples can be named by id.
+        """Register the manifest, unless the proxy has it already, so that its samples can be named by id.
 
-        This comes before the job is registered, because a job in use keeps the manifest of its dataset.
+        This must happen before the job is registered, because the proxy does not change the dataset of a job
+        in use.
         """
         try:
             answer = self._session.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")
@@ -339,8 +340,8 @@ class Registration:
         try:
             answer = self._session.call("PUT", path, body)
         except ControlError as error:
-            # Only the start raises. Later no user can correct a need that is refused, such as one whose
-            # deadline is over.
+            # Only the start raises. Later, a need may be refused because its deadline is over; the user
+            # cannot correct that then.
             is_late = self._has_started and error.status == _BAD_REQUEST and NEEDS & self._body.keys()
             if error.status != _NOT_FEASIBLE and not is_late:
                 raise

@@ -1,10 +1,10 @@
-"""The samples that an epoch reads on this rank, and their order: a torch Sampler over a Job.
+"""The samples that this rank reads in an epoch, and their order: a torch Sampler over a Job.
 
 Law: an epoch is planned once (planner.py), announced as soon as its order is known, and read as announced.
 Coming epochs are planned on the job's own thread, under a lock, and meanwhile that thread may wait for the
-proxy. The training loop takes this lock only in five cases: it needs a plan that does not exist yet, begins
-an epoch, reports a validation, or saves or loads a checkpoint. These change or keep what plans are drawn
-from.
+proxy. The training loop takes this lock only when it needs a plan that does not exist yet, and when it begins
+an epoch, reports a validation result, or saves or loads a checkpoint: these change or save what plans are
+drawn from.
 """
 
 import math
@@ -25,22 +25,22 @@ _STATE_VERSION = 2
 
 
 class ShadeSampler(Sampler[int]):
-    """Sample ids of ``job``'s dataset for its rank.
+    """Yields the ids of the samples that the rank of ``job`` reads in an epoch.
 
     ``mode``: "uniform" yields the indices of DistributedSampler(shuffle=True), in its order. "importance"
     draws by SHADE's ranks with replacement; any ``coverage_epochs`` epochs in a row read every sample, and
     ``weight_of`` corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: it draws with
     replacement from the first epoch on, cached draws occur ``repeat`` times (at most 4) and come first, and
-    there is neither a floor nor a correction. "reorder" is "uniform" with the rank's cached samples earlier:
-    every second one is cached. "substitute" replaces uncached samples of low weight by cached ones of high
-    weight, at most 30 % of each batch; there is no correction, and any two epochs in a row read every sample.
-    "importance" and "substitute" are uniform until losses were reported. ``batch_size``: must be the
-    batch size of the loader. ``drop_last``: as in DistributedSampler.
+    there is neither a floor nor a correction. "reorder" is "uniform" with the rank's cached samples moved
+    forward: every second sample is cached, until no cached one is left. "substitute" replaces uncached
+    samples of low weight by cached ones of high weight, at most 30 % of each batch; there is no correction,
+    and any two epochs in a row read every sample. "importance" and "substitute" are uniform until losses were
+    reported. ``batch_size``: the batch size of the loader. ``drop_last``: as in DistributedSampler.
 
     The order of an epoch is announced to the proxy when the epoch begins. Mode "uniform" also announces
     ``announce_epochs`` coming epochs. Mode "importance" also announces the next epoch, as soon as losses of
-    half of the current one were reported. ``epochs``: number of epochs in all, beyond which none is
-    announced. Raises ConfigError.
+    half of the current one were reported. ``epochs``: number of epochs of the whole run; no epoch beyond it
+    is announced. Raises ConfigError.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ torch's side
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin ``epoch``: later reads and reports belong to it. A resumed epoch keeps its position."""
+        """Begin ``epoch``: reads and reports from now on belong to it. A resumed epoch keeps its position."""
         if epoch != self.epoch:
             with self._planning:
                 self.epoch, self._start, self._given = epoch, 0, 0
@@ -93,7 +93,9 @@ class ShadeSampler(Sampler[int]):
         self._begin()
 
     def __iter__(self) -> Iterator[int]:
-        """Yield this rank's ids of the epoch, from the position that ``load_state_dict`` set."""
+        """Yield the ids of this rank's samples in the epoch, from the position that ``load_state_dict`` set
+        on.
+        """
         epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
         self.job.announce(epoch, plan.order)
@@ -107,8 +109,8 @@ class ShadeSampler(Sampler[int]):
         self._distinct = plan.distinct
 
     def __len__(self) -> int:
-        """Return the number of samples in a whole epoch of this rank, even if the epoch is resumed. It is
-        equal on all ranks.
+        """Return the number of samples of this rank in a whole epoch, even if the epoch is resumed. It is the
+        same on all ranks.
         """
         return self.num_samples
 
@@ -121,11 +123,11 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ the draw
 
     def order(self, epoch: int) -> NDArray[np.uint32]:
-        """Return this rank's ids of ``epoch``, uint32 (num_samples,), in reading order. Do not change the
-        array.
+        """Return the ids that this rank reads in ``epoch``, uint32 (num_samples,), in reading order. Do not
+        change the array.
 
-        The first call for a coming epoch plans it; the plan then stays as it is. Raises ValueError for a past
-        epoch whose weights are gone (never in mode "uniform").
+        The first call for a coming epoch plans that epoch; its plan then stays. Raises ValueError for a past
+        epoch whose weights were not kept (never in mode "uniform").
         """
         return self._planned(epoch).order
 
@@ -135,8 +137,8 @@ class ShadeSampler(Sampler[int]):
 
         Multiply each sample's loss by it: the mean over a batch is then an unbiased estimate of the mean over
         the data set. The correction's expectation over draws is one, so the learning rate stays as it is. In
-        all modes except "importance" it is one for every sample: uniform epochs need no correction, and
-        "shade" and "substitute" are biased as published.
+        all modes except "importance", the correction of every sample is one: uniform epochs need none, and
+        "shade" and "substitute" are biased, as published.
         """
         chosen = torch.as_tensor(ids)
         correction = self._planned(self.epoch).correction
@@ -146,17 +148,17 @@ class ShadeSampler(Sampler[int]):
 
     @property
     def distinct_samples(self) -> int:
-        """Number of different samples read in the last epoch that was iterated to its end; 0 before. It
-        counts all ranks together, or this rank only in modes "shade" and "substitute", for a DataLoader
-        with the same ``drop_last``.
+        """Number of different samples read in the last epoch that was iterated to its end; 0 before. The
+        samples of all ranks are counted, or only those of this rank in modes "shade" and "substitute". The
+        number holds for a DataLoader with the same ``drop_last``.
         """
         return self._distinct
 
     def validated(self, *, accuracy: float | None = None, loss: float | None = None) -> float:
-        """Report a validation result, the same on every rank, and return the new aggressiveness a (1.0 to
-        0.0).
+        """Report a validation result, which must be the same on every rank. Return the new aggressiveness a
+        (1.0 to 0.0).
 
-        This is SHADE's switch. While results improve, draws follow importance as far as they may. Each result
+        While results improve, draws follow importance as far as possible (SHADE's switch). Each result
         that is no new best lowers a by a quarter, towards uniform draws; each new best raises a by a quarter.
         "importance" draws with chances a q + (1 - a) / N; "substitute" replaces at most 30 % x a of a batch.
         "shade" has the published switch: a is 1 while the mean of the latest three changes is above 0, else
@@ -187,8 +189,8 @@ class ShadeSampler(Sampler[int]):
         self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead, sampler=self)
 
     def _plan_ahead(self) -> None:
-        """Announce coming epochs whose order is known by now. The job's thread calls this. It does not wait
-        for the planning lock, because the lock's holder may be waiting for this thread.
+        """Announce coming epochs whose orders are known by now. The job's thread calls this. It does not wait
+        for the planning lock, because the thread that holds the lock may be waiting for this one.
         """
         if not self._planning.acquire(blocking=False):
             return
@@ -207,7 +209,9 @@ class ShadeSampler(Sampler[int]):
             self._planning.release()
 
     def _known_until(self) -> int:
-        """Return the first coming epoch whose order is not known yet, or that is beyond the last one."""
+        """Return the first coming epoch whose order is not known yet, or the end of the run if that is
+        earlier.
+        """
         if self.mode == "uniform":
             ahead = self._announce_epochs
         else:
@@ -218,14 +222,14 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ checkpoints
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Return the state from which to continue at the same sample with the same draws. It holds only
+        """Return the state from which a run continues at the same sample with the same draws. It has only
         tensors and numbers.
 
-        ``position``: samples of this epoch that this rank's training has finished. The default is the count
-        of ``job.report``, ``job.timed`` or ``job.progress``. Without these it is the number of ids that the
-        sampler yielded, which is right for ``num_workers=0`` only, because workers take ids ahead of
-        training. Any rank may load the state; in modes "reorder" and "substitute", where ranks plan for
-        themselves, only the rank that saved it may.
+        ``position``: number of samples of this epoch that training has finished on this rank. The default is
+        the count of ``job.report``, ``job.timed`` or ``job.progress``. Without these it is the number of ids
+        that the sampler has yielded. That is right only for ``num_workers=0``, because workers take ids ahead
+        of training. Any rank may load the state. But in modes "reorder" and "substitute", each rank plans for
+        itself, and only the rank that saved a state may load it.
         """
         if position is None:
             position = self.job.position
@@ -237,8 +241,8 @@ class ShadeSampler(Sampler[int]):
         with self._planning:
             self._planned(self.epoch)
             if self._planner.drawn_from_weights and self.job.half_reported(self.epoch):
-                # The next epoch can be drawn by now, so plan it. Only the plan is kept in the state, not the
-                # scores it is drawn from.
+                # The next epoch can be drawn by now, so plan it. The state keeps its plan, but not the scores
+                # from which it was drawn.
                 self._planned(self.epoch + 1)
             weights, losses = self.job.scores_state()
             state |= self._planner.state()
@@ -250,7 +254,9 @@ class ShadeSampler(Sampler[int]):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where ``state_dict`` was called. Raises ConfigError for the state of a different run."""
+        """Continue where ``state_dict`` was called. Raises ConfigError if the state is of a run with other
+        settings.
+        """
         for name, value in self._shape().items():
             if state.get(name) != value:
                 raise ConfigError(
@@ -268,7 +274,7 @@ class ShadeSampler(Sampler[int]):
         self._begin()
 
     def _shape(self) -> dict[str, Any]:
-        """Return the settings that must be equal in a checkpoint and this sampler."""
+        """Return the settings that must be the same in a checkpoint and in this sampler."""
         shape: dict[str, Any] = {
             "version": _STATE_VERSION,
             "mode": self.mode,

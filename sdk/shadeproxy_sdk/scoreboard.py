@@ -1,4 +1,4 @@
-"""The scores of this process's samples: numpy columns and pure arithmetic, no threads, no I/O.
+"""The scores of this process's samples, as numpy columns. Pure arithmetic, no threads, no I/O.
 
 SHADE (Khan et al., FAST'23, section 4.1): in a batch sorted by loss, the sample of rank j (0 = smallest)
 weighs ln(j + 10). Only the order within a batch counts, so scores can be compared across epochs and scales of
@@ -16,7 +16,7 @@ _HUGE = float(np.finfo(np.float32).max)
 
 
 class Scoreboard:
-    """Scores of ``samples`` samples. Not thread-safe.
+    """The latest scores of ``samples`` samples. Not thread-safe.
 
     ``weights``: float32 (samples,), nan before a sample's first loss.
     """
@@ -27,7 +27,8 @@ class Scoreboard:
         self._losses: dict[int, tuple[float, int]] = {}
 
     def apply(self, epoch: int, ids: ArrayLike, losses: ArrayLike) -> int:
-        """Rank one batch. Return how many of its samples were refused because their loss is not finite.
+        """Rank the samples of one batch by loss. Return how many of them were refused because their loss is
+        not finite.
 
         ``ids``: integers (b,). ``losses``: floats, one for each id. If a sample occurs twice, the larger of
         its losses decides. Raises ValueError for other shapes and for unknown ids; then nothing is applied.
@@ -50,14 +51,15 @@ class Scoreboard:
             self.weights[ranked] = np.log(np.arange(_RANK_OFFSET, _RANK_OFFSET + ranked.size))
             self._unsent[ranked] = True
             total, count = self._losses.get(epoch, (0.0, 0))
-            # Sums of larger losses could become infinite; means of them, and draws from these, would be nan.
+            # Limit each loss: a sum of larger ones could become infinite, and means and draws that follow
+            # from it nan.
             self._losses[epoch] = (total + float(values.clip(-_HUGE, _HUGE).sum()), count + values.size)
             for old in sorted(self._losses)[:-_KEPT_EPOCHS]:
                 del self._losses[old]
         return int(finite.size - finite.sum())
 
     def mean_loss(self) -> float | None:
-        """Return the mean loss over the samples of the latest reported epoch; None before the first
+        """Return the mean loss of the samples in the latest epoch with reports; None before the first
         report.
         """
         if not self._losses:
@@ -67,12 +69,12 @@ class Scoreboard:
 
     @property
     def unsent(self) -> int:
-        """Number of samples whose latest score ``take`` has not returned yet."""
+        """Number of samples whose latest score must still be sent."""
         return int(self._unsent.sum())
 
     def take(self, limit: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-        """Return ids and values of up to ``limit`` new scores. They count as sent, unless they are put
-        back.
+        """Return ids and scores of up to ``limit`` samples whose scores are unsent. They count as sent,
+        unless they are put back.
         """
         ids = np.flatnonzero(self._unsent)[:limit].astype(np.uint32)
         self._unsent[ids] = False
@@ -87,8 +89,8 @@ class Scoreboard:
         self._unsent |= np.isfinite(self.weights)
 
     def resume(self, column: bytes) -> bool:
-        """Use an earlier run's scores, f32 (samples,), for samples that have no score. Return whether there
-        were any.
+        """Use the scores of an earlier run, f32 (samples,), for samples without a score. Return whether there
+        were such scores.
         """
         if len(column) != self.weights.nbytes:
             return False

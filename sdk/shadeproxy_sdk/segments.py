@@ -1,16 +1,16 @@
-"""Segment files of the cache, opened by this process to read them without the proxy.
+"""Segment files of the cache, opened by this process to read samples without the proxy.
 
-Bodies are read with ``preadv`` and never through a mapping. Measured per 100 KB from tmpfs into a batch
-buffer (CPU, 2-core EPYC): preadv takes 14 us; a slice of a mapping takes 9 if this process has touched its
-pages before, and 20 if it has not. After an eviction the pages are untouched again. The 5 us that a mapping
-would save would have three costs. Touching a hole of a tmpfs file allocates a page that the proxy does not
-count. A full tmpfs or a bad disk raises SIGBUS, which kills the worker, where a system call returns an error.
-Each worker pays for page tables of the whole cache. A check before the touch would not prevent the first two,
-because the record may be evicted in between. The kernel can also copy out of a mapping (process_vm_readv),
-but this costs the same as preadv: it is the kernel's copy that is slow.
+Bodies are read with ``preadv``, never through a memory mapping. To copy 100 KB from tmpfs into a batch
+buffer, preadv takes 14 us (2-core EPYC). A slice of a mapping takes 9 us if this process has touched the
+mapping's pages before, and 20 us if it has not, or if an eviction came between. Saving 5 us by a mapping
+would have three costs. Touching a hole of a tmpfs file allocates a page that the proxy does not count. A full
+tmpfs or a bad disk raises SIGBUS, which kills the worker, where a system call returns an error. Each worker
+needs page tables for the whole cache. A check before touching the pages would not prevent the first two
+costs, because the record may be evicted after the check. The kernel can also copy out of a mapping
+(process_vm_readv), but that takes as long as preadv, because the kernel's copy is slow.
 
-Law: the file at a path may change, so an open descriptor may be of an old file. Each reader checks the
-record's header after its copy.
+Law: another file may get the path of a segment, so an open descriptor may be of an old file. Each reader
+therefore checks the record's header after its copy.
 """
 
 import os
@@ -24,15 +24,15 @@ from typing import Self
 
 _MOST_FILES = 256
 _SWEEP_S = 1.0
-# O_NONBLOCK, and the check after opening, keep a path that names a pipe or a device from blocking a worker.
-# Windows has none of the three.
+# If a path names a pipe or a device, O_NONBLOCK and the check after opening keep it from blocking a worker.
+# Windows has none of the three flags.
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOFOLLOW"))
 
 
 class Segments:
-    """The most recently used segment files, open, by path. Thread-safe.
+    """The segment files that were used most recently, kept open, by path. Thread-safe.
 
-    Read inside ``with``: no file is closed while a reader is inside. A descriptor's number therefore cannot
+    Read inside ``with``: no file is closed while a reader is inside. Otherwise a descriptor's number could
     come to mean another file during a read.
     """
 
@@ -76,8 +76,8 @@ class Segments:
             return descriptor
 
     def renewed(self, path: str, descriptor: int) -> int | None:
-        """Return another descriptor if ``path`` now names another file, for example after a restart of the
-        proxy; otherwise None.
+        """Return another descriptor if ``path`` now names another file than ``descriptor``, for example after
+        a restart of the proxy; otherwise None.
         """
         with self._lock:
             if self._files.get(path) == descriptor and not _is_same(path, descriptor):
@@ -86,8 +86,8 @@ class Segments:
         return None if current == descriptor else current
 
     def close(self) -> None:
-        """Close everything. Call this when no thread reads. In a forked child no thread reads, even if the
-        count of readers, copied from the parent, is not zero.
+        """Close all files. No thread may read then. In a forked child none does, even if the count of
+        readers, which was copied from the parent, is not zero.
         """
         files, self._files = self._files, OrderedDict()
         closing, self._closing = self._closing, []
@@ -95,7 +95,7 @@ class Segments:
             os.close(descriptor)
 
     def _sweep(self) -> None:
-        """Close deleted files, because their memory is freed only when no process has them open."""
+        """Close files that were deleted: their memory is freed only when no process has them open."""
         self._swept_at = self._clock()
         for path, descriptor in list(self._files.items()):
             if not os.fstat(descriptor).st_nlink:

@@ -1,7 +1,7 @@
-"""State that the processes of one training run share: an integer, and which warnings were given.
+"""State that the processes of one training run share: an integer, and which warnings were given already.
 
-There are no locks, because a killed worker would keep one locked. Two processes may therefore give the same
-warning at the same moment.
+There are no locks, because a process that is killed would leave its lock locked. So two processes may give
+the same warning at the same moment.
 """
 
 import ctypes
@@ -15,7 +15,9 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 
 
 class SharedInteger:
-    """An int64 that parent and workers share, under fork and spawn. A plain pickle carries only its value."""
+    """An int64 that the parent and its workers share, whether they are forked or spawned. A pickle for
+    another purpose carries only its value.
+    """
 
     def __init__(self, value: int = 0) -> None:
         self._cell = RawValue(ctypes.c_int64, value)
@@ -29,7 +31,7 @@ class SharedInteger:
         self._cell.value = value
 
     def __getstate__(self) -> dict[str, Any]:
-        # Shared memory can be passed on only while a child process is being started.
+        # Shared memory can be passed on only to a child process that is being started.
         return {"cell": self._cell if get_spawning_popen() is not None else None, "value": self.value}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -38,9 +40,9 @@ class SharedInteger:
 
 
 class Once:
-    """A warning that a training run gives once, in the process that notices its cause first.
+    """A warning that a training run gives once, by the process that first notices its cause.
 
-    ``covers``: a less informative warning. When this one is given, that one counts as given too.
+    ``covers``: another warning, which says less. When this one is given, that one counts as given too.
     """
 
     def __init__(self, *, covers: "Once | None" = None) -> None:
@@ -48,8 +50,8 @@ class Once:
         self._covers = covers
 
     def warn(self, text: str) -> None:
-        """Log ``text`` as a warning the first time, and at debug level afterwards. Of the DataLoader's
-        workers only the first one warns, because all of them notice the cause at the same moment.
+        """Log ``text`` as a warning the first time, and at debug level afterwards. All workers of a
+        DataLoader notice the cause at the same moment, so only the first worker warns.
         """
         first = not self._said.value and not _is_later_worker()
         if first:
@@ -65,7 +67,7 @@ class Once:
 
 def worker_info() -> Any:
     """Return torch's ``WorkerInfo`` in a DataLoader's worker; otherwise None."""
-    # Do not import torch here: a process that has not imported torch is not a DataLoader worker.
+    # Do not import torch here: a process that has not imported it is no worker of a DataLoader.
     data = sys.modules.get("torch.utils.data")
     return None if data is None else data.get_worker_info()
 

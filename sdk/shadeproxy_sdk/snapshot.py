@@ -1,8 +1,7 @@
-"""A snapshot of the scores at the moment when half of an epoch has been reported. The next epoch is drawn
-from it.
+"""A snapshot of the scores at the moment when half of an epoch was reported. The next epoch is drawn from it.
 
 Law: the moment is counted in reported samples, never in time, so the same reports give the same draw at any
-speed. Not thread-safe, no I/O.
+speed of training. Not thread-safe, no I/O.
 """
 
 import math
@@ -18,8 +17,8 @@ _BYTES_PER_S = 2 * 1024 * 1024
 
 
 class ScoreSnapshot(NamedTuple):
-    """Scores of samples at one moment. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None
-    if the ranks share no such value.
+    """Scores of samples at one moment. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None if
+    the ranks share no mean loss.
     """
 
     weights: NDArray[np.float32]
@@ -27,8 +26,8 @@ class ScoreSnapshot(NamedTuple):
 
     @classmethod
     def told(cls, column: bytes, mean_loss: str | None) -> "ScoreSnapshot":
-        """Parse the proxy's answer: the bytes of its column, and its header field with the mean loss. A field
-        that is not a number counts as unknown.
+        """Parse the proxy's answer: the bytes of its column, and its header field with the mean loss. If the
+        field is no finite number, the mean loss counts as unknown.
         """
         try:
             value = float(mean_loss or "nan")
@@ -38,15 +37,17 @@ class ScoreSnapshot(NamedTuple):
 
     @property
     def shared_within_s(self) -> float:
-        """Seconds to wait for the column of all ranks. A proxy of a cluster itself waits 5 s for the column,
-        and longer for a long one. A rank that gave up earlier would draw alone, although the other ranks get
-        the column.
+        """Seconds for which to wait for the column of all ranks' scores. A proxy of a cluster itself waits 5
+        s for the column, and longer for a long one. A rank that gave up earlier would draw from its own
+        scores, although the other ranks get the column.
         """
         return _SHARED_WITHIN_S + self.weights.nbytes / _BYTES_PER_S
 
 
 class EpochSnapshot:
-    """Counts the reports of the current epoch, and keeps a snapshot of the scores at its half."""
+    """Counts the reported samples of the current epoch, and keeps a snapshot of the scores when half of them
+    are reported.
+    """
 
     def __init__(self) -> None:
         self._epoch = -1
@@ -54,7 +55,7 @@ class EpochSnapshot:
         self._known: dict[int, ScoreSnapshot] = {}
 
     def begin(self, epoch: int, start: int, length: int) -> None:
-        """Begin ``epoch`` at sample ``start`` of ``length``. The snapshot of the epoch before it is kept."""
+        """Begin ``epoch`` at sample ``start`` of ``length``. The snapshot of the epoch before is kept."""
         self._epoch, self._counted, self._half = epoch, start, (length + 1) // 2
         self._known = {known: value for known, value in self._known.items() if known >= epoch - 1}
 
@@ -67,5 +68,7 @@ class EpochSnapshot:
             self._known[epoch] = ScoreSnapshot(board.weights.copy(), board.mean_loss())
 
     def known(self, epoch: int) -> ScoreSnapshot | None:
-        """Return the snapshot at the half of ``epoch``; None if the half was not reached."""
+        """Return the snapshot that was taken at the half of ``epoch``; None if half of it was not
+        reported.
+        """
         return self._known.get(epoch)

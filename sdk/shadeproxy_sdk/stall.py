@@ -8,8 +8,9 @@ Batch = TypeVar("Batch")
 
 
 class StallMeter:
-    """Adds up the seconds between asking an iterator for a batch and getting it, and those between getting it
-    and asking for the next one. For one thread.
+    """Adds up how long a loop waits for its batches, and how long it is busy with them: the seconds from
+    asking an iterator for a batch to getting it, and from getting it to asking for the next one. For one
+    thread.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -18,7 +19,9 @@ class StallMeter:
         self.total_s = 0.0
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the same batches and time each wait, including the first one, in which workers start."""
+        """Yield the same batches, and time the wait for each. The first wait includes the start of
+        workers.
+        """
         asked_at = self._clock()
         for batch in batches:
             got_at = self._clock()

@@ -1,14 +1,16 @@
-"""The job, epoch and rank that every process of a training run adds to its requests.
+"""The job, epoch and rank that every process of a training run names in its requests.
 
-The epoch, and the choice between the job's two names, are shared integers. DataLoader workers that live
-longer than an epoch (``persistent_workers``) therefore notice changes.
+The epoch, and the choice between the job's two names, are shared integers. So workers of a DataLoader that
+live longer than an epoch (``persistent_workers``) notice when these change.
 """
 
 from shadeproxy_sdk.shared import SharedInteger
 
 
 class JobTag:
-    """The value of ``x-shade-job``. ``other``: the job's second name, which is used if ``asked`` is taken."""
+    """The value of ``x-shade-job`` for one rank. ``other``: the job's second name, which is used if ``asked``
+    is taken.
+    """
 
     def __init__(self, asked: str, other: str, rank: int) -> None:
         self._names = (asked, other)
@@ -18,12 +20,12 @@ class JobTag:
 
     @property
     def job(self) -> str:
-        """The job's current name."""
+        """The name that the job has now."""
         return self._names[self._renamed.value]
 
     @property
     def other(self) -> str | None:
-        """The second name, as long as the job does not use it; otherwise None."""
+        """The second name while the job does not use it; otherwise None."""
         return None if self._renamed.value else self._names[1]
 
     def rename(self) -> None:
@@ -31,5 +33,5 @@ class JobTag:
         self._renamed.value = 1
 
     def headers(self) -> dict[str, str]:
-        """Return the header field for a read at this moment."""
+        """Return the header field for a read that is made now."""
         return {"x-shade-job": f"{self.job};epoch={self.epoch.value};rank={self.rank}"}

@@ -1,10 +1,10 @@
-"""Makes tensors from bytes, and batches from samples.
+"""Makes tensors from the bytes of samples, and batches from samples.
 
-The bytes of a batch are received into one buffer, sample beside sample. A batch of equally long samples
-therefore *is* its own stacked tensor, and ``collate`` only has to detect that. In a DataLoader's worker the
-buffer is shared memory, which reaches the training process without a copy, like the output of default_collate
-in a worker. In the main process of a machine with CUDA the buffer is pinned memory. Functions are at module
-level, because spawned workers must be able to import them.
+The bytes of a batch are received into one buffer, sample beside sample. If its samples are equally long, the
+buffer already *is* the stacked tensor of the batch, and ``collate`` only has to detect that. In a
+DataLoader's worker the buffer is shared memory, which reaches the training process without a copy, like the
+output of default_collate in a worker. In the main process of a machine with CUDA the buffer is pinned memory.
+Functions are at module level, because spawned workers must be able to import them.
 """
 
 import functools
@@ -25,15 +25,15 @@ from shadeproxy_sdk.manifest import Manifest
 def as_tensor(data: Data) -> Tensor:
     """Return a writable tensor u8[len(data)] with a copy of the bytes.
 
-    ``S3Dataset(decode=as_tensor)`` does not call this for samples that lie in the batch's buffer; they become
-    views of that buffer.
+    ``S3Dataset(decode=as_tensor)`` calls this only for samples that do not lie in the batch's buffer. The
+    others become views of that buffer.
     """
     return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
 
 
 class Stacked(Sequence[tuple[Tensor, int]]):
-    """Pairs ``(sample, id)`` whose samples are the rows of ``values``, u8[b, length]. Tensors of single
-    samples are made only on request, because making 256 takes as long as copying 2 MB.
+    """Pairs ``(sample, id)`` whose samples are the rows of ``values``, u8[b, length]. A tensor of a single
+    sample is made only on request: making 256 of them takes as long as copying 2 MB.
     """
 
     def __init__(self, values: Tensor, ids: Sequence[int]) -> None:
@@ -61,8 +61,8 @@ def fetch_samples(
 ) -> Stacked | list[tuple[Tensor, int]]:
     """Return samples as u8 tensors with their ids.
 
-    Samples of known length are views of one buffer. If all samples have one length, they are the rows of that
-    buffer. Raises like ``Client.fetch``.
+    Samples of known length are views of one buffer. If all samples have the same length, they are the rows of
+    that buffer. Raises like ``Client.fetch``.
     """
     found = [_fetch(client, manifest, part) for part in parts(ids)]
     if len(found) == 1:
@@ -99,8 +99,8 @@ def _tensors(batch: BatchBuffer, buffer: Tensor | None) -> list[Tensor]:
 def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Turn samples ``(*values, id)`` into a batch ``(*batched values, ids)``.
 
-    Tensors of one shape that lie side by side in memory, like those of ``as_tensor``, are batched without a
-    copy. Other values are batched by torch's default_collate. The ids become int64 (b,).
+    Tensors of one shape that lie side by side in memory, as those of ``as_tensor`` do, are batched without a
+    copy. All other values are batched by torch's default_collate. The ids become int64 (b,).
     """
     if isinstance(samples, Stacked):
         return samples.values, torch.tensor(samples.ids, dtype=torch.int64)
@@ -110,8 +110,8 @@ def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _batch(column: Sequence[Any]) -> Any:
     if isinstance(column[0], np.ndarray):
-        # np.frombuffer makes read-only arrays. default_collate would warn about them, although it only
-        # copies.
+        # np.frombuffer makes read-only arrays. default_collate would warn about them, although it only copies
+        # them.
         return torch.from_numpy(np.stack(column))
     if isinstance(column[0], Tensor) and _follow(column):
         first = column[0]
@@ -120,14 +120,17 @@ def _batch(column: Sequence[Any]) -> Any:
 
 
 def _follow(column: Sequence[Any]) -> bool:
-    """Return whether the tensors are alike, and each one's memory begins where the previous one's ends."""
+    """Return whether the tensors have one shape and type, and each begins in memory where the one before it
+    ends.
+    """
     first = column[0]
     size = first.nbytes
     if not size or not first.is_contiguous() or first.device.type != "cpu" or first.requires_grad:
         return False
     shape, dtype, address = first.shape, first.dtype, first.data_ptr()
     storage = first.untyped_storage()
-    # Storages in use never overlap. So a tensor whose memory lies within the first storage is a view of it.
+    # The storages of living tensors never overlap. So a tensor whose memory lies within the first one's
+    # storage is a view of it.
     if address + size * len(column) > storage.data_ptr() + storage.nbytes():
         return False
     for tensor in column:
@@ -145,7 +148,7 @@ def _follow(column: Sequence[Any]) -> bool:
 
 def _buffer(length_bytes: int) -> Tensor:
     if get_worker_info() is not None:
-        # The training process gets shared memory without a copy, as from torch's default_collate.
+        # Shared memory reaches the training process without a copy, as with torch's default_collate.
         shared = torch.UntypedStorage._new_shared(length_bytes)  # type: ignore[no-untyped-call]  # noqa: SLF001
         return torch.empty(0, dtype=torch.uint8).set_(shared)
     if _has_cuda():

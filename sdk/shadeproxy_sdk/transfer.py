@@ -1,4 +1,5 @@
-"""Reads from one S3 endpoint: GET of a sample, and ListObjectsV2 (S3 API reference, pages of these names).
+"""Reads from one S3 endpoint: the GET of a sample, and ListObjectsV2 (S3 API reference, pages of these
+names).
 
 A sample is returned complete or not at all. The client, not this module, chooses the endpoint, and handles
 the case that no endpoint answers.
@@ -45,7 +46,7 @@ class S3Side:
     timeout_s: float
 
     def read(self, entry: Entry, headers: Mapping[str, str]) -> bytes:
-        """Return the sample's bytes, exactly as many as the manifest promises. ``headers`` are sent but not
+        """Return the sample's bytes: exactly as many as the manifest promises. ``headers`` are sent, but not
         signed.
 
         Raises Unreachable, Busy, ReadError.
@@ -57,7 +58,7 @@ class S3Side:
         stop = entry.offset + entry.length
         ranged = {**headers, "range": f"bytes={entry.offset}-{stop - 1}"}
         answer = self._get(self.origin.object_url(entry.bucket, entry.key), str(entry), ranged)
-        # A server may ignore a Range and send everything (RFC 9110 section 14.2).
+        # A server may ignore a Range and send the whole object (RFC 9110 section 14.2).
         data = answer.body if answer.status == 206 else answer.body[entry.offset : stop]
         if len(data) != entry.length:
             raise ReadError(
@@ -69,7 +70,8 @@ class S3Side:
     def listing(self, bucket: str, prefix: str) -> Iterator[ListedObject]:
         """Yield every object under ``prefix`` in UTF-8 order, except empty objects named like "dir/".
 
-        The proxy lists a dataset by the same rule, so both listings give the same ids. Raises like ``read``.
+        The proxy lists a dataset by the same rule, so the listings of both give the same ids. Raises like
+        ``read``.
         """
         fixed = f"encoding-type=url&list-type=2&prefix={quote(prefix, safe='-_.~')}"
         token = ""
@@ -116,7 +118,8 @@ def _pause(attempt: int) -> None:
 
 def _parse(body: bytes, bucket: str) -> ET.Element:
     try:
-        # Expat >= 2.4.1 bounds entity expansion. The store is trusted, because training uses its data.
+        # Expat >= 2.4.1 bounds the expansion of entities. The store is trusted, because training uses its
+        # data.
         return ET.fromstring(body)  # noqa: S314 (see above)
     except ET.ParseError:
         raise ReadError(

@@ -1,9 +1,11 @@
-"""An estimate of the time that an untimed loop waits for its DataLoader, by regular checks.
+"""An estimate of the time for which a loop that does not measure it waits for its DataLoader, by regular
+checks.
 
-During an epoch a thread checks LOOKS_PER_S times a second whether the training loop's thread, which began the
-epoch, is inside ``__next__`` of the loader over its sampler. Measured on a busy machine of 2 cores: a check
-takes 4 us, and 80 with waking up, so ten a second cost 0.08 % of a core (twenty 0.17). The loop itself does
-no extra work. Without an epoch the thread sleeps. Laws: torch is never imported here; nothing is raised.
+During an epoch, a thread checks LOOKS_PER_S times a second whether the training loop's thread, which began
+the epoch, is inside ``__next__`` of the loader over its sampler. On a busy machine of 2 cores, a check takes
+4 us, and 80 us with waking up; so ten checks a second cost 0.08 % of a core, and twenty 0.17 %. The loop
+itself does no extra work. Outside of epochs the thread sleeps. Laws: torch is never imported here; nothing is
+raised.
 """
 
 import logging
@@ -19,7 +21,8 @@ from typing import Any
 _LOG = logging.getLogger("shadeproxy_sdk")
 LOOKS_PER_S = 10
 _PERIOD_S = 1 / LOOKS_PER_S
-# Most seconds that one check adds. A machine that was suspended did not wait for data in that time.
+# Most seconds that one check adds. If the machine was suspended meanwhile, the loop did not wait for data all
+# that time.
 _LONGEST_S = 4 * _PERIOD_S
 _MOST_FRAMES = 60
 _MOST_WRAPPERS = 4
@@ -28,9 +31,9 @@ _LONGEST_LINGER_S = 600.0
 
 
 class LoaderWatch:
-    """Checks regularly whether the loop waits. ``waited`` is called at each check that finds the loop
-    waiting, with the seconds since the last check. ``found`` is called with the loader's iterator when the
-    first check finds it.
+    """Checks regularly whether the loop waits. ``waited`` is called after each check that finds the loop
+    waiting, with the seconds since the check before. ``found`` is called once an epoch with the loader's
+    iterator, by the first check that finds it.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class LoaderWatch:
         self._closed = False
 
     def begin(self, sampler: object) -> None:
-        """Begin an epoch of ``sampler``. The calling thread is the training loop."""
+        """Begin an epoch of ``sampler``. The thread that calls this counts as the training loop."""
         if self._pid != os.getpid() and not self._closed:
             self._pid = os.getpid()
             # After a fork, a lock of the parent process may stay locked for ever.
@@ -63,34 +66,34 @@ class LoaderWatch:
             self._changed.notify_all()
 
     def exhausted(self) -> None:
-        """Note that the sampler has yielded everything, or that the loop has left it early."""
+        """Note that the sampler has yielded everything, or that the loop has left the epoch early."""
         self._ended_at = time.monotonic()
         self._until = self._ended_at + _LINGER_S
 
     def timed(self, more: int) -> None:
-        """Stop the estimate while the loop measures its waits. ``more``: 1 when a measurement begins, -1
-        when it ends.
+        """Stop or continue the estimate: there is none while the loop measures its waits. ``more``: 1 when
+        the loop begins to measure, -1 when it ends.
         """
         with self._changed:
             self._exact += more
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread that checks."""
         with self._changed:
             self._closed, self._sampler = True, None
             self._changed.notify_all()
 
     @property
     def looking(self) -> bool:
-        """True during an epoch whose waits are not measured."""
+        """True while an epoch runs whose waits are not measured."""
         if self._exact or self._closed:
             return False
         now = time.monotonic()
         return now < self._until or (now < self._ended_at + _LONGEST_LINGER_S and self._has_more())
 
     def _has_more(self) -> bool:
-        """Return whether the workers of the observed loader still hold batches, or are making some."""
+        """Return whether the workers of the observed loader still have batches, or are making some."""
         iterator = None if self._iterator is None else self._iterator()
         return getattr(iterator, "_tasks_outstanding", 0) > 0
 
@@ -128,8 +131,8 @@ class LoaderWatch:
         return False
 
     def _is_over_ours(self, iterator: Any) -> bool:
-        """Return whether ``iterator``'s loader reads from the epoch's sampler, perhaps through other
-        samplers. A validation loader does not.
+        """Return whether the loader of ``iterator`` reads from the epoch's sampler, directly or through other
+        samplers. A loader for validation does not.
         """
         sampler = getattr(iterator, "_index_sampler", None)
         for _ in range(_MOST_WRAPPERS):

@@ -1,5 +1,5 @@
-"""Joins engine and listeners: the administration of the cache for the control listener, and the statistics
-and logs of requests.
+"""Joins the engine with the listeners: administers the cache for the control listener, and counts and logs
+requests.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class EngineAdmin:
     def __init__(
         self, engine: Engine, pins: DurablePins, clock: Clock, *, fetches: Callable[[], int]
     ) -> None:
-        """Set it up. ``fetches``: returns the most fetches that a ``Warm`` runs at a time."""
+        """Make the object. ``fetches``: returns the most fetches that a ``Warm`` runs at a time."""
         self._engine = engine
         self._pins = pins
         self._clock = clock
@@ -58,7 +58,8 @@ class EngineAdmin:
     async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
         refs, more = await self._engine.cache.listing.under(*place, start_after=start_after, limit=limit)
         found = [(ref, await self.inspect(ref)) for ref in refs]
-        # Leave out objects whose pages were evicted meanwhile; their metadata may still be known.
+        # Leave out objects whose pages were evicted meanwhile: for them ``inspect`` may still return
+        # metadata.
         objects = tuple((ref, cached) for ref, cached in found if cached is not None and cached.pages)
         return CachedListing(objects, more, refs[-1].key if more else None)
 
@@ -110,8 +111,8 @@ class EngineAdmin:
 
 
 class Observer(RequestLog):
-    """The coordinator's observer of requests: it counts and logs them. ``counts``: the counts to add requests
-    to, if they are not requests of S3 clients.
+    """The coordinator's observer of requests: it counts and logs them. ``counts``: gets the counts, if the
+    requests are not those of S3 clients.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Observer(RequestLog):
     def count_forwarded(
         self, operation: str, bucket: str, status: int, bytes_sent: int, job: JobContext | None
     ) -> None:
-        """Count a request that went past the cache."""
+        """Count a request that went past the cache, and note that its job gave a sign of life."""
         if operation == "GetObject" and status in (200, 206):
             self._stats.record_read(bucket, Source.BYPASS, bytes_sent, job)
         if job is not None:

@@ -1,5 +1,5 @@
-"""Computes what each job demands of the link and the cache: a number of samples per second, and room for its
-data set.
+"""Computes what each job demands: samples per second over the link, and room for its data set in the
+cache.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,22 @@ from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.sharing import Demands
 
 _UNCOUNTED = 1e15
-"""Number of samples of a job without a data set. With so many, a cache holds hardly any share of them."""
+"""Number of samples that a job without a data set is taken to have. With so many, the cache holds hardly any
+part of them.
+"""
 
 
 def samples_of(hints: HintRegistry, dataset: str | None) -> float:
-    """Return the number of samples of a data set. For a job without a data set it is very large."""
+    """Return the number of samples of a data set. For a job without a data set, return a very large
+    number.
+    """
     known = hints.datasets.get(dataset or "")
     return _UNCOUNTED if known is None else float(known.count)
 
 
 def length_in(hints: HintRegistry, dataset: str | None, jobs: Mapping[str, MeasuredJob]) -> float:
-    """Return the mean length of the samples of a data set. Its manifest may state it; if not, take it from
-    what one of ``jobs`` has read. Return 0 if neither is known.
+    """Return the mean length of the samples of a data set: from its manifest if that states lengths, else
+    from what one of ``jobs`` has read. Return 0 if neither is known.
     """
     known = hints.datasets.get(dataset or "")
     if known is None:
@@ -36,8 +40,8 @@ def length_in(hints: HintRegistry, dataset: str | None, jobs: Mapping[str, Measu
 
 
 def needed_rate(job: Job, measured: MeasuredJob, samples: float, now_s: float) -> float:
-    """Return the need of a job as samples per second; 0 if it is not known, or nothing is left to read.
-    ``samples``: number of samples of its data set. ``now_s``: Unix time.
+    """Return the need of a job in samples per second; 0 if the need is not known, or if the job has nothing
+    left to read. ``samples``: number of samples of its data set. ``now_s``: Unix time.
     """
     need = job.need
     if need is None:
@@ -69,8 +73,8 @@ def reason_of(
     is_link_known: bool,
     missed: str,
 ) -> str:
-    """Return in words why a job gets what it gets. ``is_admitted``: whether its need is admitted; None if the
-    job is not in use. ``missed``: why it misses its need; "" if it does not.
+    """Return in words why a job gets as much as it gets. ``is_admitted``: whether its need is admitted; None
+    if the job is not in use. ``missed``: why it gets less than it needs; "" if it does not.
     """
     reasons = [
         (job.best_effort, "it has given up its need"),

@@ -1,8 +1,9 @@
-"""Writes the reason when a truncated file of the cache kills the process by SIGBUS (mmap(2)).
+"""Writes the cause to stderr when the process is killed by SIGBUS, because a mapped file of the cache was
+truncated (mmap(2)).
 
-A read of a mapping beyond the end of its file ends the process by a signal, and no code that runs then can
-give the reader its bytes. So one line says what happened and what may have caused it. The next start reads
-the lost bytes from the origin.
+A read of mapped memory beyond the end of its file ends the process by this signal. A handler cannot give the
+reader the bytes. So one line says which file was truncated, and what may have done it. The next start of the
+proxy reads the lost bytes from the origin.
 
 Law: the handler only writes that line. Then it passes the signal on to the previous handler, which shows the
 stack of every thread (faulthandler) and ends the process.
@@ -20,14 +21,16 @@ from shadeproxy.tiers.segment import SUFFIX
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _keeps: list[Any] = []
-"""Keeps a reference to the handler. The kernel would call the handler even after it was garbage-collected."""
+"""References to the handlers that the kernel may call. Without a reference a handler would be
+garbage-collected, and the kernel would call freed memory.
+"""
 
 
 def explain_bus_errors() -> None:
     """Make a bus error write its cause to stderr before it ends the process."""
     faulthandler.enable()
-    # Do not use signal.signal: its handlers run between two instructions of the interpreter, and after SIGBUS
-    # there is no next instruction.
+    # Do not use signal.signal: its handlers run between two instructions of the interpreter. After SIGBUS the
+    # faulting instruction is repeated, and never ends.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
     set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -63,7 +66,8 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        # A deleted file keeps its bytes for processes that have it open.
+        # The file was deleted. Its bytes stay for processes that have it open, so it does not count as
+        # truncated.
         return sys.maxsize
 
 

@@ -1,10 +1,9 @@
 """Messages between the coordinator and a worker, over a socket pair.
 
-Coordinator to worker: first the ``Opening``, then new ``ReloadableSettings`` or a new ``Certificate`` after
-each change, the routes of a cluster's newest view, and an empty frame to end in order. Worker to coordinator:
-SERVING once it accepts connections, its reads, its counts of requests, and an empty frame once it uses new
-settings or a new certificate. Law: a closed channel means
-that the other process is gone.
+From the coordinator to a worker: first the ``Opening``; then new ``ReloadableSettings`` or a new
+``Certificate`` after each change, and the routes of a cluster's newest view; at last an empty frame, by which
+the worker ends in order. From a worker to the coordinator: SERVING once it accepts connections, its reads,
+its counts of requests, and an empty frame once it uses new settings or a new certificate.
 """
 
 import asyncio
@@ -35,11 +34,11 @@ _ROUTES_DECODER = msgspec.msgpack.Decoder(RoutesRecord)
 
 END = b""
 CONFIRMED = b""
-# A frame of reads never begins with one of these bytes, so they mark other frames.
+# A frame of reads never begins with one of these bytes, so they mark the other frames of a worker.
 SERVING = b"\0"
 REQUESTS = b"\1"
 RELAYS = b"\2"
-# A frame of a change never begins with this byte.
+# A frame of a change never begins with this byte, so it marks a frame of routes.
 ROUTES = b"\3"
 
 
@@ -55,17 +54,18 @@ class FillEnds(NamedTuple):
 
 
 class ForwardEnds(NamedTuple):
-    """The descriptor of a channel by which a worker forwards requests. ``instance``: as of ``FillEnds``."""
+    """The descriptor of a channel by which a worker forwards requests. ``instance``: see ``FillEnds``."""
 
     channel: int
     instance: str
 
 
 class ClusterEnds(NamedTuple):
-    """The part of an ``Opening`` by which a worker serves in a cluster. ``node``: the proxy's name in it.
-    ``listener``: descriptor on which it accepts connections of other proxies. ``relay``: the address where
-    the coordinator accepts those that it relays. ``secrets``: the values of cluster.secret that the
-    coordinator uses. Their file may have changed since it read them.
+    """The part of an ``Opening`` by which a worker serves in a cluster. ``node``: the proxy's name in the
+    cluster. ``listener``: descriptor on which the worker accepts connections of other proxies. ``relay``: the
+    address where the coordinator accepts the connections that the worker relays. ``secrets``: the values of
+    cluster.secret that the coordinator uses. A worker must not read them itself, because the file may have
+    changed.
     """
 
     node: str
@@ -80,10 +80,10 @@ Change = ReloadableSettings | Certificate
 
 class Opening(NamedTuple):
     """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits. ``relay``
-    is the address where the coordinator accepts connections of workers. ``certificate`` is that of a listener
-    with TLS. ``fills`` has the descriptors by which it fetches pages, or None if it fetches none.
-    ``forwards`` is the same for requests that it forwards. ``cluster`` is None unless proxies share their
-    pages.
+    is the address where the coordinator accepts connections of workers. ``certificate`` is the certificate of
+    the listener, if that uses TLS. ``fills`` has the descriptors by which the worker fetches pages; None if
+    it fetches none. ``forwards`` has the descriptor by which it forwards requests; None if it forwards none.
+    ``cluster`` is None unless proxies share their pages.
     """
 
     settings: Settings
@@ -99,7 +99,9 @@ class Opening(NamedTuple):
 
 
 class Channel(asyncio.Protocol):
-    """One end of the channel. ``heard`` is called with each frame, ``lost`` when the other end is gone."""
+    """One end of a channel. ``heard`` is called with each frame that arrives, ``lost`` when the other end is
+    gone.
+    """
 
     def __init__(self, heard: Callable[[bytes], None], lost: Callable[[], None]) -> None:
         self._heard = heard
@@ -117,7 +119,7 @@ class Channel(asyncio.Protocol):
         return channel
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # This is uvloop's own transport class, which is no subclass of asyncio's.
+        # uvloop's own transport class is no subclass of asyncio's, so the type is only claimed.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -135,7 +137,9 @@ class Channel(asyncio.Protocol):
             self._heard(frame)
 
     def say(self, frame: bytes) -> bool:
-        """Send a frame. Return False if it was dropped: the other end is gone, or too far behind."""
+        """Send a frame. Return False if it was dropped, because the other end is gone or too many bytes wait
+        for it.
+        """
         transport = self._transport
         if transport is None or transport.get_write_buffer_size() > _MOST_WAITING_BYTES:
             return False
@@ -143,12 +147,12 @@ class Channel(asyncio.Protocol):
         return True
 
     def leave(self) -> None:
-        """Close the channel in order. ``lost`` is not called."""
+        """Close the channel without a call of ``lost``."""
         self._lost = nothing
         self.close()
 
     def close(self) -> None:
-        """Stop sending; frames already sent still arrive."""
+        """Stop sending. Frames that were sent already still arrive."""
         if self._transport is not None:
             self._transport.close()
 
@@ -171,7 +175,9 @@ Served = TypeVar("Served", bound=HearsFrames)
 async def open_ends(
     serve: Callable[[Callable[[bytes], bool]], Served],
 ) -> tuple[Served, Channel, socket.socket]:
-    """Open a channel for a process that does not run yet. Raises OSError.
+    """Open a channel for a process that does not run yet. Raises OSError. ``serve`` is called with
+    ``Channel.say`` and returns the object that serves this end. Return that object, this end, and the socket
+    of the other end.
 
     ``serve`` is called with ``Channel.say`` and returns the object that serves this end. Return that object,
     this end, and the socket of the other end.
@@ -190,7 +196,7 @@ async def open_ends(
 
 
 def nothing() -> None:
-    """Do nothing: a callback for channels whose end needs no reaction."""
+    """Do nothing. It is the ``lost`` of a channel whose end needs no reaction."""
 
 
 def pack_opening(opening: Opening) -> bytes:
@@ -199,19 +205,23 @@ def pack_opening(opening: Opening) -> bytes:
 
 
 def unpack_opening(frame: bytes) -> Opening:
-    """Unpack the first frame, which the process that started this one has sent."""
+    """Unpack the ``Opening``. It is safe to unpickle, because the process that started this one has sent the
+    frame.
+    """
     opening = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(opening, Opening)
     return opening
 
 
 def pack_change(change: Change) -> bytes:
-    """Pack for ``unpack_change`` in a process of this program. Holds secrets: for the channel alone."""
+    """Pack a change for ``unpack_change``. The frame holds secrets: send it through a channel only."""
     return pickle.dumps(change)
 
 
 def unpack_change(frame: bytes) -> Change:
-    """Unpack a change. Its frame comes from the coordinator, which started this process."""
+    """Unpack a change. It is safe to unpickle, because its frame comes from the coordinator, which started
+    this process.
+    """
     change = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(change, ReloadableSettings | Certificate)
     return change

@@ -1,7 +1,7 @@
-"""Collects facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
+"""Collects facts about a running proxy for ``diagnose``, from a request to the origin and from the machine.
 
-This module also holds the warnings of ``/readyz``, which are kept in memory, so that a call costs nothing. To
-keep them current, it probes an origin that stopped answering or has been quiet, at most once in 15 s.
+This module also keeps what the warnings of ``/readyz`` need in memory, so that a call costs nothing. For
+that, it probes an origin that stopped answering or has had no requests for a while, at most once in 15 s.
 """
 
 import asyncio
@@ -87,14 +87,14 @@ class Checkup:
         self._cluster_facts = cluster_facts
         self._detached: tuple[str, ...] = ()
         self._told = ""
-        """The state that the last probe found; "" before the first."""
+        """The state of the origin that the last probe found; "" before the first probe."""
         self._probed_s = -inf
         self._seen_refusal: Trouble | None = None
         self._broken: dict[str, str] = {}
 
     def warnings(self) -> list[str]:
-        """Return what a ready proxy cannot do now. The texts name no path and no host, because any caller may
-        ask.
+        """Return in words what a ready proxy cannot do now. The texts name no path and no host, because any
+        caller may ask for them.
         """
         found = [_SILENT] * (self._health.answering is False)
         found += [self._told] * (self._told in {_REFUSES, _NO_SERVER})
@@ -132,8 +132,8 @@ class Checkup:
         }
 
     async def watch(self) -> None:
-        """Probe the origin once, and again while it is quiet, does not answer or refuses the proxy, until
-        cancelled. Also check that the proxy's directories still exist and that its memory suffices.
+        """Until cancelled: probe the origin at once, and again while it has no requests, does not answer or
+        refuses the proxy. Also check that the proxy's directories still exist and that its memory suffices.
         """
         looks = {
             "directories": self._watch_directories,
@@ -163,20 +163,20 @@ class Checkup:
             await self._look()
 
     def _probe_due_s(self) -> float:
-        """Return the time of the next probe. While the origin answers requests, they show its state, and the
-        probe can wait. But only a probe can show that an origin answers again, or no longer refuses the
+        """Return when the next probe is due. Requests that the origin answers show its state, so the probe
+        can wait meanwhile. But only a probe shows that the origin answers again, or no longer refuses the
         proxy.
         """
         since_s = self._probed_s
-        # A refusal is an answer too: the origin is reachable. But it does not show that the origin accepts
-        # the proxy.
+        # A refusal is also an answer, and shows that the origin can be reached. But it does not show that the
+        # origin accepts the proxy.
         is_refused = self._health.refusal is not self._seen_refusal
         if self._health.answering and self._told == _ANSWERS and not is_refused:
             since_s = max(since_s, self._health.known_s)
         return since_s + _AGAIN_S
 
     def _look_for_directories(self) -> tuple[str, ...]:
-        """Return the directories that were deleted or replaced; log each once."""
+        """Return the names of the directories that were deleted or replaced. Log each of them once."""
         gone = tuple(f"tier {tier.name}" for tier in self._tiers if tier.is_detached())
         gone += ("the control state",) * self._state.is_detached()
         for name in set(gone) - set(self._detached):
@@ -184,7 +184,9 @@ class Checkup:
         return gone
 
     async def _look(self) -> tuple[str, OriginError | None]:
-        """Probe the origin, and log a change of its state. Return its answer, or "" and the error."""
+        """Probe the origin, and log its state if that changed. Return the origin's answer, or "" and the
+        error.
+        """
         began_s = self._probed_s = self._clock.monotonic_s()
         self._seen_refusal = self._health.refusal
         self._health.probes += 1
@@ -200,7 +202,7 @@ class Checkup:
         if failure is None:
             self._health.answered()
         elif not isinstance(failure, DeadlineExceeded) or not self._answered_since(began_s):
-            # If another request was answered meanwhile, that says more than the failure of this probe.
+            # If the origin answered another request meanwhile, that says more than the failure of this probe.
             self._health.gave_up(failure)
         self._tell(answer, failure)
         return answer, failure
@@ -209,7 +211,7 @@ class Checkup:
         return self._health.answering is True and self._health.known_s > time_s
 
     def _tell(self, answer: str, failure: OriginError | None) -> None:
-        """Note the state that a probe found; log it if it is new."""
+        """Note the state of the origin that a probe found; log the state if it is new."""
         before, text = self._told, str(failure)
         if failure is None:
             self._told = _ANSWERS
@@ -309,9 +311,10 @@ class Checkup:
 
 
 def _room(path: Path) -> tuple[Room, str]:
-    """Return the room of a file system, or why it cannot be read."""
+    """Return the room of the file system at ``path``, or the reason why it cannot be read."""
     try:
-        # Do not ask for the room of a deleted directory: its parent would answer for it.
+        # Do not ask for the room of a deleted directory: the file system of its parent would be taken for its
+        # own.
         path.stat()
         return look_at(path), ""
     except OSError as error:
@@ -344,8 +347,8 @@ def _write_error(path: Path) -> str:
 
 
 async def find_doubtful_jobs(hints: HintRegistry, cache: PageCache) -> tuple[DoubtfulJob, ...]:
-    """Return the jobs in use that are silent, or whose hints reads have contradicted, each with the share of
-    the cache that its data set holds.
+    """Return the jobs in use that are silent or that reads have contradicted, each with the share of the
+    cache that its data set holds.
     """
     doubtful = list(hints.expectations.doubtful())
     if not doubtful:
@@ -361,7 +364,7 @@ async def find_doubtful_jobs(hints: HintRegistry, cache: PageCache) -> tuple[Dou
 
 
 async def find_held_shares(hints: HintRegistry, cache: PageCache, jobs: list[Job]) -> dict[str, float]:
-    """Return the share of the cache that the data set of each of ``jobs`` holds, by job."""
+    """Return, by job, the share of the cache that the data set of the job holds."""
     held, capacity_bytes = await _held_by(hints, cache, jobs), _capacity_bytes(cache)
     return {job.name: held[job.dataset] / capacity_bytes for job in jobs if job.dataset in held}
 
@@ -371,7 +374,7 @@ def _capacity_bytes(cache: PageCache) -> int:
 
 
 async def _held_by(hints: HintRegistry, cache: PageCache, jobs: list[Job]) -> dict[str, int]:
-    """Return the bytes that the data sets of ``jobs`` hold in the cache, by name."""
+    """Return, by name, the bytes that each data set of ``jobs`` holds in the cache."""
     table = cache.residents
     ready = table.ready()
     hashes, record_bytes = table.object_hash[ready], table.record_bytes[ready]

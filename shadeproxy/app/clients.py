@@ -1,4 +1,4 @@
-"""Builds the clients of the S3 listener, and their rights, from ``[auth]``. Also marks a cache that holds
+"""Builds the clients of the S3 listener, and their rights, from ``[auth]``. Also marks a cache that may hold
 objects read with a client's own credentials.
 
 Law: the mark is in the state before the first read for a client with an upstream of its own. A proxy that
@@ -37,8 +37,8 @@ def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
 
 
 def build_upstreams(settings: Settings) -> dict[str, Upstream]:
-    """Map each namespace to the upstream with which the proxy itself reads there. It is that of the
-    namespace's first client.
+    """Map each namespace to the upstream with which the proxy itself reads there: the upstream of the first
+    client in that namespace.
     """
     upstreams = {OWN: SHARED}
     for client in settings.auth.clients:
@@ -48,7 +48,7 @@ def build_upstreams(settings: Settings) -> dict[str, Upstream]:
 
 
 def has_own_upstreams(settings: Settings) -> bool:
-    """Return whether a client has origin rights of its own, so that each hit must be authorised."""
+    """Return whether a client has origin credentials of its own, so that each hit must be authorised."""
     return any(not client.upstream.is_shared for client in settings.auth.clients)
 
 
@@ -61,8 +61,8 @@ class Grants:
         self._state = state
 
     async def take_over(self, settings: Settings, cache: PageCache) -> None:
-        """Make the mark. If an earlier start made it, act on it. Both happen before the first request is
-        answered.
+        """Make the mark if it is needed. If it is not, but an earlier start made it, distrust the cache and
+        remove the mark. Await this before the first request is answered.
         """
         found = await asyncio.to_thread(self._state.load_all, _KIND)
         if has_own_upstreams(settings):

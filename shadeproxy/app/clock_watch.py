@@ -16,12 +16,14 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_S = 10.0
 _STEP_S = 1.0
-"""Smaller steps are ignored. They only make pages count as fresh for this much longer."""
+"""The clock may be set back by this much without a check. A page then counts as fresh only this much
+longer.
+"""
 
 
 async def watch_clock(engine: Engine, clock: Clock) -> None:
-    """Look at the clock again and again. Look first when all pages of the last process are recovered, because
-    the clock may have been set back since that process checked them.
+    """Look at the clock again and again. Look first when all pages of the last process are recovered: since
+    that process checked them, the clock may have been set back.
     """
     await engine.cache.recovery.over()
     ahead_s = 0.0
@@ -31,11 +33,11 @@ async def watch_clock(engine: Engine, clock: Clock) -> None:
         pages = age_later_checks(engine.cache.residents, now_s + _STEP_S)
         if pages or ahead_s < former_s - _STEP_S:
             _log.warning("the clock was set back", pages_to_check=pages)
-            # Drop page handles, metadata and verdicts too: their times may also lie in the future.
+            # Drop page handles, metadata and verdicts too: their times may also lie in the future now.
             engine.distrust(_all)
         await clock.sleep(_LOOK_S)
 
 
 def _all(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return that every page keeps its time of validation."""
+    """Return, for every page, that it keeps the time of its last check."""
     return np.ones(len(hashes), np.bool_)

@@ -1,4 +1,6 @@
-"""Collects facts about a proxy's cluster for the doctor. It asks the other proxies, and waits 2 s at most."""
+"""Collects facts about a proxy's cluster for the doctor. For that, it asks the other proxies, and waits 2 s
+at most.
+"""
 
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, NodeReport
 from shadeproxy.app.owned_pages import OwnedPages
@@ -15,7 +17,7 @@ _HOUR_S = 3600.0
 async def collect_facts(
     status: ClusterStatus, heartbeat: Heartbeat, replication: Replication, owned: OwnedPages | None
 ) -> ClusterFacts:
-    """Return the facts. ``owned``: None if each proxy keeps its own pages."""
+    """Return the facts about the cluster. ``owned``: None if each proxy keeps its own pages."""
     stats = {} if owned is None else {one.node: one for one in await owned.all_stats()}
     peers = {} if owned is None else owned.peer_states()
     member, summary = heartbeat.membership, status.summary()

@@ -1,4 +1,4 @@
-"""Diagnoses the part of a proxy in its cluster. Pure: facts in, findings out; see diagnosis.py."""
+"""Diagnoses a proxy's part in its cluster. Pure: facts in, findings out; see diagnosis.py."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ _ENOUGH_READS = 1000
 class NodeReport:
     """One proxy of the view. ``own``: the proxy that makes the diagnosis. ``share``: the part of all objects
     that this proxy owns. ``recent_reads``: number of reads that it answered in the last ten minutes.
-    ``problem``: why it did not answer just now. ``skipped``, ``p99_s``, ``answers``: see ``PeerState``.
+    ``problem``: why it did not answer when asked for its statistics. ``skipped``, ``p99_s``, ``answers``: see
+    ``PeerState``.
     """
 
     node: str
@@ -33,12 +34,12 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """Facts about the cluster as one proxy sees it. ``owned``: each object is cached by one proxy.
+    """Facts about the cluster as one proxy sees it. ``owned``: True if each object is cached by one proxy.
     ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
-    process has its name. ``forgotten``: an operator removed it. ``problem``: why the last beat got no usable
-    answer from the log. ``unsettled_s``: for how many seconds the newest view has not been settled. ``late``:
-    the proxies that have not adopted that view yet. ``lapses``: how often the lease has lapsed in the last
-    hour. ``clock_rate``: see ``rate_of``.
+    process has this proxy's name. ``forgotten``: an operator removed this proxy. ``problem``: why the last
+    beat got no usable answer from the log. ``unsettled_s``: for how many seconds the newest view has not been
+    settled. ``late``: the proxies that have not adopted that view yet. ``lapses``: how often the lease has
+    lapsed in the last hour. ``clock_rate``: see ``rate_of``.
     """
 
     owned: bool
@@ -62,7 +63,7 @@ async def no_cluster() -> ClusterFacts | None:
 
 
 def cluster_findings(facts: ClusterFacts) -> Iterator[Finding]:
-    """Yield all findings about the cluster."""
+    """Yield all findings about the cluster as this proxy sees it."""
     yield from _membership(facts)
     yield from _views(facts)
     yield from _clock(facts)
@@ -189,7 +190,7 @@ def _peer(node: NodeReport) -> Iterator[Finding]:
 
 
 def _skew(facts: ClusterFacts) -> Iterator[Finding]:
-    """Yield a finding for each proxy whose part of the reads is far above its part of the objects."""
+    """Yield a finding for each proxy that answered far more of the reads than it owns of the objects."""
     known = [node for node in facts.nodes if not node.away and not node.problem and node.share]
     total = sum(node.recent_reads for node in known)
     whole = sum(node.share for node in known)

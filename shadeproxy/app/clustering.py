@@ -1,6 +1,6 @@
 """Takes a running proxy into the cluster that [cluster] names: opens the parts that share hints and pages.
 
-Without a name none of them is opened, and the client library of Redis is not imported.
+If [cluster] names none, no such part is opened, and the client library of Redis is not imported.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Parts(NamedTuple):
 
 
 class Clustering:
-    """The cluster of one proxy, or none. Call ``open`` once."""
+    """One proxy's part in its cluster; it does nothing if there is no cluster. Call ``open`` once."""
 
     def __init__(self, settings: Settings, clock: Clock, stats: Stats) -> None:
         self._settings = settings
@@ -86,7 +86,7 @@ class Clustering:
         self._heartbeat: Heartbeat | None = None
         self._status: ClusterStatus | None = None
         self.owned: OwnedPages | None = None
-        """The parts by which the proxies share their pages; None if each keeps its own."""
+        """The parts by which proxies share pages; None if each proxy keeps its own pages."""
 
     def note(self, kind: str, name: str) -> None:
         """Note that a hint has changed, so that the next snapshot stores it again."""
@@ -106,7 +106,7 @@ class Clustering:
         take_part: Callable[[float], None],
         on_lease: Callable[[float], None],
     ) -> OwnedPages | None:
-        """Name this node, before the engine is made; return ``owned``. ``take_part``, ``on_lease``: see
+        """Name this node, before the engine is made. Return ``owned``. ``take_part``, ``on_lease``: see
         ``OwnedPages``. Raises ConfigError.
         """
         if not self._settings.cluster.name:
@@ -130,7 +130,7 @@ class Clustering:
         return self.owned
 
     async def open(self, parts: Parts, stack: AsyncExitStack) -> tuple[Changes, CacheAdmin]:
-        """Join the cluster in the background; return how changes are made. Raises ConfigError."""
+        """Join in the background. Return how changes are made, and the cache's admin. Raises ConfigError."""
         node = self._node
         if node is None:
             return OwnChanges(parts.hints, self._clock), parts.admin
@@ -139,7 +139,7 @@ class Clustering:
         stack.push_async_callback(_close, log)
         replication, places = self._share(parts, log, node, self._kept)
         stack.push_async_callback(self._aclose, parts, replication, places)
-        # The listeners open later and so close earlier: the lease is given up after the last answer.
+        # The listeners open later, so they close earlier: the lease is given up after the last answer.
         stack.push_async_callback(self._say_goodbye)
         replication.start()
         saving = self._save(parts.store, replication)
@@ -148,12 +148,12 @@ class Clustering:
         return replication, SharedAdmin(parts.admin, parts.pins, replication)
 
     def status(self) -> ClusterStatus | None:
-        """Return the answers about the cluster; None without one, and until the listeners are open."""
+        """Return the cluster's status; None without a cluster, or until the listeners are open."""
         return self._status
 
     def beat(self, *, s3: str, control: str, history: History) -> None:
-        """Ask for a seat in the cluster's view, and send beats from now on. ``s3``, ``control``: addresses of
-        the listeners. ``history``: the history of this proxy's reads.
+        """Send beats from now on, and so ask for a seat in the cluster's view. ``s3``, ``control``: addresses
+        of the listeners. ``history``: the history of this proxy's reads.
         """
         if self._log is None or self._node is None:
             return
@@ -200,7 +200,7 @@ class Clustering:
         )
 
     async def facts(self) -> ClusterFacts | None:
-        """Return the facts about the cluster for the doctor; None without one, and until it is joined."""
+        """Return the cluster's facts for the doctor; None without a cluster, or until it is joined."""
         heartbeat, replication = self._heartbeat, self._replication
         if heartbeat is None or replication is None or self._status is None:
             return None
@@ -229,7 +229,7 @@ class Clustering:
         return Seals(cluster.name, cluster.resolve_secrets())
 
     def warnings(self) -> list[str]:
-        """Return what the cluster cannot do now."""
+        """Return in words what this proxy cannot do in the cluster now."""
         warning = self._warning()
         return [warning] if warning else []
 
@@ -250,9 +250,9 @@ class Clustering:
         return self._heartbeat is not None and self._heartbeat.membership.leased(boot_time_s())
 
     def _name(self, store: StateStore, kept: dict[str, bytes]) -> Node:
-        """Return this proxy's name and the number of this start, which are kept in the state directory."""
+        """Return this proxy's name and the number of this start. Both are kept in the state directory."""
         name = kept.get(_NODE, b"").decode() or secrets.token_hex(8)
-        # Numbers of starts rise even if the clock was set back: other proxies ignore earlier starts.
+        # Numbers rise even if the clock was set back: other proxies ignore events of earlier starts.
         boot = max(int(self._clock.now_s() * 1000), int(kept.get(_BOOT, b"0")) + 1)
         store.put(_KIND, _NODE, name.encode())
         store.put(_KIND, _BOOT, str(boot).encode())
@@ -323,7 +323,7 @@ class Clustering:
         }
 
     async def _save(self, store: StateStore, replication: Replication) -> None:
-        """Save the reached position of the log. After a restart, this proxy makes the purges since then."""
+        """Save how far the log was read. After a restart, this proxy makes the purges since then."""
         saved = replication.reached
         while True:
             await self._clock.sleep(_SAVE_S)
@@ -343,8 +343,8 @@ class Clustering:
 
 
 def from_outside(address: str, peer: str) -> str:
-    """Return the address of a listener for callers on other hosts; "" if there is none. A listener on all
-    addresses of this host gets the host of ``peer``, the address at which other proxies reach this one.
+    """Return the address of a listener for callers on other hosts; "" if there is no listener. If it listens
+    on all addresses of this host, the result has the host of ``peer``, at which other proxies reach this one.
     """
     if not address or not (listener := parse_address(address)).is_unspecified:
         return address
@@ -357,7 +357,7 @@ def agreed(settings: Settings) -> str:
     cluster = settings.cluster
     if not cluster.is_owned:
         return cluster.pages
-    # A node names a client's upstream when it asks another node, so all nodes must have the same clients.
+    # A node names a client's upstream when it asks another node, so that node must have the same clients.
     clients = sorted(
         (client.access_key, settings.namespace_of(client))
         for client in settings.auth.clients
@@ -370,7 +370,7 @@ def agreed(settings: Settings) -> str:
 
 
 def open_log(settings: Settings) -> ClusterLog:
-    """Return the log of the cluster; nothing is connected yet. Raises ConfigError."""
+    """Return the log of the cluster, without a connection yet. Raises ConfigError."""
     try:
         from shadeproxy.cluster.redis_log import RedisLog  # noqa: PLC0415 - only a cluster needs the library
     except ImportError as error:

@@ -1,7 +1,7 @@
 """The Unix socket of the control listener: only its owner may open it, and the proxy removes it at a stop.
 
 Laws: other users can never open the socket, not even for a moment. The socket of a dead process is replaced;
-if a living process listens on it, that is an error. Only sockets are ever removed.
+a socket on which a living process listens is not: that is an error. No file but a socket is ever removed.
 """
 
 import errno
@@ -29,8 +29,8 @@ class ControlSocket:
         self.path = path.absolute()
         _make_way(self.path)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # The umask applies to the whole process. A file that another thread makes at this moment is private
-        # too, which does no harm.
+        # The umask applies to the whole process. If another thread makes a file at this moment, that file is
+        # private too, which does no harm.
         mask = os.umask(0o177)
         try:
             self.socket.bind(str(self.path))
@@ -45,14 +45,16 @@ class ControlSocket:
             os.umask(mask)
 
     def remove(self) -> None:
-        """Delete the file, unless it belongs to another process by now. The listener closes the socket."""
+        """Delete the socket's file, unless another process has replaced it. The listener closes the socket
+        itself.
+        """
         with suppress(OSError):
             if _identity(self.path) == self._identity:
                 self.path.unlink()
 
 
 def open_control_socket(settings: Settings) -> ControlSocket | None:
-    """Open the socket of the settings; return None if the settings have none. Raises ConfigError."""
+    """Open the socket that the settings name; return None if they want none. Raises ConfigError."""
     wanted = settings.control.socket
     if wanted == NO_SOCKET:
         return None
@@ -70,14 +72,14 @@ def open_control_socket(settings: Settings) -> ControlSocket | None:
 
 
 def _make_way(path: Path) -> None:
-    """Remove the socket that a dead process left at ``path``. Raises ConfigError if there is anything
-    else.
+    """Remove the socket that a dead process left at ``path``. Raises ConfigError if anything else is
+    there.
     """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ConfigError(f"control.socket: {path} is there and is no socket; name another path")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # Do not block: connecting to a living listener with a full queue then fails with EAGAIN at once.
+            # Do not block. If a living listener has a full queue, connecting then fails with EAGAIN at once.
             probe.setblocking(False)
             answer = probe.connect_ex(str(path))
         if answer == errno.ECONNREFUSED:
@@ -95,8 +97,8 @@ def _make_way(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Return device, inode and time of change of the file. The time is needed because inode numbers are used
-    again soon.
+    """Return device, inode and time of change of the file at ``path``. Device and inode do not suffice: the
+    inode number of a deleted file is soon used again.
     """
     status = path.lstat()
     return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -1,7 +1,7 @@
 """Diagnoses a proxy from facts about it. Pure: facts in, findings out.
 
-Law: a finding says what is wrong, why that matters, and what to change. Causes that the proxy cannot see (a
-slow network, say) are named as things to look at. Facts that are only unusual are not a finding.
+Law: a finding says what is wrong, why that matters, and what to change. If the cause is outside the proxy (a
+slow network, say), the finding names where to look. Facts that are only unusual are no finding.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ _MUCH_OF_THE_CACHE = 0.01
 @dataclass(frozen=True, slots=True)
 class DoubtfulJob:
     """A job that is silent, or whose hints are believed by less than a half. ``held_bytes``: bytes of its
-    data set in the cache. ``share``: the share of the cache that these take. ``reason``: why it is doubtful,
-    in words.
+    data set in the cache. ``share``: the share of the cache that these bytes take. ``reason``: why it is
+    doubtful, in words.
     """
 
     name: str
@@ -41,8 +41,8 @@ class DoubtfulJob:
 
 @dataclass(frozen=True, slots=True)
 class MissedNeed:
-    """A job that gets less than it needs, in samples per second. ``reason``: why, in words; ``remedy``: what
-    to change.
+    """A job that gets fewer samples per second than it needs. ``reason``: why, in words. ``remedy``: what to
+    change.
     """
 
     name: str
@@ -57,7 +57,8 @@ class ProxyState:
     """Facts about a proxy. ``probe``: the origin's answer to a request just now. If the request failed,
     ``probe_error`` and ``probe_code`` say why; ``probe_hint`` says what to change if the address is not that
     of an S3 server. ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload could not change.
-    ``ghost_bytes``: memory of read histories. Times are in seconds, None where unknown.
+    ``ghost_bytes``: memory of the ghosts' read histories. Times are in seconds; a time that is not known is
+    None.
     """
 
     status: str
@@ -94,7 +95,7 @@ class ProxyState:
 
 
 def diagnose(facts: ProxyState) -> list[Finding]:
-    """Return all findings, the worst first."""
+    """Return all findings about a proxy, the worst first."""
     findings = [
         *_origin(facts),
         *_clock(facts),

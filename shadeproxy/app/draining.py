@@ -1,4 +1,4 @@
-"""Closes listeners: requests under way may end, but are cut off after a while."""
+"""Closes listeners: requests under way may end, but after some time they are cut off."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ _ABORT_S = 0.1
 
 async def drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers | None) -> None:
     """Close the S3 listener and the workers, and meanwhile flush the state."""
-    # Begin with the flush: a supervisor may lose patience and kill this process.
+    # Flush the state first: the process may be killed before all requests have ended.
     draining = [] if workers is None else [workers.stop(DRAIN_S)]
     await asyncio.gather(state.persistence.flush(state.hints), drain(runner, DRAIN_S), *draining)
 
 
 async def stop_accepting(runners: Sequence[web.ServerRunner], workers: Workers) -> None:
-    """Leave new connections to the workers once one of them accepts."""
+    """Once a worker accepts connections, stop accepting in this process, so that workers get all new ones."""
     await workers.serving.wait()
     for runner in runners:
         for site in list(runner.sites):
@@ -31,9 +31,11 @@ async def stop_accepting(runners: Sequence[web.ServerRunner], workers: Workers) 
 
 
 async def drain(runner: web.BaseRunner, limit_s: float) -> None:
-    """Refuse new connections, close idle ones, wait ``limit_s`` for requests, then cut them off."""
+    """Refuse new connections and close idle ones. Wait up to ``limit_s`` for requests under way, then cut
+    them off.
+    """
     try:
-        # aiohttp waits for its shutdown_timeout twice for each connection.
+        # aiohttp would wait for its shutdown_timeout twice for each connection, so this limit is set here.
         async with asyncio.timeout(limit_s):
             await runner.cleanup()
     except TimeoutError:

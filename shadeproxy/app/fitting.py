@@ -1,8 +1,8 @@
-"""Checks that the settings fit the machine: the tiers on their file systems, everything in memory, the
-processes on the cores, and files and connections below the limit of descriptors.
+"""Checks that the settings fit the machine: the tiers on their file systems; tiers, reads and processes in
+memory; the processes on the cores; files and connections below the limit of descriptors.
 
-``check``, ``serve`` and ``doctor`` all judge by this module. Settings that would end in an OOM kill, or
-without a descriptor for the next file, are refused.
+``check``, ``serve`` and ``doctor`` all judge by this module. Settings are refused if the proxy would be
+killed for want of memory, or get no descriptor for the next file.
 """
 
 import os
@@ -32,10 +32,10 @@ from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, re
 _log = structlog.get_logger(__name__)
 _MIB = 1024**2
 PROCESS_BYTES = 128 * _MIB
-"""Memory of a process beside tiers and reads under way: 64 MiB at its start, and the index of its pages."""
+"""Memory of one process beside tiers and reads under way: 64 MiB at its start, and the index of the pages."""
 
 _HISTORIES_BYTES = 64 * _MIB
-"""Read histories up to this size are part of a process's memory above."""
+"""Read histories up to this size count as part of ``PROCESS_BYTES``."""
 
 
 class TierSetting(NamedTuple):
@@ -48,7 +48,7 @@ class TierSetting(NamedTuple):
 
 
 def tier_settings(settings: Settings) -> Iterator[TierSetting]:
-    """Yield the tiers that are switched on, fastest first."""
+    """Yield the tiers that the settings configure, the fastest first."""
     cache = settings.cache
     yield TierSetting("cache.ram", cache.ram.path, cache.ram.capacity, cache.ram.min_free)
     for name, disk in cache.disk_tiers.items():
@@ -56,8 +56,8 @@ def tier_settings(settings: Settings) -> Iterator[TierSetting]:
 
 
 def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
-    """Judge whether the proxy fits below ``limit``: tiers in memory, renamed caches there, reads under way
-    and the processes.
+    """Judge whether the proxy fits below ``limit``, with its tiers in memory, renamed caches in memory, reads
+    under way and the processes.
     """
     tiers = [tier for tier in tier_settings(settings) if is_memory(tier.path)]
     aside = _aside(settings)
@@ -81,22 +81,21 @@ def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
 
 
 def _history_bytes(settings: Settings) -> int:
-    """Return the bytes of read histories, of all tiers, beyond those that ``PROCESS_BYTES`` includes."""
+    """Return the bytes of the read histories of all tiers beyond those that ``PROCESS_BYTES`` includes."""
     capacity_bytes = sum(tier.capacity_bytes for tier in tier_settings(settings))
     learns = POLICIES[settings.policy.name].learns
     return max(ghosts_for(capacity_bytes) * BYTES - _HISTORIES_BYTES, 0) if learns else 0
 
 
 def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, excess_bytes: int) -> str:
-    """Return the advice. ``left_bytes``: room for tiers and renamed caches. ``excess_bytes``: the bytes that
-    do not fit.
+    """Return in words what to change so that the proxy fits. ``left_bytes``: room for tiers and renamed
+    caches. ``excess_bytes``: the bytes that do not fit.
     """
     delete, enough = "", sum(aside.values()) >= excess_bytes
     if aside:
         delete = f"delete {', '.join(map(str, aside))}{', or' if enough else ' and'} "
     if enough:
-        # The user may delete the renamed caches or keep them. Compute what is left for tiers if they are
-        # kept.
+        # The user may delete the renamed caches or keep them. Name the capacity that fits if they are kept.
         left_bytes -= sum(aside.values())
     left_bytes -= sum(tier.capacity_bytes for tier in tiers[1:])
     if not tiers or left_bytes < _MIB:
@@ -105,7 +104,9 @@ def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, e
 
 
 def _aside(settings: Settings) -> dict[Path, int]:
-    """Return the bytes in memory of each directory that a start has renamed, or would rename."""
+    """Return, for each cache directory that a start has renamed or would rename, the bytes that it takes in
+    memory.
+    """
     found: dict[Path, int] = {}
     for tier in tier_settings(settings):
         with suppress(OSError):
@@ -117,7 +118,7 @@ def _aside(settings: Settings) -> dict[Path, int]:
 
 
 def _would_move_aside(settings: Settings, path: Path) -> bool:
-    """Return whether a start would rename the cache at ``path`` instead of refusing it."""
+    """Return whether a start would rename the cache at ``path`` instead of using it or refusing to start."""
     reason = why_unusable(path, read_version(path), origin_name(settings))
     return reason == INCOMPATIBLE or (
         reason == OTHER_ORIGIN and settings.cache.on_other_origin == "set-aside"
@@ -134,7 +135,9 @@ def _held_bytes(path: Path) -> int:
 
 
 def judge_workers(settings: Settings, cores: int) -> Verdict:
-    """Judge whether each process has a core. More processes take turns on the cores, and only cost memory."""
+    """Judge whether each process has a core of its own. More processes than cores only take turns, and cost
+    memory.
+    """
     processes = settings.s3.processes
     if processes <= cores:
         return Verdict(possible=True)
@@ -146,15 +149,15 @@ def judge_workers(settings: Settings, cores: int) -> Verdict:
 
 
 def descriptor_limit() -> int:
-    """Return the hard limit of descriptors, to which ``serve`` raises the soft one."""
+    """Return the hard limit of descriptors. ``serve`` raises the soft limit to it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return hard
 
 
 def judge_descriptors(settings: Settings, limit: int) -> Verdict:
-    """Judge ``limit`` descriptors: whether the proxy can run at all, and whether all connections fit."""
+    """Judge whether the proxy can run at all with ``limit`` descriptors, and whether all connections fit."""
     capacities = [tier.capacity_bytes for tier in tier_settings(settings)]
-    # A tier whose further segments cannot be opened holds less; that is no reason to refuse the start.
+    # A tier that cannot open further segments holds less. That is no reason to refuse the start.
     least = own_descriptors(origin_connections=1, segments=len(capacities))
     own = own_descriptors(
         origin_connections=settings.origin.max_connections,
@@ -175,8 +178,8 @@ def judge_descriptors(settings: Settings, limit: int) -> Verdict:
 
 
 def require_fit(settings: Settings) -> None:
-    """Raise ConfigError if the settings do not fit the machine; log what fits badly (a short blocking
-    call).
+    """Raise ConfigError if the settings do not fit the machine; log a warning if they fit badly. Blocks for a
+    short time.
     """
     verdicts = {
         "too little memory": judge_memory(settings, memory_limit()),
@@ -191,8 +194,8 @@ def require_fit(settings: Settings) -> None:
 
 
 class MemoryWatch:
-    """Watches whether a running proxy fits into memory, and whether it would after a restart with the latest
-    settings.
+    """Watches whether a running proxy fits into memory, and whether it would fit after a restart with the
+    settings that were read last.
     """
 
     def __init__(self) -> None:
@@ -201,20 +204,20 @@ class MemoryWatch:
 
     @property
     def verdict(self) -> Verdict:
-        """The more urgent of the two verdicts."""
+        """The more urgent of the two verdicts: on the proxy as it runs, or on the proxy after a restart."""
         if not self._now.possible or self._after_restart.possible:
             return self._now
         return self._after_restart._replace(cause=f"after a restart, {self._after_restart.cause}")
 
     def warnings(self) -> list[str]:
-        """Return the warnings of ``/readyz`` about memory. They name no path."""
+        """Return the warnings of ``/readyz`` about memory. They name no path, because any caller may ask."""
         if not self._now.possible:
             return ["the proxy may need more memory than its control group allows"]
         return ["the new settings need more memory than there is to start with"] * (not self.verdict.possible)
 
     def look(self, settings: Settings) -> None:
-        """Read the limits, which change while the proxy runs (a short blocking call). Log each
-        problem once.
+        """Read the memory limits, which may change while the proxy runs, and judge by them. Log each problem
+        once. Blocks for a short time.
         """
         limit = memory_limit()
         before, self._now = self._now, judge_memory(settings, limit)
@@ -226,9 +229,10 @@ class MemoryWatch:
                 _say("too little memory for a restart", self._after_restart)
 
     def reloaded(self, settings: Settings, wanted: Settings) -> None:
-        """Compare the memory limit with new settings after a reload, and log again what does not fit.
+        """Judge new settings after a reload, and log again if they do not fit into memory.
 
-        ``wanted`` has the settings that were read, ``settings`` those in force.
+        ``wanted``: the settings that were read. ``settings``: those of them that are in force, the others as
+        before.
         """
         self._now = self._after_restart = Verdict(possible=True)
         self._wanted = wanted

@@ -1,4 +1,4 @@
-"""Builds the S3 handlers of the coordinator, each with the fast lane in front of it."""
+"""Builds the S3 handlers of the coordinator, each with a fast lane in front of it."""
 
 from collections.abc import Callable
 
@@ -39,9 +39,9 @@ def make_handler(
     relays: PeerReads | None,
     callback_reads: CallbackReads | None,
 ) -> tuple[S3Handler, FastLane]:
-    """Return handler and lane. ``instance``: the proxy's own name. ``counts``: counts the hits of the lane.
-    ``tracer``: makes otel spans of the requests that the handler serves. ``relays``: reads at other proxies.
-    ``callback_reads``: those of ``engine``.
+    """Return the handler of the S3 listener and its fast lane. ``instance``: the proxy's own name.
+    ``counts``: counts the hits of the lane. ``tracer``: makes otel spans of the requests that the handler
+    serves. ``relays``: reads at other proxies. ``callback_reads``: those of ``engine``.
     """
     options = _options(settings, observer, clock=clock, instance=instance)
     plain = None
@@ -67,8 +67,8 @@ def make_peer_handler(
     clock: Clock,
     stats: Callable[[], bytes],
 ) -> tuple[PeerHandler, FastLane]:
-    """Return handler and lane of the listener for the other proxies of a cluster. Requests are not counted
-    here, because the proxy that the client called counts them. ``stats``: see PeerHandler.
+    """Return the handler of the listener for the other proxies of a cluster, and its fast lane. Requests are
+    not counted here: the proxy that the client called counts them. ``stats``: see PeerHandler.
     """
     options = _options(settings, observer, clock=clock, instance="")
     options["base_domains"] = ()
@@ -78,7 +78,7 @@ def make_peer_handler(
         ownership=ownership,
         begins=engine,
         stats=stats,
-        # The other proxies wait for as long as this setting says here, unless their settings differ.
+        # The other proxies wait by their own value of this setting, which normally equals the value here.
         interim_every_s=settings.cluster.peer_timeout / 2,
         **options,
     )

@@ -1,9 +1,9 @@
-"""The file of read histories in the state directory: written from time to time and at the end, read at a
-start.
+"""The file of read histories in the state directory: it is written every minute or less often and at the end,
+and read at a start.
 
-Laws: a start never fails because of this file. A file that cannot be used is renamed, with one log line, and
-the proxy starts to learn from reads again. The file is read and written in threads. A killed process loses
-the reads since the last write. On average at most a megabyte a second is written.
+Laws: a start never fails because of this file. If the file cannot be used, it is renamed and one line is
+logged, and the proxy learns from the beginning. The file is read and written in threads. A process that is
+killed loses the reads since the last write. Writing takes at most a megabyte a second on average.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class HistoryFile:
         self._failing = False
 
     def restore(self) -> None:
-        """Read the file into a cache that has no pages yet (blocking)."""
+        """Read the file into the histories of a cache that has no pages yet. Blocks."""
         placement = self._cache.placement
         try:
             blocks = read_checked(self._path)
@@ -69,9 +69,9 @@ class HistoryFile:
         await self.save()
 
     async def save(self) -> int:
-        """Write the file, if anything was read since the last write; return the bytes written.
+        """Write the file, if anything was read since it was last written. Return the number of bytes written.
 
-        Failures are logged, but only the first of several in a row.
+        A failure is logged, but of several in a row only the first.
         """
         written = 0
         try:
@@ -107,7 +107,7 @@ class HistoryFile:
             written = await self.save()
 
     def _move_aside(self) -> str:
-        """Rename the file; return its new name, or "" if it could not be renamed."""
+        """Rename the unusable file; return its new name, or "" if it could not be renamed."""
         try:
             return str(self._path.replace(self._path.with_name(DAMAGED)))
         except OSError:

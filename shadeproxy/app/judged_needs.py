@@ -1,7 +1,8 @@
-"""The needs of jobs in use, and which of them are admitted.
+"""The needs of jobs in use, and the decision which of them are admitted.
 
-Law: a need is admitted only while it fits beside the needs that were admitted before it. Admission changes
-only after the new judgement has held for ten seconds, so that one measurement changes nothing.
+Law: a need is admitted only while it fits beside the needs that were admitted before it. A need is admitted,
+or no longer admitted, only after the measurements have said so for ten seconds: one measurement changes
+nothing.
 """
 
 import math
@@ -23,25 +24,25 @@ _log = structlog.get_logger(__name__)
 JUDGED_S = 10.0
 """Time for which a job is measured before it is judged."""
 
-_REPORT_S = 1.0  # The SDK reports its position once a second.
-_SURELY_KEPT = 1.05  # A job whose measured rate is this multiple of its need is not behind.
-# If a need does not fit, a search finds how much of it would. At most this many needs are searched in one
-# step.
+_REPORT_S = 1.0  # The SDK reports its position this often.
+_SURELY_KEPT = 1.05  # A job is not behind if its measured rate is this multiple of its need.
+# For a need that does not fit, a search finds how much of it would fit. One step searches at most this many
+# needs.
 _MOST_TOLD = 8
 
 
 @dataclass
 class Schedule:
     """The reads of a job in its present epoch, the position that its ranks report, and the time since the
-    epoch began. Time in which the job neither reads nor waits for the link is left out. Reads that name no
-    epoch are counted in windows of ten seconds.
+    epoch began. That time leaves out windows in which the job neither read nor waited for the link. Reads
+    that name no epoch are counted in windows of ten seconds.
 
-    The position says more than the reads: samples are read for many batches at once, and if one of a batch is
-    late, training waits for it.
+    The position is a better measure than the reads. Samples of many batches are read at once, and if one
+    sample of a batch is late, training waits although most reads were made.
 
-    Reads may alternate between epochs, if ranks are apart or an evaluation has epochs of its own. Then the
-    count of one epoch does not show how far the job is, and its measured rate decides until a newer epoch
-    begins.
+    Reads may alternate between epochs, because the ranks are not in the same epoch, or an evaluation has
+    epochs of its own. Then the count of one epoch does not show how far the job is. The job's measured rate
+    decides until a newer epoch begins.
     """
 
     epoch: int | None = None
@@ -57,15 +58,16 @@ class Schedule:
 
     def look(self, job: Job, epochs: JobEpochs, elapsed_s: float, *, waiting: int, prefetches: int) -> None:
         """Note the reads of ``job`` in the last ``elapsed_s``. ``waiting``: number of its reads that wait for
-        the link. ``prefetches``: how many of these began as prefetches; a reader may have joined them
-        meanwhile.
+        the link. ``prefetches``: how many of the waiting reads began as prefetches; a reader may have joined
+        one meanwhile.
         """
         epoch = epochs.latest
         if self._newest is not None and self._newest not in epochs.epochs:
-            self._newest = None  # A new run has begun, and it counts its epochs from the beginning.
+            self._newest = None  # A new run has begun, which counts its epochs from the beginning.
         read = epochs.epochs[epoch].requests if epoch in epochs.epochs else 0
         if epoch != self.epoch or (epoch is None and self.elapsed_s >= JUDGED_S):
-            # Loaders begin an epoch with many reads at once, so all reads of a newer epoch count.
+            # Loaders begin an epoch with many reads at once. So for a newer epoch, count the reads from its
+            # first one on.
             begins = epoch is not None and self._newest is not None and epoch > self._newest
             self._alternates = not begins and epoch != self.epoch and self._newest is not None
             self.epoch, self.elapsed_s, self._first = epoch, 0.0, 0 if begins else read
@@ -78,8 +80,8 @@ class Schedule:
         self._position = position
 
     def is_behind(self, need: float, measured: MeasuredJob) -> bool:
-        """Return whether the job gets less than ``need`` samples a second. The samples that training reports
-        as used decide, or the reads if it reports none.
+        """Return whether the job gets less than ``need`` samples a second. The samples decide that training
+        reports as used; if it reports none, the reads decide.
         """
         if self._alternates:
             return measured.average < _SURELY_KEPT * need
@@ -87,7 +89,7 @@ class Schedule:
             trained = self._position + measured.compute * min(self._told_s, _REPORT_S)
             if trains_behind(trained, self.elapsed_s, need):
                 return True
-        # A read is counted when it begins. It may then wait for the link.
+        # Leave out the reads that wait for the link: a read is counted when it begins.
         return is_behind(self._read - self._first - self._waiting, self.elapsed_s, need)
 
 
@@ -110,14 +112,16 @@ class JudgedNeed:
 
 
 def judged(job: Job, *known: Mapping[str, JudgedNeed]) -> JudgedNeed | None:
-    """Return the state of the job's present need; None if it has none, or if the need was not judged yet."""
+    """Return the state of the job's present need; None if the job has no need, or if its need was not judged
+    yet.
+    """
     claims = (by_name.get(job.name) for by_name in known)
     return next((claim for claim in claims if claim is not None and claim.need == job.need), None)
 
 
 def in_order(jobs: Iterable[Job], known: Mapping[str, JudgedNeed]) -> list[Job]:
-    """Return those of ``jobs`` that are in use and have a need. Jobs whose present needs are ``known`` come
-    first, in the order of ``known``.
+    """Return those of ``jobs`` that are in use and have a need. Jobs whose present needs are in ``known``
+    come first, in the order of ``known``.
     """
     asked = {job.name: job for job in jobs if job.need is not None and job.in_use}
     earlier = [name for name, claim in known.items() if name in asked and claim.need == asked[name].need]
@@ -125,7 +129,7 @@ def in_order(jobs: Iterable[Job], known: Mapping[str, JudgedNeed]) -> list[Job]:
 
 
 def remedy_of(claim: JudgedNeed, share: JobShare) -> str:
-    """Return what to change if a job misses its need."""
+    """Return in words what to change if a job gets less than it needs."""
     if claim.admitted and share.feasible is not False:
         return "`shadeproxy stats` shows link and cache by job; give it more workers, or announce its order"
     would = share.would_get_per_s
@@ -140,8 +144,8 @@ def admit(
     room: Room,
     now_s: float,
 ) -> None:
-    """Decide which of ``claims`` fit. Those that are admitted already come first, the earliest of them at the
-    front. ``rows``: what each job asks, as for ``demands_of``, for all jobs with and without claims.
+    """Decide which of ``claims`` are admitted. Those that are admitted already are tried first, in the order
+    of ``claims``. ``rows``: what each job asks for, as for ``demands_of``, also of jobs without a claim.
     ``needed``: the need of each claim in samples per second.
     """
     names = list(rows)
@@ -170,9 +174,9 @@ def jobs_behind(
     queue: LinkQueue,
     elapsed_s: float,
 ) -> set[str]:
-    """Note the reads of the last ``elapsed_s``, and return the jobs that are behind their needs. ``needs``:
-    the schedule of each job to look at, the samples per second that it needs, and the job. ``jobs``: the
-    measured jobs by name.
+    """Note the reads of the last ``elapsed_s``, and return the names of the jobs that are behind their needs.
+    ``needs``: by name, the schedule of each job to look at, the samples per second that it needs, and the
+    job. ``jobs``: the measured jobs by name.
     """
     behind = set()
     for name, (schedule, need, job) in needs.items():

@@ -6,32 +6,35 @@ import time
 from collections.abc import Mapping
 
 _OTHERS = 64
-"""Descriptors for everything except tiers, origin and clients: libraries, logs, state, the control
+"""Descriptors for everything except tiers, the origin and clients: libraries, logs, the state, the control
 listener.
 """
 _ORIGIN_POOLS = 4
-"""Connection pools: one for pages, one for heads and listings, one for forwarded reads, one for changes."""
+"""Connection pools to the origin: one for pages, one for heads and listings, one for forwarded reads, one for
+changes.
+"""
 _OF_CLIENT = 2
-"""Descriptors for each client: its connection, and a second descriptor for sendfile (api/s3/sender.py)."""
+"""Descriptors for each client: its connection, and one for sendfile (api/s3/sender.py)."""
 
 _OLDEST = 2
 _EVERYTHING_S = 3600.0
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit, often 1,024, to the hard limit, because each segment and connection needs a
-    descriptor.
+    """Raise the soft limit of descriptors, often 1,024, to the hard limit. Each segment and connection needs
+    one.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def collect_less() -> None:
-    """Make the garbage collector look at new objects only, a few milliseconds at a time.
+    """Make the garbage collector look at new objects only, which takes a few milliseconds at a time.
 
-    No memory of a read waits for the collector (tests/app/test_collector.py). Survivors of a full collection,
-    mostly metadata of objects, are left out of the next collections: walking 65,000 known objects held the
-    loop for 150 ms. Every ``_EVERYTHING_S`` seconds all objects are examined.
+    The memory of a read is freed without the collector (tests/app/test_collector.py). Survivors of a full
+    collection, mostly metadata of objects, are left out of the next collections: walking the metadata of
+    65,000 objects held up the event loop for 150 ms. Every ``_EVERYTHING_S`` seconds all objects are
+    examined.
     """
     gc.collect()
     gc.freeze()
@@ -40,8 +43,8 @@ def collect_less() -> None:
 
 
 class _FreezeSurvivors:
-    """A callback of the collector, called before and after each collection. It freezes the objects that
-    survived a full one.
+    """A callback of the collector, called before and after each collection. After a full one, it freezes the
+    objects that survived, so that the next collections leave them out.
     """
 
     def __init__(self) -> None:
@@ -59,18 +62,20 @@ class _FreezeSurvivors:
 
 def own_descriptors(*, origin_connections: int, segments: int) -> int:
     """Return the number of descriptors that the proxy needs beside those of clients: ``origin_connections``
-    for each pool to the origin, and two for each of ``segments`` files.
+    for each pool of connections to the origin, and two for each of ``segments`` files.
     """
     return _OTHERS + _ORIGIN_POOLS * origin_connections + 2 * segments
 
 
 def client_descriptors(limit: int, own: int) -> int:
-    """Return the part of ``limit`` descriptors that clients may take: at least a quarter."""
+    """Return how many of ``limit`` descriptors clients may take: those that ``own`` leaves, at least a
+    quarter.
+    """
     return max(limit - own, limit // 4)
 
 
 def client_connections(*, origin_connections: int, segments: int) -> int:
-    """Return how many clients may connect beside the proxy's own descriptors."""
+    """Return how many clients may be connected while the proxy has its own descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return 1 << 20

@@ -20,7 +20,9 @@ async def listen(
     *,
     bound: socket.socket | None = None,
 ) -> str:
-    """Open a listener and return its address. Raises ShadeProxyError when the address is taken."""
+    """Open a listener and return its address. ``key``: the setting of the address. ``bound``: a socket that
+    is bound already. Raises ShadeProxyError if the address is taken.
+    """
     await runner.setup()
     site: web.BaseSite
     if bound is None:
@@ -56,5 +58,5 @@ def _taken(key: str, address: Address, error: OSError) -> ShadeProxyError:
 
 
 def _reason(error: OSError) -> str:
-    # asyncio's own error text repeats the address.
+    # The text of asyncio's own error would repeat the address.
     return os.strerror(error.errno) if error.errno else str(error)

@@ -1,7 +1,7 @@
-"""Measures jobs and the origin's link from the statistics, one window after another.
+"""Measures jobs and the origin's link from the statistics, in one window of time after another.
 
-Laws: no I/O and no clock; times are arguments. Only counters that exist anyway are read, so measuring costs
-requests nothing. A window in which a job rests (a checkpoint, an evaluation) says nothing about its pace.
+Laws: no I/O and no clock; times are arguments. Only counters are read that exist anyway, so measuring costs a
+request nothing. A window in which a job rests (a checkpoint, an evaluation) says nothing about its pace.
 """
 
 import math
@@ -19,15 +19,15 @@ _PAGE_GET = "get"
 _RESTING = 0.1
 _GONE_S = 60.0
 _BEST_WINDOWS = 3
-# The best rate is multiplied by this factor in each window. So it halves in 23 minutes.
+# The best rate is multiplied by this factor in each window of 2 s. So it halves in 23 minutes.
 _FADING = 0.999
 _AVERAGE_S = 6.0
 _MISSES_S = 20.0
 _ENOUGH_COMPUTE_S = 2.0
 _LINK_WINDOWS = 64
 _ENOUGH_READS = 8
-# The link is full in a window if two things hold. Its rate is at least _NEARLY of its highest rate. And reads
-# take at least _FULL times the shortest latency, because they wait for each other.
+# The link is full in a window if two things hold. The link's rate is at least _NEARLY of its highest rate.
+# And reads take at least _FULL times the shortest latency, because they wait for each other.
 _NEARLY = 0.9
 _FULL = 1.5
 
@@ -45,11 +45,11 @@ class _Counted(NamedTuple):
 @dataclass
 class MeasuredJob:
     """The pace of one job. Rates are in samples per second. ``got``: the rate in the last window.
-    ``average``: the recent rate, without rests. ``best``: the highest rate over three windows. ``compute``:
-    the rate of training without waits, as the SDK reports it, 0 if unknown. ``sample_bytes``: mean length of
-    a sample. ``miss_bytes``: how many bytes of a sample lately came from the origin. ``active_s``: time in
-    which the job did not rest. ``idle_s``: time since it last read. ``origin_bytes``: bytes from the origin
-    in the last window.
+    ``average``: the recent rate, windows of rest left out. ``best``: the highest mean rate of three windows
+    in a row. ``compute``: the rate of training without waits, as the SDK reports it, 0 if unknown.
+    ``sample_bytes``: mean length of a sample. ``miss_bytes``: how many bytes of a sample came from the
+    origin, on average over the last reads. ``active_s``: time in which the job did not rest. ``idle_s``: time
+    since it last read. ``origin_bytes``: bytes from the origin in the last window.
 
     A job that reports progress and computing time is measured by these reports. Any other job is measured by
     its reads, which run ahead of training.
@@ -71,12 +71,12 @@ class MeasuredJob:
 
     @property
     def rate(self) -> float:
-        """Rate of the job if it never waits, as far as known; 0 before it is measured."""
+        """Rate of the job when it never waits for data, as far as known; 0 before it is measured."""
         return self.compute or self.best
 
     @property
     def is_gone(self) -> bool:
-        """True after a minute without a read. Such a job demands nothing and misses nothing."""
+        """True after a minute without a read. A job that is gone demands nothing and misses nothing."""
         return self.idle_s >= _GONE_S
 
     @property
@@ -104,7 +104,9 @@ class MeasuredJob:
         self._note_pace(count, elapsed_s)
 
     def _note_compute(self, job: Job, epochs: JobEpochs) -> None:
-        """Learn the rate of training in the present epoch, if all ranks that report are in it."""
+        """Learn the rate of training in the present epoch, if all ranks that report progress are in the same
+        epoch.
+        """
         numbers = {at.epoch for at in job.progress.values()}
         if len(numbers) != 1 or (number := numbers.pop()) not in epochs.epochs:
             return
@@ -114,8 +116,8 @@ class MeasuredJob:
             self.compute = job.world_size * read / computed_s
 
     def _advance(self, job: Job, samples: float) -> float | None:
-        """Return how many samples training has finished since the last window; None if training does not
-        report that.
+        """Return how many samples training has finished since the last window; None if training reports no
+        progress.
         """
         if not job.progress:
             return None
@@ -125,7 +127,9 @@ class MeasuredJob:
         return None if before is None else max(done - before, 0.0)
 
     def _count(self, epochs: JobEpochs) -> tuple[int, int, int]:
-        """Return requests, bytes and bytes from the origin since the last window, of the latest epochs."""
+        """Return the requests, bytes and bytes from the origin that the job's latest epochs have had since
+        the last window.
+        """
         latest = epochs.latest
         numbers: list[int | str | None] = [None, latest]
         if isinstance(latest, int):
@@ -155,14 +159,14 @@ class MeasuredJob:
         self.active_s += elapsed_s
 
     def is_of(self, job: Job) -> bool:
-        """Return whether these measurements are of ``job`` itself, and not of a deleted job that had the same
-        name.
+        """Return whether these measurements are of the job object ``job``, and not of a deleted job that had
+        the same name.
         """
         return self._job is None or self._job is job
 
 
 def measured_jobs(jobs: Mapping[str, Job], known: Mapping[str, MeasuredJob]) -> dict[str, MeasuredJob]:
-    """Return the measurements of ``jobs``. A job that is not ``known`` gets empty ones."""
+    """Return measurements for each of ``jobs``: the known ones, or empty ones if the job has none yet."""
     return {
         name: known[name] if name in known and known[name].is_of(job) else MeasuredJob()
         for name, job in jobs.items()
@@ -170,8 +174,8 @@ def measured_jobs(jobs: Mapping[str, Job], known: Mapping[str, MeasuredJob]) -> 
 
 
 class MeasuredLink:
-    """The measured rate of the link to the origin. ``told_bytes_per_s``: returns its bandwidth, if a
-    setting limits it.
+    """The measured rate of the link to the origin. ``told_bytes_per_s``: returns the link's bandwidth if a
+    setting limits it, else 0.
     """
 
     def __init__(self, told_bytes_per_s: Callable[[], float] = lambda: 0.0) -> None:
@@ -183,13 +187,13 @@ class MeasuredLink:
 
     @property
     def bytes_per_s(self) -> float:
-        """Highest recent rate; 0 before it is measured."""
+        """Highest recent rate of the link, or the bandwidth that a setting gives; 0 before it is measured."""
         return self._told() or max((rate for rate, _ in self._windows), default=0.0)
 
     @property
     def is_known(self) -> bool:
-        """True if the link cannot carry more than the measured rate. Reads that waited for each other have
-        shown that.
+        """True if it is certain that the link cannot carry more than ``bytes_per_s``: reads have waited for
+        each other at that rate.
         """
         if self._told():
             return True

@@ -1,4 +1,4 @@
-"""Builds the tiers from ``[cache]``, and the threads for the I/O of disk tiers."""
+"""Builds the tiers from ``[cache]``, and the threads that do the I/O of the disk tiers."""
 
 import asyncio
 import grp
@@ -26,10 +26,10 @@ _DISK_READERS = 8
 
 
 class Media:
-    """The RAM tier, and then the disk tiers. Each disk tier has one thread for ordered writes and several
-    threads for reads.
+    """The tiers of a proxy: the RAM tier first, then the disk tiers. Each disk tier has one thread for
+    writes, which keeps their order, and several threads for reads.
 
-    ``calls``: for the name of a tier, system calls on its segments that replace those of the kernel.
+    ``calls``: by the name of a tier, system calls on its segments that replace those of the kernel.
     ``left_out``: see ``tiers/directory.py`` ``claim``.
     """
 
@@ -82,11 +82,11 @@ class Media:
 
     @property
     def store_ids(self) -> list[int]:
-        """Ids of the stores of all tiers, which are open."""
+        """Return the ids of the stores of all tiers, which must be open."""
         return [store.claim.store_id for store in self._stores if store.claim is not None]
 
     def close(self) -> None:
-        """Wait until all queued I/O has run (blocking). The caller must have closed the tiers."""
+        """Wait until all queued I/O has run. Blocks. Close the tiers before."""
         for pool in self._pools:
             pool.shutdown()
 
@@ -97,7 +97,9 @@ class Media:
 
 
 def _read_speed(disk: DiskCache, room_bytes: int) -> float:
-    """Return the speed that the configuration gives, or else measure it (blocking)."""
+    """Return the read speed that the configuration gives. If it gives none, measure the disk, which
+    blocks.
+    """
     return float(disk.read_speed) or measure_read_speed(disk.path, room_bytes)
 
 
@@ -106,15 +108,15 @@ def _submit(writer: Executor, work: Callable[[], None]) -> None:
 
 
 def _without_ghosts(settings: Settings, capacity_bytes: int) -> int:
-    """Return the bytes that a tier may use for pages. The configured capacity also covers the tier's share of
-    the ghosts' memory.
+    """Return the bytes that a tier may use for pages: its configured capacity without its share of the
+    ghosts' memory.
     """
     return capacity_bytes - round(capacity_bytes * ghost_share(settings))
 
 
 def ghost_share(settings: Settings) -> float:
-    """Return the share of the capacity that ghosts take. It is 0.6 % for most caches, and 0 if the policy
-    does not learn.
+    """Return the share of the cache's capacity that ghosts take. It is 0.6 % for most caches, and 0 if the
+    policy does not learn.
     """
     total_bytes = settings.cache.capacity_bytes
     learns = POLICIES[settings.policy.name].learns
@@ -122,17 +124,17 @@ def ghost_share(settings: Settings) -> float:
 
 
 def _tombstones(settings: Settings) -> Path:
-    """Return the directory of the tombstones: a directory in memory, where no disk can fail, if there is a
-    RAM tier there; otherwise the state directory.
+    """Return the directory for tombstones: that of the RAM tier if it lies in memory, where no disk can fail;
+    otherwise the state directory.
     """
     ram = settings.cache.ram.path
     there = next((one for one in (ram, *ram.parents) if one.is_dir()), ram)
-    # The RAM tier, which is opened first, creates this directory.
+    # The directory need not exist yet: the RAM tier, which is opened first, creates it.
     return ram if is_tmpfs(there) else settings.state.path
 
 
 def _group_id(name: str) -> int | None:
-    """Return the id of the group. Raises ConfigError."""
+    """Return the id of the group with this name; None for "". Raises ConfigError."""
     if not name:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Opens the parts behind the listeners: state, origin, cache and engine, and registers how they close."""
+"""Opens the parts behind the listeners (state, origin, cache, engine), and registers how they are closed."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -56,20 +56,22 @@ from shadeproxy.tiers.medium import Calls
 _log = structlog.get_logger(__name__)
 
 _LEARNING_RESTS = 32.0
-"""After each refresh, learning rests for this many times as long as the refresh took. So it takes at most 3 %
-of a core, at any rate of reads.
+"""After each refresh, the learner rests for this many times as long as the refresh took. So learning takes at
+most 3 % of a core, however many reads there are.
 """
 
 _INDEX_RESTS = 32.0
-"""The same for making indexes of datasets, because jobs may come and go at any rate."""
+"""After the index of a dataset is made, rest for this many times as long, because jobs may come and go at any
+rate.
+"""
 
 _LISTED_AT_ONCE = 1000
-# Most listed objects, as a multiple of the objects of the data set: its prefix may hold other objects too.
+# Most listed objects, as a multiple of the data set's own objects: its prefix may hold other objects too.
 _MOST_OTHERS = 2
 
 
 class OpenState(NamedTuple):
-    """The restored hints and pins, and the objects that save them."""
+    """The restored hints and pins, and the objects that save their changes."""
 
     store: StateStore
     persistence: Persistence
@@ -92,8 +94,8 @@ def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
 
 
 class PartOpener:
-    """Opens the parts of one proxy. Call the methods in the order in which they are written. ``calls``: see
-    ``Media``. ``on_change`` is called with (kind, name) of changed hints.
+    """Opens the parts of one proxy. Call the methods in the order in which they stand here. ``calls``: see
+    ``Media``. ``on_change`` is called with kind and name of each hint that changes.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class PartOpener:
         self._orders_changed = asyncio.Event()
 
     async def tracer(self) -> OtelTracer | None:
-        """Open the tracer; None if otel spans are off. Raises ConfigError."""
+        """Return the tracer of this process; None if otel spans are off. Raises ConfigError."""
         self._tracer = await open_tracer(self._settings, self._clock, self._stack)
         return self._tracer
 
@@ -146,7 +148,7 @@ class PartOpener:
 
         def begin_run(name: str) -> None:
             if self._engine is not None:
-                # Count the reads of the former run now, before the new run begins.
+                # Count the reads that are still in the access log now: they belong to the run that ends.
                 self._engine.access_log.flush_to_statistics()
             self._stats.begin_run(name)
 
@@ -169,7 +171,9 @@ class PartOpener:
     async def origin(
         self, providers: Providers, health: OriginHealth, *, instance: str
     ) -> tuple[CountedOrigin, CallbackReads | None]:
-        """Build the origin, and its reads by callbacks. Raises ConfigError for a missing directory."""
+        """Build the origin, and the object that reads it by callbacks; None instead if reads by callbacks are
+        not possible. Raises ConfigError for a missing directory.
+        """
         settings, clock = self._settings, self._clock
         built = build_origin(
             settings, clock=clock, providers=providers, health=health, instance=instance, tracer=self._tracer
@@ -188,11 +192,11 @@ class PartOpener:
         return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)
 
     def take_part(self, part: float) -> None:
-        """Use this part of the limits of the origin, as soon as the origin is built; see ``OriginShare``."""
+        """Use this part of the origin's limits, as soon as the origin is built; see ``OriginShare``."""
         self._origin_share.take_part(part)
 
     def prefetched(self) -> int:
-        """Return the number of open reads of the origin above which nothing more is fetched ahead."""
+        """Return how many reads of the origin may be open while prefetch still begins new ones."""
         return self._limited.prefetched
 
     async def engine(
@@ -208,7 +212,7 @@ class PartOpener:
         ownership: Ownership | None = None,
         past: Origin | None = None,
     ) -> Engine:
-        """Open the tiers and start their recovery; make the engine over them. Raises ConfigError."""
+        """Open the tiers, start their recovery, and make the engine over them. Raises ConfigError."""
         settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints
         workers_bytes = fill_memory_bytes(settings) * (settings.s3.processes - 1)
         ledger = Ledger(settings.cache.inflight - workers_bytes)
@@ -247,7 +251,7 @@ class PartOpener:
         return engine
 
     def sharing(self, hints: HintRegistry, engine: Engine) -> JobSharing:
-        """Return the object that shares cache and link among the jobs. The caller starts it."""
+        """Return the object that shares cache and link among the jobs. Start it afterwards."""
         media = engine.cache.media
         return JobSharing(
             hints,
@@ -262,7 +266,7 @@ class PartOpener:
         )
 
     def pins(self, state: OpenState, cache: PageCache) -> DurablePins:
-        """Return the pins of calls, and start to apply them to the cached pages."""
+        """Return the pins that calls make, and start to apply all pins to the cached pages."""
         pins = DurablePins(state.pins, state.store, self._clock, cache.renew_pins)
         pins.start()
         self._stack.push_async_callback(pins.aclose)

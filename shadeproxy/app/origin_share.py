@@ -1,8 +1,9 @@
-"""The limits of ``[origin]`` that are totals of a cluster, and this proxy's share of them.
+"""Limits of ``[origin]`` that are totals of a cluster, and this proxy's share of them.
 
 Laws: a proxy that owns a part of the objects also gets that part of the connections and of the bandwidth,
-because it has that part of the misses. Without a cluster that shares pages, the part is 1. A proxy without
-objects keeps a little: it still executes parts of uploads and listings, and reads what no owner answers.
+because it has that part of the misses. Unless it shares pages in a cluster, its part is 1. A proxy that owns
+no objects keeps a little: it still forwards parts of uploads and listings, and reads objects whose owner does
+not answer.
 """
 
 import structlog
@@ -17,7 +18,7 @@ _LEAST_CONNECTIONS = 1
 
 
 class OriginShare:
-    """The share of one proxy. ``throttled``: None if no bandwidth is set."""
+    """The share of one proxy in the origin's limits. ``throttled``: None if no bandwidth is set."""
 
     def __init__(
         self, section: OriginSection, limited: LimitedOrigin, throttled: ThrottledOrigin | None
@@ -29,16 +30,16 @@ class OriginShare:
 
     @property
     def connections(self) -> int:
-        """The most reads, and the most forwarded requests, that may be open at once."""
+        """The most reads of the origin that may be open at once; also the most forwarded requests."""
         return max(int(self._section.max_connections * self._part), _LEAST_CONNECTIONS)
 
     @property
     def bytes_per_s(self) -> float:
-        """The bandwidth; 0 if none is set."""
+        """The bandwidth that this proxy may use; 0 if none is set."""
         return self._section.bandwidth * max(self._part, _LEAST)
 
     def take_part(self, part: float) -> None:
-        """Use another part of the totals, from 0 to 1."""
+        """Use the part ``part`` of the totals from now on, from 0 to 1."""
         if part == self._part:
             return
         self._part = part

@@ -1,4 +1,4 @@
-"""Builds an Origin with its wrappers from ``[origin]`` and ``[[auth.clients]]``."""
+"""Builds an Origin and its wrappers from ``[origin]`` and ``[[auth.clients]]``."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +40,7 @@ def upstream_of(access_key: str) -> Upstream:
 
 
 def origin_name(settings: Settings) -> str:
-    """Return the name of the origin, which a cache directory records."""
+    """Return the name of the origin as a cache directory records it."""
     section = settings.origin
     if section.name:
         return section.name
@@ -50,7 +50,7 @@ def origin_name(settings: Settings) -> str:
 
 
 def name_of_origin(settings: Settings) -> str:
-    """Return the name of the origin, for people."""
+    """Return the name of the origin as it is shown to people."""
     return settings.origin.endpoint or str(settings.origin.path or "AWS S3")
 
 
@@ -61,9 +61,9 @@ def read_bounds(settings: Settings) -> ReadBounds:
 
 
 class BuiltOrigin(NamedTuple):
-    """The built origin. ``origin`` has all wrappers but the outermost. ``limited`` is the wrapper with the
-    slots, and ``throttled`` that with the bandwidth, if there is one. ``gets`` are the page GETs at the
-    bottom, or None if reads by callbacks may not bypass the wrappers.
+    """An origin that was built. ``origin``: with all wrappers but the outermost one. ``limited``: the wrapper
+    that has the slots. ``throttled``: the wrapper that limits the bandwidth, if there is one. ``gets``: page
+    GETs at the server itself; None if reads by callbacks may not bypass the wrappers.
     """
 
     origin: Origin
@@ -82,9 +82,9 @@ def build_origin(
     forwards: ForwardSlots | None = None,
     tracer: OtelTracer | None = None,
 ) -> BuiltOrigin:
-    """Build the origin of the settings: limited, retried, verified and bounded. Raises ConfigError.
+    """Build the origin of the settings, with its limits, retries, checks and time bounds. Raises ConfigError.
 
-    ``providers`` may change while the origin is used. ``health`` records its successes and failures.
+    ``providers`` may change while the origin is used. ``health`` records the origin's successes and failures.
     ``instance``: see S3Origin. ``forwards``: see LimitedOrigin. ``tracer``: makes otel spans of the requests.
     """
     clock = clock or SystemClock()
@@ -109,7 +109,7 @@ def build_origin(
             health=health,
             instance=instance,
         )
-    # Reads by callbacks would bypass the wrapper that delays requests or limits the bandwidth.
+    # Reads by callbacks would bypass a wrapper that delays requests or limits the bandwidth.
     gets = None if server is None or section.delay or section.bandwidth else server.page_gets
     if section.delay:
         origin = DelayedOrigin(origin, delay_s=section.delay, clock=clock)
@@ -128,8 +128,8 @@ def build_origin(
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:
-    """Build the credential providers that sign requests, by upstream. Raises ConfigError for an unreadable
-    secret.
+    """Build, by upstream, the credential providers with which requests are signed. Raises ConfigError for a
+    secret that cannot be read.
     """
     providers = {SHARED: _shared(settings, clock)}
     for client in settings.auth.clients:

@@ -1,4 +1,6 @@
-"""``[telemetry.otel]``: opens the tracer of a process, and loads the extra ``otel`` only if it is on."""
+"""Opens the tracer of a process for ``[telemetry.otel]``. Loads the extra ``otel`` only if that section is
+on.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +30,7 @@ async def open_tracer(settings: Settings, clock: Clock, stack: AsyncExitStack) -
 
 
 def is_installed() -> bool:
-    """Return whether the extra is installed. Loads it."""
+    """Return whether the extra ``otel`` is installed. Loads it."""
     try:
         import shadeproxy.telemetry.otel_sdk  # noqa: F401, PLC0415 - as below
     except ImportError:
@@ -37,7 +39,9 @@ def is_installed() -> bool:
 
 
 def _make_tracer(section: Otel, clock: Clock) -> tuple[OtelTracer, Callable[[], None]]:
-    """Load the SDK (a third of a second); return a tracer and its ``close``. Raises ConfigError."""
+    """Load the SDK of OpenTelemetry, which takes a third of a second. Return a tracer and the function that
+    closes it. Raises ConfigError.
+    """
     headers = section.resolve_headers()
     try:
         from shadeproxy.telemetry.otel_sdk import SdkTracer  # noqa: PLC0415 - an extra

@@ -1,5 +1,5 @@
 """Opens the parts by which the proxies of a cluster share their pages (cluster.pages = "owned"): the port to
-ownership, the way to the other proxies, and the listener for them.
+ownership, the connections to the other proxies, and the listener for them.
 """
 
 from collections.abc import Callable
@@ -48,10 +48,10 @@ RECENT_S = 600.0
 
 
 class OwnedPages:
-    """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: judges page handles.
-    ``relays``: plain reads at other proxies. ``address``: the address of the listener for other proxies, ""
-    until it is open. ``member``, ``history``: this proxy's membership and recent reads; None until it asks
-    for a seat.
+    """The parts by which one proxy shares pages. ``objects``: the objects that it owns. ``clock``: the clock
+    by which page handles are judged. ``relays``: plain reads at other proxies. ``address``: the address of
+    the listener for other proxies, "" until it is open. ``member``, ``history``: this proxy's membership and
+    recent reads; None until it asks for a seat.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OwnedPages:
     ) -> None:
         """``node``: the proxy's name in the cluster. ``boot``: the number of this start. ``take_part`` is
         called with the part of all objects that the proxy owns. ``on_lease``: see ``OwnedObjects``. Raises
-        ConfigError if the secret cannot be read.
+        ConfigError if cluster.secret cannot be read.
         """
         cluster = settings.cluster
         self.objects = OwnedObjects(
@@ -111,8 +111,8 @@ class OwnedPages:
         self._observer: Observer | None = None
 
     def past(self, origin: Origin, stack: AsyncExitStack) -> Origin:
-        """Return the origin for reads past the cache and for forwarded requests. It sends requests for the
-        objects of other proxies to these, and all others to ``origin``.
+        """Return the origin for reads past the cache and for forwarded requests. It sends a request for an
+        object of another proxy to that proxy, and every other request to ``origin``.
         """
         stack.push_async_callback(self._peers.aclose)
         return RelayingOrigin(
@@ -131,7 +131,8 @@ class OwnedPages:
         workers: Workers | None = None,
     ) -> PeerListening | None:
         """Open the listener for the other proxies. ``lane``: the fast lane of the S3 listener. ``most``: how
-        many connections they may have. ``workers``: accept on it too; return how, None without workers.
+        many connections they may have. ``workers``: accept on this listener too. Return what they need for
+        that; None without workers.
         """
         observer = Observer(
             self._stats,
@@ -151,7 +152,7 @@ class OwnedPages:
         )
         self._engine, self._lanes, self._status = engine, (lane, own_lane), status
         self._handler, self._observer = handler, observer
-        # Other proxies need few connections, because each has a limited pool. The limit is for other
+        # Other proxies need few connections, because each has a limited pool. The limit holds off other
         # programs, which may connect without end.
         limiter = ConnectionLimiter(most, clock=self._clock)
         server = S3Server(handler, own_lane, keepalive_s=PEER_KEEPALIVE_S, limiter=limiter)
@@ -162,7 +163,8 @@ class OwnedPages:
         bound = None if workers is None else bind("cluster.listen", listens_at)
         first = None if bound is None else bound.dup()
         if bound is not None:
-            # Registered so that it runs before the drain: workers may still have the listener open then.
+            # Registered last, so that it runs before the drain: workers may still have the listener open
+            # then.
             stack.callback(stop_listening, bound)
         self.address = await listen("cluster.listen", runner, listens_at, context, bound=first)
         if workers is None or bound is None:
@@ -173,7 +175,7 @@ class OwnedPages:
         return PeerListening(self._node, self._secrets, bound, runner, context, relay, self._counts.add)
 
     def reloaded(self, telemetry: Telemetry) -> None:
-        """Act on settings that were just reloaded."""
+        """Apply settings that were just reloaded."""
         if self._handler is not None and self._observer is not None:
             self._handler.verbose = is_verbose(telemetry)
             self._observer.access_log = telemetry.access_log
@@ -186,15 +188,15 @@ class OwnedPages:
             lane.forget(remembers=remembers(self._status.settings.telemetry))
 
     def distrust(self, keep: Keep | None) -> None:
-        """Check each cached page once before it answers, unless ``keep`` says that its object is still
-        trusted.
+        """Mark the cached pages of each object that ``keep`` does not trust any more, so that they are
+        checked once before they answer. ``keep`` None: mark all.
         """
         if self._engine is not None:
             self._engine.distrust(keep)
         self.forget_requests()
 
     def void(self) -> None:
-        """Drop all that could answer without a look at the lease: page handles and remembered requests."""
+        """Drop all that could answer without a check of the lease: page handles and remembered requests."""
         if self._engine is not None:
             self._engine.hits.forget()
         self.forget_requests()
@@ -221,7 +223,7 @@ class OwnedPages:
         return sum(self._peers.skipped().values())
 
     def peer_states(self) -> dict[str, PeerState]:
-        """Return the state of each proxy that was asked."""
+        """Return the state of each other proxy that this one has asked."""
         return self._peers.states()
 
     async def all_stats(self) -> list[NodeStats]:
@@ -255,7 +257,7 @@ class OwnedPages:
 
 
 def answers_by_rule(settings: Settings, rules: Rules, hints: HintRegistry) -> Callable[[ObjectRef], bool]:
-    """Return a function that tells which objects are answered by their freshness rule while the log does not
+    """Return a function that says whether an object is answered by its freshness rule while the log does not
     answer.
     """
     cut_off = settings.cluster.cut_off
@@ -269,6 +271,6 @@ def _is_in_use(hints: HintRegistry, ref: ObjectRef) -> bool:
     hashed = object_hash(ref)
     names = {job.dataset for job in hints.jobs if job.dataset is not None and job.in_use}
     found = (hints.datasets.get(name) for name in names)
-    # Each object's first hit after the end of the lease asks this several times. A search of columns would
-    # cost as much as the hit.
+    # The first hit of each object after the end of the lease asks this several times. A search in columns
+    # would cost as much as the hit.
     return any(dataset is not None and dataset.groups.find_one(hashed) >= 0 for dataset in found)

@@ -1,7 +1,8 @@
-"""Durable control state: datasets, jobs and scores, written in the background, read at a start.
+"""Durable control state: datasets, jobs, scores and orders. It is written in the background and read at a
+start.
 
-Laws: a noted change stays noted until the state store has it, even if the export fails or is cancelled. A
-failed item keeps neither other items nor later changes from being stored.
+Laws: a noted change stays noted until the state store has it, even if its export fails or is cancelled. An
+item that fails holds up neither other items nor its own later changes.
 """
 
 import asyncio
@@ -29,18 +30,20 @@ class Persistence:
         self._state = state
         self._pool = pool
         self._clock = clock
-        # For each item, a new object at each change. So an export can tell whether its blob is still the
-        # newest.
+        # For each changed item, an object that is new at each change. By it an export sees whether its blob
+        # is still the newest.
         self._dirty: dict[Item, object] = {}
         self._failing: set[Item] = set()
         self._task: asyncio.Task[None] | None = None
 
     def note(self, kind: str, name: str) -> None:
-        """Note that (kind, name) changed or was removed."""
+        """Note that the item (kind, name) changed or was removed."""
         self._dirty[kind, name] = object()
 
     def restore(self, hints: HintRegistry) -> None:
-        """Restore the stored state (blocking). Unreadable items are logged and left out."""
+        """Restore the stored items into ``hints``. Items that cannot be read are logged and left out.
+        Blocks.
+        """
         for kind in KINDS:
             for name, blob in self._state.load_all(kind).items():
                 try:
@@ -54,7 +57,7 @@ class Persistence:
         self._task = asyncio.create_task(self._work(hints), name="persistence")
 
     async def flush(self, hints: HintRegistry) -> None:
-        """Make every noted change durable; log the changes that cannot be stored."""
+        """Make every noted change durable. Log the changes that cannot be stored."""
         await self._collect(hints)
         try:
             await self._state.flush()
@@ -62,7 +65,7 @@ class Persistence:
             _log.error("control state could not be written", error=str(error))
 
     async def stop(self, hints: HintRegistry) -> None:
-        """Stop collecting, and flush."""
+        """Stop collecting changes, and flush."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -89,9 +92,10 @@ class Persistence:
                 blob = await self._export(hints, *item)
                 if self._dirty.get(item) is noted:
                     self._hand_over(item, blob)
-                # Otherwise the item changed during the export, or another task stored it: this blob is old.
+                # Otherwise the item changed during the export, or another task stored it: then this blob is
+                # out of date.
             except Exception:  # noqa: BLE001 - logged; one bad item must not keep back the others
-                # The item is tried again in every round: log the failure once, not every second.
+                # The item is tried again in every round. Log the failure once, not in each of them.
                 if item not in self._failing:
                     _log.exception("control state is not saved, will try again", kind=item[0], name=item[1])
                 self._failing.add(item)
@@ -101,7 +105,7 @@ class Persistence:
     async def _export(self, hints: HintRegistry, kind: str, name: str) -> bytes | None:
         if kind not in {"datasets", "orders"}:
             return hints.export(kind, name)
-        # Pack in a thread: packing millions of keys or ids takes long.
+        # Export in a thread: packing millions of keys or ids takes long.
         return await asyncio.get_running_loop().run_in_executor(self._pool, hints.export, kind, name)
 
     def _hand_over(self, item: Item, blob: bytes | None) -> None:

@@ -1,8 +1,8 @@
-"""Pins of a running proxy. Pins made by calls are kept in the control state, and all pins are applied to the
-cache.
+"""Pins of a running proxy: keeps pins that calls made in the control state, and applies all pins to cached
+pages.
 
-Laws: a pin counts from the moment of its call and is durable before the call is answered. Cached pages are
-updated in the background after a start and a reload, and before a call is answered.
+Laws: a pin counts from the moment of its call, and is durable before the call is answered. Pages that are
+cached already are pinned or unpinned before the answer too; after a start or a reload, in the background.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 _KIND = "pins"
 _VERSION = 1
 # Version of a stored pin in another namespace than the proxy's own. Older releases know no namespaces, and
-# skip such a pin.
+# skip a pin of this version.
 _NAMESPACE_VERSION = 2
 _MOST_NAMED = 10
 
@@ -39,7 +39,9 @@ class _StoredPin(msgspec.Struct):
 
 
 def restore_pins(pins: Pins, state: StateStore) -> None:
-    """Add the pins stored in ``state`` to ``pins`` (blocking). Log unreadable pins and leave them out."""
+    """Add the pins stored in ``state`` to ``pins``. Log pins that cannot be read, and leave them out.
+    Blocks.
+    """
     for name, blob in state.load_all(_KIND).items():
         try:
             stored = msgspec.msgpack.decode(blob, type=_StoredPin)
@@ -53,9 +55,7 @@ def restore_pins(pins: Pins, state: StateStore) -> None:
 
 
 class DurablePins:
-    """Pins that calls have made and that survive a restart. ``renew`` applies all pins to the
-    cached pages.
-    """
+    """Pins that calls made, and that survive a restart. ``renew`` applies all pins to the cached pages."""
 
     def __init__(self, pins: Pins, state: StateStore, clock: Clock, renew: _Renew) -> None:
         self.pins = pins
@@ -67,10 +67,10 @@ class DurablePins:
     # ------------------------------------------------------------------ calls
 
     async def pin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Pin a prefix. Raises Conflict for too many pins, StateError when it cannot be saved."""
+        """Pin a prefix. Raises Conflict if there are too many pins, StateError if the pin cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place in self.pins:
-            # The call that made this pin may still wait for it to be saved, or saving may have failed. So
+            # The call that made this pin may still wait until the pin is saved, or saving may have failed. So
             # save again.
             await self._state.flush()
             return
@@ -90,8 +90,8 @@ class DurablePins:
         """Remove a pin. Raises UnknownName, Conflict; StateError if the change cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
-            # The call that removed this pin may still wait for that to be saved, or saving may have failed.
-            # So save again.
+            # The call that removed this pin may still wait until that is saved, or saving may have failed. So
+            # save again.
             await self._state.flush()
         self.require(place)
         self.pins.remove(*place)
@@ -124,7 +124,7 @@ class DurablePins:
         self._spawn()
 
     def rules_changed(self) -> None:
-        """Apply all pins again after a change of the rules."""
+        """Apply all pins to the cached pages again, after a change of the rules."""
         self.pins.changed()
         self._spawn()
 
@@ -147,7 +147,7 @@ class DurablePins:
 
 
 def describe(place: int, rule: Rule) -> str:
-    """Describe a rule as it is written in the configuration."""
+    """Return the words that name a rule of the configuration: its place, bucket and prefix."""
     return f'rules[{place}] (bucket = "{rule.bucket}", prefix = "{rule.prefix}")'
 
 
@@ -158,6 +158,7 @@ def _uri(place: Prefix) -> str:
 
 def _name(place: Prefix) -> str:
     if place.namespace:
-        # JSON begins with "[" here, and no bucket's name begins so. The two forms cannot be confused.
+        # In this form the name begins with "[", with which no bucket's name begins. So the two forms cannot
+        # be confused.
         return msgspec.json.encode(place).decode()
     return f"{place.bucket}/{place.prefix}"

@@ -1,7 +1,7 @@
-"""One running proxy: opens every part in order, and closes them in reverse order.
+"""One running proxy: opens all parts in order, and closes them in reverse order.
 
-A start opens the tiers and the state, then the listeners; recovery of the tiers runs meanwhile. A stop
-reports "draining" on the control listener and refuses new S3 connections. Requests under way end while the
+A start opens the tiers and the state, then the listeners; recovery of the tiers runs meanwhile. At a stop,
+the control listener reports "draining", and new S3 connections are refused. Requests under way end while the
 state is flushed. Then the control listener and everything else are closed.
 """
 
@@ -66,7 +66,8 @@ from shadeproxy.tiers.medium import Calls
 _log = structlog.get_logger(__name__)
 _CONTROL_DRAIN_S = 5.0
 _CONTROL_THREADS = 4
-# Up to this many workers, the coordinator serves clients too. With more, deciding for them keeps it busy.
+# With up to this many workers, the coordinator serves clients too. With more, it is busy deciding for the
+# workers.
 _ACCEPTS_BESIDE = 2
 
 
@@ -88,12 +89,12 @@ class Proxy:
         self._clustering = Clustering(settings, self._clock, self.stats)
         self._settings_status = SettingsStatus(settings)
         self.reloader: ConfigReloader
-        """Made by ``start``."""
+        """The reloader of the settings; ``start`` makes it."""
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Open everything. Raises ConfigError, or ShadeProxyError for a taken port, after closing what was
-        opened.
+        """Open all parts. Raises ConfigError, or ShadeProxyError for a taken port, after closing the parts
+        that were open.
         """
         try:
             await self._start()
@@ -102,7 +103,7 @@ class Proxy:
             raise
 
     async def stop(self) -> None:
-        """Drain and close everything."""
+        """Drain the listeners, and close all parts."""
         self._status = "draining"
         await self._stack.aclose()
 
@@ -206,7 +207,7 @@ class Proxy:
         self._run_until_stopped(keep_charging(self.stats, clock), "processor")
         self._run_until_stopped(checkup.watch(), "probe")
         self._run_until_stopped(sharing.run(), "sharing")
-        # Registered a second time here, so that they end before the listeners drain.
+        # Registered here a second time, so that long operations end before the listeners drain.
         self._stack.push_async_callback(context.operations.aclose)
 
     def _make_checkup(
@@ -284,7 +285,7 @@ class Proxy:
         return context
 
     async def _open_control(self, context: ControlContext, tracer: OtelTracer | None) -> Path | None:
-        """Open the control listener; return the path of its Unix socket."""
+        """Open the control listener; return the path of its Unix socket, if it has one."""
         outermost = () if tracer is None else (span_calls(tracer),)
         control = ControlRunner(make_control_app(context, outermost), shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(drain, control, _CONTROL_DRAIN_S)
@@ -301,7 +302,7 @@ class Proxy:
         tls: ServerTls | None,
         workers: Workers | None,
     ) -> None:
-        """Open the S3 listener, and start the workers."""
+        """Open the S3 listener, start the workers, and open the listener for other proxies of a cluster."""
         most, peers = self._most_connections(engine), None
         if (owned := self._clustering.owned) is not None:
             most -= (of_peers := most // 4)
@@ -330,7 +331,7 @@ class Proxy:
         self._stack.callback(task.cancel)
 
     def _most_connections(self, engine: Engine) -> int:
-        # Reserve as many connections again for requests to other proxies.
+        # In a cluster that shares pages, reserve as many connections again for requests to other proxies.
         own = self.settings.origin.max_connections * (2 if self.settings.cluster.is_owned else 1)
         segments = sum(medium.tier.most_segments for medium in engine.cache.media)
         return client_connections(origin_connections=own, segments=segments)
@@ -344,7 +345,9 @@ class Proxy:
         return limiter
 
     async def _open_socket(self, control: web.AppRunner) -> Path | None:
-        """Open the control listener on a Unix socket too; return its path. Raises ConfigError."""
+        """Let the control listener listen on a Unix socket too; return its path, or None if there is none.
+        Raises ConfigError.
+        """
         opened = await asyncio.to_thread(open_control_socket, self.settings)
         if opened is None:
             return None
@@ -364,7 +367,9 @@ class Proxy:
         tls: ServerTls | None,
         openers: Openers,
     ) -> Workers | None:
-        """Return the workers, which accept connections and relay what they cannot answer, or None."""
+        """Return the workers, which accept connections and relay what they cannot answer; None if the proxy
+        has none.
+        """
         if self._share is None:
             return None
 

@@ -16,10 +16,12 @@ _GROWTH = 1.25  # Packing takes longer as the recording grows, so write less and
 
 
 class Recorder:
-    """Writes ``reads`` to ``path`` from time to time and at the end. A failure is only logged."""
+    """Records demand reads, and writes them to ``path`` from time to time and at the end. If that fails, it
+    is only logged.
+    """
 
     def __init__(self, path: Path, clock: Clock, *, most_reads: int = MOST_READS) -> None:
-        """Prepare a recording. Raises ConfigError if the directory does not exist (blocking)."""
+        """Prepare a recording. Raises ConfigError if the directory does not exist. Blocks."""
         if not path.parent.is_dir():
             raise ConfigError(
                 f"telemetry.trace: there is no directory {path.parent}; make it, or name another"
@@ -34,7 +36,7 @@ class Recorder:
         self._task = asyncio.create_task(self._work(), name="recording")
 
     async def stop(self) -> None:
-        """Stop, and write the rest of the reads."""
+        """Stop, and write the reads that are not in the file yet."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

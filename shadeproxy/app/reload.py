@@ -1,8 +1,10 @@
-"""The settings of a running proxy. A reload applies every change that needs no restart, or none at all.
+"""The settings of a running proxy. A reload applies every changed setting that needs no restart. If one is
+wrong, it applies none.
 
 Laws: everything that can fail happens before the first change. Applying is one step of the event loop, so no
 request is judged half by the old and half by the new settings. Remembered requests and rights that depend on
-the old settings are dropped in the same step. The reload ends when no process uses the old settings any more.
+the old settings are dropped in the same step. The reload is over when no process uses the old settings any
+more.
 """
 
 import asyncio
@@ -44,8 +46,8 @@ Level = Literal["debug", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadTargets:
-    """The parts whose settings can change. ``providers``: the dict of credentials with which the origin
-    signs.
+    """The parts whose settings a reload can change. ``providers``: the dict of credentials with which the
+    origin signs.
     """
 
     authenticator: Authenticator
@@ -61,7 +63,7 @@ class ReloadTargets:
 
 
 class _Prepared:
-    """New settings, with all files and secrets to which they refer already read (blocking). Raises
+    """New settings, after all files and secrets to which they refer were read. Making it blocks, and raises
     ConfigError.
     """
 
@@ -79,16 +81,18 @@ class SettingsStatus:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.upstreams = build_upstreams(settings)
-        """The upstream with which the proxy reads in each namespace; changes with the settings."""
+        """The upstream with which the proxy reads, by namespace. The dict changes with the settings."""
         self.needs_restart: tuple[str, ...] = ()
-        """Changed settings that the last reload could not apply."""
+        """Settings that differ in the configuration that was read last, but take a restart."""
         self.reload_error = ""
-        """The error of the last reload, or ""."""
+        """The error of the last reload; "" if it went well."""
         self.memory = MemoryWatch()
 
 
 class ConfigReloader:
-    """Reloads ``status`` and applies it to ``targets`` and ``workers``. One task calls ``reload``."""
+    """Reloads the settings in ``status``, and applies them to ``targets`` and ``workers``. Only one task may
+    call ``reload``.
+    """
 
     def __init__(
         self,
@@ -98,7 +102,9 @@ class ConfigReloader:
         clock: Clock,
         reloaded: Callable[[Settings], None] = lambda _settings: None,
     ) -> None:
-        """Set it up. ``reloaded``: called in the step in which settings are applied."""
+        """Make the object. ``reloaded``: called in the same step of the event loop in which new settings are
+        applied.
+        """
         self.status = status
         self.targets = targets
         self._reloaded = reloaded
@@ -106,7 +112,7 @@ class ConfigReloader:
         self._clock = clock
 
     async def reload(self, load: Callable[[], Settings]) -> None:
-        """Apply the settings that ``load`` returns. On an error, log it and change nothing."""
+        """Apply the settings that ``load`` returns. If they are wrong, log it and change nothing."""
         status = self.status
         try:
             new = await asyncio.to_thread(_Prepared, status.settings, load, self._clock)
@@ -128,7 +134,9 @@ class ConfigReloader:
         _log.info("configuration reloaded")
 
     def _look_at_memory(self, new: _Prepared) -> None:
-        """Check the memory limits. A shortage is logged; the reload stays in force."""
+        """Judge the new settings by the memory limits. If they do not fit, that is logged, but the reload
+        stays in force.
+        """
         try:
             self.status.memory.reloaded(self.status.settings, new.wanted)
         except Exception as error:  # noqa: BLE001 - logged; the new settings are in force
@@ -139,7 +147,7 @@ class ConfigReloader:
         return self.status.settings.telemetry.log_level
 
     async def set_log_level(self, level: Level) -> None:
-        """Set the level until the next reload or restart."""
+        """Set the log level until the next reload or restart."""
         current = self.status.settings
         telemetry = current.telemetry.model_copy(update={"log_level": level})
         self._log_as(current.model_copy(update={"telemetry": telemetry}))
@@ -150,7 +158,8 @@ class ConfigReloader:
     def _apply(self, new: _Prepared) -> None:
         targets, status, settings = self.targets, self.status, new.settings
         targets.authenticator.adopt(new.reloadable.clients, anonymous=new.reloadable.anonymous)
-        # Forget remembered rights first, because they belong to the old clients. A later step could fail.
+        # Forget the remembered rights first, because they belong to the old clients: a later step here could
+        # fail.
         targets.engine.forget_rights(make_verdicts(settings))
         targets.lane.forget(remembers=remembers(settings.telemetry))
         targets.rules.adopt(new.reloadable.rules)
@@ -166,7 +175,9 @@ class ConfigReloader:
         self._reloaded(settings)
 
     def _log_as(self, settings: Settings) -> None:
-        """Set up logging by ``settings`` and keep these settings. The lane drops its request cache."""
+        """Set up logging by ``settings`` and keep these settings. Requests that the lane remembers are
+        dropped.
+        """
         self.status.settings = settings
         telemetry, targets = settings.telemetry, self.targets
         configure_log(telemetry)
@@ -176,7 +187,7 @@ class ConfigReloader:
 
 
 def make_verdicts(settings: Settings) -> Verdicts | None:
-    """Return new verdicts if clients have origin credentials of their own, else None."""
+    """Return new verdicts, without any entry, if clients have origin credentials of their own; else None."""
     return Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None
 
 

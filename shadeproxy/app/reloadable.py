@@ -1,7 +1,8 @@
-"""The settings that coordinator and workers use and that may change at run time.
+"""The settings that the coordinator and the workers use, and that may change while the proxy runs.
 
 Law: a process uses one set of reloadable settings at a time. All other settings stay as they were at the
-start. Both together must be a configuration with which ``serve`` would have started.
+start. The reloadable and the other settings together must be a configuration with which ``serve`` would
+start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from shadeproxy.telemetry.log import configure_logging
 
 
 def build_rules(settings: Settings) -> tuple[Rule, ...]:
-    """Return the rules in the order of the settings; the first that matches decides."""
+    """Return the rules in the order of the settings. For an object, the first rule that matches decides."""
     return tuple(
         Rule(rule.bucket, rule.prefix, Freshness(rule.freshness), rule.ttl, rule.cache, rule.pin)
         for rule in settings.rules
@@ -40,7 +41,7 @@ class ReloadableSettings(NamedTuple):
 
 
 def build_reloadable(settings: Settings) -> ReloadableSettings:
-    """Build the reloadable settings; reads secrets (blocking). Raises ConfigError."""
+    """Build the reloadable settings; this reads secrets, and so blocks. Raises ConfigError."""
     return ReloadableSettings(
         build_clients(settings),
         settings.auth.anonymous,
@@ -61,14 +62,15 @@ def is_verbose(telemetry: Telemetry) -> bool:
 
 
 def remembers(telemetry: Telemetry) -> bool:
-    """Return whether the lane may remember requests. It may not if each request must be reported by
+    """Return whether the fast lane may remember requests. It may not if each request must be logged by
     itself.
     """
     return not (telemetry.access_log or is_verbose(telemetry))
 
 
 def merge(current: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
-    """Return ``current`` with all reloadable settings of ``wanted``, and the keys that cannot change.
+    """Return ``current`` with all reloadable settings of ``wanted``, and the keys of changed settings that a
+    reload cannot change.
 
     Raises ConfigError when the two do not fit together: an anonymous proxy, say, that still listens where
     other machines reach it.

@@ -1,7 +1,9 @@
-"""Reports each answered request, in the same way in every process: counts it, and may log it in one line.
+"""Reports each answered request, in the same way in every process: counts it, and logs it in one line if
+wanted.
 
-A process counts and logs what it answered itself: a worker its hits, the coordinator also what workers relay
-to it. Hits of the request cache are not reported here: the cache counts them.
+Each process counts and logs the requests that it answered itself: a worker its hits, the coordinator also the
+requests that workers relay to it. Hits of the request cache are not reported here, because that cache counts
+them.
 """
 
 from bisect import bisect_left
@@ -38,7 +40,7 @@ class RequestLog:
         group = self._groups.get((operation, status, source))  # type: ignore[call-overload] # equal to the key
         if group is None:
             group = self.counts.group(operation, status, source)
-        # These lines repeat ``RequestGroup.observe``, to save its call.
+        # These lines repeat ``RequestGroup.observe``, to save a call for each request.
         group.requests += 1
         group.seconds += request["duration_s"]
         group.received_bytes += request.get("bytes_received", 0)

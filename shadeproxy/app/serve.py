@@ -27,7 +27,8 @@ def serve(
     *,
     calls: Mapping[str, Calls] | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT; requests under way are finished. Raises ConfigError before it listens.
+    """Run a proxy until SIGTERM or SIGINT; requests under way are finished. Raises ConfigError before it
+    listens.
 
     ``load`` reads the settings again, from the same sources. ``calls``: see ``Media``.
     """

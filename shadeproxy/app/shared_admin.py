@@ -1,4 +1,4 @@
-"""``SharedAdmin``: administers the cache with pins and purges at every proxy of the cluster.
+"""``SharedAdmin``: administers the cache, and makes pins, unpins and purges at every proxy of the cluster.
 
 A pin, unpin or purge is an event of the cluster. Each proxy carries out the events of all proxies, in the
 order of the log.
@@ -26,8 +26,8 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BegunPlace:
-    """A pin, unpin or purge that was begun at this proxy; awaiting it gives the answer. ``purge``: the purge,
-    if it is one.
+    """A pin, unpin or purge that has begun at this proxy. Await it for the answer. ``purge``: the purge, if
+    it is one.
     """
 
     task: "asyncio.Task[Any]"
@@ -38,14 +38,16 @@ class BegunPlace:
 
 
 class Places:
-    """Carries out the cluster's pins, unpins and purges at this proxy, one after the other."""
+    """Carries out the cluster's pins, unpins and purges at this proxy, one after another."""
 
     def __init__(self, admin: EngineAdmin) -> None:
         self._admin = admin
         self._begun: set[asyncio.Task[Any]] = set()
 
     def begin(self, event: PlaceEvent) -> BegunPlace:
-        """Begin a pin, unpin or purge. It waits for the end of earlier ones."""
+        """Begin a pin, unpin or purge. The work itself waits until those that were begun before have
+        ended.
+        """
         place = Prefix(event.bucket, event.prefix, event.namespace)
         purge = self._admin.purging(place, dry_run=False) if event.verb == "purge" else None
         making = self._make(event.verb, place, purge, self._begun.copy())
@@ -62,8 +64,8 @@ class Places:
     async def _make(
         self, verb: str, place: Prefix, purge: Purge | None, before: set[asyncio.Task[Any]]
     ) -> PinAnswer | None:
-        # Wait for all of them, not only for the last one: if that one is cancelled, it ends before the others
-        # do.
+        # Wait for all earlier ones, not only for the last: if the last is cancelled, it ends before the ones
+        # that it waits for.
         if before:
             await asyncio.wait(before)
         if purge is not None:
@@ -79,7 +81,7 @@ class Places:
 
 class SharedPurge:
     """A purge at every proxy of the cluster. Its progress counts this proxy alone. Cancelling ``run`` stops
-    the purge here; the other proxies have the event and go on.
+    the purge at this proxy; the other proxies have the event, and go on.
     """
 
     def __init__(self, place: Prefix, replication: Replication) -> None:
@@ -114,8 +116,8 @@ class SharedPurge:
 
 
 class SharedAdmin:
-    """Implements api/control ``CacheAdmin`` with pins and purges at every proxy of the cluster. The answers
-    are those of this proxy.
+    """Implements api/control ``CacheAdmin``: makes pins, unpins and purges at every proxy of the cluster. The
+    answers tell of this proxy alone.
     """
 
     def __init__(self, own: EngineAdmin, pins: DurablePins, replication: Replication) -> None:

@@ -1,10 +1,10 @@
-"""Shares cache and link among jobs with needs: sets weights of jobs in the cache, and shares of the link.
+"""Shares cache and link among jobs by their needs: sets weights of jobs in the cache, and shares of the link.
 
-Laws: these two knobs stay neutral while no job in use has a need, or only one job reads from the origin. Both
-follow from measured misses (policy/sharing.py); no job has a quota. A need is admitted only while it fits
-beside the needs admitted before. A job whose need is not admitted is treated as if it had none. If an
-admitted job gets less than 70 % of its need for 10 s although its reads wait for the link, the measurements
-are wrong: then all jobs get equal shares for a minute, and the statistics say so.
+Laws: weights and shares stay neutral while no job in use has a need, or only one job reads from the origin.
+Both follow from measured misses (policy/sharing.py); no job has a quota. A need is admitted only while it
+fits beside the needs that were admitted before it. A job whose need is not admitted is treated as if it had
+none. If an admitted job gets less than 70 % of its need for 10 s although its reads wait for the link, the
+measurements are wrong: then all jobs get equal shares for a minute, and the statistics say so.
 """
 
 import math
@@ -49,9 +49,9 @@ _OFF = 0.7
 _OFF_S = 10.0
 _EQUAL_S = 60.0
 _KEPT = 0.98
-# A job reads from the origin if more than this share of the link's bytes is its own.
+# A job counts as reading from the origin if its share of the link's bytes is larger than this.
 _MUCH = 0.01
-# For reads that belong to no job. They include parts of pages that jobs read, so the limit is higher.
+# The same for reads of no job. They include parts of pages that jobs read, so the limit is higher.
 _MUCH_OF_OTHERS = 0.1
 
 Held = Callable[[list[Job]], Awaitable[dict[str, float]]]
@@ -60,7 +60,7 @@ Held = Callable[[list[Job]], Awaitable[dict[str, float]]]
 
 @dataclass
 class _State:
-    """The results of the last step, as the statistics show them."""
+    """The results of the last step, which the statistics show."""
 
     mode: str = "off"
     reason: str = "no job in use has a need"
@@ -70,9 +70,9 @@ class _State:
 
 
 class JobSharing:
-    """Implements hints/needs.py ``SharesJobs``. ``capacity_bytes``: returns the room of all tiers.
-    ``told_bytes_per_s``: returns the origin's bandwidth, if a setting limits it. ``count_reads``: counts the
-    reads in the access log.
+    """Implements hints/needs.py ``SharesJobs``. ``capacity_bytes``: returns the capacity of all tiers
+    together. ``told_bytes_per_s``: returns the origin's bandwidth, if a setting limits it. ``count_reads``:
+    adds the reads in the access log to the statistics.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class JobSharing:
         self._held_s = -math.inf
 
     async def run(self) -> None:
-        """Take a step every two seconds, and ``hurry`` more often. A defect is logged, and ends its step."""
+        """Call ``step`` every two seconds, ``hurry`` more often. An error is logged and ends that step."""
         while True:
             await self._clock.sleep(PACE_S if self._queue.is_shared else STEP_S)
             try:
@@ -121,7 +121,7 @@ class JobSharing:
                 _log.exception("sharing of cache and link failed and goes on")
 
     def step(self) -> None:
-        """Measure the jobs, and set both knobs."""
+        """Measure the jobs, decide which needs are admitted, and set weights and shares."""
         now_s = self._clock.monotonic_s()
         elapsed_s, self._stepped_s = max(now_s - self._stepped_s, 1e-3), now_s
         self._measure(elapsed_s)
@@ -134,7 +134,7 @@ class JobSharing:
         self._move(now_s)
 
     def hurry(self) -> None:
-        """Let the reads of jobs that are behind their needs go first, four times a second."""
+        """Let reads go first that belong to jobs behind their needs. Called four times a second."""
         if not self._queue.is_shared or self._state.mode != "needs":
             self._queue.hurry(())
             return
@@ -151,7 +151,7 @@ class JobSharing:
     # ------------------------------------------------------------------ SharesJobs
 
     def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
-        """See ``SharesJobs.judge``. A need is admitted for now if something of it is not measured yet."""
+        """See ``SharesJobs.judge``. Until job and link are measured, the need is admitted."""
         claim = self._claims.get(name)
         if claim is not None and claim.need == need:
             return  # Another rank has registered the same need before.
@@ -220,7 +220,7 @@ class JobSharing:
         found = []
         for name in self._claims:
             if name not in self._hints.jobs:
-                continue  # The job was forgotten after the last step.
+                continue  # The job was deleted after the last step.
             share = self.share_of(name)
             if share.kept is False and share.needs_per_s and share.got_per_s is not None:
                 need = share.needs_per_s, share.got_per_s
@@ -241,7 +241,7 @@ class JobSharing:
         self._state.link_share = self._link_shares()
 
     def _link_shares(self) -> dict[str, float]:
-        """Return the share of each job in the bytes from the origin in the last window."""
+        """Return each job's share of the bytes that came from the origin in the last window."""
         total = self._link.window_bytes
         if total <= 0:
             return {}
@@ -255,7 +255,7 @@ class JobSharing:
             self._cache_share = await self._held(list(self._hints.jobs))
 
     def _job_of(self, reader: JobContext | ObjectRef | None) -> str:
-        """Return the registered job of a read, or OTHERS; see ``LinkQueue``."""
+        """Return the name of the registered job to which a read belongs, or OTHERS; see ``LinkQueue``."""
         if isinstance(reader, JobContext):
             return reader.job if reader.job in self._hints.jobs else OTHERS
         return OTHERS if reader is None else self._hints.jobs_of([object_hash(reader)])[0] or OTHERS
@@ -266,7 +266,7 @@ class JobSharing:
         return measured if measured and name in jobs and measured.is_of(jobs.get(name)) else None
 
     def _needed(self, job: Job) -> float:
-        """See ``needed_rate``."""
+        """Return the need of a job in samples per second; see ``needed_rate``."""
         measured = self._measured(job.name) or MeasuredJob()
         return needed_rate(job, measured, samples_of(self._hints, job.dataset), self._clock.now_s())
 
@@ -276,7 +276,7 @@ class JobSharing:
         return Room(self._link.bytes_per_s, float(self._capacity_bytes()))
 
     def _asking(self) -> list[str]:
-        """Return the jobs that read now, or did a moment ago."""
+        """Return the names of the jobs that read now, or did a moment ago."""
         return [
             job.name
             for job in self._hints.jobs
@@ -298,7 +298,7 @@ class JobSharing:
         return known or JudgedNeed(job.need, changed_s=now_s, raised=first_weight(len(self._claims) + 1))
 
     def _admit(self, now_s: float) -> None:
-        """Decide which needs fit, in the order in which they were stated."""
+        """Decide which needs are admitted. Needs that were stated earlier come first."""
         names = self._asking()
         if not self._link.is_known or not any(name in self._claims for name in names):
             self._state.outlook = {}
@@ -315,7 +315,7 @@ class JobSharing:
         """Fall back to equal shares if an admitted job has got far less than it needs for too long."""
         for name, claim in self._claims.items():
             measured, flow = self._jobs[name], self._queue.flows.get(name)
-            # The reads of this job go first. So if only a few of them wait, the link is not the cause.
+            # The reads of this job go first. If only a few of them wait, the link is not what slows the job.
             waits = flow is not None and flow.queue.count > flow.flying
             needed = self._needed(self._hints.jobs.get(name))
             is_off = claim.admitted and self._queue.is_shared and waits and measured.got < _OFF * needed
@@ -330,7 +330,7 @@ class JobSharing:
                 _log.warning("equal shares", reason=self._state.reason)
 
     def _move(self, now_s: float) -> None:
-        """Set both knobs."""
+        """Set the weights of the jobs in the cache, and their shares of the link."""
         names = self._asking()
         claims = [name for name in names if name in self._claims and self._claims[name].admitted]
         for claim in self._claims.values():
@@ -365,7 +365,7 @@ class JobSharing:
         self._share(dict(zip(names, weights.tolist(), strict=True)), claims)
 
     def _share(self, weights: dict[str, float], claims: list[str]) -> None:
-        """Share the link. Reads without a job get the mean weight of jobs without a need, or of all jobs."""
+        """Share the link. Reads of no job get the mean weight of jobs without a need, or of all jobs."""
         without = [weight for name, weight in weights.items() if name not in claims]
         alike = without or list(weights.values())
         weights[OTHERS] = sum(alike) / len(alike)

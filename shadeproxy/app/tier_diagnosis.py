@@ -11,8 +11,8 @@ from shadeproxy.tiers.room import Room, judge
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding. ``severity`` "wrong": reads fail, or the cache does not work. "warning": that may soon
-    happen.
+    """A finding of the doctor. ``severity`` "wrong": reads fail, or the cache does not work. "warning": that
+    may soon happen.
     """
 
     name: str
@@ -24,11 +24,10 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
     """Facts about a tier. ``limit_bytes``: the bytes that it may hold now. ``file_system_bytes`` and
-    ``free_bytes`` are those of its file system. ``detached``: its directory was deleted or replaced.
-    ``aside``:
-    directories that earlier starts renamed because they could not use them. ``set_aside``: renamed caches of
-    other origins. ``owed_erasures``: number of old pages that could not be erased. ``refused_writes``: why
-    some writes are refused, or "".
+    ``free_bytes``: size and free bytes of its file system. ``detached``: its directory was deleted or
+    replaced. ``aside``: directories that earlier starts renamed because they could not use them.
+    ``set_aside``: renamed caches of other origins. ``owed_erasures``: number of old pages that could not be
+    erased. ``refused_writes``: why some writes are refused, or "".
     """
 
     name: str
@@ -50,7 +49,7 @@ class TierFacts:
 
 
 def tier_findings(tier: TierFacts) -> Iterator[Finding]:
-    """Yield the findings of one tier."""
+    """Yield the findings about one tier."""
     where = f"cache.{tier.name}"
     if tier.disabled_reason:
         yield Finding(

@@ -1,9 +1,10 @@
 """The certificate of the S3 listener, read again when its files change.
 
 Renewal tools replace the files under a running server. New connections get the new certificate, existing
-connections keep theirs. The files are replaced one after the other. While they do not match, the old
-certificate stays in use, and the next look tries again. Only the coordinator reads the files, and it gives
-their content to its workers. So all processes use one certificate, even a worker that starts meanwhile.
+connections keep theirs. The files are replaced one after the other. While certificate and key do not match,
+the old certificate stays in use, and two seconds later the files are read again. Only the coordinator reads
+the files, and it gives their content to its workers. So all processes use the same certificate, even a worker
+that starts while the files change.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ class Certificate(NamedTuple):
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:
-    """Return a context for a listener. Raises ssl.SSLError for an unusable certificate."""
+    """Return a TLS context for a listener that uses ``certificate``. Raises ssl.SSLError for an unusable
+    certificate.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     use_certificate(context, certificate)
@@ -44,8 +47,8 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
 def use_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
     """Use ``certificate`` for new connections of ``context``. Raises ssl.SSLError.
 
-    Call it on the thread that accepts connections: OpenSSL does not guard a context that one thread changes
-    while another copies it.
+    Call it on the thread that accepts connections. OpenSSL does not guard a context against a change by one
+    thread while another thread copies it.
     """
     with ExitStack() as files:
         # Python's ssl module only loads certificates from files, by their names.
@@ -80,27 +83,30 @@ class ServerTls:
         self.context = self._context_of(self.certificate)
 
     def changed(self) -> bool:
-        """Return whether there are new, usable files. Blocks. Raises ConfigError for unusable files."""
+        """Return whether the files have changed and are usable. Blocks. Raises ConfigError if they are not
+        usable.
+        """
         stamp = self._stamp()
         if stamp == self._seen:
             return False
         found = self._read()
-        # Load into another context first: if the files do not match, half of a pair would stay in this one.
+        # Load the files into another context first: if they do not match, this context would keep half of the
+        # pair.
         self._context_of(found)
         self._found_at, self._found = stamp, found
         return True
 
     def adopt(self) -> None:
-        """Use the certificate that ``changed`` found for new connections; see ``use_certificate``."""
+        """Use the certificate that ``changed`` has found for new connections; see ``use_certificate``."""
         use_certificate(self.context, self._found)
         self._seen, self.certificate = self._found_at, self._found
 
     async def watch(
         self, clock: Clock, adopted: Callable[[Certificate], Awaitable[None]] | None = None
     ) -> None:
-        """Look for new files every two seconds, until cancelled.
+        """Look for changed files every two seconds, until cancelled.
 
-        ``adopted`` is called with a new certificate. When it returns, every process uses that certificate.
+        ``adopted`` is called with each new certificate. It returns when every process uses that certificate.
         """
         told = ""
         while True:

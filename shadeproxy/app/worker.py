@@ -1,8 +1,8 @@
-"""A worker: a process that serves requests, started by ``workers.py`` alone.
+"""A worker: a process that serves requests. Only ``workers.py`` starts it.
 
-It answers hits, and relays to the coordinator what it cannot do itself. It ends at once when the coordinator
-is gone, because the next coordinator may overwrite the cache. It ignores signals: the coordinator handles
-them and tells it when to end.
+It answers hits, and relays to the coordinator the requests that it cannot serve itself. It ends at once when
+the coordinator is gone, because the next coordinator may overwrite the cache. It ignores signals: the
+coordinator handles them and tells it when to end.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ _BACKLOG = 1024
 
 class WorkerRequestLog(RequestLog):
     """The request log of a worker. It also tells the coordinator which jobs read objects of other proxies.
-    ``reader``: its access log goes to the coordinator.
+    ``reader``: has the access log, which the coordinator gets.
     """
 
     def __init__(self, reader: WorkerReads, *, access_log: bool) -> None:
@@ -89,7 +89,7 @@ class WorkerProcess:
     """A worker, from its start with ``opening`` until the coordinator ends it or is gone."""
 
     def __init__(self, opening: Opening, tracer: OtelTracer | None = None) -> None:
-        """``tracer``: makes otel spans of what is served here."""
+        """``tracer``: makes otel spans of the requests that are served here."""
         settings, clock = opening.settings, SystemClock()
         self._opening = opening
         self._channel: Channel | None = None
@@ -136,7 +136,7 @@ class WorkerProcess:
             remembers=remembers(telemetry),
             counts=self._request_log.counts,
             shared=self._reader,
-            # For relayed reads, the coordinator makes the spans.
+            # With a tracer, relay reads to the coordinator instead, because it makes their spans.
             relays=None if cluster is None or tracer is not None else cluster.relays,
         )
         self._clock = clock
@@ -146,7 +146,9 @@ class WorkerProcess:
         self._forwards: WorkerForwarding | None = None
 
     async def run(self, end: socket.socket) -> None:
-        """Accept connections until the coordinator ends it, then let the open ones finish."""
+        """Accept connections until the coordinator ends this process; then let the requests under way
+        finish.
+        """
         self._channel = await Channel.open(end, self._hear, self._die)
         if self._opening.fills is not None:
             self._misses = await self._open_misses(self._opening.fills)
@@ -175,7 +177,7 @@ class WorkerProcess:
         self._channel.leave()
 
     async def _listen(self, descriptor: int, make: Callable[[], WorkerProtocol]) -> None:
-        """Accept connections from a listener, unless this process is about to end."""
+        """Accept connections from a listener, unless this process has been told to end."""
         listener = socket.socket(fileno=descriptor)
         if self._over.is_set():
             listener.close()
@@ -188,7 +190,7 @@ class WorkerProcess:
             self._end()
 
     async def _open_misses(self, ends: FillEnds) -> WorkerMisses | None:
-        """Open channel and memory, and return the object that fetches pages."""
+        """Open channel and fill memory, and return the object that fetches pages."""
         settings, keys = self._opening.settings, SentKeys()
         gets = build_origin(
             settings, clock=self._clock, providers={SHARED: keys}, instance=ends.instance
@@ -217,7 +219,7 @@ class WorkerProcess:
         return misses
 
     async def _open_forwards(self, ends: ForwardEnds) -> WorkerForwarding:
-        """Open the channel, and return the object that forwards requests."""
+        """Open the channel for forwarded requests, and return the object that forwards them."""
 
         def hear(frame: bytes) -> None:
             forwards.hear(frame)
@@ -261,7 +263,9 @@ class WorkerProcess:
         )
 
     def _ended(self, connection: WorkerProtocol) -> WorkerProtocol:
-        """End a connection that was accepted in the same turn of the loop in which the server was closed."""
+        """End the connection, if it was accepted in the same turn of the event loop in which its server was
+        closed. Return it.
+        """
         if self._over.is_set():
             connection.end()
         return connection
@@ -331,11 +335,11 @@ class WorkerProcess:
         try:
             self._channel.say(pack_reads(uses, kinds))
         except UnicodeEncodeError:
-            return  # The name of a job is not valid text. So the reads of these 50 ms are not counted.
+            return  # The name of a job is not valid text. The reads of these 50 ms are then not counted.
 
 
 def main() -> None:
-    """Serve. The argument is the descriptor of the channel."""
+    """Run a worker. Its argument is the descriptor of the channel to the coordinator."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))

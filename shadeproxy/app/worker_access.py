@@ -1,8 +1,8 @@
-"""The authorisation of a worker: it answers clients that share the proxy's upstream.
+"""The authorisation in a worker: it answers only clients that share the proxy's upstream.
 
-Law: the origin decides for each client with an upstream of its own, and only the coordinator knows its
-verdicts. So a worker does not answer such a client. It also does not remember its requests, because they
-would match objects that are remembered for other clients.
+Law: for a client with an upstream of its own, the origin decides each read, and only the coordinator knows
+the verdicts. So a worker does not answer such a client. It does not remember the client's requests either:
+they would match objects that are remembered for other clients.
 """
 
 from typing import Unpack
@@ -25,7 +25,7 @@ class SharedReadsAuthorizer(RequestAuthorizer):
     """
 
     def reads_cache(self, call: Call) -> bool:
-        """Return whether this process's cache may answer this call; otherwise it is relayed."""
+        """Return whether the cache may answer this call in this process. If not, the call is relayed."""
         return self.may_remember(call) and super().reads_cache(call)
 
     def may_remember(self, call: Call) -> bool:
@@ -37,8 +37,8 @@ class SharedForwardHandler(ForwardHandler):
 
     async def _forward(self, exchange: Exchange, call: Call, authenticated: Authenticated) -> None:
         if call.identity.upstream != SHARED:
-            # When the request was accepted, its client shared the proxy's upstream. A reload has changed that
-            # meanwhile.
+            # The client shared the proxy's upstream when its request was accepted, but a reload has changed
+            # that.
             raise Overloaded("the rights of this client have just changed; retry")
         await super()._forward(exchange, call, authenticated)
 
@@ -55,7 +55,7 @@ class OtelSharedHandler(OtelForwarding, SharedForwardHandler):
         tracer: OtelTracer,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``options``: as for ForwardHandler."""
+        """Make the handler. ``options``: as for ForwardHandler."""
         self._spans = OtelRequests(tracer, options["observer"])
         options["observer"] = self._spans
         SharedForwardHandler.__init__(self, reads, path, authenticator, **options)

@@ -1,8 +1,8 @@
 """A worker's part in a cluster whose proxies share their pages. It relays reads of its clients to the other
 proxies. It also answers requests of other proxies, if they hit this proxy's part of the cache.
 
-Law: a worker takes part in no protocol. It knows the routes that the coordinator told it, and answers from
-the cache only until the end of the lease that the shared table shows.
+Law: a worker takes no part in the protocol of leases and views. It knows the routes that the coordinator sent
+it, and answers from the cache only until the lease ends, whose end is in the shared table.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,9 @@ class PeerWorkerProtocol(WorkerProtocol):
 
 
 class ClusterInWorker:
-    """The parts of one worker. ``relays``: plain reads at other proxies, for the fast lane of clients."""
+    """The parts by which one worker serves in a cluster. ``relays``: plain reads at other proxies, for the
+    fast lane of clients.
+    """
 
     def __init__(self, settings: Settings, ends: ClusterEnds, *, clock: Clock) -> None:
         cluster, secrets = settings.cluster, ends.secrets
@@ -71,11 +73,11 @@ class ClusterInWorker:
         self._log: RequestLog | None = None
         self._authorizer: SharedReadsAuthorizer | None = None
         self.lane: FastLane | None = None
-        """The fast lane of the other proxies' connections, once ``open_lane`` was called."""
+        """The fast lane for connections of other proxies; None before ``open_lane`` was called."""
 
     def open_lane(self, reader: WorkerReads, reloadable: ReloadableSettings) -> None:
-        """Make the fast lane of the other proxies' connections. Requests are not counted here, because the
-        proxy that the client called counts them.
+        """Make the fast lane for connections of other proxies. Requests are not counted here: the proxy that
+        the client called counts them.
         """
         telemetry = reloadable.telemetry
         self._log = RequestLog(access_log=telemetry.access_log)
@@ -96,7 +98,9 @@ class ClusterInWorker:
         )
 
     def begins(self, reports: ReadReports, fills: BeginsFills | None) -> WorkerRelays:
-        """Return the object that begins reads. ``reports``, ``fills``: see ``WorkerRelays``."""
+        """Return the object that begins reads at other proxies. ``reports``, ``fills``: see
+        ``WorkerRelays``.
+        """
         self._begins = WorkerRelays(
             self.relays,
             reports,
@@ -108,7 +112,7 @@ class ClusterInWorker:
         return self._begins
 
     def adopt(self, record: RoutesRecord) -> None:
-        """Use new routes."""
+        """Use new routes from now on."""
         try:
             self._routes.adopt(record)
         except PeerError as error:
@@ -117,7 +121,7 @@ class ClusterInWorker:
             self._peers.retain(self._routes.others(), away=self._routes.away())
 
     def adopt_settings(self, reloadable: ReloadableSettings) -> None:
-        """Use new settings."""
+        """Use new settings from now on."""
         telemetry = reloadable.telemetry
         if self._authorizer is not None and self._log is not None and self.lane is not None:
             self._authorizer.verbose = is_verbose(telemetry)
@@ -125,7 +129,7 @@ class ClusterInWorker:
             self.lane.forget(remembers=remembers(telemetry))
 
     def tell_counts(self, say: Callable[[bytes], bool]) -> None:
-        """Send the counts of requests to other proxies since the last call."""
+        """Send the counts of requests to other proxies since the last call to the coordinator."""
         if rows := self._counts.take():
             say(pack_relays(rows))
 

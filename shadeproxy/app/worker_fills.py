@@ -1,5 +1,5 @@
-"""Opens, for each worker, the memory and the channel by which it fetches pages. This is the coordinator's
-end.
+"""Opens, for each worker, the coordinator's ends of the memory and the channel by which the worker fetches
+pages.
 """
 
 import socket
@@ -27,11 +27,11 @@ _SHARE = 2  # Fill memory takes one part in this many of ``cache.inflight``.
 
 
 def fill_memory_bytes(settings: Settings) -> int:
-    """Return the bytes of fill memory of each worker; 0: workers fetch nothing.
+    """Return the bytes of fill memory of each worker; 0 if workers fetch no pages.
 
-    All workers together get at most half of ``cache.inflight``, from which their fill memory is taken. Less
-    than two pages for a worker would be useless: while the client of one page is slow, the worker could fetch
-    nothing else.
+    All workers together get at most half of ``cache.inflight``, from which their fill memory is taken. With
+    less than two pages a worker gets none: while the client of one page is slow, the worker could fetch no
+    other page.
     """
     workers = settings.s3.processes - 1
     if workers < 1 or settings.origin.kind != "s3" or settings.origin.delay or settings.origin.bandwidth:
@@ -42,7 +42,7 @@ def fill_memory_bytes(settings: Settings) -> int:
 
 
 def why_no_fills(settings: Settings) -> str:
-    """Return why workers fetch no pages although they could, and the remedy; else ""."""
+    """Return why workers fetch no pages although they could, and how to change that; else ""."""
     processes = settings.s3.processes
     if processes == 1 or settings.origin.kind != "s3" or fill_memory_bytes(settings):
         return ""
@@ -56,7 +56,9 @@ def why_no_fills(settings: Settings) -> str:
 
 
 class OpenFills(NamedTuple):
-    """The fills of one worker. ``theirs``: its end of the channel; close it once the worker has it."""
+    """The coordinator's part in the fills of one worker. ``theirs``: the worker's end of the channel; close
+    it once the worker has it.
+    """
 
     fills: WorkerFills
     memory: FillMemory
@@ -66,11 +68,13 @@ class OpenFills(NamedTuple):
     prefetch: PrefetchWorkers
 
     def serve(self) -> None:
-        """Let the worker also fetch pages for the prefetcher, because it serves now."""
+        """Let the worker, which now serves, also fetch pages for prefetch."""
         self.prefetch.add(self.fills)
 
     def close(self) -> None:
-        """Let other processes finish the pages that this worker was fetching, because it has ended."""
+        """Take back the pages that this worker was fetching, because it has ended; other processes fetch
+        them.
+        """
         self.prefetch.remove(self.fills)
         self.channel.close()
         self.fills.close()
@@ -92,9 +96,10 @@ class FillsOpener:
         on_job: Callable[[JobContext], None],
         prefetch: PrefetchWorkers,
     ) -> None:
-        """Set it up. ``reads``: the coordinator's reads by callbacks, whose slots and statistics are shared.
+        """Make the opener. ``reads``: the coordinator's reads by callbacks, whose slots and statistics the
+        workers share.
 
-        ``on_job``: called for each read of a job. ``prefetch``: gets the workers that serve.
+        ``on_job``: called for each read of a job. ``prefetch``: gets the workers that serve, for prefetching.
         """
         self._prefetch = prefetch
         self._settings = settings
@@ -107,8 +112,8 @@ class FillsOpener:
             _log.warning("memory is too small for workers", hint=why)
 
     async def open(self, kill: Callable[[], None]) -> OpenFills | None:
-        """Open memory and channel for a worker. Return None if workers fetch nothing. ``kill``: ends a worker
-        that takes no messages.
+        """Open memory and channel for a worker. Return None if workers fetch nothing. ``kill``: ends the
+        worker if it takes no messages.
         """
         size_bytes = fill_memory_bytes(self._settings)
         if not size_bytes:
@@ -127,7 +132,7 @@ class FillsOpener:
                 bounds=read_bounds(self._settings),
                 on_job=self._on_job,
                 # Prefetches may use half of the worker's memory. The other half is for its clients, and for
-                # bodies on their way to a tier.
+                # bodies that are being written to a tier.
                 most_orders=size_bytes // self._settings.cache.page_size // 2,
             )
 

@@ -1,4 +1,4 @@
-"""Builds the parts by which a worker forwards requests: an origin, a handler, and a way to ask the
+"""Builds the parts by which a worker forwards requests: an origin, a handler, and a channel to ask the
 coordinator.
 """
 
@@ -29,13 +29,15 @@ from shadeproxy.telemetry.otel import OtelTracer
 
 
 def trailed_budget_bytes(settings: Settings) -> int:
-    """Return the memory of each process for uploads that are held whole: its share, or room for one."""
+    """Return how many bytes of uploads each process may hold in memory as a whole: its share of a budget, but
+    room for at least one upload.
+    """
     return max(TRAILED_BUDGET_BYTES // settings.s3.processes, MAX_TRAILED_BYTES)
 
 
 class WorkerForwarding:
     """The forwarding of one worker. ``authorizer``: decides which requests it forwards. ``tracer``: makes
-    otel spans of them.
+    otel spans of these requests.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class WorkerForwarding:
         )
         self.server = ForwardServer(self.handler, authorizer)
         self.hear = coordinator.hear
-        """Processes a frame of the coordinator."""
+        """Process a frame from the coordinator."""
 
     async def aclose(self) -> None:
         """End the requests under way, and close the connections to the origin."""

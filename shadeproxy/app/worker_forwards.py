@@ -1,4 +1,4 @@
-"""Opens, for each worker, the channel by which it forwards requests. This is the coordinator's end."""
+"""Opens, for each worker, the coordinator's end of the channel by which the worker forwards requests."""
 
 import socket
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from shadeproxy.origin.limit import LimitedOrigin, Slots
 
 
 class OpenForwards(NamedTuple):
-    """The forwarded requests of one worker. ``theirs``: its end of the channel; close it once the worker has
-    it.
+    """The coordinator's part in the requests that one worker forwards. ``theirs``: the worker's end of the
+    channel; close it once the worker has it.
     """
 
     forwards: WorkerForwards
@@ -37,8 +37,8 @@ class ForwardsOpener:
     def __init__(
         self, engine: BeginsWrites, reads: CallbackReads, providers: Providers, requests: RequestCounting
     ) -> None:
-        """Set it up. ``reads``: the coordinator's reads by callbacks, whose origin limits and counts
-        requests.
+        """Make the opener. ``reads``: the coordinator's reads by callbacks; their origin limits and counts
+        the forwarded requests too.
         """
         assert isinstance(reads.limited, LimitedOrigin)
         assert isinstance(reads.limited.forwards, Slots)
@@ -50,7 +50,7 @@ class ForwardsOpener:
         self._requests = requests
 
     async def open(self, kill: Callable[[], None]) -> OpenForwards:
-        """Open the channel for a worker. ``kill``: ends a worker that takes no messages."""
+        """Open the channel for a worker. ``kill``: ends the worker if it takes no messages."""
 
         def serve(say: Callable[[bytes], bool]) -> WorkerForwards:
             outbox = Outbox(say, kill)

@@ -1,5 +1,5 @@
-"""Opens, for each worker, its channels for fetching pages and for forwarding requests. This is the
-coordinator's end.
+"""Opens, for each worker, the coordinator's ends of the channels for fetching pages and for forwarding
+requests.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,9 @@ from shadeproxy.origin.callback_reads import CallbackReads
 
 
 class OpenedChannels(NamedTuple):
-    """The channels to one worker for fills and for forwarded requests; None: it has no such channel."""
+    """The channels to one worker: for fills, and for forwarded requests. None: the worker has no such
+    channel.
+    """
 
     fills: OpenFills | None
     forwards: OpenForwards | None
@@ -50,7 +52,7 @@ NOTHING_OPENED = OpenedChannels(None, None)
 
 
 class Openers(NamedTuple):
-    """The objects that open a worker's parts for fetching pages and for forwarding requests. None: the
+    """The objects that open a worker's channels for fetching pages and for forwarding requests. None: the
     coordinator does that work itself.
     """
 
@@ -58,7 +60,9 @@ class Openers(NamedTuple):
     forwards: ForwardsOpener | None
 
     async def open(self, kill: Callable[[], None]) -> OpenedChannels:
-        """Open the channels of one worker. ``kill``: ends a worker that takes no messages. Raises OSError."""
+        """Open the channels of one worker. ``kill``: ends the worker if it takes no messages. Raises
+        OSError.
+        """
         fills = None if self.fills is None else await self.fills.open(kill)
         try:
             forwards = None if self.forwards is None else await self.forwards.open(kill)
@@ -87,7 +91,7 @@ def make_openers(
         return NO_OPENERS
     fills = FillsOpener(settings, engine, reads, providers, clock, on_job=observer.on_job, prefetch=prefetch)
     if settings.cluster.is_owned:
-        # Of all writes, the coordinator executes those of its own objects, and sends the others to their
-        # owners.
+        # In a cluster, only the coordinator forwards writes: it executes those of its own objects, and sends
+        # the others to their owners.
         return Openers(fills, None)
     return Openers(fills, ForwardsOpener(engine, reads, providers, observer))

@@ -1,4 +1,4 @@
-"""The workers of a proxy: started, watched, restarted, ended in order.
+"""The workers of a proxy: they are started, watched, restarted after a crash, and ended in order.
 
 Laws: a worker ends when its channel closes. It inherits the locks of the cache directories, so the next
 coordinator cannot start there before the last worker is gone. A dying worker loses only its connections, the
@@ -63,32 +63,32 @@ from shadeproxy.app.worker import main
 gc.enable()
 main()
 """
-"""The program of a worker. While it imports its modules it does not read its channel yet. Only this signal
-then tells it that the coordinator has died; otherwise clients would wait at a listener that is not served.
-Later it ignores the signal.
+"""The program of a worker. While it imports its modules, it does not read its channel yet. During that time
+only the signal that ``prctl`` orders tells it that the coordinator has died. Without it, clients would wait
+at a listener that no process serves. Later the worker ignores the signal.
 """
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(16 << 20), "MALLOC_MMAP_THRESHOLD_": str(8 << 20)}
-"""Variables for the environment of a worker, unless the user has set them: glibc keeps up to 16 MiB of freed
-memory.
+"""Variables for the environment of a worker, unless the user has set them. With these, glibc keeps up to 16
+MiB of freed memory.
 
 Bodies of uploads are pieces of up to 1 MB. With the defaults, glibc gives their pages back to the kernel and
 gets them again for each upload, which takes a third of a worker's CPU (ADR 31).
 """
 RELAY_KEEPALIVE_S = 1e6
-"""A time without end: only the worker closes idle relay connections. A close by the coordinator could cross a
-request.
+"""Time after which the coordinator closes idle relay connections: practically never. Only the worker closes
+them, because a close by the coordinator could cross a request.
 """
 _RESTART_S = 1.0
 _BACKLOG = 1024
-# A short time, because all relayed connections have ended before.
+# Short, because all relayed connections have ended before.
 _RELAY_END_S = 0.1
 _CONFIRM_S = 5.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Link:
-    """One worker process and the channel to it. A future in ``unconfirmed`` is done when the worker uses its
-    settings, or ends.
+    """One worker process, and the channel to it. ``unconfirmed``: a future for each change that was sent; it
+    is done when the worker uses the change, or has ended.
     """
 
     channel: Channel
@@ -98,9 +98,9 @@ class _Link:
 
 class PeerListening(NamedTuple):
     """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
-    name. ``secrets``: see ``ClusterEnds``. ``runner``: accepts on it in this process, with ``tls``.
-    ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the requests that
-    workers send to other proxies.
+    name. ``secrets``: see ``ClusterEnds``. ``runner``: accepts on this listener in the coordinator, with
+    ``tls``. ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the
+    requests that workers send to other proxies.
     """
 
     node: str
@@ -113,8 +113,8 @@ class PeerListening(NamedTuple):
 
 
 class Workers:
-    """All workers of the proxy. ``on_reads`` gets their reads; ``on_requests`` gets the counts of their
-    requests.
+    """All workers of the proxy. ``on_reads`` gets the reads that they report; ``on_requests`` gets their
+    counts of requests.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class Workers:
         certificate: Certificate | None,
         openers: Openers = NO_OPENERS,
     ) -> None:
-        """Make them; ``start`` starts the processes. ``certificate``: the certificate of a listener with
-        TLS.
+        """Make the object; ``start`` starts the processes. ``certificate``: the certificate, if the listener
+        uses TLS.
         """
         self._openers = openers
         self._count = settings.s3.processes - 1
@@ -145,7 +145,7 @@ class Workers:
             claims.append(claim.descriptor)
             tiers.append(TierFiles(claim.path, claim.store_id, medium.source, medium.load is not None))
         self.reloadable = reloadable
-        """The reloadable settings that workers use."""
+        """The reloadable settings that the workers use now."""
         self.serving = asyncio.Event()
         """Set once a worker accepts connections."""
         self._certificate = certificate
@@ -181,14 +181,14 @@ class Workers:
         self._tasks = [asyncio.create_task(self._keep(listener), name="worker") for _ in range(self._count)]
 
     def tell_routes(self, record: RoutesRecord) -> None:
-        """Send the routes of the newest view to all workers, those of later starts included."""
+        """Send the routes of the newest view to all workers. A worker that starts later gets them too."""
         self._routes = pack_routes(record)
         for link in self._links:
             link.channel.say(self._routes)
 
     async def adopt(self, change: Change) -> None:
         """Send new settings or a new certificate, and return when no worker uses older ones. A worker that
-        does not confirm in time is killed and replaced.
+        does not confirm in time that it uses the change is killed and replaced.
         """
         if isinstance(change, Certificate):
             self._certificate = change
@@ -209,19 +209,20 @@ class Workers:
             await asyncio.gather(*asked)
 
     async def stop(self, limit_s: float) -> None:
-        """Let the workers finish, and kill those that still run after ``limit_s``."""
+        """Let the workers finish their requests, and kill workers that still run after ``limit_s``."""
         self._stopping = True
         for link in self._links:
             link.channel.say(END)
         if self._listener is not None:
             stop_listening(self._listener)
         if (peers := self._peers) is not None and not peers.runner.sites:
-            # Until the last client has its answer, this proxy acts for its share, so no other proxy may.
+            # While clients still get answers from this proxy, it keeps its lease. So other proxies must still
+            # reach it.
             again = peers.listener.dup()
             await web.SockSite(peers.runner, again, ssl_context=peers.tls, backlog=_BACKLOG).start()
         servers = [relay.server for relay in self._relays if relay.server is not None]
         for server in servers:
-            # Idle relayed connections are closed here; otherwise shutdown would wait for them.
+            # Close idle relayed connections here; otherwise ``shutdown`` would wait for them.
             server.pre_shutdown()
         ending = [asyncio.create_task(server.shutdown(limit_s)) for server in servers]
         if self._tasks:
@@ -337,8 +338,8 @@ class Workers:
 
 
 def stop_listening(listener: socket.socket) -> None:
-    """Refuse connections from now on, also those that wait until a process accepts them. Otherwise such
-    connections would wait as long as any worker has the descriptor open, even one that no longer accepts.
+    """Refuse connections from now on, also those that no process has accepted yet. Otherwise these would wait
+    as long as any worker has the descriptor open, even a worker that no longer accepts.
     """
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,8 @@
-"""``shadeproxy inspect``: the pages that a running proxy has cached, of one object or below a prefix.
+"""``shadeproxy inspect``: shows the pages that a running proxy has cached, of one object or of the objects
+below a prefix.
 
-The proxy searches its cache, and this command shows the answer. Inspecting does not read any page, does not
-count as a use, and moves nothing between tiers.
+The proxy searches its cache, and this command shows the answer. Inspecting reads no page, does not count as a
+use of one, and moves none between tiers.
 """
 
 import json
@@ -30,8 +31,8 @@ Answer = Mapping[str, Any]
 def inspect_cached(
     client: ControlClient, uri: str, namespace: str, *, limit: int, start_after: str, as_json: bool
 ) -> None:
-    """Show the cached object whose key is exactly that of ``uri``; if there is none, the cached objects below
-    that prefix.
+    """Show the cached object with exactly the key in ``uri``. If no such object is cached, show the cached
+    objects below that prefix.
     """
     require_uri(uri)
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
@@ -50,7 +51,7 @@ def inspect_cached(
         "key", "size", "pages", "cached", "in", "pinned", "checked", "etag", box=SIMPLE_HEAD, pad_edge=False
     )
     for found in listing["objects"]:
-        # Keys are shown as rich's Text, because rich would take some of their characters for markup.
+        # Show keys as rich's Text, because rich would take some of their characters for markup.
         table.add_row(
             Text(found["key"]),
             format_size(found["size"]),
@@ -65,7 +66,7 @@ def inspect_cached(
             Text(found["etag"]),
         )
     console = Console()
-    # Do not cut rows to the width of the screen: cut keys look alike and cannot be used in a call.
+    # Do not cut rows to the width of the screen: cut keys look alike, and cannot be used in a call.
     unbounded = console.options.update(max_width=_MOST_COLUMNS)
     table.width = console.measure(table, options=unbounded).maximum
     console.print(table, soft_wrap=True)
@@ -74,7 +75,7 @@ def inspect_cached(
 
 
 def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str]) -> Answer | None:
-    """Return the object with that key, in the form of a listing; None if it is not cached."""
+    """Return the object with that key, in the form of a listing with one entry; None if it is not cached."""
     if not key or key.endswith("/"):
         return None
     try:
@@ -102,8 +103,8 @@ def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str])
 
 
 def _checked(found: Answer) -> str:
-    """Return in words when the origin last confirmed the object, and whether the next read checks
-    it again.
+    """Return in words when the origin last confirmed the object, and whether the next read checks it
+    again.
     """
     meaning = {"fresh": "", "stale": ", to be checked", "check": ", checked before it is answered"}
     checked_s = found["validated_s"]

@@ -1,7 +1,7 @@
-"""``shadeproxy check``: tries one by one what ``serve`` needs. Each row says what was found and, after a
-failure, what to change.
+"""``shadeproxy check``: tries what ``serve`` needs, one thing after another. Each row says what was found
+and, after a failure, what to change.
 
-Nothing is created: of a directory that does not exist, the nearest existing parent is checked. If a proxy
+Nothing is created: for a directory that does not exist, the nearest existing parent is checked. If a proxy
 already runs with the same configuration, the locks and ports that it holds are no failure.
 """
 
@@ -45,7 +45,9 @@ _INTERPRETED = (
 
 
 def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True) -> Iterator[CheckRow]:
-    """Run all checks in turn, also after a failure. ``with_origin``: ask the origin too."""
+    """Yield the row of each check, one after another, also after a failure. ``with_origin``: ask the origin
+    too.
+    """
     yield CheckRow("configuration", ok=True, detail="understood")
     yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
@@ -167,8 +169,8 @@ def _check_histories(settings: Settings) -> CheckRow:
 def _check_port(key: str, address: Address) -> CheckRow:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
-        # Allow reuse of the address, as servers do: otherwise a port would count as taken for some time after
-        # its connections closed.
+        # Allow reuse of the address, as servers do. Otherwise a port would count as taken for some time after
+        # its last connections closed.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address.host, address.port))
@@ -199,17 +201,17 @@ async def _check_origin(settings: Settings, bucket: str) -> AsyncIterator[CheckR
 
 
 def names_no_store(settings: Settings) -> bool:
-    """Return whether the settings name no origin. Then it is AWS S3, the default."""
+    """Return whether the settings name no origin. The origin is then AWS S3, the default."""
     return settings.origin.kind == "s3" and not settings.origin.endpoint
 
 
 def _failed(name: str, settings: Settings, error: OriginError | ConfigError) -> CheckRow:
-    """Return the row of an origin that failed its check. The row names the endpoint that was tried."""
+    """Return the row of an origin that failed its check. The row names the endpoint that was asked."""
     detail, change = str(error), _change(error)
     tried = "AWS S3" if names_no_store(settings) else settings.origin.endpoint or settings.origin.path
     if isinstance(error, OriginError):
         if isinstance(error, NoCredentials):
-            # The hint is already shown as advice, so do not repeat it.
+            # Leave out the hint here, because it is shown as the advice.
             detail = detail.removesuffix(f": {error.hint}")
         if tried.rstrip("/") not in detail:
             detail = f"{tried}: {detail}"

@@ -127,7 +127,7 @@ def drain(
 
 
 def _wait_for_share(called: ControlClient, answer: dict[str, Any], wait_s: float) -> dict[str, Any]:
-    """Return the state of the cluster once the share has moved, or the last one after ``wait_s``."""
+    """Return the state of the cluster once the share has moved, or after ``wait_s`` the latest state."""
     until_s = time.monotonic() + wait_s
     while answer["moving"] and time.monotonic() < until_s:
         time.sleep(_LOOK_S)

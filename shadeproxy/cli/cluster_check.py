@@ -1,6 +1,6 @@
 """The rows of ``shadeproxy check`` about a cluster: its engine, and the proxies that the newest view names.
 
-Nothing is changed: the view is only looked at, and the other proxies are asked for their statistics.
+Nothing is changed: the newest view is only read, and the other proxies are asked for their statistics.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -21,7 +21,7 @@ _SENDER = "check"
 
 
 async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
-    """Yield a row for the engine, and one for each other proxy that has a listener for proxies."""
+    """Yield a row for the engine, and a row for each other proxy that has a listener for proxies."""
     try:
         secrets = settings.cluster.resolve_secrets()
         view = await _peek(settings)
@@ -83,7 +83,7 @@ def _rows(facts: list[NodeFacts], stats: list[NodeStats]) -> Iterator[CheckRow]:
     for node, answer in zip(facts, stats, strict=True):
         name = f"proxy {node.node}"
         if answer.problem:
-            # The proxy starts even without the other proxies, so this is only a warning.
+            # This proxy starts even without the others, so it is only a warning.
             yield CheckRow(
                 name,
                 ok=True,

@@ -1,4 +1,6 @@
-"""A client of the control listener: small, blocking, standard library only. Speaks JSON."""
+"""A client of the control listener: small and blocking, made of the standard library alone. It sends and
+receives JSON.
+"""
 
 import http.client
 import json
@@ -10,23 +12,23 @@ from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError, Unk
 
 _TIMEOUT_S = 30.0
 LONG_TIMEOUT_S = 900.0
-"""Timeout of calls for which the proxy looks at every cached page before it answers."""
+"""Timeout of calls that the proxy answers only after it has looked at every cached page."""
 
 
 class ControlClient:
-    """A client that opens a connection for each request. ``token`` is sent as the bearer token and never
-    shown.
+    """A client that opens a new connection for each request. ``token`` is sent as the bearer token, and is
+    never shown.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
         parts = _split(url)
         if parts is None:
             raise ConfigError(f"--url {url}: write it as http://127.0.0.1:9001")
-        if "@" in parts.netloc:  # The text is not shown, because it contains a password.
+        if "@" in parts.netloc:  # Do not show the text, because it contains a password.
             raise ConfigError("--url: write it as http://127.0.0.1:9001, without user and password")
         self.url = url.rstrip("/")
         self._parts = parts
-        # The value is bytes: http.client would encode text as Latin-1, but the listener reads UTF-8.
+        # The value is bytes: http.client would encode a text as Latin-1, but the listener expects UTF-8.
         self._headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
 
     def get(self, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
@@ -95,8 +97,8 @@ class ControlClient:
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of ``url``; None for a URL that no listener can have. Port 0 means that the port is
-    not known yet.
+    """Return the parts of ``url``; None if no listener can have this URL. Port 0 means that the port is not
+    known yet.
     """
     try:
         parts = urlsplit(url)

@@ -1,7 +1,8 @@
-"""Checks the directories of a configuration (room, rights, origin, and which process holds them), and empties
-them.
+"""Checks the directories of a configuration (their room, rights and origin, and which process holds them),
+and empties them.
 
-Law: a check creates and changes nothing, and keeps no lock. A proxy that starts meanwhile waits for its end.
+Law: a check creates and changes nothing, and keeps no lock. A proxy that starts during a check waits until
+the check ends.
 """
 
 import json
@@ -32,8 +33,8 @@ _LISTENING = "0A"
 
 
 class Holder(NamedTuple):
-    """A process that holds directories. ``directories``: by setting. ``listens_at``: the settings of the
-    addresses at which the process listens.
+    """A process that holds directories. ``directories``: the directories, by the name of their setting.
+    ``listens_at``: names of the settings whose addresses it listens at.
     """
 
     described: str
@@ -42,13 +43,13 @@ class Holder(NamedTuple):
 
 
 def directories_of(settings: Settings) -> dict[str, Path]:
-    """Return the directories that a proxy with these settings locks, by setting."""
+    """Return the directories that a proxy with these settings locks, by the name of their setting."""
     tiers = {f"{tier.key}.path": tier.path for tier in tier_settings(settings)}
     return tiers | {"state.path": settings.state.path}
 
 
 def find_holders(settings: Settings) -> list[Holder]:
-    """Return the processes that now hold the directories of a configuration."""
+    """Return the processes that now hold directories of a configuration."""
     listeners = {name: address.port for name, address in settings.listeners.items()}
     found: dict[str, Holder] = {}
     for setting, path in directories_of(settings).items():
@@ -66,8 +67,8 @@ def find_holders(settings: Settings) -> list[Holder]:
 
 
 def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
-    """Yield a row for a proxy that runs with this configuration, and a row for each directory that another
-    process holds.
+    """Yield a row for a proxy that already runs with this configuration, and a row for each directory that
+    another process holds.
     """
     for holder in holders:
         if holder.listens_at:
@@ -89,7 +90,9 @@ def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
 
 
 def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
-    """Return the row of a tier's directory. It says why a start would refuse the directory, or warn."""
+    """Return the row of a tier's directory. The row says why a start would refuse the directory, or warn
+    about it.
+    """
     name = f"{tier.key}.path"
     if not (row := check_writable(name, tier.path)).ok:
         return row
@@ -107,8 +110,8 @@ def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
 
 
 def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
-    """Return the row of a directory whose contents this configuration cannot use; None if the directory is
-    empty or holds a cache that can be used.
+    """Return the row of a directory with content that this configuration cannot use; None if the directory is
+    empty, or has a cache that can be used.
     """
     try:
         refuse_foreign(path, name)
@@ -141,7 +144,7 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
 
 
 def check_writable(name: str, path: Path) -> CheckRow:
-    """Return the row that says whether a start can create or write the directory ``path``."""
+    """Return the row that says whether a start could create the directory ``path``, or write into it."""
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     try:
         with suppress_full(), tempfile.TemporaryFile(dir=existing):
@@ -162,8 +165,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Return whether process ``pid`` has a TCP socket that listens at ``port``, on any address, as far as
-    this user may see (/proc, proc(5)).
+    """Return whether the process ``pid`` has a TCP socket that listens at ``port`` on any address, as far as
+    /proc shows it to this user (proc(5)).
     """
     process = _PROCESSES / str(pid)
     try:
@@ -185,14 +188,14 @@ def _listening(process: Path, port: int) -> set[str]:
 
 
 def _target(file: Path) -> str:
-    with suppress(OSError):  # The process closed the file meanwhile.
+    with suppress(OSError):  # The process has closed the file meanwhile.
         return str(file.readlink())
     return ""
 
 
 def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool) -> None:
-    """Empty the tiers and print their sizes. Raises ConfigError, also if a ``place`` (a prefix, a URL) is
-    given.
+    """Empty the directories of the tiers, and print how many bytes they had. Raises ConfigError, also if a
+    ``place`` (a prefix or URL) was given.
     """
     if place:
         raise ConfigError(
@@ -201,7 +204,7 @@ def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool
         )
     paths = {"cache.ram.path": settings.cache.ram.path}
     paths |= {f"cache.{name}.path": disk.path for name, disk in settings.cache.disk_tiers.items()}
-    # Check all directories before changing any.
+    # Check all directories before any of them is changed.
     for setting, path in paths.items():
         drop_cache(path, setting=setting, dry_run=True)
     for setting, path in paths.items():

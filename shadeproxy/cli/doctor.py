@@ -1,9 +1,9 @@
-"""``shadeproxy doctor``: the running proxy's own diagnosis, or the reason why no proxy answers.
+"""``shadeproxy doctor``: shows the diagnosis of a running proxy, or the reason why no proxy answers.
 
-The proxy itself makes the diagnosis (app/diagnosis.py), so this also works for a proxy on another machine. If
-no proxy answers, the command runs the checks of ``shadeproxy check``, and finds the processes that hold the
-directories. It does not check the origin if none is configured. The finding about jobs that wait for data is
-made here, from their profiles, because the replay behind it takes a second of processor time.
+The proxy itself makes the diagnosis (app/diagnosis.py), so the command also works for a proxy on another
+machine. If no proxy answers, the command makes the checks of ``shadeproxy check``, without that of the origin
+if none is configured, and finds the processes that hold the directories. The finding about jobs that wait for
+data is made here, from their profiles, because the replay behind it takes a second of processor time.
 """
 
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from shadeproxy.plan.profile import Profile
 
 Report = dict[str, Any]
-_MOST_ADVISED = 16  # The advice for each job takes up to a second.
+_MOST_ADVISED = 16  # The advice for one job takes up to a second.
 
 
 def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Report:
-    """Return ``{"running", "healthy", "findings", ...}``. Raises ShadeProxyError when the proxy refuses to
+    """Return ``{"running", "healthy", "findings", ...}``. Raises ShadeProxyError if the proxy refuses to
     answer.
 
-    ``elsewhere``: the proxy was named by a URL and need not be that of ``settings``. Then checks on this
-    machine would say nothing about it, and none is made.
+    ``elsewhere``: the proxy was named by a URL, and may be another one than that of ``settings``. Checks on
+    this machine would then say nothing about it, so none is made.
     """
     try:
         report = {"running": True, **client.get("/v1/doctor")}
@@ -46,8 +46,8 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 
 
 def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
-    """Yield a finding for each job in use that waits for its data. If there are many such jobs, the last
-    finding names those for which no remedy was looked for.
+    """Yield a finding for each job in use that waits for its data. If there are many of them, the last
+    finding names the jobs for which no remedy was computed.
     """
     # This import loads numpy, which takes 100 ms.
     from shadeproxy.cli.plan import profile_of  # noqa: PLC0415
@@ -55,7 +55,7 @@ def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
 
     waiting: list[tuple[float, Profile]] = []
     for name in [job["job"] for job in client.get("/v1/jobs")["jobs"] if job["in_use"]]:
-        # The proxy may have forgotten the job meanwhile. A proxy of another version may send other fields.
+        # The proxy may have deleted the job meanwhile. A proxy of another version may send other fields.
         with suppress(UnknownName, ConfigError):
             profile = profile_of(client, name)
             waiting += [(waits, profile)] if (waits := waits_of(profile)) is not None else []
@@ -69,7 +69,9 @@ def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
 
 
 def _others(waiting: list[tuple[float, "Profile"]]) -> tuple[str, str]:
-    """Return the finding about jobs that wait less than those with a finding of their own."""
+    """Return cause and remedy for a finding about the jobs that wait less than those with findings of their
+    own.
+    """
     named = ", ".join(f"{profile.job} ({waits:.0%})" for waits, profile in waiting[:_MOST_ADVISED])
     others = len(waiting) - _MOST_ADVISED
     rest = f" and {format_count(others, 'other')}" if others > 0 else ""
@@ -77,7 +79,7 @@ def _others(waiting: list[tuple[float, "Profile"]]) -> tuple[str, str]:
 
 
 def _stopped(error: NoListener) -> tuple[str, str]:
-    """Return the finding about a control listener that does not answer: what is wrong, and what to do."""
+    """Return cause and remedy for a finding about a control listener that does not answer."""
     if not error.reason:
         return error.cause, error.remedy
     remedy = (

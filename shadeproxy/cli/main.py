@@ -1,8 +1,8 @@
 """``shadeproxy``: the commands, and how they fail.
 
-Commands raise; ``Commands`` alone turns the project's errors into one message on stderr and an exit status: 2
-for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any other exception is a bug and
-keeps its traceback. Heavy modules are imported by the command that needs them.
+Commands raise errors. Only ``Commands`` turns those of this project into one message on stderr and an exit
+status: 2 for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any other exception is a
+bug and keeps its traceback. A module that takes long to load is imported only by the command that needs it.
 """
 
 import gc
@@ -36,7 +36,7 @@ from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
 
 
 class Commands(TyperGroup):
-    """Runs a command and explains the errors it raises."""
+    """Runs a command, and explains the errors that it raises."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -76,7 +76,7 @@ def serve(config: ConfigOption = None, override: OverrideOption = None) -> None:
     Requests under way are finished then. SIGHUP reads the configuration again.
     """
     settings = Settings.load(config, override or ())
-    # The collector would walk through all these modules again and again, and find nothing.
+    # During this import, the collector would walk through all modules again and again, and find nothing.
     gc.disable()
     from shadeproxy.app.serve import serve as serve_clients  # noqa: PLC0415  not loaded for other commands
 
@@ -396,5 +396,5 @@ def version() -> None:
 
 
 def run() -> None:
-    """Run the command line, as the console script does."""
+    """Run the command line; the console script calls this."""
     sys.exit(app())

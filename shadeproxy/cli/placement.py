@@ -1,4 +1,4 @@
-"""``shadeproxy plan --place``: which data set goes to which device, as a table or JSON."""
+"""``shadeproxy plan --place``: shows which data set goes to which device, as a table or JSON."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +25,9 @@ _MOST_ROWS = 40
 
 
 class PlacedDataset(msgspec.Struct, frozen=True):
-    """``shares``: by device, the part of the data set's bytes that it holds."""
+    """A data set and its placement. ``shares``: by device, the part of the data set's bytes that lies on
+    it.
+    """
 
     name: str
     size_bytes: float
@@ -34,7 +36,9 @@ class PlacedDataset(msgspec.Struct, frozen=True):
 
 
 class LoadedDevice(msgspec.Struct, frozen=True):
-    """``load``: seconds of work for one second of reads. ``capacity_bytes``: None for the origin."""
+    """A device and its load. ``load``: seconds that it works for the reads of one second. ``capacity_bytes``:
+    None for the origin.
+    """
 
     name: str
     capacity_bytes: float | None
@@ -43,8 +47,8 @@ class LoadedDevice(msgspec.Struct, frozen=True):
 
 
 class PlacementReport(msgspec.Struct, frozen=True):
-    """``makespan``: the largest load. ``cascade``, ``largest_first``: the makespans of two simple
-    placements.
+    """A placement, beside others. ``makespan``: its largest load. ``bound``: no placement has a smaller
+    makespan. ``cascade``, ``largest_first``: the makespans of two simple placements.
     """
 
     datasets: list[PlacedDataset]
@@ -63,7 +67,9 @@ def run_place(
     link: float | None,
     as_json: bool,
 ) -> None:
-    """Place, and print the result. Raises ConfigError, and ShadeProxyError if no proxy answers."""
+    """Place the data sets on the devices, and print the result. Raises ConfigError, and ShadeProxyError if no
+    proxy answers.
+    """
     known, demands = (None, []) if devices is None else load_devices(devices)
     if known is None:
         known = devices_of(client().get("/v1/stats"), link)
@@ -87,17 +93,17 @@ def run_place(
 
 
 def _profiles(proxy: ControlClient) -> list[tuple[str, Profile]]:
-    """Return the data sets and profiles of the jobs in use. If none is, all jobs count."""
+    """Return the data set and the profile of each job in use; if no job is in use, of each job."""
     jobs, found = proxy.get("/v1/jobs")["jobs"], []
     for job in [job for job in jobs if job["in_use"]] or jobs:
         name = str(job["job"])
-        with suppress(UnknownName):  # The proxy has forgotten the job meanwhile.
+        with suppress(UnknownName):  # The proxy has deleted the job meanwhile.
             found.append((str(job["dataset"] or name), profile_of(proxy, name)))
     return found
 
 
 def make_report(groups: Groups, devices: list[Device]) -> PlacementReport:
-    """Place ``groups``, and compare with the bound and with two simple placements."""
+    """Place ``groups``, and compare the placement with the bound and with two simple placements."""
     placed = place(groups, devices)
     bound, _ = lower_bound(groups, devices, enough=_ENOUGH * placed.makespan)
     held = placed.shares * groups.size_bytes[:, None]

@@ -1,4 +1,6 @@
-"""``shadeproxy plan``: turns options and a profile into predictions, as a table, JSON or a picture."""
+"""``shadeproxy plan``: turns options and a profile into predictions, and shows them as a table, JSON or a
+picture.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,13 +30,13 @@ from shadeproxy.simulate.trace_file import load_trace
 _Value = TypeVar("_Value")
 _MOST_ROWS = 1000
 _MOST_WORKERS = 1024
-_SLOWEST, _FASTEST = 1e-6, 1e9  # Samples a second.
+_SLOWEST, _FASTEST = 1e-6, 1e9  # In samples a second.
 _SEVERAL, _NEARLY_ALL = 1.5, 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """The options of the command, as the user wrote them."""
+    """The options of the command, in the form in which the user wrote them."""
 
     job: str
     profile: Path | None
@@ -60,7 +62,9 @@ def run_plan(
     as_json: bool,
     plot: Path | None,
 ) -> None:
-    """Predict, and print the result. Raises ConfigError, and ShadeProxyError if no proxy answers."""
+    """Predict the epochs and runs, and print the result. Raises ConfigError, and ShadeProxyError if no proxy
+    answers.
+    """
     if plot is not None:
         require_matplotlib("leave --plot out")
     profile = _profile(client, options)
@@ -105,7 +109,9 @@ def _profile(client: Callable[[], ControlClient], options: PlanOptions) -> Profi
 
 
 def profile_of(proxy: ControlClient, job: str) -> Profile:
-    """Ask a proxy for the profile of a job. Raises UnknownName, and ConfigError if it is no profile."""
+    """Ask a proxy for the profile of a job. Raises UnknownName, and ConfigError if the answer is no
+    profile.
+    """
     answer = proxy.get(f"/v1/jobs/{quote(job, safe='')}/profile")
     return read_profile(msgspec.json.encode(answer), f"the profile of job {job!r}")
 

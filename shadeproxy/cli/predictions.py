@@ -1,4 +1,6 @@
-"""The commands that predict: ``simulate`` (hit ratios of policies) and ``plan`` (time, origin, cost)."""
+"""The commands that predict: ``simulate`` (hit ratios of policies) and ``plan`` (times, origin traffic,
+cost).
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -104,7 +106,7 @@ def plan_runs(
 
     Needs one epoch that was trained through the proxy.
     """
-    # The import of the part that needs numpy takes 100 ms.
+    # This import loads numpy, which takes 100 ms.
     from shadeproxy.cli.plan import PlanOptions, parse_link, run_plan  # noqa: PLC0415
 
     if place:
@@ -156,7 +158,7 @@ def plan_runs(
 
 
 def _refuse_with_place(**given: object) -> None:
-    """Raise ConfigError if an option is given that ``--place`` does not use."""
+    """Raise ConfigError if an option was given that ``--place`` does not use."""
     names = ["--" + name.replace("_", "-") for name, value in given.items() if value]
     if names:
         raise ConfigError(f"--place takes no {names[0]}: leave one of them out")

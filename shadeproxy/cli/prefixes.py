@@ -1,7 +1,8 @@
-"""``shadeproxy warm``, ``purge``, ``pin`` and ``unpin``: read, drop or keep prefixes in a running proxy.
+"""``shadeproxy warm``, ``purge``, ``pin`` and ``unpin``: let a running proxy read, drop or keep what is below
+a prefix.
 
-The proxy does the work; these commands start it, watch it and print its progress. Ctrl-C during a warm or a
-purge ends it.
+The proxy does the work. These commands start the work, and show its progress. Ctrl-C during a warm or a purge
+ends it.
 """
 
 import json
@@ -25,20 +26,22 @@ Answer = Mapping[str, Any]
 
 
 def require_uri(uri: str) -> None:
-    """Raise ConfigError unless ``uri`` names a bucket."""
+    """Raise ConfigError unless ``uri`` names a bucket or a prefix in one."""
     if not uri.startswith("s3://") or not uri.removeprefix("s3://").partition("/")[0]:
         raise ConfigError(f"{uri!r} names nothing: write s3://bucket or s3://bucket/prefix")
 
 
 def body_of(uri: str, namespace: str, *, dry_run: bool) -> dict[str, Any]:
-    """Return the body of a call about a prefix. Raises ConfigError unless it names a bucket."""
+    """Return the body of a call about the prefix ``uri``. Raises ConfigError unless ``uri`` names a
+    bucket.
+    """
     require_uri(uri)
     named = {"namespace": namespace} if namespace else {}
     return {"uri": uri, "dry_run": dry_run, **named}
 
 
 def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Start a warm, show its progress, and print the result. Raises ShadeProxyError if any read failed."""
+    """Start a warm, show its progress, and print the result. Raises ShadeProxyError if a read failed."""
     operation: Answer = client.post("/v1/warm", body_of(uri, namespace, dry_run=dry_run))
     operation = _watched(client, operation, _told, quiet=as_json)
     if as_json:
@@ -51,8 +54,8 @@ def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: boo
 
 
 def purge_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Purge a prefix, and print what was dropped. If the proxy needs long, show its progress. Raises
-    ShadeProxyError if not everything was dropped.
+    """Purge a prefix, and print what was dropped. If the purge takes long, show its progress. Raises
+    ShadeProxyError if not all was dropped.
     """
     body = body_of(uri, namespace, dry_run=dry_run)
     answer: Answer = client.post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
@@ -77,14 +80,14 @@ def purge_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bo
 def _watched(
     client: ControlClient, operation: Answer, told: Callable[[Answer], str], *, quiet: bool
 ) -> Answer:
-    """Show the progress of an operation until its end, which is returned. Ctrl-C ends it, and ``told`` says
-    how far it came.
+    """Show the progress of an operation until it ends, and return its last state. Ctrl-C ends the operation;
+    ``told`` then says how far it came.
     """
     path, uri = f"/v1/operations/{operation['id']}", operation["uri"]
     try:
         if not quiet:
             typer.echo(f"operation {operation['id']} begun; Ctrl-C ends it", err=True)
-        # Progress goes to stderr, so that the result on stdout can be piped.
+        # Progress goes to stderr, so that the result on stdout can go into a pipe.
         with _bar(quiet=quiet) as bar:
             task = bar.add_task(uri, total=None, size="")
             while operation["state"] == "running":
@@ -102,7 +105,9 @@ def _watched(
 
 
 def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Pin a prefix, and print how much of it is cached and pinned. Without ``uri`` print all pins."""
+    """Pin a prefix, and print how many of its pages are cached and pinned. If ``uri`` is "", print all pins
+    instead.
+    """
     if not uri:
         _list_pins(client.get("/v1/pins"), as_json=as_json)
         return
@@ -122,7 +127,7 @@ def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool
 
 
 def unpin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Remove a pin, and print how much of its prefix is cached."""
+    """Remove a pin, and print how many pages of its prefix are cached."""
     body = body_of(uri, namespace, dry_run=dry_run)
     answer = client.post("/v1/unpin", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
@@ -161,7 +166,7 @@ def _bar(*, quiet: bool) -> Progress:
 
 
 def _told(operation: Answer) -> str:
-    """Return an operation's counts in words, without those that are zero."""
+    """Return the counts of a warm in words. Counts of zero are left out."""
     verb = "to read" if operation["dry_run"] else "read"
     parts = [
         f"{operation['done']:,} of {operation['total']:,} objects",

@@ -1,4 +1,6 @@
-"""``shadeproxy simulate``: turns options into a trace, and the result into a table, JSON or a picture."""
+"""``shadeproxy simulate``: turns options into a trace, and the result of its simulation into a table, JSON or
+a picture.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ _MOST_READS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The values of ``--sampler`` and of the options that belong to it."""
+    """The value of ``--sampler``, and the values of the options that belong to it."""
 
     sampler: str
     objects: int
@@ -47,7 +49,9 @@ def run_simulate(
     plot: Path | None,
     with_plot: bool,
 ) -> None:
-    """Simulate, and print the result. Raises ConfigError, and ShadeProxyError if a plot cannot be made."""
+    """Simulate the policies, and print the result. Raises ConfigError, and ShadeProxyError if a plot cannot
+    be made.
+    """
     if (trace is None) == (not workload.sampler):
         raise ConfigError(f"name what to read: --trace FILE.npz, or --sampler {'|'.join(SAMPLERS)}")
     if plot is not None and with_plot:
@@ -80,7 +84,7 @@ def run_simulate(
 
 
 def make_trace(workload: Workload) -> Trace:
-    """Return the trace of a sampler. Raises ConfigError."""
+    """Return the trace that a sampler makes. Raises ConfigError."""
     sampler, objects, epochs, jobs, seed = (
         workload.sampler,
         workload.objects,

@@ -1,4 +1,4 @@
-"""Shows the answer of ``GET /v1/stats`` as tables. telemetry/stats.py defines the fields."""
+"""Shows the answer of ``GET /v1/stats`` as tables. Its fields are defined in telemetry/stats.py."""
 
 import json
 from collections.abc import Mapping
@@ -16,13 +16,14 @@ from shadeproxy.core.units import format_size
 
 _LEAST_NAME = 12
 _MOST_WIDTH = 1000
-# Short names, so that a row fits 80 columns. "joined": reads of a page that was already on its way.
+# The names are short, so that a row fits into 80 columns. "joined": reads of a page that was already on its
+# way.
 _READS = ("reads", "hits", "by bytes", "ram", "disk", "joined", "origin", "bypass", "bytes")
 _NOT_BY_JOB = ("joined", "bypass")
 
 
 def render_stats(stats: Mapping[str, Any]) -> Group:
-    """Return tables of tiers, buckets, jobs with their epochs, and the origin."""
+    """Return tables of the tiers, of the buckets, of the jobs and their epochs, and of the origin."""
     tables = [_tiers(stats["tiers"]), _buckets(stats["buckets"], stats["totals"])]
     if stats["jobs"]:
         tables.append(_jobs(stats["jobs"]))
@@ -32,7 +33,7 @@ def render_stats(stats: Mapping[str, Any]) -> Group:
 
 
 def print_stats(stats: Mapping[str, Any], console: Console) -> None:
-    """Print the tables of ``stats``. No name or number is cut: a narrow terminal wraps the lines."""
+    """Print the tables of ``stats``. No name or number is cut; in a narrow terminal, the lines wrap."""
     shown = render_stats(stats)
     least = Measurement.get(console, console.options.update(width=_MOST_WIDTH), shown).minimum
     console.width = max(console.width, least)
@@ -40,7 +41,9 @@ def print_stats(stats: Mapping[str, Any], console: Console) -> None:
 
 
 def show_nodes(client: ControlClient, console: Console, *, as_json: bool, watch: bool) -> None:
-    """Print a row for each node of the cluster, and their sums. Raises ShadeProxyError if one is silent."""
+    """Print a row for each node of the cluster, and a row of their sums. Raises ShadeProxyError if a node
+    gave no answer.
+    """
     if watch:
         raise ConfigError("--cluster shows one reading: leave out --watch")
     nodes = client.get("/v1/stats?cluster=1")["nodes"]
@@ -49,7 +52,7 @@ def show_nodes(client: ControlClient, console: Console, *, as_json: bool, watch:
         typer.echo(json.dumps(nodes, indent=2))
     else:
         table = _nodes(nodes)
-        # The table's own minimum is a few columns short of its content.
+        # The minimum that the table itself reports is a few columns short of its content.
         wanted = Measurement.get(console, console.options.update(width=_MOST_WIDTH), table).maximum
         console.width = max(console.width, wanted)
         console.print(table, crop=False)
@@ -58,7 +61,7 @@ def show_nodes(client: ControlClient, console: Console, *, as_json: bool, watch:
 
 
 def epoch_order(name: str) -> tuple[int, int]:
-    """Return the place of an epoch among others: numbers in their order, then all other names."""
+    """Return a key by which epochs are sorted: numbers come first, in their order, then all other names."""
     return (0, int(name)) if name.isdecimal() else (1, 0)
 
 
@@ -83,7 +86,7 @@ def _nodes(nodes: list[dict[str, Any]]) -> Table:
         "cluster", "node", "reads", "hits", "bytes", "relayed", "bytes", "past all", "origin", "bytes",
         "used", "lease", "view",
     )  # fmt: skip
-    table.columns[0].no_wrap = True  # Names are copied from here into other commands.
+    table.columns[0].no_wrap = True  # Do not wrap names: users copy them from here into other commands.
     for node in nodes:
         state = ("no answer", "") if node["problem"] else (f"{node['lease_s']:.1f} s", str(node["view"]))
         table.add_row(node["node"], *_node_cells(node), *state)

@@ -1,8 +1,9 @@
-"""``shadeproxy stats --watch``: the counters of a running proxy, every second, in a terminal of any size.
+"""``shadeproxy stats --watch``: shows the counters of a running proxy, every second, in a terminal of any
+size.
 
 Laws: the output fits the terminal. The state of the origin and the running epoch of the busiest job are
-always shown; with less room there are fewer columns, then fewer rows, then fewer tables. Rates are the growth
-of counters between two answers.
+always shown; if there is less room, there are fewer columns, then fewer rows, then fewer tables. A rate is
+the growth of a counter between two answers, for each second.
 """
 
 import json
@@ -28,16 +29,16 @@ _STATES = {
     False: (("origin down", "bold red"), ("origin down", "bold red")),
     None: (("checking the origin", "bold yellow"), ("origin unknown", "yellow")),
 }
-"""The beginnings of the first line and of the line about the origin, each with its style. Key: whether the
-origin answers; None: not known yet.
+"""The beginnings of the first line and of the line about the origin, and their style, by the origin's state.
+Key: whether the origin answers; None: not known yet.
 """
 Answer = Mapping[str, Any]
 NONE: Answer = {}
 
 
 class Column(NamedTuple):
-    """A column of a table. ``rank``: columns with a high rank are dropped first when the terminal is
-    narrow.
+    """A column of a table. ``rank``: in a narrow terminal, the columns with the highest ranks are left out
+    first.
     """
 
     head: str
@@ -45,14 +46,14 @@ class Column(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A table: its columns, the first of which has names, and its rows, the most important first."""
+    """A table. ``columns``: the first one has names. ``rows``: the most important row comes first."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
 
 
 def watch_stats(client: ControlClient, *, as_json: bool) -> None:
-    """Show the statistics until Ctrl-C. ``as_json``: print one JSON object a line instead."""
+    """Show the statistics until Ctrl-C. ``as_json``: instead, print each answer as one line of JSON."""
     if as_json:
         for stats, _, _ in _answers(client):
             sys.stdout.write(json.dumps(stats) + "\n")
@@ -69,8 +70,8 @@ def watch_stats(client: ControlClient, *, as_json: bool) -> None:
 def render_watch(
     stats: Answer, before: Answer | None, passed_s: float, *, width: int, height: int
 ) -> RenderableType:
-    """Return the lines and tables that fit ``width`` and ``height``. ``before``: the answer ``passed_s`` ago;
-    None: no rates.
+    """Return lines and tables that fit into ``width`` and ``height``. ``before``: the answer ``passed_s``
+    seconds earlier; None: show no rates.
     """
     grown = _growth(stats, before, passed_s)
     lines: list[RenderableType] = [_overview(stats, grown, width), _origin_line(stats, grown, width)]
@@ -87,7 +88,7 @@ def render_watch(
 
 
 def _answers(client: ControlClient) -> Iterator[tuple[Answer, Answer | None, float]]:
-    """Yield answers, each with the one before it, and the seconds between them."""
+    """Yield answers: each with the answer before it, and with the seconds between the two."""
     before, at_s = None, time.monotonic()
     while True:
         stats, now_s = client.get("/v1/stats"), time.monotonic()
@@ -97,7 +98,9 @@ def _answers(client: ControlClient) -> Iterator[tuple[Answer, Answer | None, flo
 
 
 def _growth(stats: Answer, before: Answer | None, passed_s: float) -> Callable[..., float | None]:
-    """Return a function from the path of a counter to its growth a second; None if that is unknown."""
+    """Return a function that takes the path of a counter and returns the counter's growth per second; None if
+    that is not known.
+    """
 
     def grown(*path: str) -> float | None:
         if before is None or passed_s <= 0:
@@ -109,7 +112,7 @@ def _growth(stats: Answer, before: Answer | None, passed_s: float) -> Callable[.
 
 
 def _at(stats: Answer, path: Sequence[str]) -> float:
-    """Return the number under ``path``, or the sum of those below it."""
+    """Return the number at ``path`` in ``stats``, or the sum of the numbers below it."""
     found: Any = stats
     for name in path:
         found = found.get(name, 0) if isinstance(found, Mapping) else 0
@@ -150,7 +153,7 @@ def _origin_line(stats: Answer, grown: Callable[..., float | None], width: int) 
 
 
 def _line(first: tuple[str, str], parts: Sequence[str], width: int) -> Text:
-    """Return one line: ``first`` with its style, and as many parts as fit."""
+    """Return one line of text: ``first`` in its style, and as many of ``parts`` as fit into ``width``."""
     text = Text(first[0][:width], style=first[1], no_wrap=True)
     for part in parts:
         if len(text) + _GAP + len(part) > width:
@@ -183,7 +186,9 @@ def _epochs(stats: Answer, grown: Callable[..., float | None]) -> Rows:
 
 
 def running_epoch(job: Answer, order: Answer) -> str | None:
-    """Return the epoch in which a job reads now: that of its order, or else the one that was read last."""
+    """Return the epoch that a job reads now: the epoch of its order or, if there is none, the one that was
+    read last.
+    """
     epochs = job["epochs"]
     if str(order.get("epoch")) in epochs:
         return str(order["epoch"])
@@ -219,8 +224,8 @@ def _buckets(stats: Answer, grown: Callable[..., float | None]) -> Rows:
 
 
 def _fitted(table: Rows, width: int, most: int) -> Table:
-    """Return ``table`` with the columns that fit ``width``, and at most ``most`` rows. If rows are left out,
-    the last row says so.
+    """Return ``table`` with as many columns as fit into ``width``, and at most ``most`` rows. If rows are
+    left out, the last row says how many.
     """
     shown = list(table.rows)
     left_out = len(shown) - most

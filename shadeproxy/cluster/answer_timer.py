@@ -1,5 +1,5 @@
-"""One timer for all reads that wait for another node. One timer for each read would cost as much as signing
-the read.
+"""One timer for all reads that wait for another node. A timer for each read would cost as much as signing
+that read.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ class WaitingRead(Protocol):
 
 
 class AnswerTimer:
-    """Watches reads of one event loop."""
+    """Gives up reads of one event loop whose node has not begun to answer in time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._until_s: dict[WaitingRead, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_s = inf
-        """Loop time for which the timer is set. It is not set later when the read for which it was set ends:
-        so it runs about once in the time for which a read waits, however many reads there are.
+        """Loop time at which the timer will fire. When a read ends early, the timer is not set to a later
+        time. So it fires about once in the time for which a read waits, however many reads there are.
         """
 
     def watch(self, read: WaitingRead, seconds: float) -> None:
@@ -51,7 +51,8 @@ class AnswerTimer:
 
     def _look(self) -> None:
         self._timer, self._next_s = None, inf
-        # The timers of the event loop have a resolution of a millisecond.
+        # The timers of the event loop have a resolution of a millisecond, so this one may fire that much too
+        # early.
         now_s = self._loop.time() + 0.001
         for read in [read for read, until_s in self._until_s.items() if until_s <= now_s]:
             self.forget(read)

@@ -1,8 +1,8 @@
 """Applies events: turns them into changes of the hints, by the same calls as a control request.
 
-Laws: an event that the hints refuse changes nothing. A job's order here has only the ranks that read through
-this proxy. A rank counts as such for a while after its last call to this proxy, so a rank that calls several
-proxies counts at each of them.
+Laws: an event that the hints refuse changes nothing. The order of a job at this proxy has only the ranks that
+read through this proxy. A rank counts as one of them for a while after its last call here. So a rank that
+calls several proxies counts at each of them.
 """
 
 import asyncio
@@ -50,7 +50,9 @@ Applied = Change[Any] | Signs | PlaceEvent | MergeEvent
 
 
 class Applier:
-    """Applies events of one cluster. ``on_place`` begins a pin, unpin or purge, in the order of the calls."""
+    """Applies the events of one cluster. ``on_place`` is called for each pin, unpin or purge, in the order of
+    these events, and begins it.
+    """
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Applier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def decode(self, event: Event) -> Applied:
-        """Decode an event, and fetch its content. Return the change that the event makes.
+        """Decode an event, and fetch its content from the log. Return the change that the event makes.
 
         Raises ClusterUnavailable, PeerError, RequestError.
         """
@@ -98,8 +100,8 @@ class Applier:
         return PutDataset(dataset)
 
     def apply(self, change: Applied, *, here: bool) -> Any:
-        """Apply a change, and return its result. ``here``: True if the change comes from a call to this
-        proxy. Raises RequestError.
+        """Apply a change, and return its result. ``here``: True if a call to this proxy made the change.
+        Raises RequestError.
         """
         now_s = self._clock.now_s()
         if isinstance(change, PlaceEvent):
@@ -127,8 +129,8 @@ class Applier:
         return result
 
     def heard_rank(self, job: str, rank: int, *, here: bool) -> None:
-        """Note a call of a rank, to this proxy or to another one. Begin to build the job's order if the call
-        changes which ranks it has.
+        """Note that a rank called a proxy. ``here``: it called this one. If the ranks that read through this
+        proxy changed by it, begin to build the job's order again.
         """
         now_s = self._clock.monotonic_s()
         if here:
@@ -139,7 +141,9 @@ class Applier:
             self.settle_soon(job)
 
     def newly_alive(self) -> list[str]:
-        """Return the jobs that gave a sign of life here since the last call, other than by an event."""
+        """Return the jobs that gave a sign of life by a call to this proxy since ``newly_alive`` was last
+        called.
+        """
         found = [job.name for job in self._hints.jobs if job.seen_s > self._seen.get(job.name, 0.0)]
         self._seen = {job.name: job.seen_s for job in self._hints.jobs}
         return found
@@ -151,7 +155,7 @@ class Applier:
         task.add_done_callback(self._tasks.discard)
 
     async def aclose(self) -> None:
-        """Cancel the work in the background."""
+        """Cancel the building of orders in the background."""
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -172,7 +176,7 @@ class Applier:
                 self._hints.report_progress(job, rank, Progress(epoch, position), now_s)
                 self._seen_now(job)
             except RequestError:
-                # The job is gone, or not registered here yet. Continue with the progress of other jobs.
+                # The job is deleted, or not registered here yet. Continue with the progress of other jobs.
                 continue
 
     def _seen_now(self, job: str) -> None:

@@ -1,8 +1,10 @@
-"""The backlog: changes of this proxy that the log does not have yet, or not for certain.
+"""The backlog: changes of this proxy that have not been read back from the log, so that they may be missing
+there.
 
 Laws: a change stays here until its event was read back from the log. The number of waiting bytes is bounded.
-Above the bound, the oldest orders and columns are dropped first, which only costs hits. Scores wait as the
-latest score of each sample, and signs of life as the latest of each rank. No I/O and no clock.
+Above the bound, changes with long content (orders, columns) are dropped first, beginning with the oldest.
+That only costs hits. Of the waiting scores of a sample only the latest is kept, and of the signs of life of a
+rank too. No I/O and no clock.
 """
 
 import asyncio
@@ -20,21 +22,21 @@ from shadeproxy.hints.jobs import Progress
 
 MOST_BYTES = 64 * 1024 * 1024
 MOST_SCORES = 1 << 16
-"""Most scores of one event: 512 KiB by ids, so that applying them does not hold up the event loop."""
+"""Most scores of one event: with ids, 512 KiB, so that applying the event does not hold up the event loop."""
 
-_LEAST_BYTES = 256  # The number of bytes that an event without blobs counts at least.
+_LEAST_BYTES = 256  # Bytes that an event without blobs counts in the backlog.
 _FOLD_AT = 64
 _LOOKS = 64
 ALONE = object()
-"""The answer to a change that this proxy applies alone, because its event did not come back from the log in
-time.
+"""The answer to a call whose change this proxy must apply alone, because its event did not come back from the
+log in time.
 """
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A change that waits. ``answer``: a future for its result, once its event was applied, or for ALONE.
-    ``sent_s``: the time when the log took the change; None while it must still be sent.
+    """A change that waits for its event to be read back. ``answer``: a future for the change's result, or for
+    ALONE. ``sent_s``: when the log took the event; None while the event must still be sent.
     """
 
     number: int
@@ -49,7 +51,7 @@ class Pending:
 
 
 class _Column(NamedTuple):
-    """Scores of samples. ``keys``: ids as u32, or hashes as u64."""
+    """Scores of samples. ``keys``: ids of the samples as u32, or hashes of their objects as u64."""
 
     keys: np.ndarray[Any, Any]
     scores: np.ndarray[Any, Any]
@@ -57,8 +59,8 @@ class _Column(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Scores of one job that wait to be sent, oldest first. ``digest``: the digest of the job's dataset; ""
-    for scores by key.
+    """Score columns of one job that wait to be sent, the oldest column first. ``digest``: the digest of the
+    job's dataset; "" if the scores are by key.
     """
 
     digest: str
@@ -69,7 +71,7 @@ class _Waiting:
         return sum(one.keys.nbytes + one.scores.nbytes for one in self.columns)
 
     def fold(self) -> _Column:
-        """Keep only the latest score of each sample."""
+        """Merge the columns into one that has only the latest score of each sample, and return it."""
         keys = np.concatenate([one.keys for one in self.columns])
         scores = np.concatenate([one.scores for one in self.columns])
         _, last = np.unique(keys[::-1], return_index=True)
@@ -91,9 +93,9 @@ class Backlog:
         self._numbers = 0
         self._grown_bytes = 0
         self.dropped = 0
-        """Number of changes and score batches that were dropped for want of room."""
+        """Number of changes, and of jobs' waiting scores, that were dropped for want of room."""
         self.filled = asyncio.Event()
-        """Set while a change has to be sent."""
+        """Set while a change is still to be sent."""
 
     def __len__(self) -> int:
         return len(self._unsent) + len(self._sent)
@@ -108,14 +110,14 @@ class Backlog:
         return bool(self._unsent)
 
     def number(self) -> int:
-        """Return a number that no event of this boot has."""
+        """Return a number that no other event of this boot has."""
         self._numbers += 1
         return self._numbers
 
     # ------------------------------------------------------------------ changes
 
     def add(self, change: Change[Any] | None, packed: Packed) -> Pending:
-        """Add a change to be sent; drop older content if there is no room."""
+        """Add a change that is to be sent. Drop older content if there is no room for it."""
         pending = Pending(self.number(), change, packed, asyncio.get_running_loop().create_future())
         self._unsent.append(pending)
         self.filled.set()
@@ -123,11 +125,13 @@ class Backlog:
         return pending
 
     def first(self) -> Pending | None:
-        """Return the oldest change that has to be sent."""
+        """Return the oldest change that is still to be sent."""
         return self._unsent[0] if self._unsent else None
 
     def sent(self, pending: Pending, now_s: float) -> None:
-        """Note that the log has taken a change; keep it until it is read back."""
+        """Note that the log has taken the event of a change. Keep the change until that event is read
+        back.
+        """
         if pending in self._unsent:
             self._unsent.remove(pending)
             pending.sent_s = now_s
@@ -136,7 +140,9 @@ class Backlog:
             self.filled.clear()
 
     def find(self, number: int) -> Pending | None:
-        """Return a change that waits. None: its event was read back before."""
+        """Return the change with this event number, if it still waits. None: its event was read back
+        before.
+        """
         return self._sent.get(number) or next((one for one in self._unsent if one.number == number), None)
 
     def came_back(self, pending: Pending) -> None:
@@ -145,8 +151,8 @@ class Backlog:
             self._unsent.remove(pending)
 
     def send_again(self, before_s: float) -> int:
-        """Send those changes again that the log took before ``before_s`` and that were not read back since.
-        Return their number.
+        """Queue again the changes that the log took before ``before_s`` and whose events were not read back
+        since. Return the number of these changes.
         """
         late = [one for one in self._sent.values() if one.sent_s is not None and one.sent_s < before_s]
         for pending in reversed(late):
@@ -158,7 +164,7 @@ class Backlog:
         return len(late)
 
     def release(self) -> None:
-        """Answer ALONE to every change that waits, because the log does not answer."""
+        """Answer ALONE to every call whose change waits, because the log does not answer."""
         for pending in self._all():
             if not pending.answer.done():
                 pending.answer.set_result(ALONE)
@@ -170,7 +176,7 @@ class Backlog:
     # ------------------------------------------------------------------ scores and signs of life
 
     def add_scores(self, change: PutScores) -> None:
-        """Add scores; they replace earlier ones of the same samples."""
+        """Add scores to be sent. They replace waiting scores of the same samples."""
         batch = change.batch
         digest = batch.space.digest if isinstance(batch.space, Dataset) else ""
         keys = np.array(batch.hashes, np.uint64) if batch.ids is None else batch.ids.astype(np.uint32)
@@ -183,7 +189,7 @@ class Backlog:
         self._make_room(keys.nbytes + batch.scores.nbytes)
 
     def take_scores(self) -> list[ScoresEvent]:
-        """Remove all scores; return them as events."""
+        """Remove all waiting scores, and return them as events."""
         events = []
         for job, waiting in self._scores.items():
             keys, scores = waiting.fold()
@@ -201,7 +207,7 @@ class Backlog:
         return events
 
     def put_back(self, event: ScoresEvent) -> None:
-        """Put back scores that the log did not take. Later scores of the same samples stay."""
+        """Put back scores that the log did not take. Scores of the same samples that came later stay."""
         keys = np.frombuffer(event.keys, "<u4" if event.digest else "<u8")
         waiting = self._scores.setdefault(event.job, _Waiting(event.digest))
         if waiting.digest == event.digest:
@@ -224,13 +230,14 @@ class Backlog:
         return event
 
     def forget(self, job: str) -> None:
-        """Drop the scores and signs of a deleted job."""
+        """Drop the waiting scores and signs of life of a deleted job."""
         self._scores.pop(job, None)
         self._alive.discard(job)
         self._progress = {at: progress for at, progress in self._progress.items() if at[0] != job}
 
     def _make_room(self, new_bytes: int) -> None:
-        # Adding up everything takes long if much waits. So do it only once for each 1 / 64 of the bound.
+        # Adding up the sizes of all that waits takes long if much waits. So do it only when new changes have
+        # grown by 1 / 64 of the bound.
         self._grown_bytes += new_bytes
         if self._grown_bytes * _LOOKS < self._most_bytes:
             return

@@ -1,8 +1,8 @@
 """The rate of this machine's clock, compared with that of the log's server.
 
 A lease is safe only if the clocks of all nodes run at about the same rate (``SLACK`` in timing.py). A node
-cannot compare its clock with those of other nodes. But the answer to each beat has the time of the log's
-server, which is the same for all.
+cannot compare its clock with the clocks of other nodes. But it can compare with the clock of the log's
+server, whose time is in the answer to each beat.
 """
 
 from collections import deque
@@ -11,12 +11,12 @@ from statistics import median
 from typing import NamedTuple
 
 MOST_APART = 0.05
-"""Largest acceptable difference from the server's rate. Two nodes that both differ by this much differ from
-each other by twice as much.
+"""Largest acceptable difference between this clock's rate and the server's. Two nodes that both differ by
+this much, in opposite directions, differ from each other by twice as much.
 """
 _EVERY_S = 10.0
 _APART = 6
-"""Two readings are compared only if this many readings lie between them. That is a minute, in which one
+"""A reading is compared with the one that came this many readings later. That is a minute, in which one
 second of latency is an error of less than 2 %.
 """
 _READINGS = 60
@@ -34,8 +34,9 @@ def rate_of(readings: Sequence[Reading]) -> float | None:
     """Return how many seconds pass by this machine's clock in a second of the server's clock; None if there
     are too few readings to tell.
 
-    The result is a median over pairs of readings. A few slow answers do not change it, and neither does a
-    step of the server's clock, because only few pairs have the step between them.
+    The result is a median over pairs of readings. A few slow answers do not change a median. A step of the
+    server's clock does not change it either, because the step lies between the two readings of only a few
+    pairs.
     """
     pairs = list(zip(readings, readings[_APART:], strict=False))
     if len(pairs) < _ENOUGH:
@@ -46,18 +47,20 @@ def rate_of(readings: Sequence[Reading]) -> float | None:
 
 
 class ClockRate:
-    """Readings of the last ten minutes."""
+    """Readings of both clocks in the last ten minutes."""
 
     def __init__(self) -> None:
         self._readings: deque[Reading] = deque(maxlen=_READINGS)
 
     def note(self, sent_s: float, answered_s: float, server_s: float) -> None:
-        """Note the server's time in the answer to a call. Times are seconds since boot."""
+        """Note the server's time ``server_s`` from the answer to a call. The other times are seconds since
+        boot.
+        """
         at_s = (sent_s + answered_s) / 2
         if not self._readings or at_s - self._readings[-1].own_s >= _EVERY_S:
             self._readings.append(Reading(at_s, server_s))
 
     @property
     def rate(self) -> float | None:
-        """See ``rate_of``."""
+        """The rate of this machine's clock, as ``rate_of`` returns it."""
         return rate_of(tuple(self._readings))

@@ -1,4 +1,6 @@
-"""Contents: bytes of any length in the log, as blobs of bounded size with cryptographic digests."""
+"""Contents: bytes of any length in the log, as blobs of bounded size that are named by cryptographic
+digests.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -23,7 +25,9 @@ class Contents:
             await self._log.put_blob(digest, data)
 
     async def get(self, content: Content) -> bytes:
-        """Return the bytes. Raises ClusterUnavailable, and PeerError if the log lacks a blob."""
+        """Return the bytes of a content. Raises ClusterUnavailable, and PeerError if the log lacks a blob of
+        it.
+        """
         if not content.pieces:
             return content.inline
         if content.size_bytes > min(MOST_BYTES, len(content.pieces) * BLOB_BYTES):

@@ -1,7 +1,8 @@
-"""A DeleteObjects whose keys are written by several nodes: one document for each node, and one answer for the
-client.
+"""Splits a DeleteObjects whose keys are written by several nodes: one document for each node, and one answer
+for the client.
 
-The S3 listener wrote the document, so its form is known. Elements of answers are copied unchanged.
+The S3 listener wrote the document, so its form is known. The elements of the nodes' answers are copied
+unchanged.
 """
 
 import base64
@@ -26,8 +27,8 @@ _Writer = TypeVar("_Writer", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class DeletePart(Generic[_Writer]):
-    """The part of a DeleteObjects that one node writes. ``objects``: the Object elements, by their places in
-    the client's list. ``request``: a request that deletes exactly these objects.
+    """The part of a DeleteObjects that one node writes. ``objects``: the Object elements of this part, by
+    their places in the client's list. ``request``: a request that deletes exactly these objects.
     """
 
     writer: _Writer
@@ -64,7 +65,9 @@ async def split_delete(
 
 @dataclass(frozen=True, slots=True)
 class PartEnd:
-    """The end of one part: its answer, or the error if there is none. ``objects``: those of the part."""
+    """The end of one part: the node's answer, or the error if there is no answer. ``objects``: the Object
+    elements of the part.
+    """
 
     objects: dict[int, Element]
     error: OriginError | None = None
@@ -73,7 +76,9 @@ class PartEnd:
     body: bytes = b""
 
     def elements(self) -> Iterator[Element]:
-        """Yield the elements of the merged answer: the results of this part, or an error for each object."""
+        """Yield the elements that this part gives to the merged answer: its results, or an error for each of
+        its objects.
+        """
         root = document_root(self.body)
         if self.error is not None:
             code = "InternalError" if isinstance(self.error, OutcomeUnknown) else "ServiceUnavailable"
@@ -90,7 +95,7 @@ class PartEnd:
 
 
 async def end_of(part: DeletePart[_Writer], answer: ForwardResponse) -> PartEnd:
-    """Return the end of a part that was answered. Raises OriginError."""
+    """Return the end of a part that was answered, with the whole body of the answer. Raises OriginError."""
     body = await read_bounded(answer.chunks, MAX_LISTING_BYTES)
     return PartEnd(part.objects, None, answer.status, answer.headers, body)
 
@@ -112,7 +117,7 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
 
     def place_of(element: Element) -> float:
         found = places.get(_name_of(element))
-        return found.popleft() if found else inf  # A key may be listed, and answered, several times.
+        return found.popleft() if found else inf  # A key may be in the list, and answered, several times.
 
     root.extend(sorted((element for end in ends for element in end.elements()), key=place_of))
     document = _written(root)
@@ -121,7 +126,7 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
 
 
 def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Element]:
-    """Yield an Error element for each object that was not deleted, or that perhaps was not."""
+    """Yield an Error element for each object that was not deleted, or perhaps not."""
     for one in objects:
         error = Element("Error")
         for name in ("Key", "VersionId"):
@@ -133,7 +138,7 @@ def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Ele
 
 
 def _name_of(element: Element) -> tuple[str, str]:
-    """Return the key and the version that an element of the list or of the answer names."""
+    """Return the key and the version id in an element of the list or of the answer."""
     return element.findtext("Key", ""), element.findtext("VersionId", "")
 
 
@@ -155,7 +160,7 @@ def _request_of(request: ForwardRequest, objects: Iterable[Element], *, quiet: b
 
 
 def _written(root: Element) -> bytes:
-    # The serialiser writes a carriage return as it is, and a parser would read that as a line feed. Only
-    # texts of these documents can contain one, so it is safe to replace every one.
+    # The serialiser writes a carriage return as it is, and a parser would read it as a line feed. In these
+    # documents only texts can contain a carriage return, so it is safe to replace every one.
     document: bytes = tostring(root, "utf-8")
     return _HEADING + document.replace(b"\r", b"&#13;")

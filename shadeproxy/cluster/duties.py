@@ -1,7 +1,8 @@
-"""Duties of each node towards all: it opens the log, retires nodes whose lease is over, and proposes views.
+"""Duties of each node towards all nodes: it opens the log, retires nodes whose lease is over, and proposes
+views.
 
 Each duty is a compare-and-set at the log: the first call counts, and later ones change nothing. So the nodes
-need not agree which of them makes it.
+need not agree which of them makes the call.
 """
 
 import secrets
@@ -20,14 +21,14 @@ _DISTRUST_BITS = 62
 
 
 class Open(NamedTuple):
-    """The arguments of a call of ``ClusterLog.open`` that is to be made."""
+    """A call of ``ClusterLog.open`` to be made: its arguments."""
 
     inc: str
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """The arguments of a call of ``ClusterLog.retire`` that is to be made."""
+    """A call of ``ClusterLog.retire`` to be made: its arguments."""
 
     inc: str
     node: str
@@ -35,7 +36,7 @@ class Retire:
 
 
 class Propose(NamedTuple):
-    """The arguments of a call of ``ClusterLog.propose`` that is to be made."""
+    """A call of ``ClusterLog.propose`` to be made: its arguments."""
 
     base: ViewId
     seats: tuple[Seat, ...]
@@ -46,7 +47,7 @@ Call = Open | Retire | Propose
 
 
 class Duties:
-    """The observations that one node makes of the others, and the calls that follow.
+    """The observations that one node makes of the others, and the calls to the log that follow.
 
     ``refusal``: the reason why the node asks for no seat, "" if it may have one. ``conflict``: another living
     process has this node's id. ``forgotten``: an operator removed this node. ``late``: nodes whose lease
@@ -66,16 +67,16 @@ class Duties:
         self._timing = timing
         self._inc = ""
         self._since_s = 0.0
-        """When the incarnation was first seen closed, then when it was first seen open and empty."""
+        """When the incarnation was first seen closed; once it is open, when it was first seen without a
+        view.
+        """
         self._empty = False
         self._counts: dict[str, tuple[int, float]] = {}
         self._away: dict[str, float] = {}
 
     @property
     def hindrance(self) -> str:
-        """The reason why this node gets no lease, other than failures of the log; "" if there is no such
-        reason.
-        """
+        """The reason why this node gets no lease although the log answers; "" if there is none."""
         if self.refusal:
             return f"this proxy has no seat in the cluster: {self.refusal}"
         if self.conflict:
@@ -85,21 +86,24 @@ class Duties:
         return ""
 
     def change_facts(self, facts: NodeFacts) -> None:
-        """Change the facts of this node. They are proposed with the next beat."""
+        """Change the facts of this node. After the next beat, it proposes a view with the new facts."""
         self.facts = facts
         self._seat = Seat(facts.node, seal_facts(facts, self._seals))
 
     def ask_for_distrust(self) -> int:
-        """Change this node's number of distrust, and return the new number. Numbers from one process grow."""
-        # The first number is random. Small numbers would repeat: a node that missed the views in between
-        # could see the same number from this process as from the one before.
+        """Change this node's number of distrust, and return the new number. Each number is greater than the
+        one that this process chose before.
+        """
+        # The first number is random. Small numbers would repeat: to a node that missed the views in between,
+        # the number of this process could look like that of the process before, and the node would not
+        # distrust.
         number = (self.facts.distrust or secrets.randbits(_DISTRUST_BITS)) + 1
         self.change_facts(msgspec.structs.replace(self.facts, distrust=number))
         return number
 
     def of_closed(self, inc: str, now_s: float, kept: View | None) -> list[Call]:
         """Return the calls that follow from an answer of a closed incarnation. ``kept``: the view that was
-        settled when the incarnation before ended, if the node knows it.
+        settled when the incarnation before ended, if this node knows that view.
         """
         self._enter(inc, now_s)
         if kept is not None:
@@ -108,8 +112,8 @@ class Duties:
         return [Open(inc)] if now_s >= self.opens_at_s else []
 
     def of_open(self, answer: BeatAnswer, view: View | None, now_s: float) -> list[Call]:
-        """Return the calls that follow from an answer. ``view``: the last one that the node adopted; it is of
-        an older incarnation if the answer has none.
+        """Return the calls that follow from an answer of an open incarnation. ``view``: the last one that the
+        node adopted. If the answer has no view, ``view`` is of an older incarnation.
         """
         self._enter(answer.inc, now_s)
         self.opens_at_s = inf
@@ -143,19 +147,19 @@ class Duties:
             self._counts.clear()
 
     def _empty_for_long(self, now_s: float) -> bool:
-        """Return whether the log has been empty for so long that a node with an older view would have
-        proposed it again.
+        """Return whether the log has had no view for so long that a node with an older view would have
+        proposed that view again.
         """
         if not self._empty:
             self._empty, self._since_s = True, now_s
         return now_s - self._since_s >= 2 * self._timing.beat_s
 
     def _is_over(self, record: NodeRecord, answer: BeatAnswer, now_s: float) -> bool:
-        """Return whether the lease that the record's last beat got is over for sure, while the log does not
-        know that yet.
+        """Return whether the lease that the record's last beat got is certainly over, while the log does not
+        know it yet.
 
         This node has seen the same beat count for longer than any lease lasts, by its own clock. The beat was
-        sent before this node first saw its count, so its lease is over.
+        sent before this node first saw the count, so the lease is over.
         """
         own = record.node == self.facts.node
         if own:
@@ -171,7 +175,7 @@ class Duties:
         return now_s - since_s >= self._timing.surely_over_s
 
     def _seats(self, answer: BeatAnswer, view: View, now_s: float) -> dict[str, Seat]:
-        """Return the seats that the next view should have."""
+        """Return the seats that the next view should have, by node."""
         records = {record.node: record for record in answer.nodes}
         own = self.facts.node
         self.refusal = self._misfit(view, records)
@@ -192,15 +196,16 @@ class Duties:
                 seats[node] = seat._replace(away=True)
         self._away = away
         held = view.seats.get(own)
-        # Take the seat only if this node has no seat yet, or has the lease. Otherwise another process with
-        # this id may have the seat, and the two would replace each other's facts for ever.
+        # Take the seat only if the view has none for this node yet, or this node has the lease. Otherwise
+        # another process with this id may have the seat, and the two would replace each other's facts for
+        # ever.
         if held is None or (answer.token and (held.away or view.facts[own] != self.facts)):
             seats[own] = self._seat
         return seats
 
     def _misfit(self, view: View, records: dict[str, NodeRecord]) -> str:
-        """Return the setting in which this node differs from another live node of the view; "" if it differs
-        from none.
+        """Return a text that names the setting in which this node differs from a live node of the view; "" if
+        it differs from none.
         """
         for node, facts in view.facts.items():
             if node == self.facts.node or (node in records and records[node].retired):

@@ -1,6 +1,6 @@
 """Events: changes as the proxies of a cluster send them to each other, in MessagePack.
 
-Laws: an event of another wire version is refused, never guessed at. Scores and orders are bytes as in the
+Laws: an event of another wire version is refused, not interpreted. Scores and orders are bytes as in the
 control protocol, little-endian. Long content lies in blobs, and the event has their digests. Before a decoded
 event changes anything, it is checked by the same calls as a control request.
 """
@@ -88,7 +88,7 @@ class ScoresEvent(PlainChange, frozen=True):
 
 class SignsEvent(PlainChange, frozen=True):
     """Signs of life of jobs. ``progress``: job, rank, epoch and position. ``alive``: jobs that gave another
-    sign.
+    sign than progress.
     """
 
     progress: tuple[tuple[str, int, int, int], ...]
@@ -125,8 +125,9 @@ Event = (
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """The sender of an event. ``boot`` grows with each start of the node, and ``number`` is an event's own
-    within a boot, so that no event counts twice. ``origin``: the origin whose objects the keys name.
+    """The sender of an event, and the event. ``boot`` grows with each start of the sender. ``number`` differs
+    between the events of one boot, so that no event counts twice. ``origin``: the origin that holds the
+    objects which the event names.
     """
 
     wire: int
@@ -138,7 +139,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Packed(NamedTuple):
-    """An event, and the blobs to which it refers, by digest."""
+    """An event, and the blobs that hold its content, each with its digest."""
 
     event: Event
     blobs: tuple[tuple[str, bytes], ...] = ()
@@ -173,7 +174,7 @@ def load_event(envelope: Envelope) -> Event:
 
 
 def content_of(data: bytes) -> tuple[Content, tuple[tuple[str, bytes], ...]]:
-    """Return ``data`` as content, and the blobs that hold it."""
+    """Return ``data`` as content, and the blobs that hold it if it is long."""
     if len(data) <= INLINE_BYTES:
         return Content(len(data), inline=data), ()
     pieces = [data[at : at + BLOB_BYTES] for at in range(0, len(data), BLOB_BYTES)]
@@ -195,7 +196,7 @@ def unpack_dataset(data: bytes, page_size: int) -> Dataset:
 
 
 def pack(change: Change[Any], hints: HintRegistry) -> Callable[[], Packed]:
-    """Return a function that makes the event of a change; any thread may call it."""
+    """Return a function that makes the event of a change. Any thread may call that function."""
     match change:
         case PutDataset(dataset):
             return lambda: _pack_dataset(dataset)
@@ -226,7 +227,9 @@ def _with(event: Callable[[Content], Event], data: bytes) -> Packed:
 
 
 def scores_change(event: ScoresEvent, hints: HintRegistry) -> PutScores:
-    """Return the change of a ScoresEvent. Raises RequestError, or PeerError for scores of other samples."""
+    """Return the change that a ScoresEvent makes. Raises RequestError, or PeerError if the scores are of
+    other samples than the job's.
+    """
     space = hints.space(event.job)
     scores = _column(event.scores, "<f4")
     if not event.digest:
@@ -244,8 +247,8 @@ def scores_change(event: ScoresEvent, hints: HintRegistry) -> PutScores:
 def column_change(
     event: OrderEvent | FrozenEvent, data: bytes, hints: HintRegistry
 ) -> Announce | FreezeScores:
-    """Return the change of an event with a column, whose bytes are ``data``. Any thread may call it. Raises
-    RequestError, PeerError.
+    """Return the change that an event with a column makes. ``data``: the bytes of the column. Any thread may
+    call this function. Raises RequestError, PeerError.
     """
     if isinstance(event, OrderEvent):
         ids = _column(data, "<u4")

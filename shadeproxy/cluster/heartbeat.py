@@ -1,6 +1,7 @@
-"""The task that sends a node's beats and carries out the calls that follow from the answers.
+"""The task that sends a node's beats, and makes the calls to the log that follow from the answers.
 
-Law: no error ends the beats. Without them the node would refuse writes and check each read for ever.
+Law: no error ends the beats. Without beats the node gets no lease, so it would refuse writes and check each
+read for ever.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _HURRIED = 5
-"""A beat is sent early if ``hurry`` asks for it, or if the last one failed: after 1 / n of the usual interval
-at the soonest.
+"""A beat is sent early if ``hurry`` asks for it, or if the last one failed: at the soonest 1 / n of the usual
+interval after the last beat began.
 """
 _AT_ONCE = 2
-"""Most beats that follow another one without a rest. Opening the log, proposing a view and taking the lease
-are three beats in a row.
+"""Most beats that follow another one without a rest. Three beats in a row suffice to open the log, to propose
+a view and to take the lease.
 """
 _EARLY_S = 0.005
 """Seconds by which a timer may be early."""
@@ -32,13 +33,12 @@ _NO_BEAT = "no beat was answered yet"
 
 
 class Heartbeat:
-    """Sends the beats of one node. ``adopted`` is called in the same step of the event loop in which an
-    answer was adopted. ``changed`` is called after an answer that changed the incarnation, the views, or
-    whether the node has a lease. ``lapsed`` is called when the lease ends before its time. ``counters``:
-    counts defects.
+    """Sends the beats of one node. ``adopted`` is called after an answer was adopted, in the same step of the
+    event loop. ``changed`` is called after an answer that changed the incarnation, the views, or whether the
+    node has a lease. ``lapsed`` is called when the lease ends before its time. ``counters``: counts defects.
 
     ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: the time from the
-    last beat to its answer. ``clock_rate``: that of ``clock``.
+    last beat to its answer. ``clock_rate``: the rate of ``clock`` against the server's clock.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Heartbeat:
         self._counters = ClusterCounters() if counters is None else counters
         self._clock = clock
         self._known = self._state()
-        """The state of which ``changed`` was called last."""
+        """The state of the node when ``changed`` was last called."""
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -71,7 +71,7 @@ class Heartbeat:
         self._task = asyncio.create_task(self._run(), name="heartbeat")
 
     async def aclose(self) -> None:
-        """Stop, and give the lease up. Other nodes then need not wait until it ends by time."""
+        """Stop the beats, and give the lease up. Other nodes then need not wait until it ends by time."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -83,15 +83,15 @@ class Heartbeat:
                 await self._make(goodbye)
 
     def hurry(self) -> None:
-        """Send the next beat soon, because the log is about to change."""
+        """Send the next beat soon, because the state of the log is about to change."""
         self._hurry.set()
 
     async def _run(self) -> None:
         at_once = 0
         while True:
             began_s = self._clock()
-            # Send the next beat at once after a change that this node made. Do so only a few times: two nodes
-            # that undo each other's changes must not occupy the log.
+            # Send the next beat at once after this node has changed the log's state. Do so only a few times:
+            # two nodes that undo each other's changes must not keep the log busy.
             at_once = at_once + 1 if await self.beat() and at_once < _AT_ONCE else 0
             if not at_once:
                 await self._rest(began_s)
@@ -105,11 +105,13 @@ class Heartbeat:
         self._hurry.clear()
 
     def due_s(self, began_s: float) -> float:
-        """Return when the next beat is due, unless a change hurries it. ``began_s``: when the last began."""
+        """Return when the next beat is due, unless ``hurry`` is called. ``began_s``: when the last beat
+        began.
+        """
         soonest_s = self._soonest_s(began_s)
         if self.problem:
-            # An incarnation of the log that has just begun stays closed for some time after the first beat
-            # that it answers.
+            # If the log has lost its data, its new incarnation begins with the first beat that it answers,
+            # and stays closed for some time. So an early beat shortens the time without a lease.
             return soonest_s
         timing, duties = self.membership.timing, self.membership.duties
         return min(began_s + timing.beat_s, max(soonest_s, duties.opens_at_s + _EARLY_S))
@@ -118,8 +120,8 @@ class Heartbeat:
         return began_s + self.membership.timing.beat_s / _HURRIED
 
     async def beat(self) -> bool:
-        """Send a beat, adopt its answer and make the calls that follow; return whether the next beat will get
-        another answer.
+        """Send a beat, adopt its answer and make the calls that follow; return whether these calls changed
+        the log's state, so that the next beat gets another answer.
         """
         sent_s = self._clock()
         made = []
@@ -141,18 +143,20 @@ class Heartbeat:
         return any(made)
 
     def _adopt(self, answer: BeatAnswer, sent_s: float) -> list[Call]:
-        """Adopt the answer to the beat sent at ``sent_s``; return the calls that follow. Raises PeerError."""
+        """Adopt the answer to the beat sent at ``sent_s``; return the calls to the log that follow. Raises
+        PeerError.
+        """
         now_s = self._clock()
         try:
             calls = self.membership.adopt(answer, sent_s, now_s)
-            # Distrust before any other code runs. The next beat tells the other nodes that this node has
-            # adopted the answer.
+            # Distrust before any other code runs: the next beat tells the other nodes that this node has
+            # adopted the answer and all that follows from it.
             self._adopted()
         except PeerError:
             raise
         except Exception:
-            # Perhaps not all pages were distrusted. So end the lease: without one all is checked, and under
-            # the next one nothing older is trusted.
+            # Perhaps some pages that must be distrusted are still trusted. So end the lease: without a lease
+            # each page is checked, and under the next lease no older page is trusted.
             self.membership.lapse()
             self._lapsed()
             raise
@@ -172,7 +176,7 @@ class Heartbeat:
                     _log.warning("a node of the cluster is away", node=node)
                 return retired
             case Propose(base, seats, kept):
-                # If another node was the first to restore a view, that one counts.
+                # If another node was the first to restore a view, its view counts; beat again to learn it.
                 return await self._log.propose(base, seats, kept=kept) is not None or bool(kept)
 
     def _state(self) -> tuple[object, ...]:
@@ -181,7 +185,7 @@ class Heartbeat:
         return (member.inc, *views, member.leased(self._clock()))
 
     def _fail(self, error: Exception) -> None:
-        """Count a defect. Log it, unless the beat before had the same one."""
+        """Count and log a defect. Do not log it if the beat before had the same one."""
         self._counters.beat_faults += 1
         problem = f"{type(error).__name__}: {error}"
         if problem != self.problem:
@@ -189,7 +193,7 @@ class Heartbeat:
         self.problem = problem
 
     def _tell(self, problem: str) -> None:
-        """Log a problem when it appears and when it is over, but not at every beat."""
+        """Log a problem when it appears and when it is over, not at every beat between."""
         if problem and self.problem in {"", _NO_BEAT}:
             _log.warning("cut off from the cluster", problem=problem)
         elif self.problem and not problem:

@@ -1,8 +1,8 @@
-"""Known events: the numbers of the events that were applied, so that no event counts twice.
+"""Known events: the numbers of the events that were applied, so that no event is applied twice.
 
-The log is not trusted: it may return an old event again. And a proxy sends an event twice if the answer to
-the first time was lost. For each node, the numbers of its last events are kept for its latest start (boot).
-Events of earlier boots are no longer applied.
+The log is not trusted: it may return an old event again. And a proxy sends an event again if it got no answer
+the first time. For each node, the numbers of the last events of its latest start (boot) are kept. Events of
+earlier boots are no longer applied.
 """
 
 from collections import deque
@@ -19,20 +19,22 @@ class _Known:
 
 
 class KnownEvents:
-    """Knows, for each node, which of its events were applied."""
+    """Knows, for each node, which events that it sent were applied."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Known] = {}
 
     def has(self, node: str, boot: int, number: int) -> bool:
-        """Return whether an event was seen before, or is of an earlier boot than an event that was."""
+        """Return whether this event was noted before, or is too old: its boot, or its number, lies before
+        those that are kept.
+        """
         seen = self._nodes.get(node)
         if seen is None or boot > seen.boot:
             return False
         return boot < seen.boot or number <= seen.floor or number in seen.latest
 
     def note(self, node: str, boot: int, number: int) -> None:
-        """Note an event that was not seen before."""
+        """Note that an event was applied."""
         seen = self._nodes.get(node)
         if seen is None or boot > seen.boot:
             seen = self._nodes[node] = _Known(boot)
@@ -41,13 +43,13 @@ class KnownEvents:
             seen.floor = max(seen.floor, seen.latest.popleft())
 
     def export(self) -> tuple[tuple[str, int, int], ...]:
-        """Return node, boot and highest number of each node's events."""
+        """Return, for each node, its name, its latest boot and the highest number of its events."""
         return tuple(
             (node, seen.boot, max(seen.latest, default=seen.floor)) for node, seen in self._nodes.items()
         )
 
     def restore(self, known: tuple[tuple[str, int, int], ...]) -> None:
-        """Note the events that are part of a snapshot."""
+        """Note the events that a snapshot contains. ``known``: as ``export`` returned it."""
         for node, boot, number in known:
             seen = self._nodes.get(node)
             if seen is None or boot > seen.boot:

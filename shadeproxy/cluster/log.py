@@ -1,8 +1,8 @@
 """The port to a cluster's log: the server, Redis or Valkey, that carries leases, views, events and blobs.
 
 The log may lose everything at any time. Each of its lives, from a start without data on, is an *incarnation*.
-A new one is closed: it grants no lease and has no view until a node opens it. The nodes publish again what
-was lost.
+A new incarnation is closed: it grants no lease and has no view until a node opens it. The nodes then publish
+again what the log lost.
 
 The log is not trusted. Facts of nodes, events and names are sealed above this port (``signed.py``), and a
 blob is checked against its digest here. Every call is bounded by a timeout, and raises ``ClusterUnavailable``
@@ -17,7 +17,9 @@ from typing import NamedTuple, Protocol
 from shadeproxy.telemetry.counters import ClusterCounters
 
 BLOB_BYTES = 512 * 1024
-"""The most bytes of one blob. Longer content is put in pieces, so that no call occupies the loop for long."""
+"""The most bytes of one blob. Longer content is stored as several blobs, so that no call occupies the event
+loop for long.
+"""
 
 BEGINNING = "0-0"
 """The position before the first event of a stream."""
@@ -53,9 +55,10 @@ NO_VIEW = ViewRecord(0, ())
 
 
 class Beat(NamedTuple):
-    """The periodic request of a node for a lease. ``boot``: a random name of this life of the node's process.
-    ``acked``: the view that the node has adopted. ``inc``: the incarnation that the node knows; "" before its
-    first answer. ``kept``: the incarnation before, if the node had a lease of it when it first saw ``inc``.
+    """The periodic request of a node for a lease. ``boot``: a random name of the node's process, new at each
+    start. ``acked``: the view that the node has adopted. ``inc``: the incarnation that the node knows; ""
+    before its first answer. ``kept``: the incarnation before ``inc``, if the node had a lease of that one
+    when it first saw ``inc``.
     """
 
     node: str
@@ -67,11 +70,11 @@ class Beat(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeRecord:
-    """The log's record of one node of the views that count.
+    """The log's record of one node of the views from the settled one to the newest.
 
     ``count`` changes with every granted beat, and when the node enters a view. No value of it is used twice
-    in an incarnation. ``acked``: number of the newest view that the node has adopted. ``retired``: another
-    node proved that the lease is over. ``forgotten``: an operator removed the node.
+    in an incarnation. ``acked``: number of the newest view that the node has adopted. ``retired``: a node has
+    recorded that this node's lease is over. ``forgotten``: an operator removed the node.
     """
 
     node: str
@@ -86,12 +89,13 @@ class BeatAnswer:
     """The log's state at one instant. It is adopted whole, or not at all.
 
     ``time_s``: the server's Unix time. ``closed``: the incarnation grants nothing yet, and all fields below
-    are empty. ``seat_kept``: the incarnation is open, and keeps the seat for the process that had it in
-    the incarnation before. The node must beat again, because only now it knows the incarnation; all fields
-    below are empty. ``token``: the name of the granted lease, "" if none was granted. It changes when a lease
-    was over before the beat. ``taken``: the lease belongs to another process with the same node id.
-    ``forgotten``: an operator removed this node. ``settled``: the newest view for which no node can still act
-    by an older one. ``nodes``: records of all nodes of the views from ``settled`` to ``view``, sorted.
+    are empty. ``seat_kept``: the incarnation is open, and keeps the node's seat for the process that had it
+    in the incarnation before. The node must beat again, and name the incarnation that it has just learnt, to
+    show that it is this process; all fields below are empty. ``token``: the name of the granted lease, "" if
+    none was granted. The name changes if the node's lease was over before the beat. ``taken``: the lease
+    belongs to another process with the same node id. ``forgotten``: an operator removed this node.
+    ``settled``: the newest view for which no node can still act by an older one. ``nodes``: records of all
+    nodes of the views from ``settled`` to ``view``, sorted.
     """
 
     inc: str
@@ -107,7 +111,9 @@ class BeatAnswer:
 
 
 class Event(NamedTuple):
-    """One entry of a stream. ``position`` grows within a stream, and means nothing after the log lost it."""
+    """One entry of a stream. ``position`` grows within a stream. Once the log has lost the stream, the
+    position means nothing.
+    """
 
     stream: str
     position: str
@@ -115,40 +121,46 @@ class Event(NamedTuple):
 
 
 class ClusterLog(Protocol):
-    """Leases and views, then streams, names and blobs, of one cluster. ``counters``: counts the calls."""
+    """The leases, views, streams, names and blobs of one cluster. ``counters``: counts the calls to the
+    server.
+    """
 
     counters: ClusterCounters
 
     async def peek(self) -> ViewRecord:
-        """Return the newest view, and change nothing. Only a diagnosis may use it: the view may belong to an
-        incarnation that is over.
+        """Return the newest view, and change nothing. Only a diagnosis may use this view, because it may
+        belong to an incarnation that is over.
         """
         ...
 
     async def beat(self, beat: Beat) -> BeatAnswer:
-        """Ask for a lease; only nodes of the current view get one. The beat also tells which view the node
-        has adopted. The log settles the view when each node that must adopt it has done so or is retired.
+        """Ask for a lease; only nodes of the current view get one. The beat also tells the log which view the
+        node has adopted. The log settles a view when each node that must adopt it has adopted it or is
+        retired.
         """
         ...
 
     async def open(self, inc: str) -> None:
-        """Open the incarnation. Does nothing if the log is in another one by now."""
+        """Open the incarnation. Do nothing if the log is in another incarnation by now."""
         ...
 
     async def retire(self, inc: str, node: str, count: int) -> bool:
-        """End a lease, if the node's count is still ``count`` (compare and set); return whether it ended.
+        """End the lease of ``node``, if the node's count is still ``count`` (compare and set). Return whether
+        it ended.
 
-        The caller must know that the lease is over: by its own clock, or because it is its own.
+        The caller must know that the lease is over by the caller's own clock, or the lease must be the
+        caller's own.
         """
         ...
 
     async def propose(self, base: ViewId, seats: Sequence[Seat], *, kept: str = "") -> ViewId | None:
-        """Replace the view ``base`` (compare and set); return the new view's id, or None if the log has
-        another view or incarnation by now, or is closed. ``base.number`` 0: the log must have no view.
+        """Replace the view ``base`` by a view with ``seats`` (compare and set). Return the new view's id, or
+        None if the log has another view or incarnation by now, or is closed. ``base.number`` 0: the log must
+        have no view.
 
-        ``kept``: the incarnation before, in which this was the settled view when it ended. The incarnation
-        must still be closed. It is opened, and each seat is kept for the process that had it before, until
-        another node retires it.
+        ``kept``: not empty if a view is restored: the name of the incarnation that ended, with ``seats`` as
+        its settled view. The new incarnation must still be closed. It is opened, and each seat is kept for
+        the process that had it before, until another node retires it.
         """
         ...
 
@@ -162,16 +174,18 @@ class ClusterLog(Protocol):
 
     async def read(self, after: Mapping[str, str], wait_s: float) -> list[Event]:
         """Return events of the streams after the given positions, in order within a stream; at most a few
-        hundred. Waits up to ``wait_s`` for the first, then returns an empty list.
+        hundred. If there are none, wait up to ``wait_s`` for the first one, then return an empty list.
         """
         ...
 
     async def claim(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
-        """Give ``name`` a value if it has none, or has ``instead_of``; return the value that it has then."""
+        """Give ``name`` the value if it has none, or has ``instead_of``. Return the value that the name has
+        afterwards.
+        """
         ...
 
     async def release(self, name: str, value: bytes) -> bool:
-        """Remove ``name`` if it has this value; return whether it had."""
+        """Remove ``name`` if it has this value; return whether it had this value."""
         ...
 
     async def names(self) -> dict[str, bytes]:
@@ -183,8 +197,8 @@ class ClusterLog(Protocol):
         ...
 
     async def get_blob(self, digest: str) -> bytes | None:
-        """Return the bytes, and keep them for another day; None if the log lacks them, or has other bytes
-        than those of the digest.
+        """Return the bytes of a blob, and keep the blob for another day. None: the log lacks it, or has bytes
+        that do not fit the digest.
         """
         ...
 

@@ -1,8 +1,9 @@
-"""One node's part of the protocol of leases and views: which objects are its own, and since when.
+"""One node's part of the protocol of leases and views: which objects it owns, and since when it trusts their
+pages.
 
-Everything that decides ownership is here. No I/O and no clock: a call decides at once and returns the calls
-to the log that follow. Times are seconds since this machine's boot, suspended time included. Clocks of
-machines are never compared, but their rates may differ by 10 % at most.
+Everything that decides ownership is here. No I/O and no clock: each method gets the time, and returns the
+calls to the log that follow. Times are seconds since this machine's boot, suspended time included. The clocks
+of machines are never compared, but their rates may differ by 10 % at most.
 
 1. A beat is sent each third of a lease, one at a time. Its answer is adopted whole or not at all.
 2. A closed incarnation of the log says nothing but its name. A node that has seen it closed for 1.25 leases
@@ -39,12 +40,14 @@ from shadeproxy.cluster.view import NodeFacts, View
 _CHANGES = 32
 
 Keep = Callable[[Hashes], NDArray[np.bool_]]
-"""The type of a function that returns for each object hash whether its bytes may still be trusted."""
+"""The type of a function that takes object hashes and returns for each whether the object's cached bytes may
+still be trusted.
+"""
 
 
 class _Change(NamedTuple):
-    """A rise of the trust epoch, because views changed. ``was``, ``now``: the settled views before and
-    after.
+    """A rise of the trust epoch, because views changed. ``view``: the newest view since then. ``was``,
+    ``now``: the settled views before and after. ``checked_until_s``: see ``Membership.must_check``.
     """
 
     epoch: int
@@ -54,8 +57,8 @@ class _Change(NamedTuple):
     checked_until_s: float
 
     def concerns(self, object_hash: int, node: str) -> bool:
-        """Return whether, by this change, the node lost the object in the newest view or gained it in the
-        settled view.
+        """Return whether, with this change, another node owns the object in the newest view, or this node
+        gained the object in the settled view.
         """
         return self.view.owner(object_hash) != node or self.gained(object_hash, node)
 
@@ -64,7 +67,9 @@ class _Change(NamedTuple):
         return gone and self.now.owner(object_hash) == node
 
     def gained_from_the_absent(self, object_hash: int, node: str) -> bool:
-        """Return whether the node gained the object from a node that may still have writes under way."""
+        """Return whether the node gained the object from a node that is away, so that a write of that node
+        may still be on its way.
+        """
         if not self.gained(object_hash, node):
             return False
         before = self.was.owner(object_hash) if self.was else None
@@ -72,8 +77,8 @@ class _Change(NamedTuple):
 
 
 def _keep(changes: Sequence[_Change], node: str, hashes: Hashes) -> NDArray[np.bool_]:
-    """Return for each object whether none of the changes concerns it. It does for columns what
-    ``_Change.concerns`` does for one object.
+    """Return for each object hash whether none of the changes concerns the object, as ``_Change.concerns``
+    says it for one object.
     """
     owned: dict[tuple[tuple[str, ...], tuple[float, ...]], NDArray[np.bool_]] = {}
 
@@ -94,7 +99,7 @@ def _keep(changes: Sequence[_Change], node: str, hashes: Hashes) -> NDArray[np.b
 
 class Membership:
     """The lease, the views and the trust of one node. ``boot``: a random name of this process. ``is_new``: no
-    earlier process had the node's name.
+    process had the node's name before.
     """
 
     def __init__(
@@ -113,11 +118,13 @@ class Membership:
         self._lease_until_s = float("-inf")
         self._is_new = is_new
         self._untouched_until_s = float("-inf")
-        """Until then no other node can have retired this one and written in its share since its last lease. A
-        lease with another name that begins by then needs no checks.
+        """Until this time no other node can have retired this node, and written objects of its share, since
+        its last lease. A lease with another name that begins by then needs no checks.
         """
         self._kept = ""
-        """The incarnation before this one, if its lease lasted when this one was first seen."""
+        """The name of the incarnation before this one, if the lease of that one lasted until this one was
+        first seen.
+        """
         self._trusted_since = 0
         self._all_checked_until_s = float("-inf")
         self._changes: deque[_Change] = deque()
@@ -133,26 +140,28 @@ class Membership:
 
     @property
     def lease_until_s(self) -> float:
-        """The end of the lease; minus infinity if there is none."""
+        """The end of the lease, in seconds since boot; minus infinity if there is none."""
         return self._lease_until_s
 
     def lease_left_s(self, now_s: float) -> float:
         return max(0.0, self._lease_until_s - now_s)
 
     def mine(self, object_hash: int, now_s: float) -> bool:
-        """Return whether this node alone may act for the object at this instant (rule 7)."""
+        """Return whether this node alone may act for the object now (rule 7 above)."""
         return now_s < self._lease_until_s and self.is_named(object_hash)
 
     def is_named(self, object_hash: int) -> bool:
-        """Return whether the views name this node as the owner. It may act while it also has the lease."""
+        """Return whether the newest view and the settled view both name this node as the owner. To act as the
+        owner it also needs the lease.
+        """
         view, settled = self.view, self.settled
         if view is None or settled is None or view.owner(object_hash) != self.node:
             return False
         return view.id == settled.id or settled.owner(object_hash) == self.node
 
     def trusts(self, object_hash: int, epoch: int) -> bool:
-        """Return whether bytes or metadata that were read from the origin in ``epoch`` may still be used. The
-        object must be ``mine``.
+        """Return whether bytes or metadata of the object that were read from the origin in ``epoch`` may
+        still be used. The object must be ``mine``.
         """
         if epoch == self.epoch:
             return True
@@ -163,16 +172,16 @@ class Membership:
         )
 
     def keep_since(self, epoch: int) -> Keep | None:
-        """Return a function that does for columns what ``trusts`` does, for objects that were trusted in
-        ``epoch``. None: no object is trusted any more.
+        """Return a function that does for many objects what ``trusts`` does for one, with bytes that were
+        read in ``epoch``. None: no such bytes are trusted any more.
         """
         if epoch < self._trusted_since:
             return None
         return partial(_keep, [change for change in self._changes if change.epoch > epoch], self.node)
 
     def must_check(self, object_hash: int, now_s: float) -> bool:
-        """Return whether each read of the object must ask the origin. It must while a write of a node that is
-        gone may still be on its way to the origin.
+        """Return whether each read of the object must ask the origin. That is so while a write by its former
+        owner, whose lease is over, may still be on its way to the origin.
         """
         if now_s < self._all_checked_until_s:
             return True
@@ -182,43 +191,43 @@ class Membership:
         )
 
     def cut_off(self, now_s: float) -> bool:
-        """Return whether the log has not answered for a lease."""
+        """Return whether the log has not answered for as long as a lease lasts."""
         return now_s - self._answered_s >= self.timing.lease_s
 
     def unsettled_s(self, now_s: float) -> float:
-        """Return for how long there has been a newer view than the settled one; 0.0 if there is none."""
+        """Return for how long the newest view has not been settled; 0.0 if it is settled."""
         return max(0.0, now_s - self._unsettled_since_s)
 
     def lapse(self) -> None:
-        """End the lease before its time. The next lease trusts nothing that is cached now."""
+        """End the lease before its time. Under the next lease, no page that is cached now is trusted."""
         self._lease_until_s = float("-inf")
 
     # ------------------------------------------------------------------ distrust of all nodes
 
     def ask_for_distrust(self) -> int:
-        """Ask all nodes, by a new view, to distrust what they cached. Return the number to pass to
+        """Ask all nodes, by a new view, to distrust what they cached. Return the number of this request, for
         ``is_distrusted``.
         """
         return self.duties.ask_for_distrust()
 
     def is_distrusted(self, number: int) -> bool:
-        """Return whether every node has obeyed the call for distrust with this number: none can still act by
-        a view without it.
+        """Return whether every node has obeyed the request for distrust with this number: no node can still
+        act by a view from before it.
         """
         facts = None if self.settled is None else self.settled.facts.get(self.node)
-        # A number above the last one that this process asked for comes from an earlier process of this node.
+        # A number above the last one that this process chose comes from an earlier process of this node.
         return facts is not None and number <= facts.distrust <= self.duties.facts.distrust
 
     # ------------------------------------------------------------------ beats
 
     def beat(self) -> Beat:
-        """Return the beat to send. The caller notes the time before it sends it."""
+        """Return the beat to send. Note the time before you send it: ``adopt`` needs it."""
         view = self.view
         acked = view.id if view is not None and view.id.inc == self.inc else None
         return Beat(self.node, self.boot, acked, self.inc, self._kept)
 
     def adopt(self, answer: BeatAnswer, sent_s: float, now_s: float) -> list[Call]:
-        """Adopt the answer to the beat sent at ``sent_s``; return the calls that follow.
+        """Adopt the answer to the beat sent at ``sent_s``; return the calls to the log that follow.
 
         Raises ``PeerError``, and changes nothing, if a node's facts are forged.
         """
@@ -243,8 +252,8 @@ class Membership:
         return self.duties.of_open(answer, self.view, now_s)
 
     def end(self) -> Retire | None:
-        """Give up the lease for good. Return the call that tells the others, so that they need not wait for
-        its end.
+        """Give up the lease for good. Return the call that tells the other nodes so; they then need not wait
+        until it ends by time.
         """
         self._lease_until_s = float("-inf")
         self._ended = True
@@ -261,12 +270,12 @@ class Membership:
         return View(inc, record, self._seals)
 
     def _judge_share(self, answer: BeatAnswer, sent_s: float, now_s: float) -> None:
-        """Set ``_untouched_until_s`` while this node has no seat. Until then no other node can have acted for
-        its share: a node is retired no sooner than one lease after it gets its last lease.
+        """Set ``_untouched_until_s`` while this node has no seat. Until that time no other node can have
+        acted for this node's share: a node is retired no sooner than one lease after it gets its last lease.
         """
         if answer.inc != self.inc:
-            # If the lease still lasts, the node was not retired in the incarnation that is over. After a
-            # failover, the old server may act for a while beside the new one.
+            # If the lease still lasts, no node retired this one in the incarnation that is over. After a
+            # failover that is not certain, because the old server may act for a while beside the new one.
             kept = self.leased(now_s) and not self.timing.failover_s
             self._kept = self._lease[0] if kept else ""
             self._is_new = self._is_new and not self.inc
@@ -277,7 +286,8 @@ class Membership:
     def _kept_view(self) -> View | None:
         """Return the view that was settled when the incarnation before ended; None if this node cannot know.
 
-        It could not be replaced without the acknowledgement of a node that had a seat in it and a lease.
+        No other view can have replaced it: that would have needed the acknowledgement of this node, which had
+        a seat in the view, and a lease.
         """
         view, settled = self.view, self.settled
         if not self._kept or view is None or settled is None:
@@ -292,8 +302,8 @@ class Membership:
         if was_view is not None and was is not None and (was_view.id, was.id) == (view.id, settled.id):
             return
         self.epoch += 1
-        # If the first view that a new node sees gives it a share, the node itself proposed that view to an
-        # empty log.
+        # A new node can only find its own share in the first view that it sees if it proposed that view
+        # itself, to an empty log. Then no other node wrote before, and nothing must be checked.
         first = was is None and self._is_new
         until_s = now_s + (0.0 if first else self.timing.late_write_s)
         self._changes.append(_Change(self.epoch, view, was, settled, until_s))
@@ -308,8 +318,9 @@ class Membership:
         goes_on = bool(self._kept) and now_s < self._lease_until_s
         if lease != self._lease:
             if not goes_on and now_s >= self._untouched_until_s:
-                # In between, another node may have acted as the owner, or an earlier process of this one did.
-                # Their writes may still be on their way to the origin.
+                # Since the last lease, another node may have acted as the owner of this node's objects, or an
+                # earlier process of this node may have. Writes of either may still be on their way to the
+                # origin.
                 self._all_checked_until_s = now_s + self.timing.late_write_s
             self._untouched_until_s, self._kept, self._is_new = float("-inf"), "", False
         if not goes_on and (lease != self._lease or now_s >= self._lease_until_s):

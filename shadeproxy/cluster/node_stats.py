@@ -1,4 +1,4 @@
-"""Statistics of all nodes of a cluster. Each is asked at its listener for other nodes, all at the same
+"""Asks all nodes of a cluster for their statistics, at the listener for other nodes, and all at the same
 time.
 """
 
@@ -22,13 +22,14 @@ _MOST_BYTES = 65_536
 
 
 class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of one node since its start. ``problem``: why it gave no answer; then all else is empty.
+    """Counts of one node since its start. ``problem``: why the node gave no answer; then all other fields are
+    empty.
 
     ``reads``, ``hits``, ``bytes``: counts of the reads that the node answered from its cache or from the
-    origin, also for other nodes. ``recent_reads``: how many of them it answered in the last ten minutes.
-    ``relayed``: requests that other nodes answered for it. ``relayed_bytes``: bytes of the bodies of these
-    requests. ``fallbacks``: reads of the origin past all caches, because another node did not answer.
-    ``lease_s``, ``view``, ``settled``: as in GET /v1/cluster.
+    origin, also for other nodes. ``recent_reads``: how many of these reads it answered in the last ten
+    minutes. ``relayed``: requests that other nodes answered for it. ``relayed_bytes``: bytes of the bodies of
+    these requests. ``fallbacks``: reads that went to the origin past all caches, because another node did not
+    answer. ``lease_s``, ``view``, ``settled``: as in GET /v1/cluster.
     """
 
     node: str
@@ -53,7 +54,7 @@ async def ask_for_stats(
     peers: Peers, nodes: Sequence[NodeFacts], *, wait_s: float = _WAIT_S
 ) -> list[NodeStats]:
     """Return the statistics of ``nodes`` in their order. A node that does not answer in time has a
-    ``problem``. A failure here does not make reads go past the node.
+    ``problem``. A failure here does not count as a failed read, so reads do not go past the node for it.
     """
     return list(await asyncio.gather(*(_ask(peers, facts, wait_s) for facts in nodes)))
 

@@ -1,9 +1,9 @@
-"""Ownership of objects by leases: the port of the engine (engine/ownership.py) over ``Membership``, and the
-routes to the other nodes (routes.py).
+"""Ownership of objects by leases: ``OwnedObjects`` implements the engine's port (engine/ownership.py) over
+``Membership``, and the routes to the other nodes (routes.py).
 
-Laws: a lease ends by time alone, so every call that grants a right reads the clock. The first such call after
-the end of the lease voids all page handles and the like, before it returns. Reading a ``LeaseClock`` is such
-a call, and page handles are judged by its time.
+Laws: a lease ends by time alone, so every call that grants a right reads the clock. The first of these calls
+after the end of the lease voids all page handles, flights and checks before it returns. Reading a
+``LeaseClock`` is one of these calls; page handles are judged by its time.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _LOOK_S = 0.02
 _WAIT_S = 5.0
-"""Longest time for which a write waits until its object belongs to this process. A dead proxy's objects are
-free sooner, with the usual lease.
+"""Longest time for which a write waits until this process owns its object. That is longer than a lease, after
+which the objects of a dead proxy get another owner.
 """
 _DISTRUST_S = 10.0
 _MOST_PLACES = 32_768
@@ -41,9 +41,9 @@ _MOST_LAPSES = 1024
 
 
 class _Place(NamedTuple):
-    """The nodes of one object. ``home``: the node that caches it. ``reader``: see ``Routes.reader``; only a
-    node that may have a seat in the view uses it. ``named``: True if this node owns the object while it has
-    the lease.
+    """The nodes of one object. ``home``: the node that caches it. ``reader``: the result of
+    ``Routes.reader``; it counts only while this node may have a seat in the view. ``named``: True if this
+    node owns the object while it has the lease.
     """
 
     home: str | None
@@ -52,12 +52,12 @@ class _Place(NamedTuple):
 
 
 class OwnedObjects:
-    """The objects that this process owns. ``join`` is called once; before that it owns none.
+    """The objects that this process owns. It owns none until ``join`` is called, once.
 
     ``by_rule``: returns whether an object is answered by its freshness rule while the log is out of reach.
     ``counters``: counts lapses of the lease, and rises of the epoch. ``on_lease``: called with the end of the
-    lease (seconds since boot), for other processes of this machine that answer from the same cache. Until
-    then they may answer with the pages that need no check.
+    lease (seconds since boot). Other processes of this machine that answer from the same cache may use pages
+    without a check until that time.
     """
 
     def __init__(
@@ -83,12 +83,14 @@ class OwnedObjects:
         self._leased = False
         self._lapsed_s: deque[float] = deque(maxlen=_MOST_LAPSES)
         self._ruled = False
-        """True if, since the log last answered, an object was OWN although there was no lease, by its
-        freshness rule alone.
+        """True if, since the log last answered, ``standing`` returned OWN for an object without a lease, by
+        the object's freshness rule alone.
         """
         self._views: tuple[View | None, View | None] = (None, None)
         self._places: Memo[int, _Place] = Memo(_MOST_PLACES)
-        """Places of objects in these two views. To compute one takes some microseconds a node."""
+        """Places of objects by the two views in ``_views``. Computing a place takes some microseconds for
+        each node.
+        """
 
     def join(
         self,
@@ -99,9 +101,9 @@ class OwnedObjects:
     ) -> None:
         """Take part by the beats of ``heartbeat``, whose ``adopted`` is ``self.adopted``.
 
-        ``distrust`` is called at each rise of the trust epoch, with the objects that are still trusted; None:
-        no object is. ``void`` is called when the lease has ended: page handles, flights and checks that began
-        before may no longer answer.
+        ``distrust`` is called at each rise of the trust epoch, with a function that says which objects are
+        still trusted; None: no object is. ``void`` is called when the lease has ended: page handles, flights
+        and checks that began before may no longer answer.
         """
         self._heartbeat, self._member = heartbeat, heartbeat.membership
         self._distrust, self._void = distrust, void
@@ -114,24 +116,24 @@ class OwnedObjects:
         epoch, self._epoch = self._epoch, member.epoch
         if member.epoch != epoch:
             self.counters.distrusted += 1
-            # Marking takes some milliseconds, in which other processes must not answer. They do not wait for
-            # this one.
+            # Marking the distrusted pages takes some milliseconds. Other processes of this machine do not
+            # wait for it, so they must not answer from the cache meanwhile.
             self.lapsed()
             self._distrust(member.keep_since(epoch))
         if member.leased(self.clock()):
             self._leased, self._ruled = True, False
         else:
             self.notice()
-            # The log answers again, but grants no lease. From now on the freshness rule alone does not make
-            # an object OWN.
+            # The log answers again, but grants no lease. From now on a freshness rule alone does not make an
+            # object OWN.
             if self._ruled:
                 self._ruled = False
                 self._void()
         self._show(member.lease_until_s)
 
     def lapsed(self) -> None:
-        """Keep all other processes of this machine from answering from the cache, until the log has answered
-        again.
+        """Keep the other processes of this machine from answering from the cache, until the log has answered
+        the next beat.
         """
         self._show(-inf)
 
@@ -140,7 +142,7 @@ class OwnedObjects:
         self._on_lease(until_s)
 
     def notice(self) -> None:
-        """Void all that answers without a check, if the lease has ended since the last call."""
+        """Void page handles, flights and checks, if the lease has ended since the last call."""
         if self._leased and self._member is not None and not self._member.leased(self.clock()):
             self._leased = False
             self.counters.lapses += 1
@@ -158,7 +160,7 @@ class OwnedObjects:
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
         """See ``Routes.reader``."""
         member = self._member
-        # These lines repeat ``_view``, because each relayed read comes here.
+        # These lines repeat ``_view`` to save a call, because each relayed read comes here.
         if member is None or member.view is None or member.duties.refusal:
             return None
         return self._place(member, member.view, object_hash(ref)).reader
@@ -176,8 +178,8 @@ class OwnedObjects:
         return [facts for node, facts in member.view.facts.items() if node != member.node]
 
     def away(self) -> list[str]:
-        """Return the nodes of the newest view that are away: their lease is over, and they have no new one
-        yet.
+        """Return the nodes of the newest view that are away: their last lease is over, and they have no new
+        one yet.
         """
         view = None if self._member is None else self._member.view
         return [] if view is None else [node for node, seat in view.seats.items() if seat.away]
@@ -190,7 +192,7 @@ class OwnedObjects:
         return None if view is None or self._member is None else view.part_of(self._member.node)
 
     def routes_record(self) -> RoutesRecord | None:
-        """Return the routes of the newest view, for workers; None without a view."""
+        """Return the routes of the newest view, in the form for workers; None if there is no view."""
         member = self._member
         if member is None or member.view is None:
             return None
@@ -199,7 +201,7 @@ class OwnedObjects:
         return RoutesRecord(view.id.inc, record, asks=not member.duties.refusal)
 
     def share(self) -> OwnedShare:
-        """Return the share of the objects that this node caches by the newest view, for announced orders."""
+        """Return the objects that this node caches by the newest view, for the announced orders of jobs."""
         view = self._view()
         if view is None or self._member is None:
             return OwnedShare(None, _none)
@@ -211,8 +213,8 @@ class OwnedObjects:
         )
 
     def _view(self) -> View | None:
-        """Return the newest view, if this node may have a seat in it. If it may not, the other nodes have
-        other settings or another origin, and are not asked.
+        """Return the newest view, if this node may have a seat in it. A node that may not has other settings
+        or another origin than the nodes of the view, and must not ask them.
         """
         member = self._member
         return None if member is None or member.duties.refusal else member.view
@@ -243,8 +245,8 @@ class OwnedObjects:
         return Standing.CHECK
 
     def own_for_s(self, ref: ObjectRef) -> float:
-        """See ``Ownership.own_for_s``. It is infinite while the object is OWN, because a ``LeaseClock`` voids
-        page handles when the lease ends.
+        """See ``Ownership.own_for_s``. The time is infinite while the object is OWN, because a ``LeaseClock``
+        voids page handles when the lease ends.
         """
         return inf if self.standing(ref) is Standing.OWN else 0.0
 
@@ -269,12 +271,16 @@ class OwnedObjects:
         return self._place(member, member.view, object_hash(ref)).named
 
     def writes_here(self, ref: ObjectRef) -> bool:
-        """See ``Ownership.writes_here``. True without a view: then no other process is known to write."""
+        """See ``Ownership.writes_here``. True if there is no view: then no other process is known to
+        write.
+        """
         view = None if self._member is None else self._member.view
         return view is None or self._member is None or view.owner(object_hash(ref)) == self._member.node
 
     async def wait_until_mine(self, refs: Sequence[ObjectRef]) -> bool:
-        """See ``Ownership.wait_until_mine``. Ends early if another process is to write one of them."""
+        """See ``Ownership.wait_until_mine``. Ends early if the views now give one of the objects to another
+        node.
+        """
         until_s = self.clock() + _WAIT_S
         while not all(map(self.mine, refs)):
             moved = not all(map(self.writes_here, refs))
@@ -286,7 +292,9 @@ class OwnedObjects:
         return True
 
     async def distrust_bucket(self, bucket: str, namespace: str) -> None:
-        """See ``Ownership.distrust_bucket``. All proxies distrust all buckets, because a view names none."""
+        """See ``Ownership.distrust_bucket``. All proxies distrust all buckets, because a view cannot name a
+        bucket.
+        """
         del namespace
         if self._member is None:
             raise _not_distrusted(bucket)
@@ -315,11 +323,13 @@ class OwnedObjects:
 
 
 class LeaseClock:
-    """The clock by which page handles are judged. Reading it voids all handles if the lease has ended."""
+    """The clock by which page handles are judged. Reading it after the end of the lease voids all page
+    handles.
+    """
 
     def __init__(self, clock: Clock, ownership: OwnedObjects) -> None:
         self.wall_s = clock.now_s
-        """Returns Unix time, without a look at the lease."""
+        """Returns Unix time. Does not check whether the lease has ended."""
         self._notice = ownership.notice
         self._boot_s = ownership.clock
         self._lease = ownership.lease
@@ -328,7 +338,7 @@ class LeaseClock:
 
     @property
     def lease(self) -> "memoryview[float] | None":
-        """See ``LeasedClock.lease``. None if this clock judges the lease by a clock of its own."""
+        """See ``LeasedClock.lease``. None if the lease is judged by another clock than ``boot_time_s``."""
         return self._lease if self._boot_s is boot_time_s else None
 
     def now_s(self) -> float:

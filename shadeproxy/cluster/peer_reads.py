@@ -1,4 +1,4 @@
-"""Sends plain GETs to other nodes without waiting, on idle connections. Callbacks get the answers.
+"""Sends plain GETs to other nodes without waiting, on idle connections. The answers come by callbacks.
 
 An answer that is not plain is handed over to ``RelayingOrigin``, which continues it in a task.
 """
@@ -25,13 +25,16 @@ _SOURCES = {str(source): source for source in Source}
 
 
 def relayed_by(node: str, headers: Headers) -> Relayed:
-    """Return by which nodes an answer with these fields came: ``node``, and the source that it names."""
+    """Return through which node an answer with these fields came: ``node``, and the source that the answer
+    names.
+    """
     return Relayed(node, _SOURCES.get(first_value(headers, "x-shade-cache"), Source.BYPASS))
 
 
 class PendingAnswer:
-    """A read that was sent to ``peer``. ``connection``: has the answer, whose head alone was read; None if
-    there will be no answer. ``is_plain``: True if the bytes of the answer may go to the client as they come.
+    """A read that was sent to ``peer``, and that a task continues. ``connection``: has the answer, of which
+    only the head was read; None if there will be no answer. ``is_plain``: True if the body may go to the
+    client unchanged.
     """
 
     def __init__(self, peer: Peer, began_s: float) -> None:
@@ -52,19 +55,19 @@ class PendingAnswer:
             self.close()
 
     def close(self) -> None:
-        """Give the connection back; idempotent."""
+        """Give the connection back to the pool; idempotent."""
         if self.connection is not None:
             self.peer.put_back(self.connection)
             self.connection = None
 
 
 BEGUN: ContextVar[PendingAnswer | None] = ContextVar("begun", default=None)
-"""A read that was begun by callbacks, for the task that continues it."""
+"""A read that callbacks began, for the task that continues it."""
 
 
 class PeerReads:
     """Begins reads of objects that other nodes cache. The arguments are those of ``RelayingOrigin``.
-    ``counts``: counts a read, unless it is handed over.
+    ``counts`` counts each read that no task continues.
     """
 
     def __init__(self, *, routes: ReadRoutes, peers: Peers, counts: RelayCounts, clock: Clock) -> None:
@@ -75,7 +78,9 @@ class PeerReads:
         self._fields: dict[tuple[str, Upstream, str], str] = {}
 
     def find(self, ref: ObjectRef) -> Peer | None:
-        """Return the other node to ask for the object; None if this one caches it, or none is to be asked."""
+        """Return the other node to ask for the object. None: this node caches it, or no other node is to be
+        asked now.
+        """
         facts = self._routes.reader(ref)
         if facts is None or not facts.peer:
             return None
@@ -95,8 +100,8 @@ class PeerReads:
         receiver: WholeReceiver,
         request_id: str,
     ) -> Connection | None:
-        """Send a GET of ``path``, whose answer ``receiver`` gets. Return the connection, which the caller
-        must put back; None if none is idle.
+        """Send a GET of ``path`` on an idle connection; ``receiver`` gets the answer. Return the connection,
+        which the caller must put back; None if no connection is idle.
         """
         connection = peer.take_now()
         if connection is not None:

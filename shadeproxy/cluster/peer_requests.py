@@ -1,8 +1,8 @@
-"""Requests of one node to another, as S3 requests. A request names the node that asks and the client for
-which it asks. The node that asks signs it.
+"""Requests of one node to another, as S3 requests. Each names the node that asks, and the client for which
+that node asks. The node that asks signs the request.
 
-A node signs as an internal client, by a secret that is derived from ``cluster.secret``. The client's own
-signature ends at the node that the client called. That node has also checked the client's rights.
+A node signs as an internal client, with a secret key derived from ``cluster.secret``. The client's own
+signature is not passed on: the node that the client called has checked it, and the client's rights.
 """
 
 import hmac
@@ -20,7 +20,7 @@ from shadeproxy.origin.base import ForwardRequest, ForwardResponse
 PEER_KEY = "shade-peer"
 """The access key of the internal client."""
 REGION = "shade-cluster"
-"""The region in the scope of its signatures."""
+"""The region in the scope of the internal client's signatures."""
 _LABEL = b"shadeproxy peer listener\0"
 _REASONS = {
     ClockSkew.__name__: "the clocks of both machines differ by more than 15 minutes: set them",
@@ -30,7 +30,8 @@ _REASONS = {
 
 def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
     """Return the secret keys of the internal client: the first signs, all are accepted. ``accepted``: the
-    values of ``cluster.secret``. Raises ConfigError if there is none, because the key would protect nothing.
+    values of ``cluster.secret``. Raises ConfigError if there is no such value, because the key would then
+    protect nothing.
     """
     if not accepted or not all(accepted):
         raise ConfigError(
@@ -45,7 +46,7 @@ def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
 class PeerField(NamedTuple):
     """The content of the field ``x-shade-peer``. ``sender``, ``receiver``: names of nodes. ``upstream``,
     ``namespace``: the upstream and the namespace of the client for which the sender asks. ``boot``: the
-    number of the receiver's start, as its facts give it; "" if the sender does not know it.
+    number of the receiver's start, from the receiver's facts; "" if the sender does not know it.
     """
 
     sender: str
@@ -55,7 +56,9 @@ class PeerField(NamedTuple):
     boot: str = ""
 
     def render(self) -> str:
-        """Return the value of the field: four or five texts, each percent-encoded."""
+        """Return the value of the field: its four or five texts, each percent-encoded, with semicolons
+        between.
+        """
         return ";".join(quote(text, safe="") for text in (self if self.boot else self[:-1]))
 
     @classmethod
@@ -69,7 +72,7 @@ class PeerField(NamedTuple):
 
 
 def job_field(job: JobContext) -> str:
-    """Return the value of ``x-shade-job``."""
+    """Return the value of the field ``x-shade-job`` for a job."""
     numbers = (("epoch", job.epoch), ("rank", job.rank))
     return ";".join([job.job, *(f"{name}={value}" for name, value in numbers if value is not None)])
 
@@ -77,8 +80,8 @@ def job_field(job: JobContext) -> str:
 def addressed(
     request: ForwardRequest, sender: str, receiver: str, *, boot: str = "", writes: bool
 ) -> ForwardRequest:
-    """Return ``request`` as it is sent to another node. ``boot``: see ``PeerField``. ``writes``: make it
-    differ from every other request, so that it cannot be sent twice.
+    """Return ``request`` as it is sent to another node. ``boot``: see ``PeerField``. ``writes``: add a nonce,
+    by which the receiver recognises a second sending.
     """
     field = PeerField(sender, receiver, request.upstream, request.ref.namespace, boot)
     fields = [(PEER_FIELD, field.render())]

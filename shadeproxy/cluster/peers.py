@@ -1,4 +1,4 @@
-"""The other nodes, as S3 servers: their connections, the time that each needs to answer, and whether to ask
+"""The other nodes, as S3 servers: their connections, how long each takes to answer, and whether reads may ask
 it now.
 """
 
@@ -29,22 +29,24 @@ _TIMES = 512
 _COMPUTE_EVERY = 64
 _LEAST_MEMORY_BYTES, _SPARE_BYTES = 16 << 10, 1 << 10
 MOST_MEMORY_BYTES = (1 << 20) + (16 << 10)
-"""Most memory for an answer that is received as a whole. How much is taken follows the sizes of recent
-answers, up to this.
+"""Most memory for an answer that is received as a whole. Up to this bound, the memory follows the sizes of
+recent answers.
 """
 _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0, dead_link_s=10.0)
 """Before it answers a write, a node may wait for its origin, whose time limit is half of ``read_s``. If the
-network to the node fails, a request ends after ``dead_link_s``, although the node may live.
+network to the node fails, a request ends after ``dead_link_s``, although the node may still be running.
 """
 _LATE_ANSWER_S = 1.0
-"""A node may answer just before its lease ends, and then die. Such an answer arrives within this time."""
+"""A node may send an answer just before its lease ends, and then die. This is how long that answer may take
+to arrive.
+"""
 
 
 class PeerState(NamedTuple):
-    """The state of one other node. ``skipped``: reads now go past it. ``p99_s``: the 99th percentile of the
-    time to the head of an answer, over the last ``answers``; 0.0 if there is none.
+    """The state of one other node. ``skipped``: reads now go past the node. ``p99_s``: the 99th percentile of
+    the time to the head of an answer, over the last ``answers`` answers; 0.0 if there are none.
     """
 
     skipped: bool
@@ -56,7 +58,9 @@ NOT_ASKED = PeerState(False, 0.0, 0)
 
 
 class Peer:
-    """One other node at one address. ``least_patience_s``: how long to wait for it at least."""
+    """One other node at one address. ``least_patience_s``: the least time for which a read waits for an
+    answer.
+    """
 
     def __init__(
         self, node: str, address: str, origin: S3Origin, clock: Clock, least_patience_s: float
@@ -67,16 +71,16 @@ class Peer:
         self._gets = origin.forwards
         self._at = origin.forwards.peer_of(ObjectRef("b", "", OWN))
         self.patience_s = self._least_s = least_patience_s
-        """Seconds for which a read waits for the head of the answer."""
+        """Seconds for which a read waits for the head of this node's answer."""
         self.timer = AnswerTimer(asyncio.get_running_loop())
         """Ends the waiting of reads after ``patience_s``."""
         self.memory_bytes = 8 * _LEAST_MEMORY_BYTES
-        """Memory that the next answer probably needs, head and body, if it is short enough to be received as
-        a whole.
+        """Memory that the head and the body of the next answer will probably need, up to the most for an
+        answer that is received as a whole.
         """
         self._longest_bytes = 0
         self._clock = clock
-        # Times of the last answers. A new one replaces the oldest.
+        # Times to the heads of the last answers. A new one replaces the oldest.
         self._times_s = np.zeros(_TIMES)
         self._count = 0
         self._failed_s: deque[float] = deque(maxlen=_FAILURES)
@@ -87,8 +91,8 @@ class Peer:
         self._unused: asyncio.Event | None = None  # Set while ``aclose`` waits for the end of all uses.
 
     def take_now(self) -> Connection | None:
-        """Return an idle connection, or None if none is idle. All connections stay open until the caller puts
-        it back.
+        """Return an idle connection, or None if none is idle. The peer keeps its connections open until the
+        caller puts this one back.
         """
         connection = None if self._at is None else self._gets.pool.take_now(self._at)
         if connection is not None:
@@ -101,8 +105,11 @@ class Peer:
         return self._at is not None and self._gets.pool.spare(self._at) > 0
 
     async def connect(self) -> None:
-        """Open one more connection, which is then idle; do nothing if all are open. Raises NotConnected."""
-        # If the pool is full, let it close the next connection that comes back, for a caller that waits.
+        """Open one more connection, which is then idle. Do nothing if the pool is full. Raises
+        NotConnected.
+        """
+        # If the pool is full, a connection that comes back is closed when a caller waits for a new one. Do
+        # not use up that place here.
         if self._at is None or self._gets.pool.is_full:
             return
         self.enter()
@@ -128,8 +135,8 @@ class Peer:
 
     @asynccontextmanager
     async def while_there(self) -> AsyncIterator[None]:
-        """Raise TimeoutError out of the block if the node is gone. Writes need this. Reads do not, because
-        they wait for ``patience_s`` only.
+        """Raise TimeoutError out of the block if the node is gone. Writes need this bound. Reads do not,
+        because they wait for ``patience_s`` only.
         """
         async with asyncio.timeout(None) as limit:
             self._limits.add(limit)
@@ -141,7 +148,9 @@ class Peer:
                 self._limits.discard(limit)
 
     def note_gone(self, gone: bool) -> None:
-        """Note whether the node's lease is over for sure. Then the node cannot confirm a write any more."""
+        """Note whether the node's lease is certainly over. If it is, the node can no longer confirm a
+        write.
+        """
         if gone != self._gone:
             for limit in self._limits:
                 if gone:
@@ -151,7 +160,7 @@ class Peer:
         self._gone = gone
 
     async def aclose(self) -> None:
-        """Close the connections when no request uses them any more, or at once when cancelled."""
+        """Close the connections once no request uses them. If cancelled, close them at once."""
         try:
             while self._users:
                 self._unused = asyncio.Event()
@@ -166,8 +175,8 @@ class Peer:
         return self._clock.monotonic_s() < self._skipped_until_s
 
     def answered(self, seconds: float, size_bytes: int = 0) -> None:
-        """Note the time to the head of an answer. ``size_bytes``: bytes of head and body, if the answer can
-        be received as a whole.
+        """Note the time to the head of an answer. ``size_bytes``: bytes of head and body together, if the
+        answer is short enough to be received as a whole.
         """
         self._failed_s.clear()
         self._times_s[self._count % _TIMES] = seconds
@@ -180,7 +189,7 @@ class Peer:
             self.patience_s = max(self._least_s, min(_TIMES_P99 * self._p99_s(), _MOST_PATIENCE_S))
 
     def failed(self) -> None:
-        """Note that the node could not be reached, did not answer in time, or broke off."""
+        """Note that the node could not be reached, did not answer in time, or broke off an answer."""
         now_s = self._clock.monotonic_s()
         self._failed_s.append(now_s)
         if len(self._failed_s) == _FAILURES and now_s - self._failed_s[0] <= _WITHIN_S:
@@ -193,14 +202,14 @@ class Peer:
     def _p99_s(self) -> float:
         count = min(self._count, _TIMES)
         place = count * 99 // 100
-        # A sorted list would cost each read a microsecond.
+        # Sorting a list instead would cost each read a microsecond.
         return float(np.partition(self._times_s[:count], place)[place]) if count else 0.0
 
 
 class Peers:
-    """The other nodes of a cluster. ``node``: this node's name. ``secrets``: values of ``cluster.secret``, of
-    which the first one signs. ``tls``: the nodes speak TLS. ``ca_file``: PEM certificates to trust instead of
-    the system's.
+    """The other nodes of a cluster. ``node``: this node's name. ``secrets``: values of ``cluster.secret``;
+    the first one signs. ``tls``: the nodes speak TLS. ``ca_file``: PEM certificates to trust instead of the
+    system's.
     """
 
     def __init__(
@@ -216,7 +225,7 @@ class Peers:
         least_patience_s: float = _LEAST_PATIENCE_S,
         max_connections: int = 256,
     ) -> None:
-        """Connect to none yet. Raises ConfigError if no secret is given."""
+        """Make the object; no connection is opened yet. Raises ConfigError if no secret is given."""
         self.node = node
         self._cluster = cluster
         self._provider = StaticCredentials(_credentials(cluster, secrets))
@@ -230,17 +239,17 @@ class Peers:
         self._closing: set[asyncio.Task[None]] = set()
 
     def adopt(self, secrets: Sequence[str]) -> None:
-        """Sign with another secret from now on. Raises ConfigError, and then changes nothing."""
+        """Sign with the first of other secrets from now on. Raises ConfigError, and then changes nothing."""
         self._provider.current = _credentials(self._cluster, secrets)
 
     @property
     def secret(self) -> str:
-        """The secret key that signs."""
+        """The secret key that signs requests to other nodes."""
         assert self._provider.current is not None, "there is always a key"
         return self._provider.current.secret_key
 
     def find(self, facts: NodeFacts) -> Peer:
-        """Return a node by its name and address."""
+        """Return the peer with the name and the address in ``facts``."""
         key = (facts.node, facts.peer)
         peer = self._peers.get(key)
         if peer is None:
@@ -251,7 +260,8 @@ class Peers:
 
     def retain(self, nodes: Collection[NodeFacts], *, away: Collection[str] = ()) -> None:
         """Close the connections to all nodes and addresses that are not among ``nodes``. Requests under way
-        may end first. But writes stop waiting for these nodes, and for those that are ``away``.
+        may end first. But writes stop waiting for the nodes whose connections are closed, and for the nodes
+        that are ``away``.
         """
         kept = {(facts.node, facts.peer) for facts in nodes}
         for (node, _), peer in self._peers.items():
@@ -264,11 +274,11 @@ class Peers:
             task.add_done_callback(self._closing.discard)
 
     def skipped(self) -> dict[str, bool]:
-        """Return, for each node that was asked, whether reads now go past it."""
+        """Return, for each other node that this process has asked, whether reads now go past it."""
         return {peer.node: peer.skipped for peer in self._peers.values()}
 
     def states(self) -> dict[str, PeerState]:
-        """Return the state of each node that was asked."""
+        """Return the state of each other node that this process has asked."""
         return {peer.node: peer.state for peer in self._peers.values()}
 
     async def aclose(self) -> None:

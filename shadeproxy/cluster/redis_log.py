@@ -1,6 +1,6 @@
-"""The log in Redis or Valkey. The only module that knows the redis library.
+"""The log in Redis or Valkey. No other module knows the redis library.
 
-All keys of a cluster begin with ``sp:{name}:``, so that they lie in one slot.
+All keys of a cluster begin with ``sp:{name}:``, so that they lie in one hash slot of the server.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _BLOB_S = 86_400
 _READ_EVENTS = 500
 _HANDLE_CLOSED: Any = RuntimeError
 """uvloop raises this error for a write to a connection that was reset after it was taken from the pool.
-``Retry`` accepts this class too, although its types do not say so.
+``Retry`` accepts the class as well, although its types do not say so.
 """
 _seats = msgspec.msgpack.Decoder(list[Seat])
 
@@ -63,8 +63,8 @@ class RedisLog:
             socket_connect_timeout=timeout_s,
             socket_timeout=None,
             socket_keepalive=True,
-            # Otherwise, for each new connection, the library reads its own version from the disk in the event
-            # loop.
+            # Otherwise, for each new connection, the library would read its own version from the disk, in the
+            # event loop.
             driver_info=None,
             # A connection that the server closed is found when it is used, and opened again at once.
             retry=Retry(NoBackoff(), 1, (RedisConnectionError, _HANDLE_CLOSED)),
@@ -94,8 +94,8 @@ class RedisLog:
         try:
             return _beat_answer(answer)
         except (ValueError, TypeError, AttributeError, LookupError) as error:
-            # Other programs may write to this server too. A wrong value must only fail this beat, so that the
-            # next one is still sent.
+            # Other programs may write to this server too. A value in a wrong form must only fail this beat,
+            # and the next beat is still sent.
             raise ClusterUnavailable(
                 f"the state of the cluster in {self._address} is damaged: {error}"
             ) from error
@@ -168,7 +168,7 @@ class RedisLog:
 
     @asynccontextmanager
     async def _bounded(self, wait_s: float = 0.0) -> AsyncIterator[None]:
-        """Bound and count a call, and raise ClusterUnavailable for each of its failures."""
+        """Bound and count a call to the server. Raise ClusterUnavailable if it fails in any way."""
         counters, began_s = self.counters, time.monotonic()
         counters.engine_requests += 1
         try:
@@ -186,8 +186,8 @@ class RedisLog:
 
 
 def _beat_answer(answer: Any) -> BeatAnswer:
-    """Return the answer of the script. Raises ClusterUnavailable, or another error if a value has another
-    form.
+    """Return what the script answered to a beat. Raises ClusterUnavailable, or another error if a value has a
+    wrong form.
     """
     inc, time_s = answer[0].decode(), answer[2] / 1000
     if answer[1]:

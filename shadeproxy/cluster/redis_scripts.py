@@ -1,4 +1,4 @@
-"""The scripts by which Redis or Valkey keeps leases and views. Redis runs each of them as one step.
+"""The scripts by which Redis or Valkey keeps leases and views. Redis runs each script as one step.
 
 All of this state is one hash, so that Redis loses it whole or not at all, even if it evicts keys. Its fields:
 

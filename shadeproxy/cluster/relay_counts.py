@@ -12,7 +12,7 @@ class RelayEnd(StrEnum):
     OK = "ok"
     """The node answered."""
     FALLBACK = "fallback"
-    """A read got no answer in time, or was not sent because earlier ones failed. The origin was read
+    """A read got no answer in time, or was not sent because earlier reads failed. The origin was read
     instead.
     """
     MISDIRECTED = "misdirected"
@@ -24,7 +24,9 @@ class RelayEnd(StrEnum):
 
 
 class RelayRow(NamedTuple):
-    """Counts of one node and result. ``bytes``: bytes of the bodies, in both directions."""
+    """Counts of the requests to one node with one result. ``bytes``: bytes of the bodies, in both
+    directions.
+    """
 
     node: str
     result: RelayEnd
@@ -34,7 +36,7 @@ class RelayRow(NamedTuple):
 
 
 class _Sums:
-    """The sums of a ``RelayRow``."""
+    """The three sums of a ``RelayRow``, which grow."""
 
     __slots__ = ("bytes", "requests", "seconds")
 
@@ -44,7 +46,9 @@ class _Sums:
 
 
 class RelayCounts:
-    """Counts requests to other nodes that ``note`` or workers report. A process has one such object."""
+    """Counts requests to other nodes, of this process by ``note`` and of workers by ``add``. A process has
+    one of these objects.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, RelayEnd], _Sums] = {}
@@ -58,7 +62,7 @@ class RelayCounts:
         sums.seconds += seconds
 
     def add(self, rows: Iterable[RelayRow]) -> None:
-        """Add the counts of another process."""
+        """Add the rows that another process counted."""
         for row in rows:
             sums = self._sums.setdefault((row.node, row.result), _Sums())
             sums.requests += row.requests
@@ -66,7 +70,7 @@ class RelayCounts:
             sums.seconds += row.seconds
 
     def take(self) -> list[RelayRow]:
-        """Return the counts since the last call."""
+        """Return the counts since the last call, and begin again at zero."""
         rows, self._sums = self.rows(), {}
         return rows
 

@@ -1,7 +1,7 @@
-"""Signed heads of plain GETs for another node: the same signature as core/sigv4.py, made from fewer parts.
+"""Signed heads of plain GETs for another node: the same signature as by core/sigv4.py, made from fewer parts.
 
-Within a second, only path, range, request id and signature of such heads change. origin/signing.py does the
-same for GETs of pages.
+Within a second, only path, range, request id and signature differ between the heads. origin/signing.py does
+the same for GETs of pages.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from shadeproxy.origin.signing import CHECKSUM_MODE, SignedParts, signed_parts
 
 
 class RelayHeads:
-    """Renders the heads of GETs to the node at ``host``. It keeps the signed parts for a second, because they
-    repeat.
+    """Renders the heads of GETs to the node at ``host``. It keeps the parts of the signature that repeat for
+    a second.
     """
 
     def __init__(self, host: str) -> None:
@@ -35,8 +35,8 @@ class RelayHeads:
         request_id: str,
     ) -> bytes:
         """Return the head of a GET of ``path``, a canonical URI like ``S3Request.path``. ``peer_field``: the
-        value of ``x-shade-peer``; ``job_field``, ``range_field``: values, or "". ``checksums``: the client
-        asks for the checksums of the object.
+        value of ``x-shade-peer``; ``job_field``, ``range_field``: values of the fields ``x-shade-job`` and
+        ``Range``, or "". ``checksums``: the client asks for the checksums of the object.
         """
         if int(now_s) != self._second:
             self._second = int(now_s)

@@ -1,4 +1,6 @@
-"""A read of a span that another node answers: the request, and the answer as an ``OriginRead``."""
+"""A read of a span that another node answers: the request to that node, and its answer as an
+``OriginRead``.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +18,7 @@ from shadeproxy.origin.signing import range_field
 
 
 def read_request(ref: ObjectRef, options: OpenOptions, job: JobContext | None) -> ForwardRequest:
-    """Return the GET of a read by ``Origin.open``."""
+    """Return the GET that asks another node for a read by ``Origin.open``."""
     headers = []
     if (span := options.get("span")) is not None:
         headers.append(("Range", range_field(span)))
@@ -30,7 +32,7 @@ def read_request(ref: ObjectRef, options: OpenOptions, job: JobContext | None) -
 async def answered_read(
     answer: ForwardResponse, ref: ObjectRef, options: OpenOptions, *, now_s: float
 ) -> OriginRead:
-    """Return the read of an answer. Raises like ``Origin.open``."""
+    """Return the read that an answer of another node makes. Raises like ``Origin.open``."""
     etag = options.get("if_match")
     if answer.status not in {200, 206}:
         await _refuse(answer, has_etag=etag is not None, now_s=now_s)
@@ -45,7 +47,8 @@ async def answered_read(
 async def continued(
     read: OriginRead, resume: Callable[[Span], AbstractAsyncContextManager[OriginRead]]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body of ``read``. If it breaks off and its version has an ETag, read the rest by ``resume``.
+    """Yield the body of ``read``. If the body breaks off and its version has an ETag, read the rest by
+    ``resume``.
 
     Raises OriginError, and ObjectChanged if the origin has another version by now.
     """
@@ -72,7 +75,7 @@ async def _refuse(answer: ForwardResponse, *, has_etag: bool, now_s: float) -> N
 
 
 def _head_of(answer: ForwardResponse) -> Head:
-    """Return the head of an answer whose framing the connection has checked."""
+    """Return the head of an answer. The connection has checked the framing of that answer."""
     places = places_of(*names_of(answer.headers))
     length = int(answer.headers[places.lengths[0]][1]) if places.lengths else None
     return Head(

@@ -4,8 +4,8 @@ origin.
 Laws: a read can go two ways. If the owner gives no sign in time, the origin is read without caching, which is
 always right. If the body of a read by ``open`` breaks off, the rest of the same version is read from the
 origin. A write can only go to the owner. It is sent once, and an error says whether it may have been
-executed. It waits only as long as the owner could still confirm it. A request of another node is never sent
-to a third one.
+executed. It waits only as long as the owner could still confirm it. A request that came from another node is
+never sent to a third one.
 """
 
 import asyncio
@@ -56,7 +56,9 @@ _FROM_ORIGIN = Relayed("", Source.ORIGIN)
 
 
 class _Sent:
-    """A request to ``peer``: its end, and the bytes of its bodies. Counts it when the block is left."""
+    """One request to ``peer``: how it ends, and the bytes of its bodies. The request is counted when the
+    block is left.
+    """
 
     def __init__(self, peer: Peer, counts: RelayCounts, clock: Clock) -> None:
         self.peer = peer
@@ -68,14 +70,16 @@ class _Sent:
         self._is_heard = False
 
     def heard(self) -> None:
-        """Note the time to the first sign of the node."""
+        """Note the time to the first sign of the node: an interim answer, or the head of the answer."""
         if not self._is_heard:
             self._is_heard = True
             self.peer.answered(self._clock.monotonic_s() - self.began_s)
 
     @contextmanager
     def hearing(self, limit: asyncio.Timeout) -> Iterator[None]:
-        """Move ``limit`` at each interim answer: the node lives, and works on the request."""
+        """Put ``limit`` off at each interim answer, which shows that the node lives and works on the
+        request.
+        """
         loop = asyncio.get_running_loop()
 
         def wait_longer() -> None:
@@ -100,8 +104,8 @@ class _Sent:
 
 
 class RelayingOrigin(WrappedOrigin):
-    """Wraps ``inner``, the whole chain to the real origin; see ``Origin`` for the methods. ``aclose`` closes
-    ``peers`` too.
+    """Sends requests to the nodes that own their objects, and all others to ``inner``, the whole chain to the
+    real origin. See ``Origin`` for the methods. ``aclose`` closes ``peers`` too.
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class RelayingOrigin(WrappedOrigin):
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         if request.here is not None:
             return self._delete(request) if is_delete(request) else self._write(request)
-        # All other reads bypass every cache, so they can go straight to the origin.
+        # All other reads bypass every node's cache, so they can go straight to the origin.
         facts = self._reader(request.ref) if request.reads_current else None
         return self._inner.forward(request) if facts is None else self._read(facts, request)
 
@@ -167,9 +171,9 @@ class RelayingOrigin(WrappedOrigin):
     async def _ask(
         self, facts: NodeFacts, request: ForwardRequest, stack: AsyncExitStack
     ) -> ForwardResponse | None:
-        """Send a read to its node. Return None if the origin must be asked instead."""
+        """Send a read to the node that caches the object. Return None if the origin must be asked instead."""
         if (begun := BEGUN.get()) is not None:
-            # Callbacks began one read for this task. Only the task's first request may use it.
+            # Callbacks began one read for this task. Only the first request of the task may use that read.
             BEGUN.set(None)
             peer, exchange = begun.peer, begun.exchange()
         else:
@@ -216,8 +220,8 @@ class RelayingOrigin(WrappedOrigin):
 
     @asynccontextmanager
     async def _sent(self, facts: NodeFacts, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-        """Send a write to its node, once. Raises WriterUnavailable if certainly nothing was written,
-        OutcomeUnknown if something may have been.
+        """Send a write to the node that executes it, once. Raises WriterUnavailable if certainly nothing was
+        written, OutcomeUnknown if something may have been written.
         """
         name = f"The node {facts.node}, which writes this object for the cluster,"
         if not facts.peer:
@@ -258,8 +262,8 @@ class RelayingOrigin(WrappedOrigin):
         ends = [task.result() for task in running]
         for part, end in zip(parts, ends, strict=True):
             if part.writer is None and end.error is not None:
-                # Tell the engine that other objects of this call may still be deleted at the origin, so that
-                # it does not cache them now.
+                # Tell the engine, by this error, that other objects of this call may still be deleted at the
+                # origin, so that it does not cache them now.
                 raise OutcomeUnknown(f"{end.error}; the others of the list may be deleted") from end.error
         yield merged(ends)
 
@@ -277,14 +281,14 @@ class RelayingOrigin(WrappedOrigin):
 
 
 def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:
-    """Return how the request continues if the node refused it; None if the node answered it."""
+    """Return the refusal to count, if the node refused the request; None if the node answered it."""
     if answer.status == _MISDIRECTED:
         return RelayEnd.MISDIRECTED
     return RelayEnd.REFUSED if first_value(answer.headers, REFUSED_FIELD) else None
 
 
 async def _while_there(chunks: AsyncIterator[bytes], peer: Peer) -> AsyncIterator[bytes]:
-    """Yield the chunks. Raises BodyCutShort if the node is gone."""
+    """Yield the chunks of a node's answer. Raises BodyCutShort if the node is gone."""
     while True:
         try:
             async with peer.while_there():
@@ -297,13 +301,15 @@ async def _while_there(chunks: AsyncIterator[bytes], peer: Peer) -> AsyncIterato
 
 
 def _passed_on(answer: ForwardResponse, tally: _Sent) -> ForwardResponse:
-    """Return the answer of a node as it is passed on, and count its bytes."""
+    """Return the answer of a node as it is passed on to the client. The bytes of its body are counted as they
+    pass.
+    """
     chunks, relayed = _tallied(answer.chunks, tally), relayed_by(tally.peer.node, answer.headers)
     return ForwardResponse(answer.status, answer.headers, chunks, relayed)
 
 
 async def _tallied(chunks: AsyncIterator[bytes], tally: _Sent) -> AsyncGenerator[bytes, None]:
-    # The connection's own context closes ``chunks``, so this function need not.
+    # ``chunks`` need not be closed here: the context of the connection closes it.
     try:
         async for chunk in chunks:
             tally.bytes += len(chunk)

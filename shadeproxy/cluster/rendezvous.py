@@ -1,14 +1,14 @@
 """Rendezvous hashing: every node computes the same owner of an object, without a table.
 
 Each node has a score for each object, from the hash of both alone, and the node with the smallest score owns
-the object. A node that joins takes objects from all others in proportion to its weight, and a node that
-leaves gives its objects to all others; no object moves between nodes that stay (Thaler and Ravishankar 1998).
+the object. A node that joins takes objects from all others, in proportion to its weight. A node that leaves
+gives its objects to all others. No object moves between nodes that stay (Thaler and Ravishankar 1998).
 
-The score is -ln(u) / weight, where u is a number in (0, 1) made of the hash. A node is then the owner with
-the probability of its weight's share (Schindelhauer and Schomaker 2005). Nodes must agree to the last bit, so
-the logarithm is computed here with operations that IEEE 754 rounds alike everywhere; those of C libraries and
-numpy differ in the last bit. The form for one object and the form for columns do the same operations. Nodes
-of equal weight are compared by u itself.
+The score is -ln(u) / weight, where u is a number in (0, 1) made of the hash. The probability that a node owns
+an object is then the node's share of all weights (Schindelhauer and Schomaker 2005). Nodes must agree to the
+last bit. So the logarithm is computed here with operations that IEEE 754 rounds alike everywhere; the
+logarithms of C libraries and of numpy differ in the last bit. The function for one object and the function
+for columns do the same operations. Nodes of equal weight are compared by u itself.
 """
 
 import math
@@ -29,14 +29,16 @@ may be compared by u itself.
 _ODD = tuple(1.0 / power for power in range(15, 0, -2))
 """Coefficients of artanh(s) / s = 1 + s^2/3 + s^4/5 + ..., highest power first; |s| is at most 1/3."""
 _BLOCK = 1 << 16
-"""Number of objects whose owners are found at a time: their columns fit into the processor's cache."""
+"""Number of objects whose owners are computed at a time. The columns of so many fit into the processor's
+cache.
+"""
 
 Hashes = NDArray[np.uint64]
 
 
 class Rendezvous:
-    """The scores of fixed nodes. ``nodes``: names, in an order that all nodes share. ``weights``: at least 0
-    each; a node of weight 0 owns nothing while another has a weight.
+    """The scores of fixed nodes. ``nodes``: names, in the same order at all nodes. ``weights``: each at least
+    0; a node of weight 0 owns nothing, unless all weights are 0.
     """
 
     def __init__(self, nodes: Sequence[str], weights: Sequence[float]) -> None:
@@ -69,7 +71,7 @@ class Rendezvous:
         return owner
 
     def find_many(self, hashes: Hashes) -> NDArray[np.int16]:
-        """Return for each object hash the place of its owner in ``nodes``; -1 if there are none."""
+        """Return for each object hash the position of its owner in ``nodes``; -1 if there are no nodes."""
         owners = np.full(len(hashes), -1, np.int16)
         for start in range(0, len(hashes), _BLOCK):
             self._find_block(hashes[start : start + _BLOCK], owners[start : start + _BLOCK])

@@ -1,12 +1,12 @@
-"""Replication: makes each change of the hints at every proxy of the cluster, in the order of the log.
+"""Replication: makes each change of the hints at every proxy of a cluster, in the order of the log.
 
-A change is checked, published, and applied when its event is read back, here as everywhere. Scores and
-progress are applied at once and published together a little later; scores are applied again when they come
-back, so that the latest score by the order of the log stays at every proxy.
+A change is checked and published. Every proxy, this one too, applies it when it reads the event from the log.
+Scores and progress are applied here at once, and published together a little later. Scores are applied again
+when their event comes back, so that every proxy ends with the score that is the latest in the log.
 
-Laws: no call waits for a log that does not answer. Its change is then applied at this proxy alone, and
-published when the log answers again. An event counts only if a proxy of this cluster sealed it, and only
-once. A proxy that finds another origin, version or secret in the log shares nothing, and says so.
+Laws: no call waits for a log that does not answer. The change of the call is then applied at this proxy
+alone, and published when the log answers again. An event counts only if a proxy of this cluster sealed it,
+and only once. A proxy that finds another origin, version or secret in the log shares nothing, and says so.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _WAIT_S = 0.5
-_FREEZE_S = 5.0  # Long, because ranks that draw from different frozen columns read different epochs.
-_BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, long content is first applied at this proxy alone.
+_FREEZE_S = 5.0  # Long, because ranks that draw from different frozen scores read different epochs.
+_BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, a long change is first applied at this proxy alone.
 _READ_S = 1.0
 _MOST_STREAMS = 1024
 _AGAIN_S = 0.25
@@ -56,7 +56,7 @@ _LOST_AFTER_S = 3.0
 
 
 class Replication:
-    """Shares the hints of one proxy. ``reached``: position up to which an earlier process applied changes."""
+    """Shares the hints of one proxy. ``reached``: how far an earlier process applied the changes."""
 
     def __init__(
         self,
@@ -94,14 +94,12 @@ class Replication:
 
     @property
     def cut_off(self) -> bool:
-        """True if hints are not shared now."""
+        """True while the hints of this proxy are not shared."""
         return not (self._joined and self._in_touch)
 
     @property
     def reached(self) -> str:
-        """The position in the stream of changes up to which this proxy has applied all; "" if it never
-        joined.
-        """
+        """The position in the stream of changes up to which all were applied here; "" if it never joined."""
         return self._followed.after[STREAM] if self._joined else self._reached_before
 
     # ------------------------------------------------------------------ changes made here
@@ -113,7 +111,7 @@ class Replication:
         return result
 
     async def begin_place(self, place: PlaceEvent) -> Any:
-        """Begin to pin, unpin or purge a prefix at every proxy. Return the result of ``on_place`` here."""
+        """Publish a pin, unpin or purge; every proxy begins it. Return the result of ``on_place`` here."""
         return await self._send(place, Packed(place))
 
     async def _make(self, change: Any) -> Any:
@@ -130,7 +128,7 @@ class Replication:
                     self.backlog.add_progress(job, rank, progress)
                 return None
             case FreezeScores() if np.isnan(change.column).all():
-                return self._applier.apply(change, here=True)  # An empty column needs no event.
+                return self._applier.apply(change, here=True)  # Scores of which none is known need no event.
             case PutDataset(dataset) if self._followed.shared.get(dataset.name) == dataset.digest:
                 return self._applier.apply(change, here=True)
             case PutJob() if change.dataset is not None:
@@ -144,8 +142,8 @@ class Replication:
         return await self._send(change, await asyncio.get_running_loop().run_in_executor(pool, make))
 
     async def _send(self, change: Any, packed: Packed) -> Any:
-        """Publish a change, and return its result when its event has come back. If it does not come back in
-        time, apply the change at this proxy alone.
+        """Publish a change, and return its result when its event has come back from the log. If the event
+        does not come back in time, apply the change at this proxy alone.
         """
         if self.refusal:
             return self._applier.apply(change, here=True)
@@ -178,7 +176,7 @@ class Replication:
         ]
 
     async def aclose(self) -> None:
-        """Publish what waits, if the log answers, and stop."""
+        """Publish the waiting changes, if the log answers, and stop."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -208,7 +206,7 @@ class Replication:
                 await self._clock.sleep(_READ_S)
 
     def _lose(self, name: str, error: ShadeProxyError, *, is_new: bool) -> None:
-        """Answer all calls that wait, as the log failed. If it cannot be read, the proxy is now cut off."""
+        """Answer all calls that wait, because the log failed. If it cannot be read, the proxy is cut off."""
         if name == "read":
             self._in_touch = False
         if is_new and self._joined:
@@ -239,7 +237,7 @@ class Replication:
         self._gain_touch()
 
     async def _catch_up(self, end: tuple[int, ...]) -> None:
-        """Apply the purges that this proxy has missed while it was away. A snapshot does not contain them."""
+        """Apply the purges that this proxy missed while it was stopped: no snapshot contains them."""
         position = self._reached_before
         while position and order_of_position(position) < end:
             entries = await self._log.read({STREAM: position}, 0.0)
@@ -294,7 +292,7 @@ class Replication:
         this_boot = own and envelope.boot == self._node.boot
         pending = self.backlog.find(envelope.number) if this_boot else None
         try:
-            # The log may fail here. The event is then read once more.
+            # The log may fail here. The event is then read from it once more.
             decoded: Any = None if pending is not None else await self._applier.decode(event)
         except (RequestError, PeerError) as error:
             self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
@@ -321,7 +319,7 @@ class Replication:
         return True
 
     def _apply_own(self, pending: Pending) -> None:
-        """Apply a change of this proxy, and answer its call. Repeat it if it was applied alone before."""
+        """Apply a change of this proxy, and answer its call. If it was applied alone, apply it again."""
         waits, change = not pending.answer.done(), pending.change
         if change is None or not (waits or (change := _again(change)) is not None):
             return
@@ -330,14 +328,14 @@ class Replication:
         except (RequestError, PeerError) as error:
             if waits:
                 pending.answer.set_exception(error)
-                pending.answer.exception()  # The caller may have hung up.
+                pending.answer.exception()  # Retrieve the error: the caller may have hung up.
             return
         self._counters.applied += 1
         if waits:
             pending.answer.set_result(result)
 
     def _refuse(self, reason: str, error: ShadeProxyError) -> None:
-        """Count an event that changes nothing."""
+        """Count an event that was refused, and so changes nothing."""
         self._counters.refused[reason] = self._counters.refused.get(reason, 0) + 1
         _log.debug("an event was refused", reason=reason, error=str(error))
 
@@ -362,7 +360,7 @@ class Replication:
 
     async def _flush(self) -> None:
         await self._clock.sleep(FLUSH_S)
-        # Send scores only after all changes: no proxy must get scores of a job that it does not know.
+        # Send scores after all changes. Otherwise a proxy could get scores of a job that it does not know.
         if self._joined and not self.backlog.has_unsent:
             await self._flush_now()
 
@@ -389,9 +387,9 @@ class Replication:
 
 
 def _again(change: Any) -> Any:
-    """Return what to repeat of a change that was applied alone before; None: nothing."""
+    """Return the change to apply again after it was applied alone; None if it must not be repeated."""
     if isinstance(change, PutJob):
-        return msgspec.structs.replace(change, begins=None)  # The run began the first time.
+        return msgspec.structs.replace(change, begins=None)  # The run was begun the first time.
     return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
 
 

@@ -7,7 +7,7 @@ from shadeproxy.core.types import ObjectRef
 
 
 class ReadRoutes(Protocol):
-    """The ways to other nodes for reads, by the newest view that is known. No call waits."""
+    """The nodes to ask for reads, by the newest view that this process knows. No call waits."""
 
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
         """Return the other node that caches the object; None if this node caches it, or if the node that
@@ -17,7 +17,7 @@ class ReadRoutes(Protocol):
 
 
 class Routes(ReadRoutes, Protocol):
-    """The ways to other nodes, by the newest view that this node has adopted. No call waits."""
+    """The nodes to ask for reads and writes, by the newest view that this node has adopted. No call waits."""
 
     def writer(self, ref: ObjectRef) -> NodeFacts | None:
         """Return the other node that executes writes of the object; None if this node executes them, or if

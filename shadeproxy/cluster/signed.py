@@ -2,7 +2,7 @@
 
 A seal binds the body to its cluster and to a purpose, so that a sealed event cannot pass for the facts of a
 node, or an event of one stream for an event of another. A seal does not hide the body. It also does not show
-that a body was sent before; numbers inside the body must show that.
+whether the body was sent before; numbers inside the body must show it.
 """
 
 import hmac
@@ -15,10 +15,10 @@ _MAC_BYTES = 32
 
 
 class Seals:
-    """Seals and checks bodies of one cluster.
+    """Seals bodies of one cluster, and checks their seals.
 
-    ``secrets``: the first one seals, and all of them are accepted, so that nodes can change to a new secret
-    one after the other. Without a secret the seal uses the empty one, and protects nothing.
+    ``secrets``: the first one seals. Seals by any of them are accepted, so that nodes can change to a new
+    secret one after the other. Without a secret the seal is made with the empty one, and protects nothing.
     """
 
     def __init__(self, cluster: str, secrets: Sequence[str] = ()) -> None:
@@ -32,7 +32,9 @@ class Seals:
         return _FORMAT + _mac(self._keys[0], purpose, body) + body
 
     def unseal(self, purpose: str, sealed: bytes) -> bytes:
-        """Return the body. Raises ``PeerError`` if no accepted secret made the seal for this purpose."""
+        """Return the body. Raises ``PeerError`` unless the seal was made for this purpose with an accepted
+        secret.
+        """
         if sealed[:1] != _FORMAT:
             raise PeerError(f"{purpose}: sealed by a release that this one does not understand")
         mac, body = sealed[1 : 1 + _MAC_BYTES], sealed[1 + _MAC_BYTES :]

@@ -1,9 +1,10 @@
-"""Snapshots: all shared hints at one position of the log, for proxies that join and for a log that lost all.
+"""Snapshots: all shared hints at one position of the log, for proxies that join, and for a log that lost its
+data.
 
 Laws: a snapshot contains all changes by events up to its positions, and perhaps some by later events. A proxy
-that takes it and then applies all later events has every change. Its bytes are blobs whose digests are in a
-sealed name. A proxy that joins prefers the snapshot to the hints that it remembers. A proxy that was there
-all the time takes from it only the hints that it lacks.
+that takes it and then applies all later events has every change. Its bytes are blobs of the log; the value of
+the name ``NAME`` there has their digests, sealed. A proxy that joins prefers the snapshot to the hints in its
+own state. A proxy that has joined already takes from the snapshot only the hints that it lacks.
 """
 
 import asyncio
@@ -33,13 +34,13 @@ NAME = "snapshot"
 _KEPT_S = 6 * 3600.0  # A quarter of the time for which the log keeps a blob.
 
 Item = tuple[str, str]
-"""Kind and name, as in the durable state."""
+"""Kind and name of a hint, as in the durable state."""
 
 Result = TypeVar("Result")
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """A prefix that a call has pinned."""
+    """A prefix that is pinned because of a call."""
 
     bucket: str
     prefix: str
@@ -47,9 +48,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Shared hints. ``life``: a random name of the log's life, made when it was empty. ``after``: positions
-    in the streams. ``seen``: see ``KnownEvents.export``. ``items``: kind, name and durable form, in the order
-    in which they must be restored.
+    """Shared hints. ``life``: a random name, chosen when the log was empty; it stays until the log loses its
+    data. ``after``: by stream, the position up to which events were applied. ``seen``: see
+    ``KnownEvents.export``. ``items``: kind, name and durable form, in the order in which they must be
+    restored.
     """
 
     life: str
@@ -60,8 +62,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NamedSnapshot(NamedTuple):
-    """A snapshot that has the cluster's name for snapshots. ``is_own``: this proxy has just written it.
-    ``after``: the positions of this proxy's own snapshot.
+    """The snapshot to which the name for snapshots refers. ``is_own``: this proxy has just written it.
+    ``after``: by stream, the position of the snapshot that this proxy wrote.
     """
 
     sealed: bytes
@@ -76,8 +78,8 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshots:
-    """Writes, reads and merges snapshots. ``origin``: what the keys of the hints name. ``dirty`` is called
-    with (kind, name) of merged scores.
+    """Writes, reads and merges snapshots. ``origin``: the digest of the name of the origin that has the
+    objects of the hints. ``dirty`` is called with (kind, name) when scores were merged.
     """
 
     def __init__(
@@ -104,11 +106,11 @@ class Snapshots:
         self._written: dict[Item, tuple[int, float, Content]] = {}
 
     def note(self, kind: str, name: str) -> None:
-        """Note that an item has changed."""
+        """Note that a hint has changed, so that the next snapshot stores it again."""
         self._versions[kind, name] = self._versions.get((kind, name), 0) + 1
 
     def items(self) -> list[Item]:
-        """Return the shared hints, in the order in which a snapshot has them."""
+        """Return kind and name of all shared hints, in the order in which a snapshot has them."""
         hints = self._hints
         orders = hints.orders.announced.names()
         return [
@@ -129,8 +131,9 @@ class Snapshots:
         *,
         instead_of: bytes | None,
     ) -> NamedSnapshot:
-        """Store a snapshot of the present hints. Give it the name for snapshots if that name still has the
-        value ``instead_of``. Return the snapshot that then has the name. Raises ClusterUnavailable.
+        """Store a snapshot of the present hints. Make the name for snapshots refer to it, if that name still
+        has the value ``instead_of``. Return the snapshot to which the name then refers. Raises
+        ClusterUnavailable.
         """
         after, taken = dict(after), [(item, self._take(item)) for item in self.items()]
         items = []
@@ -146,7 +149,9 @@ class Snapshots:
         return NamedSnapshot(named, named == sealed, after)
 
     def _take(self, item: Item) -> "Content | Callable[[], tuple[int, bytes | None]]":
-        """Return the content of an item that is stored already, or a function that makes its bytes."""
+        """Return the content of a hint, if the log has it already. Otherwise return a function that makes its
+        bytes.
+        """
         version, now_s = self._versions.get(item, 0), self._clock.monotonic_s()
         known = self._written.get(item)
         if known is not None and known[0] == version and now_s - known[1] < _KEPT_S:
@@ -172,8 +177,8 @@ class Snapshots:
     # ------------------------------------------------------------------ reading
 
     async def read(self, sealed: bytes) -> Snapshot:
-        """Return the snapshot of a name's value. Raises ClusterUnavailable, and PeerError if it is not of
-        this cluster, or cannot be read.
+        """Return the snapshot to which ``sealed``, the value of the name, refers. Raises ClusterUnavailable,
+        and PeerError if the snapshot is of another cluster, or cannot be read.
         """
         body = self._seals.unseal(NAME, sealed)
         try:
@@ -190,8 +195,8 @@ class Snapshots:
 
     async def merge(self, snapshot: Snapshot, *, joins: bool, without: Container[Item]) -> list[str]:
         """Take from the snapshot the hints that this proxy lacks. If this proxy ``joins``, also replace hints
-        that are different in the snapshot. Leave out the datasets and jobs ``without``. Return the jobs whose
-        orders must be built again. Raises ClusterUnavailable.
+        that differ from those in the snapshot. Do not take the datasets and jobs in ``without``. Return the
+        jobs whose orders must be built again. Raises ClusterUnavailable.
         """
         unbuilt = set()
         for kind, name, content in snapshot.items:

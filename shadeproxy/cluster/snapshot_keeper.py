@@ -1,7 +1,7 @@
 """Keeps a snapshot of the shared hints in the log.
 
-A proxy that joins takes it. Each proxy looks at it, and writes it when it is old, or at once into a log that
-has lost its data.
+A proxy that joins takes its hints from the snapshot. Each proxy looks at the snapshot, and writes a new one
+when it is old, or at once if the log has lost its data.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ _MOST_DELETED = 1024
 
 
 class Node(NamedTuple):
-    """This proxy. ``name``: its id in the cluster. ``boot`` grows with each start. ``origin``: the digest of
-    the origin's name.
+    """This proxy. ``name``: its id in the cluster. ``boot``: a number that grows with each start. ``origin``:
+    the digest of the origin's name.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Node(NamedTuple):
 
 @dataclass(slots=True)
 class Followed:
-    """The events that were read from the log. ``after``: positions by stream. ``shared``: digests of datasets
-    that every proxy has, by name. ``deleted``: positions in the stream of changes at which items were
-    deleted. ``life``: see ``Snapshot``.
+    """The part of the log that this proxy has read. ``after``: by stream, the position up to which events
+    were read. ``shared``: by name, the digest of each dataset that every proxy has. ``deleted``: for each
+    deleted dataset or job, its position in the stream of changes. ``life``: see ``Snapshot``.
     """
 
     life: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -57,11 +57,11 @@ class Followed:
     deleted: dict[Item, str] = field(default_factory=dict)
 
     def keep(self, streams: set[str]) -> None:
-        """Forget the positions in other streams."""
+        """Forget the positions in all streams but these."""
         self.after = {stream: position for stream, position in self.after.items() if stream in streams}
 
     def begin_again(self) -> None:
-        """Read the log from its beginning: it has lost its data."""
+        """Begin to read each stream from its beginning, because the log has lost its data."""
         self.after = dict.fromkeys(self.after, BEGINNING)
         self.shared.clear()
         self.deleted.clear()
@@ -69,8 +69,8 @@ class Followed:
 
 
 class SnapshotKeeper:
-    """Writes the snapshot of one cluster, and reads it when this proxy joins. ``pins`` returns the prefixes
-    that calls have pinned.
+    """Writes snapshots of the hints of one cluster, and reads them when this proxy joins or lacks hints.
+    ``pins`` returns the prefixes that calls have pinned.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class SnapshotKeeper:
         self._merges = self._lacks = False
         self.followed = Followed()
         self.look = asyncio.Event()
-        """Set to let ``wait`` return at once."""
+        """Set to make ``wait`` return at once."""
 
     async def wait(self) -> None:
-        """Wait until it is time for a step."""
+        """Wait until the next ``step`` is due."""
         try:
             async with asyncio.timeout(_LOOK_S):
                 await self.look.wait()
@@ -109,18 +109,18 @@ class SnapshotKeeper:
         self.look.clear()
 
     def merge_soon(self) -> None:
-        """Take what the hints lack from the snapshot in the next step."""
+        """Take the hints that this proxy lacks from the snapshot in the next step."""
         self._merges = True
         self.look.set()
 
     def lacks(self) -> None:
-        """Note that an event could not be applied: take the missing hints from the next snapshot of another
-        proxy.
+        """Note that an event could not be applied. Take the hints that are missing from the next snapshot
+        that another proxy writes.
         """
         self._lacks = True
 
     def follow(self, event: Event) -> None:
-        """Note an event that was applied, or refused by the hints."""
+        """Note an event, after its change was made here."""
         if isinstance(event, DatasetEvent):
             self.followed.shared[event.name] = event.digest
             self.followed.deleted.pop(("datasets", event.name), None)
@@ -140,8 +140,8 @@ class SnapshotKeeper:
             del deleted[next(iter(deleted))]
 
     async def adopt(self) -> str:
-        """Take the cluster's hints. If the cluster has none, give it the hints of this proxy. Return the
-        position of the snapshot in the stream of changes. Raises ClusterUnavailable, PeerError.
+        """Take the cluster's hints from the snapshot. If there is none, write one with the hints of this
+        proxy. Return the snapshot's position in the stream of changes. Raises ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
         if sealed is None:
@@ -155,8 +155,8 @@ class SnapshotKeeper:
         return self.followed.after[STREAM]
 
     async def step(self) -> bool:
-        """Look at the snapshot, and merge or write one if that is due. Return whether other proxies must
-        merge the snapshot that was written. Raises ClusterUnavailable, PeerError.
+        """Look at the snapshot, and merge or write one if that is due. Return whether the other proxies must
+        merge a snapshot that this step wrote. Raises ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
         if sealed is None:
@@ -174,8 +174,9 @@ class SnapshotKeeper:
         return False
 
     async def _give_back(self) -> bool:
-        """Write a snapshot into a log that lost its data. If another proxy has written one before, merge
-        both. Return whether the snapshot now has hints that the other proxy's lacked.
+        """Write a snapshot into a log that lost its data. If another proxy was first, merge its hints, and
+        write a second snapshot if the first lacks hints of this proxy. Return whether the other proxies must
+        merge what this proxy wrote.
         """
         _log.warning("the cluster's engine has lost its data: hints are written to it again")
         self.followed.begin_again()
@@ -223,5 +224,5 @@ class SnapshotKeeper:
 
 
 def order_of_position(position: str) -> tuple[int, ...]:
-    """Return a value that orders the positions of a stream."""
+    """Return a value by which the positions of a stream can be compared."""
     return tuple(int(part) for part in position.split("-"))

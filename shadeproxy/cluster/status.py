@@ -1,4 +1,6 @@
-"""The state of a cluster as one of its nodes sees it, for people and for clients that call nodes directly."""
+"""The state of a cluster as one of its nodes sees it, for people, and for clients that call nodes
+directly.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -15,10 +17,11 @@ from shadeproxy.core.errors import Conflict, UnknownName
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of the view. ``share``: the part of all objects that it owns, from 0 to 1. ``away``: its lease
-    is over, and other nodes act for it. Addresses are "" if there are none. ``p99_s``: the 99th percentile of
-    the time that the answering node waited for the head of an answer of this node; 0.0 if there were no
-    answers. ``skipped``: this node failed several times, and reads of the answering node now go past it.
+    """One node of the view. ``share``: the part of all objects that the node owns, from 0 to 1. ``away``: its
+    lease is over, and other nodes act for it. ``s3``, ``control``, ``peer``: addresses, "" if there are none.
+    ``p99_s``: the 99th percentile of the time that the answering node waited for the head of an answer of
+    this node; 0.0 if there were no answers. ``skipped``: this node failed several times, and reads of the
+    answering node now go past it.
     """
 
     node: str
@@ -37,14 +40,14 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster, seen by ``node``. ``name`` "": there is none, and all else is empty.
 
     ``view``: number of the newest view. ``settled``: number of the last view for which no node can still act
-    by an older one. 0: there is none. ``lease_s``: seconds that are left of this node's lease. ``problem``:
-    why the last beat got no usable answer. ``refusal``: why this node asks for no place in the view.
-    ``conflict``: another living process has this node's id. ``forgotten``: an operator removed this node.
-    ``round_trip_s``: time of the last beat. ``pages``: "owned" if each object is cached by one node, "local"
-    if each node keeps its own cache. ``cut_off``: the log has not answered for a lease. ``distrusted``: how
-    often this node had to distrust what it cached, all or a part of it. ``drained``: this node was asked to
-    give up its share. ``moving``: this node has asked for another weight, which does not count everywhere
-    yet. ``late``: nodes that have not adopted the newest view yet.
+    by an older one. 0: there is no such view. ``lease_s``: seconds that are left of this node's lease.
+    ``problem``: why the last beat got no usable answer. ``refusal``: why this node asks for no place in the
+    view. ``conflict``: another living process has this node's id. ``forgotten``: an operator removed this
+    node. ``round_trip_s``: seconds from the last beat to its answer. ``pages``: "owned" if each object is
+    cached by one node, "local" if each node keeps its own cache. ``cut_off``: the log has not answered for a
+    lease. ``distrusted``: how often this node had to distrust what it cached, all or a part of it.
+    ``drained``: this node was asked to give up its share. ``moving``: this node has asked for another weight,
+    which does not count everywhere yet. ``late``: nodes that have not adopted the newest view yet.
     """
 
     name: str = ""
@@ -67,19 +70,19 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner of one object, and the node that keeps its pages. The two differ while the node that keeps
-    the pages is away.
+    """The owner of one object, and its home, the node that keeps its pages. The two differ while the home is
+    away.
     """
 
     uri: str
     owner: str
     home: str
     here: bool
-    """True if the answering node is the owner, and may act as such now."""
+    """True if the answering node is the owner, and has the lease now."""
 
 
 class ClusterStatus:
-    """Answers about the cluster ``name`` at the node of ``heartbeat``."""
+    """Answers questions about the cluster ``name``, as the node of ``heartbeat`` sees it."""
 
     def __init__(
         self,
@@ -92,8 +95,9 @@ class ClusterStatus:
         stats: Callable[[], Awaitable[list[NodeStats]]] | None = None,
         peers: Callable[[], Mapping[str, PeerState]] = dict,
     ) -> None:
-        """``owned``: None unless the nodes share their pages. ``stats``: asks all nodes for their statistics,
-        and is None as ``owned`` is. ``peers``: returns the states of the nodes that were asked.
+        """Make the object. ``owned``: None unless the nodes share their pages. ``stats``: asks all nodes for
+        their statistics; None if ``owned`` is None. ``peers``: returns the states of the other nodes that
+        were asked.
         """
         self._peers = peers
         self._owned = owned
@@ -135,7 +139,9 @@ class ClusterStatus:
         )
 
     def owner(self, uri: str, object_hash: int) -> ObjectOwner:
-        """Return the owner of an object by the newest view. Raises Conflict if there is no view yet."""
+        """Return the owner and the home of an object by the newest view. Raises Conflict if there is no view
+        yet.
+        """
         member = self._heartbeat.membership
         if member.view is None:
             raise Conflict("this node has no view of the cluster yet", hint="see problem in GET /v1/cluster")
@@ -147,15 +153,15 @@ class ClusterStatus:
         )
 
     def shared_view(self) -> View | None:
-        """Return the newest view, by which clients may call directly the node that caches what they read.
-        None: each node caches for itself, or no view is known.
+        """Return the newest view, so that clients can call the node that caches what they read. None: each
+        node keeps a cache of its own, or no view is known.
         """
         member = self._heartbeat.membership
         return None if self._owned is None or member.duties.refusal else member.view
 
     async def forget(self, node: str) -> ClusterSummary:
-        """Remove a node from the view at once, although it may come back. It stays removed until its process
-        restarts. Raises UnknownName, ClusterUnavailable.
+        """Remove a node from the view at once. It stays removed until its process restarts, even if it beats
+        again. Raises UnknownName, ClusterUnavailable.
         """
         member = self._heartbeat.membership
         if member.view is None or node not in member.view.seats:
@@ -166,7 +172,9 @@ class ClusterStatus:
         return self.summary()
 
     async def stats(self) -> list[NodeStats]:
-        """Return the statistics of all nodes of the newest view. Raises Conflict."""
+        """Return the statistics of all nodes of the newest view. Raises Conflict if the nodes do not share
+        their pages.
+        """
         if self._ask_for_stats is None:
             raise Conflict(
                 'with cluster.pages = "local" the nodes do not talk to each other',
@@ -176,13 +184,13 @@ class ClusterStatus:
 
     @property
     def drained(self) -> bool:
-        """True while the node has no share because ``drain`` was called."""
+        """True while this node has no share because ``drain`` was called."""
         return self._drained
 
     def drain(self, *, drain: bool) -> ClusterSummary:
-        """Ask for a view in which this node has no share. With ``drain`` False, ask for its share again.
-        Until that view counts, ``moving`` is True. A node stays drained until a call asks for its share
-        again, or its process ends. Raises Conflict.
+        """Ask for a view in which this node has no share. With ``drain`` False, ask for a view in which it
+        has its share again. ``moving`` is True until that view is settled. A node stays drained until a call
+        asks for its share again, or its process ends. Raises Conflict.
         """
         duties = self._heartbeat.membership.duties
         if drain:
@@ -195,7 +203,7 @@ class ClusterStatus:
         return self.summary()
 
     def _require_a_share(self) -> None:
-        """Raise Conflict if there is no share to give up, or no node to take it."""
+        """Raise Conflict if this node has no share to give up, or no other node could take the share."""
         member = self._heartbeat.membership
         if self._owned is None:
             raise Conflict(

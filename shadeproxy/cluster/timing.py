@@ -1,20 +1,21 @@
-"""The times of the protocol of leases and views, in seconds."""
+"""The time limits of the protocol of leases and views, in seconds."""
 
 from dataclasses import dataclass
 
 SLACK = 1.25
-"""Number of leases for which other nodes wait before they take a lease for over. With this number, clocks may
-differ in rate by 10 %.
+"""A node takes another node's lease for over after this number of leases without a new beat. With this
+number, the rates of two clocks may differ by 10 %.
 """
 BEATS = 3
-"""Beats that are sent during one lease."""
+"""Number of beats that a node sends during one lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """``lease_s``: length of a lease. ``leave_after_s``: how long a node that is away keeps its share.
-    ``failover_s``: how much longer a new incarnation of the log stays closed, so that an old server has
-    stopped. ``late_write_s``: how long a write may take to reach the origin after its writer's death.
+    ``failover_s``: how much longer a new incarnation of the log stays closed, so that a server which it
+    replaces has stopped. ``late_write_s``: how long a write may still be on its way to the origin after the
+    node that sent it died.
     """
 
     lease_s: float = 3.0

@@ -1,4 +1,4 @@
-"""A view: the numbered list of a cluster's nodes, and the owners that follow from it. Immutable, no I/O."""
+"""A view: the numbered list of a cluster's nodes, from which the owners follow. Immutable, no I/O."""
 
 from collections.abc import Iterable
 
@@ -13,13 +13,13 @@ _PURPOSE = "node"
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of one node that its peers need, sealed by the node itself.
+    """Facts of one node that the other nodes need, sealed by the node itself.
 
-    ``weight``: capacity in GiB, the node's share of the objects; 0 takes no more. ``peer``, ``s3``,
-    ``control``: addresses, "" if there is none. ``wire``: version of what nodes say to each other. ``origin``
-    and ``config``: digests of the origin's name, and of the settings in which nodes must agree. ``distrust``:
-    a number that the node changes when all nodes must distrust what they cached. ``boot``: the number of
-    the node's start. ``release``: the software's version, for people.
+    ``weight``: the node's capacity in GiB; its share of the objects is in proportion. With 0 it gets none.
+    ``peer``, ``s3``, ``control``: addresses, "" if there is none. ``wire``: version of what nodes say to each
+    other. ``origin`` and ``config``: digests of the origin's name, and of the settings in which nodes must
+    agree. ``distrust``: a number that the node changes when all nodes must distrust what they cached.
+    ``boot``: the number of the node's start. ``release``: the software's version, for people.
     """
 
     node: str
@@ -43,7 +43,7 @@ def seal_facts(facts: NodeFacts, seals: Seals) -> bytes:
 
 
 def unseal_facts(seat: Seat, seals: Seals) -> NodeFacts:
-    """Return the facts of a seat. Raises ``PeerError`` if the node itself did not seal them."""
+    """Return the facts in a seat. Raises ``PeerError`` if the node itself did not seal them."""
     try:
         facts = _facts.decode(seals.unseal(_PURPOSE, seat.facts))
     except msgspec.DecodeError as error:
@@ -54,26 +54,32 @@ def unseal_facts(seat: Seat, seals: Seals) -> NodeFacts:
 
 
 class View:
-    """One view. ``seats``: the nodes by name, with their sealed facts. ``facts``: the unsealed
-    facts by name.
+    """One view. ``seats``: the seats of the nodes, by name, with sealed facts. ``facts``: the unsealed facts,
+    by name.
     """
 
     def __init__(self, inc: str, record: ViewRecord, seals: Seals) -> None:
-        """Check every seat. Raises ``PeerError`` if one is forged: no part of a view is used alone."""
+        """Check the facts of every seat. Raises ``PeerError`` if those of one node are forged: a view is used
+        whole or not at all.
+        """
         self.id = ViewId(inc, record.number)
         self.seats = {seat.node: seat for seat in record.seats}
         self.facts = {seat.node: unseal_facts(seat, seals) for seat in record.seats}
         self.owners = self._rendezvous(node for node, seat in self.seats.items() if not seat.away)
-        """Nodes that have a lease or may get one: one of them serialises the writes of an object."""
+        """Computes owners, among the nodes that are not away. The owner serialises the writes of an
+        object.
+        """
         self.homes = self._rendezvous(self.seats)
-        """All nodes, also those that are away: one of them caches an object."""
+        """Computes homes, among all nodes, also those that are away. The home caches an object."""
 
     def _rendezvous(self, nodes: Iterable[str]) -> Rendezvous:
         names = sorted(nodes)
         return Rendezvous(names, [self.facts[node].weight for node in names])
 
     def part_of(self, node: str) -> float | None:
-        """Return the part of all objects that the node owns, from 0 to 1; None if it is away, or no node."""
+        """Return the part of all objects that the node owns, from 0 to 1; None if the node is away, or not in
+        the view.
+        """
         weights = dict(zip(self.owners.nodes, self.owners.weights, strict=True))
         whole = sum(weights.values())
         if node not in self.seats or self.seats[node].away:
@@ -85,10 +91,11 @@ class View:
         return self.owners.find(object_hash)
 
     def distrusts(self, before: "View") -> bool:
-        """Return whether a node asks all others to distrust what they cached, and did not ask in ``before``.
+        """Return whether a node of this view asks all others to distrust what they cached, and did not ask so
+        in ``before``.
 
-        A node's number is 0 again when its process has ended. Then, or if the node is gone, all nodes have
-        already obeyed its former number.
+        When a node's process has ended, its number is 0 again, or the node is gone. That asks for nothing:
+        all nodes have already obeyed its former number.
         """
         numbers = {node: facts.distrust for node, facts in before.facts.items()}
         return any(
@@ -96,5 +103,5 @@ class View:
         )
 
     def home(self, object_hash: int) -> str | None:
-        """Return the node that caches the object: its owner, unless the home is away."""
+        """Return the node that caches the object. It is also the owner, unless it is away."""
         return self.homes.find(object_hash)

@@ -1,7 +1,8 @@
-"""The routes to the other nodes, as a worker knows them. A worker takes no part in the cluster's protocol.
+"""The routes to the other nodes, as a worker knows them. A worker takes no part in the protocol of leases and
+views.
 
-Law: routes may be old. A node that no longer caches an object refuses to read it; then the coordinator finds
-the right way.
+Law: the routes may be out of date. A node that no longer caches an object refuses to read it; then the
+coordinator finds the right node.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,7 @@ _MOST_HOMES = 32_768
 
 
 class RoutesRecord(NamedTuple):
-    """A view as the coordinator sends it to workers: its incarnation and its record. ``asks``: whether reads
+    """A view as the coordinator sends it to workers. ``inc``: the view's incarnation. ``asks``: whether reads
     may go to other nodes.
     """
 
@@ -27,7 +28,7 @@ class RoutesRecord(NamedTuple):
 
 
 class WorkerRoutes:
-    """The routes of ``node``, by the last record that it adopted."""
+    """The routes from ``node`` to the other nodes, by the last record that it adopted."""
 
     def __init__(self, node: str, seals: Seals) -> None:
         self._node = node
@@ -37,8 +38,8 @@ class WorkerRoutes:
         self._homes: Memo[int, str] = Memo(_MOST_HOMES)
 
     def adopt(self, record: RoutesRecord) -> None:
-        """Use a record from now on. Raises PeerError, and then changes nothing, if a node's facts are
-        forged.
+        """Use a record from now on. Raises PeerError if a node's facts are forged, and then changes
+        nothing.
         """
         self._view = View(record.inc, record.view, self._seals)
         self._asks = record.asks
@@ -57,17 +58,17 @@ class WorkerRoutes:
         return home is not None and home != self._node
 
     def others(self) -> list[NodeFacts]:
-        """Return all other nodes."""
+        """Return the facts of all other nodes."""
         return (
             [] if self._view is None else [one for one in self._view.facts.values() if one.node != self._node]
         )
 
     def away(self) -> list[str]:
-        """Return the nodes whose lease is over, and that have no new one yet."""
+        """Return the nodes that are away: their last lease is over, and they have no new one yet."""
         return [] if self._view is None else [node for node, seat in self._view.seats.items() if seat.away]
 
     def _home(self, ref: ObjectRef) -> str | None:
-        """Return the node that caches the object; None if no view is known, or it has no nodes."""
+        """Return the node that caches the object; None if no view is known, or the view has no nodes."""
         if self._view is None:
             return None
         hashed = object_hash(ref)

@@ -1,4 +1,6 @@
-"""The configuration. Only the composition root and the command line read it; other parts get their values."""
+"""The configuration. Only the composition root and the command line read it; all other parts are given their
+values.
+"""
 
 from shadeproxy.config.settings import Settings
 

@@ -1,4 +1,6 @@
-"""The table [cluster] of config.toml: the proxies that share hints, and the engine that carries them."""
+"""The table [cluster] of config.toml: the proxies that share hints, and the engine (Redis or Valkey) that
+carries the hints.
+"""
 
 import math
 from typing import Annotated, Any, Literal, Self
@@ -125,11 +127,13 @@ class Cluster(Section):
 
     @property
     def is_owned(self) -> bool:
-        """True if the proxies of a cluster share their pages: each object has one owner."""
+        """True if the proxies of a cluster share their pages, so that each object has one owner."""
         return bool(self.name) and self.pages == "owned"
 
     def resolve_secrets(self) -> tuple[str, ...]:
-        """Return the secrets of the cluster: the first one signs, all are accepted. Raises ConfigError."""
+        """Return the values of cluster.secret: the first one signs, and all are accepted. Raises
+        ConfigError.
+        """
         text = resolve("cluster.secret", self.secret)
         if text is None:
             return ()

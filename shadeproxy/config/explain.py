@@ -1,6 +1,7 @@
-"""Turns pydantic's errors into lines for people: place, key, value, and what to write instead.
+"""Turns pydantic's errors into lines for people, each with the place, the key, the value, and what to write
+instead.
 
-Values of unknown keys are never shown: a misspelt name may hold a secret.
+The value of an unknown key is never shown: the key may be a misspelt one that holds a secret.
 """
 
 import difflib
@@ -33,13 +34,13 @@ _TABLES = {
     "auth.clients": ("access_key", "trainer"),
     "cache.disks": ("path", "/mnt/nvme1"),
 }
-"""Keys that are lists of tables, each with a key and a value for an example."""
+"""Keys that are lists of tables, each with an example: a key in such a table, and a value."""
 _SECRETIVE = ("token", "secret", "password", "credentials", "otel.headers")
 _USER_INFO = re.compile("//[^/]*@")
 
 
 def explain(error: ValidationError, model: type[BaseModel], places: Mapping[Key, str]) -> str:
-    """Return one line for each error. ``places``: where each value was set."""
+    """Return one line for each error. ``places``: by key, where its value was set."""
     return "\n".join(_line(detail, model, places) for detail in error.errors(include_url=False))
 
 
@@ -66,15 +67,15 @@ def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str
 
 def _shown(detail: ErrorDetails) -> str:
     value, key = detail["input"], dotted(detail["loc"]).lower()
-    # A user may write a secret where a table is expected, although the table's keys only refer to the secret.
-    # So do not show text in the place of a table.
+    # A user may write a secret itself where a table belongs, whose keys only refer to the secret. So do not
+    # show a text that stands in the place of a table.
     for_table = isinstance(value, str) and (detail["type"] == "model_type" or key == "auth.clients")
     hidden = for_table or any(word in key for word in _SECRETIVE)
     return f" = {_toml_like(value)}" if isinstance(value, str | int | float) and not hidden else ""
 
 
 def _list_form(key: str, place: str) -> str:
-    """Explain how to write a list at ``place``: as JSON in the environment, as TOML elsewhere."""
+    """Return in words how to write a list at ``place``: as JSON in the environment, as TOML elsewhere."""
     if key not in _TABLES:
         return 'write a list, as in ["a", "b"]'
     name, value = _TABLES[key]
@@ -86,7 +87,7 @@ def _list_form(key: str, place: str) -> str:
 
 
 def _table_form(key: str, place: str) -> str:
-    """Explain how to write a table at ``place``."""
+    """Return in words how to write a table at ``place``."""
     if place.startswith("environment"):
         return f"is a table: set its keys, as in SHADEPROXY__{key.replace('.', '__').upper()}__KEY=VALUE"
     if place.startswith("--set"):
@@ -95,18 +96,22 @@ def _table_form(key: str, place: str) -> str:
 
 
 def _places_of(detail: ErrorDetails, places: Mapping[Key, str]) -> str:
-    """Return where the keys of a ``WrongKeys`` were set. "": another error, or no key was set."""
+    """Return where the keys of a ``WrongKeys`` were set; "" for another error, or if none of the keys was
+    set.
+    """
     error = detail.get("ctx", {}).get("error")
     if not isinstance(error, WrongKeys):
         return ""
     keys: list[Key] = [(*detail["loc"], name) for name in error.keys]
-    # A list is set as a whole, so every key in its tables was set where the list was set.
+    # A list is set as a whole, so the keys of its tables were set where the list was set.
     found = [place for key in keys for written, place in places.items() if key[: len(written)] == written]
     return " and ".join(dict.fromkeys(found))
 
 
 def _place(key: Key, places: Mapping[Key, str]) -> str:
-    """Return where a value was set; for a section or a list item, where its first value was set."""
+    """Return where a value was set. For a section or an item of a list, return where its first value was
+    set.
+    """
     for length in range(len(key), 0, -1):
         for written, place in places.items():
             if written[:length] == key[:length]:

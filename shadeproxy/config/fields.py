@@ -1,8 +1,8 @@
-"""The scalar types of the configuration: how each is parsed, and how it is written.
+"""The scalar types of the configuration: how a value of each is parsed, and how it is written.
 
-A parser raises a ValueError that says how to write the value; ``explain`` adds the key, and where it was set.
-Every value can be written so that it parses to the same value. So the output of ``shadeproxy config`` is a
-usable file.
+A parser raises a ValueError that says how to write the value; ``explain`` adds the key, and where the value
+was set. Every value can be written so that it parses to the same value again. So ``shadeproxy config`` writes
+a file that can be used.
 """
 
 import ipaddress
@@ -28,7 +28,7 @@ class Section(BaseModel):
 
 class WrongKeys(ValueError):
     """Error for keys of a table that do not go together. ``keys``: the keys that the text names. The error
-    shows where one of them was set, and not where another key of the table was set.
+    shows where these keys were set, not where other keys of the table were.
     """
 
     def __init__(self, text: str, *keys: str) -> None:
@@ -38,7 +38,7 @@ class WrongKeys(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a listener. ``host`` has no brackets; port 0 lets the system choose."""
+    """Address of a listener. ``host``: without brackets. ``port``: with 0 the system chooses one."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """True if only this machine can connect."""
+        """True if only programs on this machine can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -56,7 +56,9 @@ class Address:
 
     @property
     def is_unspecified(self) -> bool:
-        """True for a listener on all addresses, such as 0.0.0.0, which is no address to connect to."""
+        """True for a listener on all addresses, such as 0.0.0.0. No client can connect to that
+        address itself.
+        """
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
@@ -161,7 +163,9 @@ def engine_host(url: str) -> str:
 
 
 def path_or(default: Callable[[], Path]) -> BeforeValidator:
-    """Return a validator that turns "" into the default directory and expands a leading "~"."""
+    """Return a validator that turns "" into the default directory, and expands a leading "~" to the home
+    directory.
+    """
 
     def resolve(value: Any) -> Any:
         if value is None or value == "":

@@ -1,7 +1,7 @@
-"""The sources of settings: the file, the environment, the command line, in rising order of precedence.
+"""The sources of settings: the file, the environment, the command line. Later ones have precedence.
 
-Each layer is a nested dict of raw values. ``merge`` combines the layers and remembers where each value was
-set, for error texts and ``shadeproxy config``. Nothing is validated here.
+Each source is a layer: a nested dict of raw values. ``merge`` combines the layers and remembers where each
+value was set, for error texts and ``shadeproxy config``. Nothing is validated here.
 """
 
 import os
@@ -22,8 +22,8 @@ Key = tuple[str | int, ...]
 
 
 class Layer(NamedTuple):
-    """Raw values of one source. ``place``: a template that says where a value was set; "{key}" is replaced by
-    the dotted key, "{env}" by the name of the environment variable for it.
+    """Raw values of one source. ``place``: a template for the text that says where a value was set. "{key}"
+    in it is replaced by the dotted key, "{env}" by the key as in the name of an environment variable.
     """
 
     place: str
@@ -47,10 +47,12 @@ def read_file(path: Path) -> Layer:
 
 
 def read_environment(settings: type[BaseSettings]) -> Layer:
-    """Read the values of SHADEPROXY__SECTION__KEY variables. Lists and tables are JSON."""
+    """Read the values of the variables SHADEPROXY__SECTION__KEY. Lists and tables are written there as
+    JSON.
+    """
     values = dict(_Environment(settings)())
     for name in os.environ:
-        # Pydantic ignores unknown sections; add them here so that they are reported.
+        # Pydantic ignores variables of unknown sections. Add them here, so that they are reported as errors.
         if name.upper().startswith(ENV_PREFIX):
             section, _, key = name[len(ENV_PREFIX) :].lower().partition(_SEPARATOR)
             if section not in settings.model_fields:
@@ -59,7 +61,9 @@ def read_environment(settings: type[BaseSettings]) -> Layer:
 
 
 def read_overrides(overrides: Iterable[str]) -> Layer:
-    """Parse ``section.key=value`` arguments. A value that is not TOML counts as text. Raises ConfigError."""
+    """Parse arguments of the form ``section.key=value``. A value that is not TOML counts as text. Raises
+    ConfigError.
+    """
     values: dict[str, Any] = {}
     for override in overrides:
         dotted, equals, text = override.partition("=")
@@ -77,7 +81,9 @@ def read_overrides(overrides: Iterable[str]) -> Layer:
 
 
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[Key, str]]:
-    """Combine the layers; a later layer wins. Return the values, and by key where each value was set."""
+    """Combine the layers; a later layer overrides an earlier one. Return the values, and by key where each
+    was set.
+    """
     merged: dict[str, Any] = {}
     places: dict[Key, str] = {}
     for layer in layers:
@@ -102,8 +108,8 @@ def _lay(below: dict[str, Any], above: dict[str, Any], at: Key, place: str, plac
 
 
 class _Environment(EnvSettingsSource):
-    """Reads environment variables, and keeps a value that is not valid JSON as text. Validation then refuses
-    the text with an error that names the key.
+    """Reads environment variables. A value that is not valid JSON is kept as text, so that the later
+    validation refuses it with an error that names the key.
     """
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Secrets by reference: an environment variable, a file, or the AWS chain; never the secret in the
-configuration.
+"""Secrets by reference: the configuration names an environment variable, a file, or the AWS chain, and never
+holds the secret itself.
 
-A reference is read only when it is needed (``serve``, ``check``), so ``shadeproxy config`` works without the
-secrets and cannot show them. Errors name the reference, never the value.
+A reference is read only when it is needed (``serve``, ``check``). So ``shadeproxy config`` works without the
+secrets, and cannot show them. Errors name the reference, never the secret.
 """
 
 import configparser
@@ -29,7 +29,9 @@ _CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 
 def refuse_literals(table: Any, *, instead: str) -> Any:
-    """Return ``table``. Raises WrongKeys if a key of it holds a secret; ``instead``: what to write then."""
+    """Return ``table``. Raises WrongKeys if one of its keys is for a secret itself; ``instead``: what to
+    write instead.
+    """
     found = sorted(_LITERALS & table.keys()) if isinstance(table, dict) else []
     if found:
         raise WrongKeys(
@@ -39,14 +41,14 @@ def refuse_literals(table: Any, *, instead: str) -> Any:
 
 
 def read_secret(what: str, *, env: str = "", file: str = "") -> str:
-    """Return the secret that ``env`` or ``file`` refers to, without surrounding white space.
+    """Return the secret in the variable ``env`` or in the file ``file``, without surrounding white space.
 
-    Raises ConfigError that names ``what`` and the reference.
+    Raises ConfigError, which names ``what`` and the reference.
     """
     secret, place = _read(what, env, file)
     try:
         secret.encode()
-    except UnicodeEncodeError:  # Python keeps undecodable bytes of the environment as surrogates.
+    except UnicodeEncodeError:  # Python keeps bytes of the environment that it cannot decode as surrogates.
         raise ConfigError(f"{what}: {place} is not UTF-8 text; it must hold the secret alone") from None
     if not _CONTROL.isdisjoint(secret):
         raise ConfigError(
@@ -77,7 +79,7 @@ def resolve(what: str, reference: str) -> str | None:
 
 
 def resolve_argument(what: str, reference: str) -> str | None:
-    """Return the secret to which an argument of the command line refers. Raises ConfigError that names
+    """Return the secret to which an argument of the command line refers. Raises ConfigError, which names
     ``what``.
     """
     try:
@@ -90,7 +92,7 @@ def resolve_argument(what: str, reference: str) -> str | None:
 
 
 def _read(what: str, env: str, file: str) -> tuple[str, str]:
-    """Return the stripped text, and the place where it was read, in words. Raises ConfigError."""
+    """Return the text without surrounding white space, and in words where it was read. Raises ConfigError."""
     if env:
         text, place = os.environ.get(env), f"the environment variable {env}"
         if text is None:
@@ -108,7 +110,9 @@ def _read(what: str, env: str, file: str) -> tuple[str, str]:
 
 
 class UpstreamCredentials(Section):
-    """A client's rights at the origin: "shared" (the rights of the proxy), or a table of credentials."""
+    """A client's rights at the origin: "shared" for the rights of the proxy, or a table of credentials of its
+    own.
+    """
 
     access_key: str = ""
     secret_env: str = ""
@@ -152,9 +156,9 @@ class UpstreamCredentials(Section):
 
 
 class OriginCredentials(Section):
-    """The proxy's own credentials, from one source at most. A source is the two ``_env`` names of a key, a
-    profile, a file, or "anonymous". A profile and a file together are one source: the profile is a section of
-    the file.
+    """The proxy's own credentials, from at most one source: the two keys ``access_key_env`` and
+    ``secret_key_env``, a profile, a file, or "anonymous". A profile and a file together are one source: the
+    profile is a section of the file.
     """
 
     source: Literal["chain", "anonymous"] = "chain"
@@ -193,10 +197,11 @@ class OriginCredentials(Section):
         return self
 
     def resolve(self) -> Credentials | None:
-        """Read the credentials from the environment names or the file; return None for other sources.
+        """Return the credentials in the named environment variables or in the file; None for the other
+        sources.
 
-        Other sources are anonymous, a profile, and the chain. ``file`` has the format of
-        ``~/.aws/credentials``; ``profile`` names its section ("default"). Raises ConfigError.
+        These are anonymous, a profile without a file, and the chain. ``file`` has the format of
+        ``~/.aws/credentials``; ``profile`` names a section of it (by default "default"). Raises ConfigError.
         """
         what = "origin.credentials"
         if self.access_key_env:
@@ -210,7 +215,7 @@ class OriginCredentials(Section):
 
 
 class SecretReference(Section):
-    """References to a client's secret and, for a temporary key, to its session token. Each reference names an
+    """References to a client's secret and, if its key is temporary, to its session token. Each names an
     environment variable or a file.
     """
 
@@ -247,11 +252,13 @@ class SecretReference(Section):
         return self
 
     def secret(self) -> str:
-        """Return the secret key. Raises ConfigError."""
+        """Return the secret key of the client. Raises ConfigError."""
         return read_secret(f"auth.clients {self.access_key}", env=self.secret_env, file=self.secret_file)
 
     def session_token(self) -> str | None:
-        """Return the session token that must come with a temporary key, or None. Raises ConfigError."""
+        """Return the session token that the client must send with a temporary key; None for another key.
+        Raises ConfigError.
+        """
         if not self.session_token_env and not self.session_token_file:
             return None
         what = f"session token of auth.clients {self.access_key}"
@@ -266,7 +273,7 @@ def _read_credentials_file(file: str, profile: str) -> Credentials:
         section = parser[profile]
         access_key, secret_key = section["aws_access_key_id"], section["aws_secret_access_key"]
     except (configparser.Error, KeyError):
-        # The parser's own error text quotes the line, which may be the secret.
+        # The parser's own error text would quote the line, which may be the secret.
         raise ConfigError(
             f"origin.credentials.file: {file} needs a section [{profile}] with aws_access_key_id and"
             " aws_secret_access_key, as in ~/.aws/credentials"

@@ -1,4 +1,4 @@
-"""The tables of config.toml, one class each, with every default. Nothing is read or opened here."""
+"""The tables of config.toml, a class for each, with all defaults. Nothing is read or opened here."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ from shadeproxy.policy.default import Objective
 from shadeproxy.policy.registry import get_policy
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
-# Half of the smallest segment, because a record holds metadata and padding beside the page.
+# Half of the smallest segment: beside the page, a record holds metadata and padding.
 _MOST_PAGE_BYTES = 32 * _MIB
 
 
@@ -64,20 +64,20 @@ def _required_path(value: Any) -> Any:
 
 
 MOST_DISKS = 32
-"""Most tables of ``[[cache.disks]]``; each has nine threads."""
+"""Most tables of ``[[cache.disks]]``. Each disk tier has nine threads."""
 
 MOST_WORKERS = 64
 AUTO = "auto"
 _MOST_CHOSEN_WORKERS = 8
-# With fewer cores, the coordinator, a worker and a client on the same machine would share one.
+# With fewer cores, the coordinator, a worker and a client on the same machine would share a core.
 _LEAST_CORES = 4
 
 
 def choose_workers() -> int:
-    """Return the number of serving processes for "auto": half of the cores, because clients need the rest,
-    and at most 8.
+    """Return the number of serving processes that "auto" means: half of the cores, because clients need the
+    others, and at most 8.
 
-    It is 1 on a machine with fewer than four cores, or where ``shows_stores_in_order`` is false.
+    It is 1 on a machine with fewer than four cores, or if ``shows_stores_in_order`` is false.
     """
     cores = available_cores()
     if cores < _LEAST_CORES or not shows_stores_in_order():
@@ -86,8 +86,8 @@ def choose_workers() -> int:
 
 
 def shows_stores_in_order() -> bool:
-    """Return whether other cores see stores to memory in the order in which a core made them. Workers read
-    the coordinator's columns and rely on that (engine/index/columns.py).
+    """Return whether this machine's cores see a core's writes to memory in the order in which that core made
+    them. Workers rely on that when they read the coordinator's columns (engine/index/columns.py).
     """
     return platform.machine() in {"x86_64", "AMD64"}
 
@@ -121,18 +121,20 @@ class S3Listener(Section):
     _processes: int = PrivateAttr(default=1)
 
     def model_post_init(self, _context: Any) -> None:
-        # Chosen once for each configuration: the CPU limits may change while the proxy runs, but the number
-        # of its processes does not.
+        # Choose only once for each configuration: the CPU limits may change while the proxy runs, but the
+        # number of its processes does not.
         self._processes = choose_workers() if isinstance(self.workers, str) else self.workers
 
     @property
     def processes(self) -> int:
-        """The number of processes that serve: ``workers``, or the number chosen for "auto"."""
+        """The number of processes that serve requests: ``workers``, or the number that was chosen for
+        "auto".
+        """
         return self._processes
 
 
 NO_SOCKET = "off"
-# The kernel has 108 bytes for the path and a final zero byte (unix(7)).
+# The kernel has room for 108 bytes: the path, and a final zero byte (unix(7)).
 MOST_SOCKET_PATH_BYTES = 107
 
 
@@ -209,14 +211,14 @@ class OriginSection(Section):
 
     @property
     def names_by_account(self) -> bool:
-        """True if two accounts at the origin may each have a bucket of the same name."""
+        """True if two accounts at the origin may each have a bucket with the same name."""
         if self.bucket_names == "auto":
             return self.kind == "s3" and not is_aws(self.endpoint)
         return self.bucket_names == "account"
 
 
 OWN_NAMESPACE = "shared"
-"""Name of the namespace of the proxy's own credentials."""
+"""The name by which clients refer to the namespace of the proxy's own credentials."""
 _NAME = re.compile(NAME_PATTERN)
 
 
@@ -309,7 +311,7 @@ class DiskCache(Section):
 
 
 class FurtherDisk(DiskCache):
-    """A disk tier beside ``[cache.disk]``."""
+    """A disk tier in addition to ``[cache.disk]``."""
 
     path: Annotated[Path, BeforeValidator(_required_path)]
     capacity: Size
@@ -333,7 +335,7 @@ class Cache(Section):
 
     @property
     def disk_tiers(self) -> dict[str, DiskCache]:
-        """The disk tiers by name. A tier's name is its table below ``cache``: "disk", "disks[0]"."""
+        """The disk tiers, by name. A tier's name is that of its table below ``cache``: "disk", "disks[0]"."""
         first = {"disk": self.disk} if self.disk.capacity else {}
         return first | {f"disks[{place}]": disk for place, disk in enumerate(self.disks)}
 

@@ -1,4 +1,6 @@
-"""The whole configuration, and the checks across its tables. ``Settings.load`` raises only ConfigError."""
+"""The whole configuration, and the checks that involve several of its tables. ``Settings.load`` raises only
+ConfigError.
+"""
 
 import platform
 from collections.abc import Iterable
@@ -35,7 +37,7 @@ from shadeproxy.core.types import OWN
 
 
 class Settings(BaseSettings):
-    """The content of ``config.toml``. ``Settings()`` has the defaults alone and ignores the environment."""
+    """The content of ``config.toml``. ``Settings()`` has the defaults, and ignores the environment."""
 
     model_config = SettingsConfigDict(
         extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter="__"
@@ -57,10 +59,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Iterable[str] = ()) -> Self:
-        """Load the settings. Overrides win over the environment, the environment over the file, the file over
-        the defaults. ``overrides``: "section.key=value".
+        """Load the settings. Overrides have precedence over the environment, the environment over the file,
+        and the file over the defaults. ``overrides``: texts "section.key=value".
 
-        Raises ConfigError with one line for each error: where it was set, the key and what to write.
+        Raises ConfigError with one line for each error: where the value was set, its key, and what to write.
         """
         files = [read_file(path)] if path is not None else []
         values, places = merge([*files, read_environment(cls), read_overrides(overrides)])
@@ -80,8 +82,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the passed values as the only source: ``load`` reads the layers itself, to know where each
-        value was set.
+        """Return the values that are passed as the only source. ``load`` reads the layers itself, because it
+        must know where each value was set.
         """
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
@@ -159,27 +161,29 @@ class Settings(BaseSettings):
 
     @property
     def listeners(self) -> dict[str, Address]:
-        """The addresses at which the proxy listens, by setting."""
+        """The addresses at which the proxy listens, by the name of the setting."""
         found = {"s3.listen": self.s3.listen, "control.listen": self.control.listen}
         return found | ({"cluster.listen": self.cluster.listen} if self.cluster.is_owned else {})
 
     def namespace_of(self, client: Client) -> str:
-        """Return the namespace of a client's bucket names.
+        """Return the namespace to which a client's bucket names belong.
 
-        Two clients without a configured namespace share one only if they have the same key at the origin.
+        Two clients whose namespace is not configured share one only if they have the same key at the origin.
         """
         if not self.origin.names_by_account or client.upstream.is_shared or client.namespace == OWN_NAMESPACE:
             return OWN
         return client.namespace or f"key:{client.upstream.access_key}"
 
     def masked(self) -> dict[str, Any]:
-        """Return the effective values as TOML types. Settings hold references to secrets, so the result shows
-        no secret.
+        """Return the effective values as types of TOML. Settings hold only references to secrets, so no
+        secret is shown.
         """
         return self.model_dump(mode="json")
 
     def note(self, key: Key) -> str:
-        """Return a comment on ``key``: where it was set, and for "auto" the value that was chosen."""
+        """Return a comment for the line of ``key``: where it was set and, for "auto", the value that was
+        chosen.
+        """
         meaning = ""
         if key == ("origin", "bucket_names") and self.origin.bucket_names == "auto":
             meaning = f'here "{"account" if self.origin.names_by_account else "global"}"'
@@ -188,5 +192,7 @@ class Settings(BaseSettings):
         return "; ".join(filter(None, (meaning, self.place(key))))
 
     def place(self, key: Key) -> str:
-        """Return where ``key`` was set: a file, a variable, a flag; "" for a default."""
+        """Return where ``key`` was set: in a file, by a variable or by an argument; "" if it has its
+        default.
+        """
         return self._places.get(key, "")

@@ -1,4 +1,4 @@
-"""Writes settings as TOML, with comments after values. Only the types that settings have are supported."""
+"""Writes settings as TOML, with comments after the values. Only types that settings have are supported."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from shadeproxy.config.layers import Key
 def write_toml(values: Mapping[str, Any], note: Callable[[Key], str] = lambda _: "") -> str:
     """Return ``values`` (tables, lists of tables, strings, numbers, booleans, lists) as a TOML document.
 
-    ``note(key)`` returns a comment for the end of that key's line, or "".
+    ``note(key)`` returns a comment for the end of the line of that key, or "".
     """
     return "\n".join(_table(values, (), note)).lstrip("\n") + "\n"
 
@@ -45,5 +45,5 @@ def _value(value: Any) -> str:
         return f"{{ {', '.join(f'{name} = {_value(inner)}' for name, inner in value.items())} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
-    # Strings, numbers and booleans of JSON are valid TOML.
+    # A string, number or boolean is written in TOML as in JSON.
     return json.dumps(value, ensure_ascii=False)

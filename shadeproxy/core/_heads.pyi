@@ -4,9 +4,9 @@ from typing import Generic, TypeVar
 from shadeproxy.core.types import Headers
 
 SOURCE: str
-"""SHA-256 of the sources that it was compiled from; the build adds it."""
+"""SHA-256 of the sources from which the module was compiled; the build adds it."""
 SOURCES: tuple[str, ...]
-"""Names of these sources; the build adds them."""
+"""Names of the sources from which the module was compiled; the build adds them."""
 
 _Head = TypeVar("_Head")
 

@@ -1,9 +1,9 @@
-"""The checksums that S3 defines, each updated piece by piece.
+"""The checksums that S3 defines, each computed piece by piece.
 
-CRCs come from isal (CRC-32) and awscrt (CRC-32C, CRC-64/NVME), which use the processor's instructions: 2 us
-for 100 KB, where zlib takes 117 and awscrt's CRC-32 takes 177. No other module imports these two libraries.
-Source: "Checking object integrity in Amazon S3", S3 user guide; polynomials: CRC RevEng catalogue
-(CRC-32/ISO-HDLC, CRC-32/ISCSI, CRC-64/NVME).
+CRCs come from isal (CRC-32) and awscrt (CRC-32C, CRC-64/NVME), which use the processor's instructions: a CRC
+of 100 KB takes 2 us, while zlib takes 117 us and awscrt's own CRC-32 177 us. No other module imports these
+two libraries. Source: "Checking object integrity in Amazon S3", S3 user guide; polynomials: CRC RevEng
+catalogue (CRC-32/ISO-HDLC, CRC-32/ISCSI, CRC-64/NVME).
 """
 
 import base64
@@ -19,7 +19,7 @@ FIELD_PREFIX = "x-amz-checksum-"
 
 
 class Checksum(Protocol):
-    """A running checksum. ``digest`` returns it big-endian, as S3 writes it."""
+    """A running checksum. ``digest`` returns its bytes in big-endian order, as S3 writes them."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
 
@@ -53,13 +53,13 @@ FIELDS = tuple(FIELD_PREFIX + name for name in _ALGORITHMS)
 
 
 def make_checksum(field: str) -> Checksum | None:
-    """Return a new checksum for the lower-case field name ``x-amz-checksum-*``; None if its algorithm is
-    unknown.
+    """Return a new checksum for the field with the lower-case name ``x-amz-checksum-*``; None if its
+    algorithm is unknown.
     """
     make = _ALGORITHMS.get(field.removeprefix(FIELD_PREFIX)) if field.startswith(FIELD_PREFIX) else None
     return None if make is None else make()
 
 
 def value_of(checksum: Checksum) -> str:
-    """Return the checksum in base64, the value of its ``x-amz-checksum-*`` field."""
+    """Return the checksum in base64, as it stands in its ``x-amz-checksum-*`` field."""
     return base64.b64encode(checksum.digest()).decode()

@@ -1,4 +1,4 @@
-"""Time as an argument, so that freshness, expiry and backoff are tested without waiting."""
+"""Clocks as arguments, so that freshness, expiry and backoff can be tested without waiting."""
 
 import asyncio
 import time
@@ -7,7 +7,9 @@ from typing import Protocol, runtime_checkable
 
 
 class Clock(Protocol):
-    """``now_s``: Unix time. ``monotonic_s``: never goes back. ``sleep``: suspends the calling task."""
+    """The clocks of a process. ``now_s``: Unix time. ``monotonic_s``: a time that never goes back. ``sleep``:
+    suspends the calling task.
+    """
 
     def now_s(self) -> float: ...
 
@@ -18,10 +20,10 @@ class Clock(Protocol):
 
 @runtime_checkable
 class LeasedClock(Protocol):
-    """A clock that acts on the end of a lease when its ``now_s`` is called.
+    """A clock that notices the end of a lease when its ``now_s`` is called.
 
-    ``lease``: the end of the lease in seconds since boot, as one f64. Until then ``now_s`` only returns the
-    time, so callers may call the cheaper ``wall_s`` instead. None: they must always call ``now_s``.
+    ``lease``: the end of the lease in seconds since boot, as one f64. Until that time ``now_s`` only returns
+    the time, so callers may call the cheaper ``wall_s`` instead. None: callers must always call ``now_s``.
     """
 
     lease: "memoryview[float] | None"
@@ -29,8 +31,8 @@ class LeasedClock(Protocol):
 
 
 def boot_time_s() -> float:
-    """Return the seconds since the machine's boot. All processes of the machine get the same time. The clock
-    also runs while the machine is suspended.
+    """Return the seconds since the machine's boot, time in which it was suspended included. All processes of
+    the machine get the same time.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -38,8 +40,8 @@ def boot_time_s() -> float:
 class SystemClock:
     """The machine's clocks."""
 
-    # No method wraps these functions: a request reads the clock several times, and a method would double
-    # the cost.
+    # No method wraps these functions: a request reads the clock several times, and a method would double the
+    # cost of each.
     now_s = staticmethod(time.time)
     monotonic_s = staticmethod(time.monotonic)
 

@@ -1,7 +1,7 @@
-"""Tells whether a compiled module fits the sources beside it.
+"""Finds out whether a compiled module fits the sources beside it.
 
-Law: a module that was compiled from other sources is not used. After a checkout of other sources the old
-module is still installed; the proxy then runs without it.
+Law: a module that was compiled from other sources is not used. After a checkout of other sources, the old
+module is still installed; the proxy then runs without any.
 """
 
 import hashlib
@@ -10,9 +10,10 @@ from pathlib import Path
 
 
 def is_made_of(digest: str, sources: Sequence[str], beside: str) -> bool:
-    """Return whether ``digest``, which the build writes into a module, is the SHA-256 of its sources.
+    """Return whether ``digest``, which the build has written into a module, is the SHA-256 of the module's
+    sources.
 
-    ``sources``: their names. ``beside``: the path of a file in the same directory.
+    ``sources``: the names of the source files. ``beside``: the path of any file in their directory.
     """
     found = hashlib.sha256()
     try:

@@ -1,4 +1,4 @@
-"""Preconditions of requests, evaluated as RFC 9110 section 13.2.2 and the S3 GetObject page say."""
+"""Preconditions of requests, evaluated by RFC 9110 section 13.2.2 and the S3 page on GetObject."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -15,7 +15,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditional fields of a GET or HEAD, as received; None for a missing field."""
+    """The conditional fields of a GET or HEAD, as they were received; None for a field that is missing."""
 
     if_match: str | None = None
     if_none_match: str | None = None
@@ -24,13 +24,15 @@ class Conditions:
     if_range: str | None = None
 
     def __bool__(self) -> bool:
-        """Return whether a condition could change the status of the answer to 304 or 412. If-Range cannot: it
-        only decides whether the range is honoured.
+        """Return whether a condition could change the status of the answer to 304 or 412. If-Range cannot:
+        that field only decides whether the range is honoured.
         """
         return any((self.if_match, self.if_none_match, self.if_modified_since, self.if_unmodified_since))
 
     def evaluate(self, meta: ObjectMeta) -> Verdict:
-        """Evaluate the conditions against ``meta``. Unreadable dates are ignored, as the RFC asks."""
+        """Evaluate the conditions against ``meta``. Dates that cannot be read are ignored, as the RFC
+        asks.
+        """
         if self.if_match is not None:
             if not _matches(self.if_match, meta.etag, weak=False):
                 return Verdict.FAILED
@@ -48,8 +50,8 @@ class Conditions:
         return Verdict.PROCEED
 
     def range_applies(self, meta: ObjectMeta) -> bool:
-        """Return whether to honour the Range field. Only an If-Range field that fails says no (RFC 9110
-        section 13.1.5).
+        """Return whether to honour the Range field. It is not honoured only if there is an If-Range field
+        that does not match (RFC 9110 section 13.1.5).
         """
         if self.if_range is None:
             return True
@@ -66,7 +68,7 @@ def _matches(field: str, etag: str, *, weak: bool) -> bool:
     for raw in field.split(","):
         candidate = raw.strip()
         is_weak = candidate.startswith("W/")
-        # S3 accepts entity tags without their quotes, and the tests of S3 clients rely on that.
+        # S3 accepts entity tags without their quotes, and tests of S3 clients rely on that.
         tag = candidate.removeprefix("W/").strip('"')
         if tag == etag.removeprefix("W/").strip('"') and (weak or not (is_weak or etag.startswith("W/"))):
             return True

@@ -1,7 +1,7 @@
 """The control groups (v1 and v2) of this process, and the mounts that show them.
 
 Source: cgroups(7), the kernel's cgroup-v2 documentation, mountinfo in proc(5). A group's limit covers all
-groups below it, so the limits of this process's group and of every group above it count.
+groups below it. So for this process the limits of its own group and of all groups above that count.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 
 class Mount(NamedTuple):
-    """A line of mountinfo (proc(5)): ``root`` of a file system of type ``kind`` is mounted at ``point``."""
+    """A line of mountinfo (proc(5)): the directory ``root`` of a file system of type ``kind`` is mounted at
+    ``point``.
+    """
 
     root: str
     point: str
@@ -26,7 +28,8 @@ class Group(NamedTuple):
 
 
 def control_groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Group]:
-    """Yield the groups of this process for ``controller``, and the groups above them, if a mount shows them.
+    """Yield the groups of this process for ``controller`` and the groups above these, as far as mounts show
+    them.
 
     Raises OSError, ValueError.
     """
@@ -55,8 +58,9 @@ def mounts(proc: Path = Path("/proc")) -> list[Mount]:
 
 
 def _upwards(mount: Mount, group: str) -> Iterator[Path]:
-    """Yield the directories of a group and of all groups above it."""
-    # In some containers the group's path is not below the mount's root. Then the mount's root is the group.
+    """Yield the directory of a group, and of each group above it."""
+    # In some containers the path of the group is not below the root of the mount. Then that root is the
+    # group.
     inside = Path("/")
     if Path("/", group).is_relative_to(mount.root):
         inside /= Path("/", group).relative_to(mount.root)
@@ -65,7 +69,9 @@ def _upwards(mount: Mount, group: str) -> Iterator[Path]:
 
 
 def _unescaped(path: str) -> str:
-    """Decode a path of mountinfo, which has space, tab, newline and backslash as octal numbers (proc(5))."""
+    """Decode a path in mountinfo, where space, tab, newline and backslash are written as octal numbers
+    (proc(5)).
+    """
     for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         path = path.replace(octal, character)
     return path

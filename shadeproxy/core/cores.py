@@ -1,4 +1,4 @@
-"""The processor cores that this process may use: its affinity, and the CPU limits of its control groups.
+"""The processor cores that this process may use, by its affinity and by the CPU limits of its control groups.
 
 Source: sched_setaffinity(2); "cpu.max" in the kernel's cgroup-v2 documentation, sched-bwc.txt for version 1.
 """
@@ -11,7 +11,7 @@ from shadeproxy.core.control_groups import Group, control_groups
 
 
 def available_cores(proc: Path = Path("/proc")) -> int:
-    """Return the number of whole cores for this process, at least 1. A limit that cannot be read is
+    """Return the number of whole cores that this process may use, at least 1. A limit that cannot be read is
     ignored.
     """
     cores = len(os.sched_getaffinity(0))
@@ -23,12 +23,15 @@ def available_cores(proc: Path = Path("/proc")) -> int:
 
 
 def _limit(group: Group) -> int:
-    """Return how many whole cores a group may use at a time. Raises ValueError if the group has no limit."""
+    """Return how many whole cores a group may use at the same time. Raises ValueError if the group has no
+    limit.
+    """
     if group.version == 2:
         quota, period = (group.directory / "cpu.max").read_text().split()
     else:
         quota, period = ((group.directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-    # A group without a limit has "max" in version 2, for which int() raises ValueError, and -1 in version 1.
+    # The quota of a group without a limit is "max" in version 2, for which int() raises ValueError, and -1 in
+    # version 1.
     if (quota_us := int(quota)) <= 0:
         raise ValueError("no limit")
     return quota_us // int(period)

@@ -1,9 +1,10 @@
-"""The time budget of a request that reads the origin, and the minimum rate of the body after it.
+"""The time budget of a request that reads the origin until the first byte, and the minimum rate of the body
+after it.
 
 A ``Deadline`` is made once, when a request arrives. Code that waits on behalf of the request (for a slot, for
 memory, for an attempt, between attempts) finds it in the context variable ``DEADLINE``. A task inherits the
-variable from its creator. So work that outlives the request, or that several requests share, clears the
-variable and sets limits of its own (docs/adr/0023).
+variable from the task that created it. So work that outlives the request, or that several requests share,
+clears the variable and has limits of its own (docs/adr/0023).
 """
 
 import asyncio
@@ -19,8 +20,8 @@ T = TypeVar("T")
 
 class ReadBounds(NamedTuple):
     """Time limits of one read from the origin. ``first_byte_s``: the time until the first byte of an answer.
-    ``window_s``: how long the reader may then wait for the body in all. Every ``least_bytes_per_s`` bytes
-    that arrive allow one more second, but never more than ``window_s`` are left.
+    ``window_s``: how many seconds the reader may then wait for bytes of the body. Every ``least_bytes_per_s``
+    bytes that arrive give one more second, but never are more than ``window_s`` left.
     """
 
     first_byte_s: float = 25.0
@@ -48,17 +49,17 @@ class Deadline:
 
     @property
     def arriving_left_s(self) -> float:
-        """Seconds left for a whole answer: ``left_s`` for its first byte, and one window for the rest."""
+        """Seconds left for a whole answer: ``left_s`` for its first byte, and one window for its body."""
         return self.left_s + self._bounds.window_s
 
     def half(self) -> "Deadline":
-        """Return a deadline at half of the time that is left."""
+        """Return a deadline at half of the time that is left of this one."""
         made = Deadline(self._clock, self._bounds)
         made.at_s = self.at_s - self.left_s / 2
         return made
 
     def renewed(self) -> "Deadline":
-        """Return a deadline for the next part of an answer: the same budget, counted from now."""
+        """Return a deadline for the next part of an answer: with the same budget, counted from now."""
         return Deadline(self._clock, self._bounds)
 
     def exceeded(self) -> DeadlineExceeded:
@@ -88,8 +89,8 @@ DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 class LeastRate:
-    """Holds one body to the minimum rate. Only time spent waiting for the origin counts, so a slow client
-    does not make the origin look slow.
+    """Holds one body to the minimum rate. Only time in which the reader waits for the origin counts, so that
+    a slow client does not make the origin look slow.
     """
 
     __slots__ = ("_bounds", "left_s")
@@ -97,15 +98,17 @@ class LeastRate:
     def __init__(self, bounds: ReadBounds) -> None:
         self._bounds = bounds
         self.left_s = bounds.window_s
-        """Seconds of waiting that are left. Set it to a full window for another body."""
+        """Seconds for which the reader may still wait. For another body, set it to a full window."""
 
     @property
     def patience_s(self) -> float | None:
-        """Seconds of waiting that are left; None if no minimum rate is set."""
+        """Seconds for which the reader may still wait; None if no minimum rate is set."""
         return self.left_s if self._bounds.least_bytes_per_s else None
 
     def note(self, waited_s: float, size_bytes: int) -> bool:
-        """Record that ``size_bytes`` arrived after ``waited_s``; return False if that is too slow."""
+        """Note that ``size_bytes`` arrived after a wait of ``waited_s``. Return False if the body is too
+        slow.
+        """
         rate, window_s = self._bounds.least_bytes_per_s, self._bounds.window_s
         if not rate:
             return True

@@ -1,4 +1,4 @@
-"""Bodies that a process writes to a tier itself after fetching them, so that the coordinator does not copy
+"""Bodies that the process which fetched them writes to a tier itself, so that the coordinator need not copy
 them.
 """
 
@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol
 
 
 def file_id(descriptor: int) -> tuple[int, int]:
-    """Return the numbers of device and inode by which an open file differs from every other one."""
+    """Return device and inode of an open file, by which it differs from every other file."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 
 
 class BodyPlace(NamedTuple):
-    """The place in a tier that a body is written to: byte ``offset`` in the file of ``segment``, whose
-    ``file_id`` is ``file``.
+    """The place in a tier to which a body is written: byte ``offset`` in the file of ``segment``. ``file``:
+    the ``file_id`` of that file.
     """
 
     segment: int
@@ -26,8 +26,8 @@ class BodyPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WrittenBody:
-    """A body of ``size_bytes`` that another process has written to its place. ``hashed``: its hash, as a
-    record's header carries it.
+    """A body of ``size_bytes`` that another process has written to its place. ``hashed``: the body's hash, as
+    the header of its record has it.
     """
 
     size_bytes: int
@@ -38,12 +38,13 @@ class WrittenBody:
 
 
 class BodyWriter(Protocol):
-    """Writes a body to a tier by the process that has its bytes."""
+    """Lets the process that has the bytes of a body write them to a tier."""
 
     def write_body(self, place: BodyPlace, written: Callable[[WrittenBody | None], None]) -> bool:
-        """Let that process write the body to ``place``. Return False, with nothing done, if it cannot.
+        """Let that process write the body to ``place``. Return False, and do nothing, if it cannot.
 
-        ``written`` is called once, as soon as that process no longer writes to the place. It gets None if the
-        body was not written completely, or the process has ended. Until then the place belongs to this body.
+        ``written`` is called once, when that process certainly no longer writes to the place. Its argument is
+        None if the body was not written completely, or if the process has ended. Until then the place belongs
+        to this body.
         """
         ...

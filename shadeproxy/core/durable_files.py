@@ -1,7 +1,7 @@
-"""Writes small text files so that they survive a kill and a machine that goes down.
+"""Writes small text files so that they survive a kill of the process and a power cut.
 
-Law: after ``replace_durably`` has returned, the file has the new text on the medium. If it raises or is
-killed, the file has its earlier text.
+Law: once ``replace_durably`` has returned, the file has the new text on the medium. If the call raises, or
+the process is killed in it, the file has its old text or the new one, never a mixture.
 """
 
 import os
@@ -10,11 +10,13 @@ from pathlib import Path
 
 
 def replace_durably(path: Path, text: str) -> None:
-    """Replace the file at ``path`` (blocking I/O). Only its user may read it. Raises OSError."""
+    """Replace the file at ``path`` by one with ``text``, which only its user may read. Blocks. Raises
+    OSError.
+    """
     fresh = path.with_name(f"{path.name}.new")
     try:
         write_synced(fresh, text)
-        # Rename the finished file: a kill during the write then leaves no file with half of the text.
+        # Rename the file only when it is complete: otherwise a kill could leave a file with half of the text.
         fresh.rename(path)
     except OSError:
         with suppress(OSError):
@@ -28,8 +30,8 @@ def replace_durably(path: Path, text: str) -> None:
 
 
 def write_synced(path: Path, text: str) -> None:
-    """Write a file in place, and wait until it is on the medium (blocking I/O). Only its user may read it.
-    Raises OSError.
+    """Write a file in place, and wait until it is on the medium. Only its user may read it. Blocks. Raises
+    OSError.
     """
     path.touch(mode=0o600)
     with path.open("w") as file:

@@ -1,8 +1,9 @@
-"""Every error that ShadeProxy raises on purpose, as one small tree.
+"""All errors that ShadeProxy raises on purpose, as one small tree.
 
-A class says *whose fault the error is and who may see it*. Nothing here knows HTTP: the S3 listener and the
-control listener each have a table that maps the classes to answers, and a test fails if a class has no row.
-Exceptions of other libraries are translated into these classes where they are caught (origin, tiers, state).
+The class of an error says *whose fault it is and who may see it*. Nothing here knows HTTP: the S3 listener
+and the control listener each have a table that maps the classes to answers, and a test fails if a class has
+no row. Exceptions of other libraries are translated into these classes where they are caught (origin, tiers,
+state).
 """
 
 from typing import ClassVar
@@ -36,7 +37,7 @@ class BodyTooLarge(RequestError):
 
 
 class BodyMismatch(RequestError):
-    """The body does not have the hash, checksum or length that the request promised."""
+    """The body does not have the hash, checksum or length that the request announced."""
 
 
 class PayloadMismatch(BodyMismatch):
@@ -44,7 +45,7 @@ class PayloadMismatch(BodyMismatch):
 
 
 class BodyIncomplete(BodyMismatch):
-    """The body ended before its announced length."""
+    """The body ended before the length that the request announced."""
 
 
 class ClientTooSlow(RequestError):
@@ -56,15 +57,19 @@ class MissingLength(RequestError):
 
 
 class OriginIsProxy(RequestError):
-    """The proxy received a request that it had sent to its origin: the origin's endpoint names the proxy."""
+    """The proxy received a request that it had sent to its origin itself: the origin's endpoint leads to the
+    proxy.
+    """
 
 
 class Misdirected(RequestError):
-    """A node of a cluster got a request from another node, although a third node must serve it."""
+    """A node of a cluster got a request from another node that a third node must serve."""
 
 
 class NotSupported(RequestError):
-    """The proxy, or this origin, lacks an S3 operation or option. Answered with 501, never ignored."""
+    """The proxy, or this origin, does not support an S3 operation or option. Answered with 501, never
+    ignored.
+    """
 
 
 class UnknownName(RequestError):
@@ -72,11 +77,11 @@ class UnknownName(RequestError):
 
 
 class Conflict(RequestError):
-    """The request contradicts what is already registered."""
+    """The request contradicts something that is registered already."""
 
 
 class NotFeasible(RequestError):
-    """A job asks for more than cache and link can give it beside the other jobs."""
+    """A job asks for more than the cache and the link can give it beside the other jobs."""
 
 
 class RangeNotSatisfiable(RequestError):
@@ -88,15 +93,15 @@ class RangeNotSatisfiable(RequestError):
 
 
 class AuthError(RequestError):
-    """The client is not the one that it claims to be, or may not do this."""
+    """The client is not the one that it claims to be, or may not do what it asks for."""
 
 
 class AccessDenied(AuthError):
-    """The client, authenticated or anonymous, lacks the right."""
+    """The client, authenticated or anonymous, lacks the right to do this."""
 
 
 class NotOfCluster(AccessDenied):
-    """The listener for the nodes of a cluster got a request that none of them made."""
+    """The listener for the nodes of a cluster got a request that no node of the cluster made."""
 
 
 class UnknownAccessKey(AuthError):
@@ -104,11 +109,11 @@ class UnknownAccessKey(AuthError):
 
 
 class SignatureMismatch(AuthError):
-    """The computed signature differs from the one in the request."""
+    """The signature that was computed differs from the one in the request."""
 
 
 class ClockSkew(AuthError):
-    """The time of the signature is more than 15 minutes away from now."""
+    """The time of the signature differs from the present time by more than 15 minutes."""
 
 
 class RequestExpired(AuthError):
@@ -127,7 +132,9 @@ class MalformedQueryAuth(AuthError):
 
 
 class OriginError(ShadeProxyError):
-    """The origin did not give the requested answer. ``retryable``: the same request may succeed later."""
+    """The origin did not give the answer that was asked for. ``retryable``: the same request may succeed
+    later.
+    """
 
     retryable: ClassVar[bool] = False
 
@@ -135,8 +142,8 @@ class OriginError(ShadeProxyError):
 class OriginAnswer(OriginError):
     """The origin answered with an error. The error is final, and the client gets it unchanged.
 
-    ``status`` is the HTTP status, ``code`` the S3 error code ("" for a HEAD, which has no body). ``headers``
-    has those header fields of the origin that the client may see.
+    ``status``: the HTTP status. ``code``: the S3 error code ("" for a HEAD, whose answer has no body).
+    ``headers``: those header fields of the origin that the client may see.
     """
 
     def __init__(
@@ -170,8 +177,8 @@ class NotS3(OriginError):
 
 
 class OriginUnavailable(OriginError):
-    """The origin refused, reset, timed out or answered 5xx. The request is retried; in the end the client
-    gets a 503.
+    """The origin refused or reset the connection, was too slow, or answered 5xx. The request is repeated; if
+    it never succeeds, the client gets a 503.
 
     ``retry_after_s``: the origin's Retry-After; None if it sent none.
     """
@@ -184,7 +191,9 @@ class OriginUnavailable(OriginError):
 
 
 class WriterUnavailable(OriginUnavailable):
-    """The node of the cluster that executes a write did not take it. Nothing was written."""
+    """The node of the cluster that executes writes of this object did not take the write. Nothing was
+    written.
+    """
 
 
 class OutcomeUnknown(OriginUnavailable):
@@ -194,8 +203,8 @@ class OutcomeUnknown(OriginUnavailable):
 
 
 class WriteUnconfirmed(OutcomeUnknown):
-    """The origin answered a write, but another proxy of the cluster may not know of it. Success would promise
-    that all readers see the write.
+    """The origin answered a write, but another proxy of the cluster may not know of the write. Success would
+    promise that all readers see it.
     """
 
     def __init__(
@@ -207,29 +216,30 @@ class WriteUnconfirmed(OutcomeUnknown):
 
 
 class OriginThrottled(OriginUnavailable):
-    """The origin asked for fewer requests (503 SlowDown, 429)."""
+    """The origin asked the proxy to send fewer requests (503 SlowDown, 429)."""
 
 
 class DeadlineExceeded(OriginError):
-    """The origin gave no byte within the request's time budget. The client gets 503 SlowDown, at a time when
-    most clients still wait.
+    """The origin gave no byte of an answer within the request's time budget. The client then gets 503
+    SlowDown, before most clients would have given up.
     """
 
 
 class BodyCutShort(OriginError):
-    """The origin ended a body before its announced length. The bytes that came are never stored."""
+    """The origin ended a body before its announced length. The bytes that came are not stored."""
 
     retryable: ClassVar[bool] = True
 
 
 class BodyDamaged(OriginError):
-    """The body does not match the origin's own checksum. The bytes that came are never stored."""
+    """The body does not match the origin's own checksum of it. The bytes that came are not stored."""
 
 
 class Unidentified(OriginError):
-    """The origin's answer lacks a strong ETag or a length, so its version is unknown and it cannot be cached.
+    """The origin's answer lacks a strong ETag or a length. So its version is unknown, and the object cannot
+    be cached.
 
-    Listeners forward the read instead; see engine/freshness/unidentified.py.
+    Listeners then forward the read to the origin; see engine/freshness/unidentified.py.
     """
 
     def __init__(self, name: object) -> None:
@@ -237,21 +247,23 @@ class Unidentified(OriginError):
 
 
 class CachedElsewhere(Unidentified):
-    """Another proxy of the cluster caches the object. Listeners forward the read instead."""
+    """Another proxy of the cluster caches the object. Listeners then forward the read."""
 
     def __init__(self, name: object) -> None:
         OriginError.__init__(self, f"{name} is cached by another proxy of the cluster")
 
 
 class ObjectChanged(OriginError):
-    """The object's ETag changed between two reads for one answer, so the answer cannot be finished."""
+    """The object's ETag changed between two reads for the same answer, so the answer cannot be finished."""
 
 
 # --------------------------------------------------------------------------- inside the proxy
 
 
 class TierError(ShadeProxyError):
-    """A tier could not store or return a page. The engine treats this as a miss and never passes it on."""
+    """A tier could not store or return a page. The engine treats this as a miss, so no client sees the
+    error.
+    """
 
 
 class TierFull(TierError):
@@ -259,13 +271,13 @@ class TierFull(TierError):
 
 
 class WriteRefused(ShadeProxyError):
-    """A write was refused before anything was written, because a tier could return the old version after a
-    restart.
+    """A write was refused before anything was written: after a restart, a tier could return the version from
+    before it.
     """
 
 
 class NotOwnerNow(ShadeProxyError):
-    """A write was refused before anything was sent, because its proxy has no lease for the object now."""
+    """A write was refused before anything was sent, because this proxy has no lease for the object now."""
 
     def __init__(
         self,
@@ -278,11 +290,15 @@ class NotOwnerNow(ShadeProxyError):
 
 
 class PeerError(ShadeProxyError):
-    """A peer proxy failed. The engine treats this as a miss and never passes it on."""
+    """Another proxy failed, or sent something that is not valid. The engine treats this as a miss, so no
+    client sees the error.
+    """
 
 
 class ClusterUnavailable(ShadeProxyError):
-    """The cluster's log (Redis or Valkey) refused or did not answer in time. A change may have been made."""
+    """The cluster's log (Redis or Valkey) refused a call, or did not answer in time. The change may have been
+    made.
+    """
 
 
 class StateError(ShadeProxyError):
@@ -302,8 +318,8 @@ class ShuttingDown(ShadeProxyError):
 
 
 class NoListener(ShadeProxyError):
-    """No control listener answers at ``url``, which the command line called. ``reason``: the failure in a few
-    words, "" if the cause alone says it. ``remedy``: what to change.
+    """No control listener answers at ``url``, to which a command of the command line sent a call. ``reason``:
+    what failed, in a few words; "" if ``cause`` alone says it. ``remedy``: what to change.
     """
 
     def __init__(self, cause: str, *, remedy: str = "", url: str = "", reason: str = "") -> None:

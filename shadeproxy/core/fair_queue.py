@@ -1,8 +1,8 @@
-"""``FairQueue``: a fair queue, round robin over clients, for a scarce resource.
+"""``FairQueue``: a queue for a scarce resource, in which clients take turns (round robin).
 
-Law: a client's own waiters are served in the order in which they came, and clients take turns. So a client
+Law: the waiters of one client are served in the order in which they came, and clients take turns. So a client
 that opens 200 connections delays only itself (docs/adr/0011). Callers take the client's name from
-``tracing.CLIENT``. The queue does not know which resource its waiters want.
+``tracing.CLIENT``. The queue does not know for which resource its waiters wait.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ Waiter = TypeVar("Waiter")
 
 
 class FairQueue(Generic[Waiter]):
-    """A queue of ``(client, waiter)``. A caller adds no pair twice."""
+    """A queue of pairs ``(client, waiter)``. A caller must add no pair twice."""
 
     def __init__(self) -> None:
-        # Waiters by client. A dict keeps the order of insertion: here, the order of the clients' next turns.
+        # Waiters by client. A dict keeps the order of insertion, which here is the order of the clients' next
+        # turns.
         self._queues: dict[str, deque[Waiter]] = {}
         self.count = 0
         """Number of waiters."""
@@ -32,9 +33,10 @@ class FairQueue(Generic[Waiter]):
         return next(iter(self._queues.values()))[0]
 
     def take(self, may: Callable[[str], bool] = lambda _client: True) -> Waiter | None:
-        """Remove and return the next waiter; its client moves to the end. Return None if there is no waiter.
+        """Remove the next waiter and return it; its client moves to the end of the rotation. Return None if
+        there is no waiter.
 
-        ``may(client)``: a client for which this is False is skipped, and keeps its place in the rotation.
+        ``may(client)``: if it returns False, the client is skipped and keeps its place in the rotation.
         """
         client = next(filter(may, self._queues), None)
         if client is None:
@@ -48,8 +50,8 @@ class FairQueue(Generic[Waiter]):
         return waiter
 
     def remove(self, client: str, waiter: Waiter) -> None:
-        """Remove a waiter. Raises KeyError if its client has no waiters, ValueError if this waiter is
-        missing.
+        """Remove a waiter. Raises KeyError if its client has no waiters, ValueError if this one is not among
+        them.
         """
         queue = self._queues[client]
         queue.remove(waiter)
@@ -61,16 +63,16 @@ class FairQueue(Generic[Waiter]):
 async def granted(
     future: asyncio.Future[Any], limit_s: float, *, give: Callable[[], None], withdraw: Callable[[], None]
 ) -> bool:
-    """Wait until the resource is granted, which completes ``future``. Return False after ``limit_s`` without
-    it.
+    """Wait until the resource is granted, which completes ``future``. Return True then, and False if
+    ``limit_s`` have passed without it.
 
-    After a timeout or a cancellation ``withdraw`` removes the waiter from its queue. If the waiter was
-    granted the resource in the same turn of the loop in which it was cancelled, ``give`` returns the resource
-    instead.
+    After a timeout or a cancellation, ``withdraw`` removes the waiter from its queue. But if the waiter was
+    granted the resource in the same turn of the event loop in which it is cancelled, ``give`` returns the
+    resource.
     """
     try:
-        # asyncio.wait_for is not used: in the very turn of the loop that grants the resource, it may still
-        # time out, or swallow a cancellation.
+        # Do not use asyncio.wait_for: in the very turn of the loop in which the resource is granted, it may
+        # still time out, or swallow a cancellation.
         await asyncio.wait({future}, timeout=limit_s)
     except asyncio.CancelledError:
         if future.done():

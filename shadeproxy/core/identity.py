@@ -1,7 +1,8 @@
 """Hashes of object names and of ETags, and the prefix group of a key.
 
-Columns hold these hashes instead of keys: a hash takes 8 bytes, a key about 100, and numpy compares a
-thousand hashes at a time. Never change how a hash is computed: stored datasets and catalogues contain them.
+Columns hold these hashes instead of keys: a hash takes 8 bytes and a key about 100, and numpy compares a
+thousand hashes at a time. Do not change how a hash is computed, because stored datasets and catalogues
+contain hashes.
 """
 
 from functools import lru_cache
@@ -11,19 +12,19 @@ import xxhash
 from shadeproxy.core.types import ObjectRef
 
 GroupName = tuple[str, str, str]
-"""A prefix group: bucket, the key's first segment with its slash ("" for a key without a slash), and
-namespace.
+"""A prefix group: the bucket, the first segment of the key with its slash ("" for a key without a slash), and
+the namespace.
 """
 
 
 @lru_cache(maxsize=1024)
 def object_hash(ref: ObjectRef) -> int:
-    """Hash bucket, NUL and key in UTF-8 with xxh3-64 into an unsigned 64-bit integer.
+    """Hash the bucket, a NUL and the key, in UTF-8, by xxh3-64 into an unsigned 64-bit integer.
 
-    The last results are kept, because one read asks for the same hash several times.
+    The last results are kept, because one read needs the same hash several times.
 
-    A key that is not valid UTF-8 on the wire keeps its octets (surrogateescape). The namespace gives the seed
-    of the hash (0 for the proxy's own), so equal names in two namespaces have different hashes.
+    Octets of a key that are not valid UTF-8 are hashed as they came (surrogateescape). The namespace gives
+    the seed of the hash, 0 for the proxy's own, so equal names in two namespaces have different hashes.
     """
     bucket, key, namespace = ref
     name = f"{bucket}\0{key}".encode("utf-8", "surrogateescape")
@@ -40,13 +41,13 @@ def _seed(namespace: str) -> int:
 
 @lru_cache(maxsize=4096)
 def etag_hash(etag: str) -> int:
-    """Hash an entity tag with its quotes by xxh3-64 into an unsigned 64-bit integer. A tag that is not valid
-    UTF-8 on the wire keeps its octets.
+    """Hash an entity tag with its quotes by xxh3-64 into an unsigned 64-bit integer. Octets that are not
+    valid UTF-8 are hashed as they came.
     """
     return xxhash.xxh3_64_intdigest(etag.encode("utf-8", "surrogateescape"))
 
 
 def group_name(ref: ObjectRef) -> GroupName:
-    """Return the prefix group of an object. The objects of a dataset usually lie in one such group."""
+    """Return the prefix group of an object. The objects of a dataset usually lie in the same group."""
     head, slash, _ = ref.key.partition("/")
     return ref.bucket, head + slash if slash else "", ref.namespace

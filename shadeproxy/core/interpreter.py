@@ -1,9 +1,9 @@
 """Finds out whether the running Python was built with profile-guided optimisation.
 
 CPython built with ``--enable-optimizations`` is compiled a second time with the profile of a training run
-(profile-guided optimisation). Law: report only what is certain. Distributions call ``make profile-opt``
-without that option and remove the flags from ``sysconfig`` (Debian and conda both do), so a missing option
-alone proves nothing.
+(profile-guided optimisation). Law: report only what is certain. A missing option alone proves nothing:
+distributions such as Debian and conda call ``make profile-opt`` without that option, and remove the flags
+from ``sysconfig``.
 """
 
 import platform
@@ -18,16 +18,16 @@ _DISTRIBUTION = "/usr"
 
 
 def is_optimised(variables: Mapping[str, Any] | None = None, prefix: str | None = None) -> bool | None:
-    """Return whether Python was built with profile-guided optimisation; None if unknown.
+    """Return whether Python was built with profile-guided optimisation; None if that is not known.
 
-    ``variables`` and ``prefix`` default to those of the running Python.
+    ``variables``, ``prefix``: those of another Python; by default those of the running one.
     """
     known = sysconfig.get_config_vars() if variables is None else variables
     options = str(known.get("CONFIG_ARGS") or "")
     flags = " ".join(str(known.get(name) or "") for name in _FLAGS)
     if "--enable-optimizations" in options or any(flag in flags for flag in _PROFILE_USED):
         return True
-    # configure always sets this variable: if it is empty, flags were removed.
+    # configure always sets this variable. So if it is empty, flags were removed.
     told = options and str(known.get("PGO_PROF_USE_FLAG") or "").strip()
     distributed = (sys.base_prefix if prefix is None else prefix) == _DISTRIBUTION
     if not told or distributed or "--with-lto" in options:
@@ -36,6 +36,6 @@ def is_optimised(variables: Mapping[str, Any] | None = None, prefix: str | None 
 
 
 def version() -> str:
-    """Return the version of Python, with the kind of build if that is known: "3.11.7 (optimised build)"."""
+    """Return the version of Python and, if it is known, the kind of build: "3.11.7 (optimised build)"."""
     build = {True: " (optimised build)", False: " (built without --enable-optimizations)", None: ""}
     return f"{platform.python_version()}{build[is_optimised()]}"

@@ -1,8 +1,8 @@
-"""One budget of bytes for fills in flight and queued writes.
+"""One budget of bytes, for fills in flight and writes in queues.
 
-Laws: take bytes before allocating them, and return them exactly once, on every path out of the task. DEMAND
-may use the whole budget, PREFETCH only half of it, so that a reserve is left for DEMAND. Clients take turns:
-no task gets bytes while a client whose turn is earlier waits for them.
+Laws: a task takes bytes from the budget before it allocates them, and returns them exactly once, however it
+ends. DEMAND may use the whole budget, PREFETCH only half of it, so that a reserve is left for DEMAND. Clients
+take turns: no task gets bytes while a client whose turn is earlier waits for them.
 """
 
 import asyncio
@@ -14,12 +14,14 @@ from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
-# The number of bytes that a task waits for, and a future that is done once they are granted.
+# How many bytes a task waits for, and a future that is done once they are granted.
 _Waiter = tuple[int, asyncio.Future[None]]
 
 
 class Ledger:
-    """A byte budget with a fair queue for DEMAND (fair_queue.py). Single event loop; not thread-safe."""
+    """A budget of bytes, with a fair queue for DEMAND (fair_queue.py). For one event loop; not
+    thread-safe.
+    """
 
     def __init__(self, capacity_bytes: int, *, max_wait_s: float = 10.0) -> None:
         self.capacity_bytes = capacity_bytes
@@ -33,10 +35,11 @@ class Ledger:
         return self._waiting.count
 
     async def take(self, size_bytes: int, intent: Intent) -> None:
-        """Reserve ``size_bytes``. DEMAND waits for its turn, PREFETCH is refused at once.
+        """Reserve ``size_bytes``. DEMAND waits for its turn; PREFETCH is refused at once if there is no room.
 
-        Raises Overloaded when the budget stays exhausted for ``max_wait_s``; for PREFETCH, when more than
-        half of the budget would be taken. A request larger than the whole budget is served alone.
+        Raises Overloaded if the budget stays exhausted for ``max_wait_s``; for PREFETCH, if more than half of
+        the budget would then be taken. A request for more than the whole budget is served when no other bytes
+        are taken.
         """
         if self.take_now(size_bytes, intent):
             return
@@ -50,7 +53,9 @@ class Ledger:
             raise Overloaded("memory for reads in flight is exhausted; retry later")
 
     def take_now(self, size_bytes: int, intent: Intent) -> bool:
-        """Reserve ``size_bytes`` as ``take`` does; return False where ``take`` would wait or raise."""
+        """Reserve ``size_bytes`` as ``take`` does. Return False in cases in which ``take`` would wait or
+        raise.
+        """
         share = 1.0 if intent is Intent.DEMAND else _PREFETCH_SHARE
         wanted = min(size_bytes, self.capacity_bytes)
         if self._waiting.count or self.taken_bytes + wanted > self.capacity_bytes * share:
@@ -59,14 +64,14 @@ class Ledger:
         return True
 
     def try_take(self, size_bytes: int) -> bool:
-        """Reserve ``size_bytes`` now. Return False if any task waits for bytes, or if too few are free."""
+        """Reserve ``size_bytes`` now. Return False if a task waits for bytes, or if fewer are free."""
         if self._waiting.count or self.taken_bytes + size_bytes > self.capacity_bytes:
             return False
         self.taken_bytes += size_bytes
         return True
 
     def give(self, size_bytes: int) -> None:
-        """Return bytes to the budget, and wake the waiting tasks for which enough bytes are free now."""
+        """Return bytes to the budget, and wake the waiting tasks for which enough bytes are free then."""
         self.taken_bytes -= size_bytes
         assert self.taken_bytes >= 0, "ledger gave back more than it took"
         if self._waiting.count:
@@ -74,7 +79,7 @@ class Ledger:
 
     def _withdraw(self, client: str, entry: _Waiter) -> None:
         self._waiting.remove(client, entry)
-        # This waiter wanted more bytes than the next one, for which the free bytes may be enough.
+        # The free bytes may be enough for the next waiter, if it wants fewer bytes than this one did.
         self._grant()
 
     def _grant(self) -> None:

@@ -1,7 +1,8 @@
-"""The lock file of a directory: one process holds the directory, and a second process learns which one does.
+"""The lock file of a directory: one process holds the directory, and a second one that tries learns which
+process that is.
 
-A lock belongs to the open file, which workers inherit. So the process that took the lock may be dead while
-one of its workers, stopped or hanging, still holds it. Holders are found by the open files in ``/proc``.
+A lock belongs to an open file, which workers inherit. So the process that took the lock may be dead, while
+one of its workers, stopped or hanging, still holds it. The holders are found by the open files in ``/proc``.
 """
 
 import errno
@@ -17,18 +18,20 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers of a full medium."""
 _TRIES = 20
 _PAUSE_S = 0.01
-"""Pause between attempts to lock. It is far longer than ``holder_of`` keeps the lock."""
+"""Pause between attempts to lock. ``holder_of`` keeps its lock for a far shorter time."""
 _PROCESSES = Path("/proc")
 _STOPPED = frozenset({"T", "t"})
 
 
 class Held(Exception):
-    """Another process holds the lock. ``str``: "process 4711", with a note if that process is stopped."""
+    """Another process holds the lock. The text of the error is "process 4711", with a note if that process is
+    stopped.
+    """
 
 
 def lock(path: Path) -> int:
-    """Lock the file ``path``, and create it if it is missing. Return the descriptor that holds the lock.
-    Raises Held, OSError.
+    """Lock the file ``path``; create it if it is missing. Return the descriptor that holds the lock. Raises
+    Held, OSError.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -47,13 +50,14 @@ def lock(path: Path) -> int:
 def _take(descriptor: int) -> None:
     """Take the lock. Raises BlockingIOError if another process holds it.
 
-    A process that calls ``holder_of`` holds a shared lock for a moment; this function waits for its end.
+    A process in ``holder_of`` holds a shared lock for a moment; this function waits until that lock ends.
     """
     for _ in range(_TRIES):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        # A shared lock is refused only while another process holds the exclusive one: this line raises then.
+        # A shared lock is refused only while another process holds the exclusive one, so this line raises
+        # only then.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         sleep(_PAUSE_S)
@@ -61,8 +65,8 @@ def _take(descriptor: int) -> None:
 
 
 def holder_of(path: Path) -> str:
-    """Return a description of the process that holds the lock file ``path``, as in ``Held``; "" if no process
-    holds it. Does not change the file.
+    """Return words for the process that holds the lock file ``path``, as in ``Held``; "" if no process holds
+    it. The file is not changed.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -81,7 +85,9 @@ def holder_of(path: Path) -> str:
 
 
 def holders_of(path: Path) -> set[int]:
-    """Return the other processes that have the lock file ``path`` open, if /proc shows them to this user."""
+    """Return the ids of the other processes that have the lock file ``path`` open, as far as /proc shows them
+    to this user.
+    """
     try:
         return _open_in(path.stat()) - {os.getpid()}
     except OSError:
@@ -89,7 +95,7 @@ def holders_of(path: Path) -> set[int]:
 
 
 def _write_pid(descriptor: int) -> None:
-    """Write the process id into the lock file, for people. On a full disk the file stays empty."""
+    """Write the process id into the lock file, for people to read. On a full disk the file stays empty."""
     with suppress_full():
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -97,7 +103,7 @@ def _write_pid(descriptor: int) -> None:
 
 @contextmanager
 def suppress_full() -> Iterator[None]:
-    """Ignore the error of a full medium in the block. Other errors are raised."""
+    """Ignore an error of a full medium in the block. Other errors are raised."""
     try:
         yield
     except OSError as error:
@@ -109,14 +115,14 @@ def _holder(descriptor: int) -> str:
     found = _open_in(os.fstat(descriptor)) - {os.getpid()}
     written = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not found or written in map(str, found):
-        # /proc shows no open files of another user or of another container. Then the number in the file is
-        # all that is known.
+        # /proc shows no open files of another user's or another container's processes. Then the number in the
+        # file is all that is known.
         return _described(written) if written.isdecimal() else "an unknown process"
     return _described(str(min(found))) + (f", a worker of process {written}" if written.isdecimal() else "")
 
 
 def _open_in(status: os.stat_result) -> set[int]:
-    """Return the processes that have the file open, if /proc shows them to this user."""
+    """Return the ids of the processes that have this file open, as far as /proc shows them to this user."""
     found = set()
     for process in _PROCESSES.iterdir():
         if process.name.isdecimal():
@@ -128,7 +134,7 @@ def _open_in(status: os.stat_result) -> set[int]:
 
 def _described(pid: str) -> str:
     with suppress(OSError, IndexError):
-        # The program's name stands before the state and may contain any character (proc(5)).
+        # The name of the program comes before the state, and may contain any character (proc(5)).
         state = (_PROCESSES / pid / "stat").read_text().rpartition(")")[2].split()[0]
         if state in _STOPPED:
             return f"process {pid}, which is stopped (kill -CONT {pid}, or kill -KILL {pid})"

@@ -1,8 +1,8 @@
-"""A bounded cache that forgets entries not used lately, and costs no more than a dict.
+"""A bounded cache that forgets entries which were not used lately, and costs hardly more than a dict.
 
-The cache has two generations. An entry found in the old generation moves to the young one. A full young
-generation becomes the old one, and the previous old one is dropped. So a full cache holds between
-``capacity`` entries and twice as many.
+The cache has two generations. An entry that is found in the old generation moves to the young one. When the
+young generation is full, it becomes the old one, and the old one before it is dropped. So a full cache has
+between ``capacity`` and twice as many entries.
 """
 
 from typing import Generic, TypeVar
@@ -19,9 +19,11 @@ class Memo(Generic[Key, Value]):
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self.young: dict[Key, Value] = {}
-        """Entries that were put or used lately. Callers may read it but must not change it."""
+        """Entries that were put or used lately. Callers may read this dict, but must not change it."""
         self.old: dict[Key, Value] = {}
-        """Entries that ``get`` may find beside ``young``. While it is empty, ``get`` need not be called."""
+        """Entries that ``get`` finds although they are not in ``young``. While this dict is empty, looking
+        into ``young`` is enough.
+        """
 
     def __len__(self) -> int:
         return len(self.young) + len(self.old)
@@ -36,17 +38,17 @@ class Memo(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep ``value`` under ``key``."""
+        """Keep ``value`` under ``key``, among the young entries."""
         if len(self.young) >= self._capacity:
             self.old = self.young
             self.young = {}
         self.young[key] = value
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all entries."""
         self.young, self.old = {}, {}
 
     def drop(self, key: Key) -> None:
-        """Forget ``key``."""
+        """Forget the entry of ``key``."""
         self.young.pop(key, None)
         self.old.pop(key, None)

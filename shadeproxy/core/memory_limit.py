@@ -1,8 +1,8 @@
-"""The memory that this process may use, limited by the machine and by its control groups (v1 and v2).
+"""The memory that this process may use. The machine and the process's control groups (v1 and v2) limit it.
 
 Source: cgroups(7), "Memory" in the kernel's cgroup-v2 documentation, memory.txt for version 1. A group's
-limit covers all groups below it, so the smallest limit of the group and its parents counts. Files on a tmpfs
-count as memory too.
+limit covers all groups below it, so the smallest limit of the process's group and the groups above it counts.
+Files on a tmpfs take memory too.
 """
 
 import os
@@ -17,7 +17,7 @@ _V2_FILES = ("memory.max", "memory.high")
 
 
 class MemoryLimit(NamedTuple):
-    """A limit of memory. ``place``: the file that contains it, or "this machine"."""
+    """A limit of memory. ``place``: the file that states it, or "this machine"."""
 
     limit_bytes: int
     place: str
@@ -32,13 +32,13 @@ def memory_limit(proc: Path = Path("/proc")) -> MemoryLimit:
 
 
 def is_memory(path: Path, proc: Path = Path("/proc")) -> bool:
-    """Return whether files below ``path`` take memory, because it is on a tmpfs. ``path`` need not exist."""
+    """Return whether files below ``path`` take memory because it lies on a tmpfs. ``path`` need not exist."""
     found: list[Mount] = []
     with suppress(OSError, ValueError):
-        # Resolve links: mountinfo lists mount points without links.
+        # Resolve symbolic links: mountinfo lists mount points without links.
         place = Path(os.path.realpath(path))
         found = [mount for mount in mounts(proc) if place.is_relative_to(mount.point)]
-    # If several file systems are mounted at one point, the one mounted last hides the others.
+    # If several file systems are mounted at the same point, the one that was mounted last hides the others.
     nearest = max(found, key=lambda mount: len(mount.point), default=None)
     last = [mount for mount in found if nearest is not None and mount.point == nearest.point]
     return bool(last) and last[-1].kind in {"tmpfs", "ramfs"}
@@ -54,6 +54,6 @@ def _group_limits(proc: Path) -> list[MemoryLimit]:
         for name in (_V1_FILE,) if version == 1 else _V2_FILES:
             file = directory / name
             with suppress(OSError, ValueError):
-                # "max" is not a number and means that there is no limit.
+                # "max" is no number and means that there is no limit.
                 found.append(MemoryLimit(int(file.read_text()), str(file)))
     return found

@@ -1,4 +1,4 @@
-"""Runs calculations that would block the event loop on the threads of a pool."""
+"""Runs calculations that would block the event loop on the threads of a pool instead."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ Result = TypeVar("Result")
 
 
 class OffLoop(Protocol):
-    """Calls ``work`` in any thread, and then ``done`` with its result, on the event loop of the caller.
+    """Calls ``work`` in some thread, and then ``done`` with its result on the event loop of the caller.
 
     If ``work`` raises, ``failed`` is called instead of ``done``.
     """
 
     @property
     def is_resting(self) -> bool:
-        """True if work that can wait should wait."""
+        """True while work that can wait should not be started."""
         ...
 
     def __call__(
@@ -28,7 +28,7 @@ class OffLoop(Protocol):
 
 
 class AtOnce:
-    """Calls ``work`` and ``done`` in the calling thread: an ``OffLoop`` without threads. An error of ``work``
+    """An ``OffLoop`` without threads: calls ``work`` and ``done`` in the calling thread. An error of ``work``
     is raised after ``failed`` was called.
     """
 
@@ -52,11 +52,11 @@ at_once = AtOnce()
 class InPool:
     """Calls ``work`` on a thread of ``pool``, and ``done`` with its result on the calling event loop.
 
-    When ``work`` raises, ``failed`` is called instead, and the loop's exception handler reports the error. If
-    a shutdown of the pool cancels ``work``, neither is called.
+    If ``work`` raises, ``failed`` is called instead, and the exception handler of the loop reports the error.
+    If a shutdown of the pool cancels ``work``, neither is called.
 
-    ``rests``: after each ``work``, rest this many times as long as it ran. The interpreter runs one thread at
-    a time, so work that never rested would take half of the event loop's time.
+    ``rests``: after each ``work``, ``is_resting`` is True for this many times as long as the work ran. The
+    interpreter runs one thread at a time, so work without rests would take half of the event loop's time.
     """
 
     def __init__(self, pool: Executor, *, rests: float = 0.0) -> None:

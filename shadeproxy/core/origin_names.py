@@ -1,8 +1,8 @@
-"""Names of origins in canonical form: two names of one origin become equal.
+"""Names of origins in canonical form. In that form, two names of the same origin are equal.
 
-A cache directory carries the name of its origin, ``s3 URL`` or ``file PATH``, because buckets and keys alone
-do not tell two origins apart. Names are compared in canonical form, so another spelling of the same endpoint
-is not mistaken for another origin.
+A cache directory records the name of its origin, ``s3 URL`` or ``file PATH``, because buckets and keys alone
+do not tell two origins apart. Names are compared in canonical form, so that another spelling of the same
+endpoint does not look like another origin.
 """
 
 import ipaddress
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 _LOOPBACK = "localhost"
 _PORTS = {"http": 80, "https": 443}
-# All regions of AWS share one namespace of buckets, except those of other partitions (China, GovCloud).
+# All regions of AWS share one namespace of buckets, except those of its other partitions (China, GovCloud).
 _AWS = re.compile(r"s3(?:[.-](?:dualstack\.)?(?!us-gov-)[a-z]{2}(?:-[a-z]+)+-\d)?\.amazonaws\.com")
 AWS = "aws"
 
@@ -27,10 +27,10 @@ def canonical_origin(name: str) -> str:
 
 
 def canonical_endpoint(endpoint: str) -> str:
-    """Return an endpoint's URL in canonical form.
+    """Return the URL of an endpoint in canonical form.
 
-    Scheme and host become lower case; the default port and the final slash are dropped. All names of this
-    machine's loopback interface become ``localhost``, all public endpoints of AWS become ``aws``.
+    Scheme and host become lower case; the default port and the final slash are dropped. Every name of this
+    machine's loopback interface becomes ``localhost``, and every public endpoint of AWS becomes ``aws``.
     """
     parts = urlsplit(endpoint)
     scheme, host = parts.scheme.lower(), _canonical_host(parts.hostname or "")
@@ -41,7 +41,7 @@ def canonical_endpoint(endpoint: str) -> str:
 
 
 def leads_to(endpoint: str, host: str, port: int) -> bool:
-    """Return whether the URL ``endpoint`` leads to a listener bound to ``host`` and ``port``."""
+    """Return whether the URL ``endpoint`` leads to a listener at ``host`` and ``port``."""
     parts = urlsplit(endpoint)
     named = parts.port or _PORTS.get(parts.scheme.lower())
     return named == port and _canonical_host(parts.hostname or "") == _canonical_host(host)
@@ -56,7 +56,7 @@ def _canonical_host(host: str) -> str:
     except ValueError:
         return host
     mapped = getattr(address, "ipv4_mapped", None)
-    # A connection to the unspecified address (0.0.0.0 or ::) reaches this machine.
+    # A connection to an unspecified address (0.0.0.0 or ::) reaches this machine.
     if (mapped or address).is_loopback or address.is_unspecified:
         return _LOOPBACK
     return str(mapped or address)

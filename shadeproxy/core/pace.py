@@ -1,7 +1,7 @@
-"""``TurnLimiter``: limits how many ready tasks continue in one turn of the event loop.
+"""``TurnLimiter``: limits how many tasks continue in one turn of the event loop.
 
-Law: below the limit no task waits. The limiter schedules one callback per turn, however many tasks wait.
-Tasks continue in the order in which they asked. Only the thread of the event loop may call it.
+Law: below the limit no task waits. However many tasks wait, the limiter schedules only one callback in a
+turn. Tasks continue in the order in which they asked. Only the thread of the event loop may call it.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 PER_TURN = 16
-"""Steps in one turn of the loop. A step of a read takes 0.1 to 0.4 ms, most of it in the kernel."""
+"""Most steps in one turn of the loop. A step of a read takes 0.1 to 0.4 ms, most of it in the kernel."""
 
 
 class TurnLimiter:
-    """A limit of ``per_turn`` steps in one turn of the loop, shared by all tasks that use this object."""
+    """A limit of ``per_turn`` steps in a turn of the event loop, for all tasks that share this object."""
 
     def __init__(self, per_turn: int = PER_TURN) -> None:
         self._per_turn = per_turn
@@ -24,8 +24,8 @@ class TurnLimiter:
         self._scheduled = False
 
     def turn(self) -> asyncio.Future[None] | None:
-        """Take a step. Return None if the caller may continue at once; otherwise a future to wait for before
-        continuing.
+        """Take a step. Return None if the caller may continue at once; otherwise a future that the caller
+        must await before it continues.
         """
         if self.take():
             return None
@@ -42,14 +42,16 @@ class TurnLimiter:
 
     def finished(self, task: asyncio.Future[Any]) -> asyncio.Future[None]:
         """Return a future that is done once ``task`` is done and the limit allows another step. Cancelling
-        the future does not cancel ``task``.
+        this future does not cancel ``task``.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(lambda _task: self.call(partial(set_done, future)))
         return future
 
     def take(self) -> bool:
-        """Take a step if one is left in this turn. Return False otherwise; the caller is not queued."""
+        """Take a step if one is left in this turn of the loop. Otherwise return False; the caller is not put
+        into the queue.
+        """
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next)
@@ -59,7 +61,7 @@ class TurnLimiter:
         return True
 
     def _next(self) -> None:
-        """Begin the next turn of the loop."""
+        """Begin the next turn of the loop, and let waiting tasks continue."""
         self._left = self._per_turn
         self._scheduled = bool(self._waiting)
         if not self._scheduled:
@@ -71,6 +73,6 @@ class TurnLimiter:
 
 
 def set_done(future: asyncio.Future[None]) -> None:
-    """Wake the waiter, unless it has given up."""
+    """Wake the waiter of a future, unless it has given up."""
     if not future.done():
         future.set_result(None)

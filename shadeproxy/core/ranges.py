@@ -1,4 +1,4 @@
-"""Byte ranges. Only here do HTTP's inclusive ranges become half-open spans (RFC 9110 section 14)."""
+"""Byte ranges. Only this module turns HTTP's inclusive ranges into half-open spans (RFC 9110 section 14)."""
 
 import re
 from typing import NamedTuple
@@ -6,20 +6,20 @@ from typing import NamedTuple
 from shadeproxy.core.errors import RangeNotSatisfiable
 from shadeproxy.core.types import Span
 
-# 20 digits hold any 64-bit offset. Longer numbers would only cost time in int().
+# 20 digits suffice for any 64-bit offset. Longer numbers would only cost time in int().
 _RANGE = re.compile(r"bytes=\s*(\d{0,20})-(\d{0,20})\s*", re.IGNORECASE | re.ASCII)
 
 
 class RangeSpec(NamedTuple):
-    """One range as requested, before the object's size is known: ``first-last``, ``first-``, or ``-suffix``,
-    whose length is then ``last``.
+    """One range as it was requested, before the object's size is known: ``first-last``, ``first-``, or
+    ``-suffix``, whose number of bytes is then ``last``.
     """
 
     first: int | None
     last: int | None
 
     def resolve(self, size_bytes: int) -> Span:
-        """Return the span within an object of ``size_bytes``. Raises RangeNotSatisfiable."""
+        """Return the span of the range in an object of ``size_bytes``. Raises RangeNotSatisfiable."""
         if self.first is None:
             suffix = self.last or 0
             if suffix == 0 or size_bytes == 0:
@@ -48,12 +48,12 @@ def parse_range(field: str | None) -> RangeSpec | None:
 
 
 def content_range(span: Span, size_bytes: int) -> str:
-    """Return the ``Content-Range`` value of a 206 for ``span``."""
+    """Return the value of ``Content-Range`` for a 206 with ``span``."""
     return f"bytes {span.start}-{span.stop - 1}/{size_bytes}"
 
 
 def pages_of(span: Span, page_size: int) -> range:
-    """Return the indices of the pages that ``span`` touches; empty for an empty span."""
+    """Return the numbers of the pages that ``span`` touches; none for an empty span."""
     if span.stop <= span.start:
         return range(0)
     return range(span.start // page_size, (span.stop - 1) // page_size + 1)
@@ -65,6 +65,8 @@ def page_span(index: int, page_size: int, size_bytes: int) -> Span:
 
 
 def span_within(span: Span, index: int, page_size: int, size_bytes: int) -> Span:
-    """Return the part of ``span`` that lies in page ``index``, with offsets from the page's first byte."""
+    """Return the part of ``span`` that lies in page ``index``, with offsets counted from the page's first
+    byte.
+    """
     first = index * page_size
     return Span(max(span.start - first, 0), min(span.stop - first, page_size, size_bytes - first))

@@ -1,4 +1,5 @@
-"""AWS Signature Version 4 as pure functions, shared by the verifier (listener) and the signer (origin).
+"""AWS Signature Version 4 as pure functions, used to check signatures (listener) and to sign requests
+(origin).
 
 Source: "Signature Version 4 signing process" and "Authenticating Requests: Using the Authorization Header" in
 the S3 API reference. For S3 the path is encoded once and never normalised: dot segments, empty segments and
@@ -19,8 +20,8 @@ UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _UNRESERVED = "-_.~"
 is_plain_path: Callable[[str], object] = re.compile(r"[A-Za-z0-9/._~-]*").fullmatch
-"""Return a true value for a path that needs no decoding or encoding, as most paths. ``quote`` would take
-three times as long to find that out.
+"""Returns a true value for a path that needs neither decoding nor encoding, as most paths do not. ``quote``
+would take three times as long to find that out.
 """
 _SPACES = re.compile(r"[ \t]+")
 _SHA256_BLOCK_BYTES = 64
@@ -37,7 +38,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Credential scope: date as YYYYMMDD, region, service."""
+    """The scope of a credential: the date as YYYYMMDD, the region, the service."""
 
     date: str
     region: str
@@ -49,8 +50,8 @@ class Scope:
 
 @lru_cache(maxsize=256)
 def signing_key(secret_key: str, scope: Scope) -> bytes:
-    """Derive the signing key by four HMACs. Keys are cached, because each is valid for a day: a cached key
-    takes 2.7 us a request, a derived one 44.
+    """Derive the signing key by four HMACs. A key is valid for a day, so keys are cached: a cached key takes
+    2.7 us a request, a derived one 44 us.
     """
     key = ("AWS4" + secret_key).encode()
     for part in (scope.date, scope.region, scope.service, "aws4_request"):
@@ -59,12 +60,12 @@ def signing_key(secret_key: str, scope: Scope) -> bytes:
 
 
 def encode_path(raw_path: str) -> str:
-    """Return the canonical URI of a path as received: each octet is decoded once, then encoded once."""
+    """Return the canonical URI of a path that was received: each octet is decoded once, then encoded once."""
     return raw_path if is_plain_path(raw_path) else _quote_path(unquote_to_bytes(raw_path))
 
 
 def path_of_key(key: str) -> str:
-    """Return a key as it is written in a canonical URI: each octet encoded once, slashes kept."""
+    """Return a key as it stands in a canonical URI: each octet is encoded once, and slashes are kept."""
     return key if is_plain_path(key) else _quote_path(key)
 
 
@@ -73,7 +74,9 @@ def _quote_path(path: str | bytes) -> str:
 
 
 def encode_query(raw_query: str, *, without: frozenset[str] = frozenset()) -> str:
-    """Return the canonical query string: pairs decoded, encoded and sorted, names in ``without`` left out."""
+    """Return the canonical query string: its pairs are decoded, encoded and sorted; those with names in
+    ``without`` are left out.
+    """
     pairs = []
     for part in raw_query.split("&"):
         if not part:
@@ -94,7 +97,8 @@ def canonical_request(
     headers: Iterable[tuple[str, str]],
     payload_hash: str,
 ) -> str:
-    """Return the canonical request. ``headers``: the signed fields only, names in lower case, sorted.
+    """Return the canonical request. ``headers``: only the signed fields, sorted, with names in lower case.
+    Join the values of a repeated name with "," before. Runs of spaces are reduced to one here.
 
     The caller has joined the values of a repeated name with ",". Runs of spaces are reduced to one here.
     """
@@ -105,44 +109,46 @@ def canonical_request(
 
 
 def _folded(value: str) -> str:
-    """Remove spaces and tabs at both ends, and reduce runs of them to one space. Other white space counts as
-    text.
-    """
+    """Remove spaces and tabs at both ends, and reduce runs of them to one space. Other white space stays."""
     value = value.strip(" \t")
     return _SPACES.sub(" ", value) if "  " in value or "\t" in value else value
 
 
 def signature(secret_key: str, scope: Scope, amz_date: str, canonical: str) -> str:
-    """Return the hex signature of a canonical request at ``amz_date`` (YYYYMMDDTHHMMSSZ)."""
+    """Return the signature of a canonical request, in hexadecimal. ``amz_date``: its time,
+    YYYYMMDDTHHMMSSZ.
+    """
     return sign_canonical(signing_key(secret_key, scope), str(scope), amz_date, canonical)
 
 
 def sign_canonical(key: bytes, scope: str, amz_date: str, canonical: str) -> str:
-    """Return the signature as ``signature`` does, from a derived key and the text of its scope."""
+    """Return the same as ``signature``, from a signing key and the text of its scope."""
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     to_sign = f"{ALGORITHM}\n{amz_date}\n{scope}\n{digest}"
     return hmac.digest(key, to_sign.encode(), "sha256").hex()
 
 
 class Signer:
-    """Signs many requests with one derived key and scope, on bytes.
+    """Signs many requests with the same derived key and scope, from bytes to text.
 
-    The method is HMAC (RFC 2104). The part that depends on the key is hashed only once, and the part that
-    depends on the date once a second. So a signature takes half the time of ``hmac.digest``, which sets up an
-    OpenSSL context for each call.
+    The method is HMAC (RFC 2104). The part of the hash that depends only on the key is computed once, and the
+    part that depends on the date once a second. So a signature takes half the time of ``hmac.digest``, which
+    sets up an OpenSSL context in each call.
     """
 
     def __init__(self, key: bytes, scope: str) -> None:
         block = key.ljust(_SHA256_BLOCK_BYTES, b"\0")
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
         self.outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
-        """The outer hash as far as it is the same for all requests. Copy it, and add the inner digest."""
+        """The outer hash, as far as it is the same for all requests. To sign, copy it and add the inner
+        digest.
+        """
         self._scope = scope.encode()
         self._amz_date = b""
         self._begun = self._inner
 
     def sign(self, amz_date: bytes, canonical: bytes) -> str:
-        """Return the hex signature of a canonical request at ``amz_date``."""
+        """Return the signature of a canonical request at ``amz_date``, in hexadecimal."""
         if amz_date != self._amz_date:
             self._amz_date, self._begun = amz_date, self.begin(amz_date)
         inner, outer = self._begun.copy(), self.outer.copy()
@@ -173,9 +179,10 @@ def sign_request(
     region: str,
     now_s: float,
 ) -> list[tuple[str, str]]:
-    """Return the fields that sign the request: x-amz-date, x-amz-content-sha256, token, Authorization.
+    """Return the fields that sign the request: x-amz-date, x-amz-content-sha256, Authorization and, if the
+    credentials have one, the session token.
 
-    ``headers``: the fields to sign, with ``host``. Leave out fields that a proxy on the way may change
+    ``headers``: the fields to sign, among them ``host``. Leave out fields that a proxy on the way may change
     (user-agent, connection ...).
     """
     amz_date = format_amz_date(now_s)

@@ -1,8 +1,8 @@
-"""The client request that is being served, for logging, queueing and requests to the origin.
+"""Which client request is being served, for logging, for queues and for requests to the origin.
 
-The values are context variables. A task inherits them from its creator, so no function passes them along. A
-fill that several readers share carries the id of the first reader. The fast lane does not set them for hits:
-a hit never waits, and logs only its own line.
+The values are context variables. A task inherits them from the task that created it, so no function need pass
+them along. A fill that several readers share has the request id of its first reader. The fast lane does not
+set the values for hits, because a hit never waits, and logs only its own line.
 """
 
 import itertools
@@ -12,36 +12,38 @@ from contextvars import ContextVar
 from shadeproxy.core.types import JobContext, ObjectRef
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
-"""``x-amz-request-id`` of the answer; "" if no client waits."""
+"""The ``x-amz-request-id`` of the answer; "" if no client waits."""
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""The name by which clients take turns at scarce resources: an access key with a verified signature, a job,
-or the peer's address; "" if no client waits.
+"""The name under which a client takes turns at scarce resources: an access key whose signature was verified,
+a job, or the peer's address; "" if no client waits.
 """
 
 READER: ContextVar[JobContext | ObjectRef | None] = ContextVar("reader", default=None)
-"""The job for which the origin is read; the object, if the read names no job."""
+"""The job for which the origin is read; the object instead, if the read names no job."""
 
 ORIGIN_FIELD = "x-shade-request-id"
-"""The header field that carries the request id to the origin. The field is not signed, so its name must not
-begin with ``x-amz-``: servers refuse an unsigned field of that kind, and ignore any other unknown field.
+"""The header field that carries the request id to the origin. It is not signed, so its name must not begin
+with ``x-amz-``: servers refuse unsigned fields with such names, and ignore any other unknown field.
 """
 
 INSTANCE_FIELD = "x-shade-proxy"
-"""The header field by which a proxy recognises its own request. Its value is a name that only this proxy
-knows.
+"""The header field by which a proxy recognises a request that it sent itself. Its value is known to this
+proxy only.
 """
 
 RELAYED: ContextVar[bool] = ContextVar("relayed", default=False)
-"""True while a request of another node of the cluster is served. Such a request is not sent on to a third
-node.
+"""True while a request that came from another node of the cluster is served. It must not be sent on to a
+third node.
 """
 
 PEER_FIELD = "x-shade-peer"
-"""The header field by which a node of a cluster tells another for which client it asks."""
+"""The header field in which a node of a cluster says for which client it asks another node."""
 
 NONCE_FIELD = "x-shade-nonce"
-"""The header field that makes a relayed write differ from every other."""
+"""The header field that makes a relayed write differ from every other one, so that a second sending is
+recognised.
+"""
 
 JOB_FIELD = "x-shade-job"
 """The header field that names the job of a read."""
@@ -50,17 +52,17 @@ NODE_FIELD = "x-shade-node"
 """The header field of an answer that names the node of the cluster from which it came."""
 
 REFUSED_FIELD = "x-shade-refused"
-"""The header field of an answer by which a node says that it did nothing. Either the request must be served
-elsewhere, or it does not come from the node's cluster.
+"""The header field of an answer by which a node says that it did nothing with the request: another node must
+serve the request, or the request does not come from the node's cluster.
 """
 
 NUMBERS = itertools.count(secrets.randbits(60))
-"""Numbers for request ids. Each is used once."""
+"""Numbers for request ids. Each number is used once."""
 
 
 def origin_fields(instance: str) -> list[tuple[str, str]]:
-    """Return the header fields that carry the id of the served request and the proxy's ``instance`` to the
-    origin.
+    """Return the header fields that carry two things to the origin: the id of the served request, and the
+    proxy's ``instance``.
     """
     request_id = REQUEST_ID.get()
     fields = [(ORIGIN_FIELD, request_id)] if request_id else []
@@ -68,5 +70,5 @@ def origin_fields(instance: str) -> list[tuple[str, str]]:
 
 
 def next_request_id() -> str:
-    """Return 16 hexadecimal digits. No other answer of this process has the same."""
+    """Return 16 hexadecimal digits that no other answer of this process has."""
     return f"{next(NUMBERS):016X}"

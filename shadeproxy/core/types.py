@@ -9,33 +9,31 @@ from operator import itemgetter
 from typing import NamedTuple, NewType
 
 Upstream = NewType("Upstream", str)
-"""Name of a set of origin credentials. Two clients with the same upstream have the same rights
-at the origin.
-"""
+"""Name of a set of credentials at the origin. Clients with the same upstream have the same rights there."""
 
 SHARED = Upstream("shared")
 """The upstream of the proxy's own origin credentials."""
 
 OWN = ""
-"""The namespace of the proxy's own credentials."""
+"""The namespace of the bucket names that the proxy's own credentials can reach."""
 
 Headers = tuple[tuple[str, str], ...]
 """HTTP header fields in wire order, with names as received."""
 
 names_of: Callable[[Iterable[tuple[str, str]]], Iterator[str]] = partial(map, itemgetter(0))
-"""Return the names of header fields in order. This runs in C, without an interpreter step for each field."""
+"""Returns the names of header fields in order. It runs in C, without an interpreter step for each field."""
 
 
 def first_value(headers: Iterable[tuple[str, str]], name: str) -> str:
-    """Return the first value of a header field, or "". ``name``: in lower case."""
+    """Return the first value of a header field; "" if it is missing. ``name``: in lower case."""
     return next((value for found, value in headers if found.lower() == name), "")
 
 
 class ObjectRef(NamedTuple):
-    """One object at the origin, as clients name it (decoded, never normalised).
+    """One object at the origin, with its names as clients mean them (decoded, never normalised).
 
-    ``namespace``: at many origins bucket names belong to an account, so two accounts may each have a bucket
-    of the same name. The namespace tells these buckets apart.
+    ``namespace``: at many origins a bucket name belongs to an account, so two accounts may each have a bucket
+    of the same name. The namespace tells the two buckets apart.
     """
 
     bucket: str
@@ -43,18 +41,18 @@ class ObjectRef(NamedTuple):
     namespace: str = OWN
 
     def __str__(self) -> str:
-        # The namespace is left out: clients see this text, and a namespace may be named after a key at the
+        # Leave out the namespace: clients see this text, and a namespace may contain an access key at the
         # origin.
         return f"s3://{self.bucket}/{self.key}"
 
     def is_under(self, bucket: str, prefix: str, namespace: str) -> bool:
-        """Return whether the object is in that bucket of that namespace, and its key begins
-        with ``prefix``.
+        """Return whether the object is in that bucket of that namespace, with a key that begins with
+        ``prefix``.
         """
         return self.bucket == bucket and self.namespace == namespace and self.key.startswith(prefix)
 
     def beside(self, key: str) -> "ObjectRef":
-        """Return another object in the same bucket; with an empty key, the bucket itself."""
+        """Return another object of the same bucket. With an empty key, that means the bucket itself."""
         return ObjectRef(self.bucket, key, self.namespace)
 
 
@@ -70,10 +68,10 @@ class Span(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Identity of a page: the unit of caching, eviction and single-flight.
+    """The identity of a page, which is the unit of caching, eviction and single-flight.
 
-    The ETag is part of the identity. So a new version of an object has new pages, and a reader never gets a
-    mix of versions.
+    The ETag is part of it. So a new version of an object has new pages, and a reader never gets a mixture of
+    two versions.
     """
 
     ref: ObjectRef
@@ -82,14 +80,14 @@ class Page(NamedTuple):
 
 
 class Intent(Enum):
-    """Purpose of a call of the engine. Only DEMAND counts in hit ratios."""
+    """The purpose of a call to the engine. Only DEMAND counts in hit ratios."""
 
     DEMAND = auto()
     PREFETCH = auto()
 
 
 class Source(StrEnum):
-    """Source of an answer: the value of ``x-shade-cache``."""
+    """The place from which the bytes of an answer came. It is the value of ``x-shade-cache``."""
 
     RAM = "ram"
     DISK = "disk"
@@ -99,13 +97,13 @@ class Source(StrEnum):
 
 
 UNKNOWN_BYTES = -1
-"""``ObjectMeta.size`` if the origin's answer does not state it."""
+"""Value of ``ObjectMeta.size`` if the origin's answer does not state the size."""
 
 ENDLESS = 1 << 62
-"""Stop of a span that ends where the body ends."""
+"""Value of ``Span.stop`` if the span ends where the body ends."""
 
 is_strong_etag: Callable[[str], object] = re.compile('"[\x21\x23-\x7e\x80-\U0010ffff]+"').fullmatch
-"""Return a true value for a strong entity tag (RFC 9110 section 8.8.3)."""
+"""Returns a true value for a strong entity tag (RFC 9110 section 8.8.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +111,9 @@ class ObjectMeta:
     """Metadata of one version of an object.
 
     ``etag``: the field value with its quotes, unchanged from the origin; "" if it sent none, or several.
-    ``size``: the whole object's length in bytes, or UNKNOWN_BYTES. ``headers``: the origin's header fields
-    for a GET of the whole object in wire order (Content-Type, Last-Modified, x-amz-meta-*, checksums ...),
-    without ETag, Content-Length, Content-Range, connection fields, dates and request ids.
+    ``size``: the whole object's length in bytes, or UNKNOWN_BYTES. ``headers``: the header fields of the
+    origin's answer to a GET of the whole object, in wire order (Content-Type, Last-Modified, x-amz-meta-*,
+    checksums ...), without ETag, Content-Length, Content-Range, connection fields, dates and request ids.
     """
 
     etag: str
@@ -124,21 +122,21 @@ class ObjectMeta:
 
     @property
     def identified(self) -> bool:
-        """True if a strong entity tag names this version and its length is known.
+        """True if a strong entity tag names this version, and its length is known.
 
-        Only then may the object be cached, or assembled from several answers. A weak entity tag does not
-        identify bytes (RFC 9110 section 8.8.3), and neither does a malformed one.
+        Only then may the object be cached, or an answer be put together from several answers of the origin. A
+        weak entity tag does not identify bytes (RFC 9110 section 8.8.3), and neither does a malformed one.
         """
         return self.size >= 0 and is_strong_etag(self.etag) is not None
 
     def header(self, name: str) -> str | None:
-        """Return the first value of ``name`` (case-insensitive), or None."""
+        """Return the first value of the field ``name`` (case-insensitive); None if it is missing."""
         wanted = name.lower()
         return next((value for field_name, value in self.headers if field_name.lower() == wanted), None)
 
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}$"
-"""Valid names of jobs and datasets."""
+"""The pattern of valid names of jobs and datasets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ class JobContext:
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One object of a listing. ``etag`` keeps its quotes; ``last_modified`` is the origin's text."""
+    """One object in a listing. ``etag``: with its quotes. ``last_modified``: the origin's text."""
 
     key: str
     size: int
@@ -162,8 +160,8 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """Up to 1,000 entries of a listing in UTF-8 key order. ``truncated``: more entries follow
-    the last key.
+    """A part of a listing: up to 1,000 entries in UTF-8 order of their keys. ``truncated``: more entries
+    follow after the last one.
     """
 
     entries: tuple[ListEntry, ...]

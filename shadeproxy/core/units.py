@@ -17,9 +17,9 @@ _SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def parse_size(text: str | int) -> int:
-    """Parse "8 GiB", "8Gi" or "8G" (powers of 1024), "8 GB" (powers of 1000) or a number into bytes.
+    """Parse "8 GiB", "8Gi" or "8G" (powers of 1024), "8 GB" (powers of 1000) or a number of bytes into bytes.
 
-    Raises ValueError that says how to write a size.
+    Raises ValueError, whose text says how to write a size.
     """
     if isinstance(text, int):
         return text
@@ -31,9 +31,9 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_speed(text: str) -> float:
-    """Parse "100 MB/s" (or a size, for each second) into bytes a second.
+    """Parse "100 MB/s", or a size that is meant for each second, into bytes a second.
 
-    Raises ValueError that says how to write a speed.
+    Raises ValueError, whose text says how to write a speed.
     """
     try:
         speed = parse_size(text.removesuffix("/s"))
@@ -47,7 +47,7 @@ def parse_speed(text: str) -> float:
 def parse_duration(text: str | float) -> float:
     """Parse "250 ms", "2 s", "5 min", "1 h", "7 d" or a number of seconds into seconds.
 
-    Raises ValueError that says how to write a time.
+    Raises ValueError, whose text says how to write a time.
     """
     if isinstance(text, int | float):
         return float(text)
@@ -67,8 +67,8 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_count(count: float, noun: str, form: str = ",") -> str:
-    """Format a number and its noun, in the plural unless the number shows as 1: "1 epoch", "1,200 reads".
-    ``form``: the format of the number.
+    """Format a number and its noun, which is in the plural unless the number shows as 1: "1 epoch", "1,200
+    reads". ``form``: the format of the number.
     """
     number = f"{count:{form}}"
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"

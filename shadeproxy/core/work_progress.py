@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class WorkProgress:
-    """Counts of objects, and of bytes of bodies. ``listed``: True once ``total`` is final. ``done``: finished
-    objects.
+    """Counts of objects and of bytes of bodies. ``listed``: True once ``total`` is final. ``done``: number of
+    objects that are finished.
 
-    Of the finished objects of a warm, ``resident`` were cached before, ``not_stored`` have a page that won no
+    Of the finished objects of a warm, ``resident`` were cached before, ``not_stored`` have a page that got no
     place, and ``failed`` have a page that could not be read; ``bytes`` were read from the origin and stored.
     An object of a purge is finished once it has no page left; ``pages`` and ``bytes`` were dropped. In a dry
-    run, all counts are what would be done. ``error``: text of the first failure.
+    run, the counts are those that the operation itself would have. ``error``: text of the first failure.
     """
 
     listed: bool = False

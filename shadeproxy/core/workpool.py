@@ -1,8 +1,8 @@
-"""Threads for work that would block the event loop. Work that is no longer wanted stops.
+"""Threads for work that would block the event loop. Work that is no longer needed stops.
 
-Laws: work that loops over a client's data calls ``raise_if_cancelled`` in its loop. Work is cancelled with
-the task that awaits it, and when the pool shuts down. While work runs in the pool, the interpreter switches
-threads ten times as often: until a switch comes, the event loop has to wait.
+Laws: work that loops over a client's data calls ``raise_if_cancelled`` in its loop. Work is cancelled when
+the task that awaits it is cancelled, and when the pool shuts down. While work runs in the pool, the
+interpreter switches threads ten times as often: until a switch comes, the event loop has to wait.
 """
 
 import sys
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class CancellationToken:
-    """A flag that is set when work on another thread is no longer wanted."""
+    """A flag that is set when work on another thread is no longer needed."""
 
     __slots__ = ("cancelled",)
 
@@ -33,15 +33,15 @@ _current: ContextVar[CancellationToken | None] = ContextVar("_current", default=
 
 
 def raise_if_cancelled() -> None:
-    """Raise ShuttingDown if the calling work is no longer wanted. Takes 0.1 us."""
+    """Raise ShuttingDown if the work that calls this is no longer needed. Takes 0.1 us."""
     token = _current.get()
     if token is not None and token.cancelled:
         raise ShuttingDown("the work was given up: its client is gone, or the proxy stops")
 
 
 class WorkPool(ThreadPoolExecutor):
-    """A pool of ``threads`` threads, whose names begin with ``name``. Cancelling a future cancels
-    its work.
+    """A pool of ``threads`` threads whose names begin with ``name``. Cancelling a future also cancels its
+    work.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -51,7 +51,9 @@ class WorkPool(ThreadPoolExecutor):
     def submit(
         self, fn: Callable[Args, Result], /, *args: Args.args, **kwargs: Args.kwargs
     ) -> Future[Result]:
-        """Run ``fn`` on a thread. Cancelling the future ends ``fn`` at its next ``raise_if_cancelled``."""
+        """Run ``fn`` on a thread of the pool. If the future is cancelled, ``fn`` ends at its next
+        ``raise_if_cancelled``.
+        """
         token = CancellationToken()
         self._tokens.add(token)
 
@@ -68,21 +70,21 @@ class WorkPool(ThreadPoolExecutor):
             token.cancelled = True
             return cancel()
 
-        # When a task is cancelled, asyncio cancels the future that the task awaits. A future whose work runs
-        # already ignores that, so the flag is set as well.
+        # When a task is cancelled, asyncio cancels the future that the task awaits. That does not stop work
+        # which runs already, so the flag is set as well.
         future.cancel = cancel_work  # type: ignore[method-assign]
         future.add_done_callback(lambda _: self._tokens.discard(token))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """Cancel running and queued work, then wait."""
+        """Cancel running and queued work, then wait until the threads have ended."""
         for token in list(self._tokens):
             token.cancelled = True
         super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 class _ShortTurns:
-    """Makes the interpreter switch threads sooner while at least one thread is inside the block."""
+    """Makes the interpreter switch threads sooner while at least one thread is in the block."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -104,4 +106,6 @@ class _ShortTurns:
 
 
 short_turns = _ShortTurns()
-"""The block in which the event loop gets the interpreter back soon. It may be entered from any thread."""
+"""Enter this block for work beside the event loop, so that the loop gets the interpreter back soon. Any
+thread may enter it.
+"""

@@ -1,1 +1,1 @@
-"""The demonstration: trains a real model several times and measures each training. Imports torch."""
+"""The demonstration: trains a real model several times, and measures each training. Imports torch."""

@@ -1,7 +1,7 @@
-"""The messages between the demo and its training processes. A training gets one JSON object, the plan, and
-writes JSON lines, the events.
+"""The messages between the demo and its training processes. A training process gets one JSON object, its
+plan, and writes JSON lines, its events.
 
-Law: a training process only reports what it measures. It does not know which run of the demo it is.
+Law: a training process only reports what it measures. It does not know with what it is compared.
 """
 
 from typing import Literal
@@ -12,17 +12,19 @@ Mode = Literal["uniform", "importance", "shade"]
 
 
 class ExistingServer(msgspec.Struct, frozen=True):
-    """An S3 server that the demo did not start. Its keys come from the AWS variables of the environment."""
+    """An S3 server that the demo did not start. The keys for it come from the AWS variables of the
+    environment.
+    """
 
     endpoint: str
     region: str
 
 
 class TrainingPlan(msgspec.Struct, frozen=True):
-    """One training. ``control_url``: the control listener to read through, which also has the counters; None:
-    read from ``origin``, without a proxy. ``test_file``: an .npz of held-out ``images`` and ``labels``.
-    ``scores``: whether to report losses. ``meeting``: a file by which the ``world_size`` processes of the
-    training find each other; None if there is one process.
+    """One training. ``control_url``: control listener of the proxy to read through, which also has the
+    counters; None: read from ``origin``, without a proxy. ``test_file``: an .npz with the ``images`` and
+    ``labels`` for testing. ``scores``: whether to report losses. ``meeting``: a file by which the
+    ``world_size`` processes of the training find each other; None if there is only one.
     """
 
     control_url: str | None
@@ -55,7 +57,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
-    """Progress: ``done`` of ``total`` samples of ``epoch`` were trained."""
+    """Progress of a training: it has trained on ``done`` of the ``total`` samples of ``epoch``."""
 
     epoch: int
     done: int
@@ -63,10 +65,10 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
-    """An epoch as the training process measured it. ``reads``, ``read_bytes``: what its loader read.
-    ``decode_s``: CPU seconds of decoding, for each of the loader's processes.
-    ``counted``: the server's counts; None if the training reads without a proxy. ``lan_*``: the
-    reads of samples that are cached by a proxy other than the called one.
+    """An epoch, as the training process measured it. ``reads``, ``read_bytes``: the reads of its loader.
+    ``decode_s``: CPU seconds of decoding, in each of the loader's processes. ``counted``: the counts of the
+    server; None if the training reads without a proxy. ``lan_*``: reads of samples that another proxy than
+    the called one caches.
     """
 
     epoch: int

@@ -1,4 +1,6 @@
-"""The model that the demo trains: small enough that one core trains 10,000 images in a few seconds."""
+"""The model that the demo trains. It is so small that one core trains it on 10,000 images in a few
+seconds.
+"""
 
 import torch
 from torch import nn
@@ -24,8 +26,8 @@ class SmallNet(nn.Module):
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of ``images`` whose largest logit is that of their label. The model then returns to
-    the mode (training or evaluation) that it had before.
+    """Return the share of ``images`` whose largest logit is that of their label. Afterwards the model is in
+    the same mode (training or evaluation) as before.
     """
     training = model.training
     model.eval()

@@ -1,6 +1,7 @@
-"""Stores the photos as objects: as files in a directory whose folders are buckets, or on an existing server.
+"""Stores the photos as objects: as files in a directory whose folders are the buckets, or on an existing
+server.
 
-On an existing server, an object that has the right size already is not overwritten, and nothing is deleted.
+On an existing server, an object is not overwritten if it already has the right size, and nothing is deleted.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ _ERROR_BYTES = 500
 
 
 def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo], None]) -> None:
-    """Write each photo as a file below ``bucket``; call ``written`` after each."""
+    """Write each photo as a file below ``bucket``. Call ``written`` after each one."""
     folders: set[Path] = set()
     for photo in photos:
         path = bucket / photo.key
@@ -30,7 +31,7 @@ def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo]
 
 
 async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo]) -> list[Photo]:
-    """Return the photos that ``bucket`` does not have below ``prefix``, or has with another size. Raises
+    """Return the photos that are not below ``prefix`` in ``bucket``, or are there with another size. Raises
     ShadeProxyError.
     """
     there: dict[str, int] = {}
@@ -50,8 +51,8 @@ async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequenc
 async def upload(
     origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo], written: Callable[[Photo], None]
 ) -> None:
-    """PUT every photo below ``prefix``, 16 at a time. Raises ShadeProxyError at the first refusal; photos
-    that were written before stay.
+    """Upload every photo below ``prefix``, 16 at a time. Raises ShadeProxyError at the first refusal; photos
+    that were written before it stay.
     """
     waiting = iter(photos)
 

@@ -1,8 +1,8 @@
-"""Child processes that never outlive the demo. Each has its own session, and is ended with all its
-descendants.
+"""Child processes that never outlive the demo. Each has a session of its own, and is ended together with all
+its descendants.
 
-Law: every process is started by a ``with``. However the block is left, the process is gone afterwards. If a
-process fails, the error contains the end of the process's log.
+Law: every process is started in a ``with`` block. However that block ends, the process is gone afterwards. If
+a process fails, the error has the end of the process's log.
 """
 
 import os
@@ -42,14 +42,14 @@ def running(
     name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], piped: bool = False
 ) -> Iterator[Child]:
     """Start ``command``. At the end of the block stop it and its descendants: by SIGTERM, and after 10 s by
-    SIGKILL. After an interrupt SIGKILL comes at once, because none of their results is kept.
+    SIGKILL. After an interrupt SIGKILL is sent at once, because no result of the processes is kept.
 
     ``piped``: stdin and stdout are pipes. Otherwise there is no stdin, and stdout goes to ``log`` like
     stderr.
     """
     process = None
     try:
-        # A signal between the start and the assignment would leave the process running.
+        # Hold signals back here: one between the start and the assignment would leave the process running.
         with log.open("wb") as file, held():
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
                 command,
@@ -57,8 +57,8 @@ def running(
                 stdout=subprocess.PIPE if piped else file,
                 stderr=file,
                 env=dict(env),
-                # With a process group of its own, Ctrl-C reaches only the demo, which then ends all
-                # processes.
+                # The process has a group of its own, so that Ctrl-C reaches only the demo, which then ends
+                # all processes.
                 start_new_session=True,
             )
         try:
@@ -75,7 +75,9 @@ def running(
 
 @contextmanager
 def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
-    """Make a directory below ``place`` (None: the system's), and remove it with its content at the end."""
+    """Make a directory below ``place`` (None: below the system's), and remove it with all its files at the
+    end.
+    """
     directory = TemporaryDirectory(prefix=prefix, dir=place)
     try:
         yield Path(directory.name)
@@ -85,8 +87,8 @@ def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
 
 
 class _Interrupts:
-    """Turns signals into KeyboardInterrupt. ``holders``: number of blocks that must not be interrupted; while
-    there are any, a signal waits.
+    """Turns signals into KeyboardInterrupt. ``holders``: number of blocks under way that must not be
+    interrupted; while there are any, a signal waits.
     """
 
     def __init__(self) -> None:
@@ -111,7 +113,9 @@ _interrupts = _Interrupts()
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Delay the signals of ``termination_as_interrupt`` until the end of the block, which must be short."""
+    """Hold back the signals of ``termination_as_interrupt`` until the end of the block, which must be
+    short.
+    """
     _interrupts.holders += 1
     try:
         yield
@@ -121,7 +125,7 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block at SIGTERM and SIGHUP as at Ctrl-C, so that no process is left
+    """Raise KeyboardInterrupt in the block at SIGTERM and SIGHUP, as at Ctrl-C, so that no process is left
     behind. A signal that was ignored before stays ignored.
     """
     numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
@@ -140,7 +144,7 @@ def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    # Kill the whole group: DataLoader workers notice only after seconds that their parent is gone.
+    # Kill the whole group: workers of a DataLoader notice only after seconds that their parent is gone.
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):

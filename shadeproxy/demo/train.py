@@ -1,7 +1,7 @@
-"""One training run in its own process: ``python -m shadeproxy.demo.train`` reads a TrainingPlan from stdin
-and writes events to stdout, one JSON line each.
+"""One training, in a process of its own: ``python -m shadeproxy.demo.train`` reads a TrainingPlan from stdin,
+and writes events to stdout, each as one line of JSON.
 
-The middle of ``train`` looks like a user's script. The code around it only measures.
+The middle of ``train`` looks like a user's script. The code around it is only there to measure.
 """
 
 import os
@@ -26,12 +26,12 @@ from shadeproxy.demo.model import SmallNet, accuracy
 from shadeproxy_sdk import owners
 
 _NO_PROXY = "http://127.0.0.1:9"
-"""URL of the discard port, where nothing answers, so that the SDK reads from the origin."""
+"""URL of the discard port, where no program answers. With this URL the SDK reads from the origin."""
 _STEP_INTERVAL_S = 0.1
 
 
 def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
-    """Train ``SmallNet`` as ``plan`` says. Raises shade.ShadeError when the data cannot be read."""
+    """Train ``SmallNet`` as ``plan`` says. Raises shade.ShadeError if the data cannot be read."""
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     if plan.meeting is not None:
@@ -39,7 +39,8 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
             "gloo", init_method=Path(plan.meeting).as_uri(), rank=plan.rank, world_size=plan.world_size
         )
     test_images, test_labels = _load_test(Path(plan.test_file))
-    # With a proxy, the SDK must not fall back to the origin: the proxy would not count such reads as misses.
+    # With a proxy, the SDK must not fall back to the origin, because the proxy would not count such reads as
+    # misses.
     origin = _origin(plan.origin) if plan.origin and not plan.control_url else None
     client = shade.Client(
         plan.control_url or _NO_PROXY, origin=origin, concurrency=plan.reads_per_worker, timeout_s=20
@@ -104,14 +105,15 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
 
 
 def _meet() -> None:
-    """Wait for the other processes of the training, if there are any."""
+    """Wait until all other processes of the training call this too, if there are any."""
     if distributed.is_initialized():
         distributed.barrier()
 
 
 class _Seen:
-    """The reads of an epoch, and the CPU seconds that decoding took. A sample that occurs twice in a batch
-    counts as one read. ``elsewhere``: True for samples that another proxy caches, which ``lan_*`` counts.
+    """The reads of one epoch, and the CPU seconds of decoding. A sample that occurs twice in a batch counts
+    as one read. ``elsewhere``: by sample id, True if another proxy caches the sample; its reads count in
+    ``lan_*``.
     """
 
     def __init__(self, elsewhere: NDArray[np.bool_]) -> None:
@@ -138,7 +140,9 @@ class _Seen:
 
 
 class _Steps:
-    """Emits a ``Step`` at intervals: often enough for a moving bar, seldom enough for the pipe."""
+    """Emits a ``Step`` at intervals: often enough for a bar that moves, and not so often that the pipe
+    fills.
+    """
 
     def __init__(self, emit: Callable[[Event], None], epoch: int, total: int) -> None:
         self._emit, self._epoch, self._total = emit, epoch, total
@@ -169,8 +173,8 @@ def _load_test(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _cached_elsewhere(client: shade.Client, manifest: shade.Manifest) -> NDArray[np.bool_]:
-    """Return a flag for each sample: True if it is cached by a proxy other than the called one, from which
-    its bytes come in any case.
+    """Return a flag for each sample: True if another proxy than the called one caches it. Its bytes then come
+    from that other proxy, whichever of the two is asked.
     """
     answer = client.call("GET", f"/v1/datasets/{manifest.name}/owners")
     column = owners.decode(answer.body, len(manifest), "")

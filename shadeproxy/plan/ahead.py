@@ -1,13 +1,13 @@
-"""Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs. Fetched
-samples wait in the cache for their readers, and take the places of samples that would be hits.
+"""Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs: fetched
+samples that wait in the cache for their readers take the places of samples that would be hits.
 
-Each hit of an epoch is in the cache when the epoch begins. So the loss is the number of samples that have
-been fetched by then and wait for their readers: samples at the beginning of the order that the cache lacked.
-Before the next order is known, nothing says which samples it begins with. Of the samples that are read when
-it is known, the cache keeps those whose next reads are the soonest. So the beginning of the order lacks only
-samples that had left the cache before the order came.
+Each hit of an epoch is in the cache when the epoch begins. So the hits that are lost are as many as the
+samples that were fetched by then and wait for their readers: samples at the beginning of the order that the
+cache lacked. Before the next order is known, nothing says which samples it begins with. From the moment when
+it is known, the cache keeps, of the samples that are read, those whose next reads are the soonest. So at the
+beginning of the order only those samples are lacking that had left the cache before the order was known.
 
-The rules are those of ``shadeproxy.prefetch``, and so are their constants; docs/adr/0047 has measurements.
+The rules and constants are those of ``shadeproxy.prefetch``; docs/adr/0047 has measurements.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from shadeproxy.prefetch.pace import EARLY_PRICE, FEWEST, LEAD, MOST_READY, SPAR
 
 class Ahead(NamedTuple):
     """The effect of prefetching, in samples. ``unread``: the most samples that are fetched, or being fetched,
-    before they are read. They take room in the cache. ``lost``: the hits of an epoch that this costs.
+    and not read yet. They take room in the cache. ``lost``: the number of hits that an epoch loses by it.
     """
 
     unread: float
@@ -37,18 +37,18 @@ def fetched_ahead(
     reach: int,
     cache_samples: float,
 ) -> Ahead:
-    """Return how far ahead the proxy fetches.
+    """Return how many samples the proxy fetches ahead, and how many hits that costs.
 
     ``reads``: reads of an epoch. ``hit_ratio``: share of hits if nothing were fetched ahead.
     ``announced_at``: share of an epoch that training has computed when the next order is announced.
     ``compute_s``: time in which training computes a sample, all ranks together. ``batch_s``: time in which a
     rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``lanes``: most
-    reads that the loader's workers have under way. ``reach``: samples that they have begun or may begin.
-    ``cache_samples``: samples that fit into the cache.
+    reads that the loader's workers have under way. ``reach``: number of samples that the workers have begun
+    to read or may begin. ``cache_samples``: samples that fit into the cache.
     """
     miss_ratio, most = 1 - hit_ratio, cache_samples / MOST_READY
     needed_s = max(compute_s, miss_ratio * link_s)
-    # The samples that are needed while one fetch is under way.
+    # The number of samples that are needed while one fetch is under way.
     flying = latency_s / needed_s if needed_s else 0.0
     soon = max(SPARE * flying, FEWEST)
     if miss_ratio * link_s > compute_s:
@@ -58,8 +58,8 @@ def fetched_ahead(
     kept = hit_ratio * reads
     # Reads run this far ahead of training.
     left = reads - min(announced_at * reads + reach, reads)
-    # Samples that have been read, and whose next place in an order is not known, are expected within the next
-    # epoch, in its middle on average.
+    # Samples that have been read, and whose next place in an order is not known yet, are expected within the
+    # next epoch: on average in its middle.
     early = (left + reads / 2) / EARLY_PRICE
     waiting = min(max(most - flying, 0.0), max(LEAD * soon, early))
     missing = min(max(1 - (left + max(kept - waiting, 0.0)) / reads, 0.0), 1.0) if reads else 0.0
@@ -69,7 +69,7 @@ def fetched_ahead(
     furthest = kept / (1 - missing)
     lost = min(max(LEAD * soon, furthest / EARLY_PRICE) * missing, most, kept)
     if unread + lanes < flying * miss_ratio:
-        # Readers wait for each sample until the end. What is fetched afterwards has come only in part when
-        # training has computed its last batch.
+        # Readers wait for each sample until the end of the epoch. What is fetched after its last read has
+        # come only in part when training has computed the last batch.
         lost *= min(batch_s / latency_s, 1.0)
     return Ahead(unread, lost)

@@ -13,12 +13,12 @@ from shadeproxy.plan.predict import Bound, Predictor, Setting
 from shadeproxy.plan.prices import Cost, Prices, cost
 
 UNKNOWN_ERROR = 0.1
-"""Error that is assumed if the prediction's own error is not known (``Predictor.error``)."""
+"""Error that is assumed if the prediction's own error (``Predictor.error``) is not known."""
 
 
 class CacheSize(msgspec.Struct, frozen=True):
-    """A cache to try. ``text``: the size as the user wrote it. ``share``: share of the data, as it is stored
-    in a cache.
+    """A cache size to try. ``text``: the size as the user wrote it. ``share``: the part of the data that fits
+    into it, as the data is stored in a cache.
     """
 
     text: str
@@ -27,11 +27,12 @@ class CacheSize(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One predicted configuration. Times in seconds. ``outside``: the profile says little about it.
+    """One predicted configuration. Times are in seconds. ``outside``: True if the profile says little about
+    this configuration.
 
-    ``origin_bytes``, ``requests``: for an epoch after the first. ``run_s``, ``cost``: for all epochs; the
-    first one begins with an empty cache. ``meets``: whether the run ends within the deadline, with the
-    prediction's own error added.
+    ``origin_bytes``, ``requests``: to the origin, in an epoch after the first. ``run_s``, ``cost``: for all
+    epochs; the first one begins with an empty cache. ``meets``: whether the run ends within the deadline,
+    with the prediction's own error added.
     """
 
     cache: str
@@ -55,8 +56,8 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The combinations to predict. ``link``: bytes a second to the origin; None: never full. ``latency_s``:
-    time until the origin's first byte; None: as measured. ``announced_at``: see ``Setting``.
+    """The combinations to predict. ``link``: bytes a second to the origin; None: the link is never full.
+    ``latency_s``: time until the origin's first byte; None: as measured. ``announced_at``: see ``Setting``.
     """
 
     caches: Sequence[CacheSize]
@@ -72,10 +73,10 @@ class Question:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer. ``error``: see ``Predictor.error``; None: it is not known, and ``UNKNOWN_ERROR`` was used.
-    ``chosen``: index of the cheapest row that meets the deadline. Without prices, it is the row with the
-    smallest cache, and among these the fewest workers. None: no row meets the deadline, or no deadline was
-    given.
+    """The predicted rows, and the choice among them. ``error``: see ``Predictor.error``; None: it is not
+    known, and ``UNKNOWN_ERROR`` was used. ``chosen``: index of the cheapest row that meets the deadline.
+    Without prices, it is the row with the smallest cache, and among these the fewest workers. None: no row
+    meets the deadline, or no deadline was given.
     """
 
     job: str
@@ -93,7 +94,9 @@ def make_plan(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Predict all rows. ``progress`` is called with the name of each cache."""
+    """Predict a row for each combination. Before each row, ``progress`` is called with the size of its
+    cache.
+    """
     rows = []
     combinations = product(question.caches, question.workers, question.orders, question.instances)
     for combination in combinations:
@@ -111,7 +114,9 @@ def make_plan(
 
 
 def choose(rows: Sequence[Row]) -> int | None:
-    """Return the index of the cheapest row that meets the deadline; None if none does."""
+    """Return the index of the cheapest row that meets the deadline; None if no row meets it. Of equally cheap
+    rows, take the one with the smallest cache, then the fewest workers.
+    """
     able = [number for number, row in enumerate(rows) if row.meets]
 
     def price(number: int) -> tuple[float, float, int]:

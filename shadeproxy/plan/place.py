@@ -1,12 +1,12 @@
-"""Placement of data on devices, so that the busiest device has as little work as possible.
+"""Places data on devices so that the busiest device has as little work as possible.
 
 Laws: pure functions over numpy columns. A device's load is the time that it needs for the reads of one
 second, in seconds. The makespan is the largest load. A group may be split, because pages go to devices by
 hash.
 
-``place`` bisects the makespan. ``lower_bound`` proves how good a placement is. Every choice of prices for
-time and room gives a bound (the Lagrange dual of the linear program). The ellipsoid method (Shor 1977) finds
-the best prices. docs/adr/0055 has the measurements beside an exact solver.
+``place`` bisects the makespan. ``lower_bound`` proves how good a placement is: every choice of prices for the
+time and the room of devices gives a bound (the Lagrange dual of the linear program), and the ellipsoid method
+(Shor 1977) finds the best prices. docs/adr/0055 has measurements beside an exact solver.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ Column = NDArray[np.float64]
 MOST_GROUPS = 2000
 _HALVINGS = 50
 _STEPS_FOR_EACH = 60
-"""Most steps of the ellipsoid method are this times the square of the number of prices, because the factor by
+"""The ellipsoid method takes at most so many steps, times the square of the number of prices: the factor by
 which a step shrinks the ellipsoid depends on that square.
 """
 
 
 class Device(NamedTuple):
-    """A tier, or the origin, which has room for all data (``capacity_bytes`` inf). ``read_speed``: bytes a
-    second. ``reads_per_s``: most reads a second; inf if only bytes limit it.
+    """A tier, or the origin, which has room for all data (``capacity_bytes`` inf). ``read_speed``: in bytes a
+    second. ``reads_per_s``: most reads a second; inf if only the bytes limit the device.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of samples that are alike: columns of floats [groups]. ``dataset``: index into ``names``, intp
-    [groups].
+    """Groups of samples that are alike, as columns of floats [groups]. ``dataset``: for each group, the index
+    of its data set in ``names``, intp [groups].
 
-    ``size_bytes``: the room that a group takes. ``reads_per_s``, ``bytes_per_s``: its reads.
+    ``size_bytes``: the room that a group takes. ``reads_per_s``, ``bytes_per_s``: the reads of a group.
     """
 
     names: Sequence[str]
@@ -55,8 +55,8 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """``shares``: part of each group on each device, [groups, devices]. ``loads``: the load of
-    each device.
+    """A placement. ``shares``: the part of each group on each device, [groups, devices]. ``loads``: the load
+    of each device.
     """
 
     shares: Column
@@ -68,8 +68,8 @@ class Placed:
 
 
 def group(names: Sequence[str], dataset: NDArray[np.intp], size_bytes: Column, reads_per_s: Column) -> Groups:
-    """Put samples of one data set with about the same read rate and size together, at most ``MOST_GROUPS``
-    groups (or one for each data set). Columns [samples].
+    """Put samples of the same data set with about the same read rate and size together. There are at most
+    ``MOST_GROUPS`` groups, or one for each data set if that is more. Columns [samples].
     """
     parts = max(1, int((MOST_GROUPS / max(1, len(names))) ** 0.5))
     label = np.zeros(len(dataset), np.intp)
@@ -99,18 +99,18 @@ def _quantiles(values: Column, parts: int) -> NDArray[np.intp]:
 
 
 def loads_if_alone(groups: Groups, devices: Sequence[Device]) -> Column:
-    """Return the load of each group on each device, [groups, devices]."""
+    """Return the load that each group would be on each device, [groups, devices]."""
     return np.stack(
         [groups.bytes_per_s / one.read_speed + groups.reads_per_s / one.reads_per_s for one in devices], 1
     )
 
 
 def place(groups: Groups, devices: Sequence[Device]) -> Placed:
-    """Place by a greedy method that bisects the makespan. The last device is the origin.
+    """Return a placement, found by a greedy method that bisects the makespan. The last device is the origin.
 
-    For one makespan, the devices take groups in turn, the fastest device first. A device takes the groups
-    that relieve the origin most, compared with the part of the device's room and time that they take. The
-    makespan is possible if the origin can carry the rest.
+    To try a makespan, the devices take groups in turn, the fastest device first. A device takes those groups
+    first that relieve the origin most for the part of the device's room and time that they take. The makespan
+    is possible if the origin can carry the groups that are left.
     """
     load = loads_if_alone(groups, devices)
     low, high = 0.0, float(load[:, -1].sum())
@@ -137,7 +137,7 @@ def _filled(groups: Groups, devices: Sequence[Device], load: Column, makespan: f
         after = np.maximum(np.cumsum(taken * room[order]), np.cumsum(taken * time[order]))
         count = int(np.searchsorted(after, 1.0, side="right"))
         if count < len(order):
-            # The first group that does not fit as a whole is split.
+            # Split the first group that does not fit as a whole.
             split, whole = order[count], order[:count]
             unused_room, unused_time = 1 - left[whole] @ room[whole], 1 - left[whole] @ time[whole]
             fits = min(
@@ -153,8 +153,8 @@ def _filled(groups: Groups, devices: Sequence[Device], load: Column, makespan: f
 
 
 def cascade(groups: Groups, devices: Sequence[Device]) -> Placed:
-    """Place as a cache of tiers does: the groups with the most reads a byte on the first device until it is
-    full, then on the next device, and so on.
+    """Return the placement of a cache of tiers: the groups with the most reads per byte lie on the first
+    device until it is full, the next ones on the second device, and so on.
     """
     load, shares = loads_if_alone(groups, devices), np.zeros((len(groups.size_bytes), len(devices)))
     order = np.argsort(-groups.reads_per_s / np.maximum(groups.size_bytes, 1.0), kind="stable")
@@ -169,8 +169,8 @@ def cascade(groups: Groups, devices: Sequence[Device]) -> Placed:
 
 
 def largest_first(groups: Groups, devices: Sequence[Device]) -> Placed:
-    """Place whole groups, the largest load first, each on the device that is least loaded at that moment
-    (Graham 1969).
+    """Return a placement of whole groups: the group with the largest load comes first, and each goes to the
+    device with the smallest load at that moment (Graham 1969).
     """
     load, shares = loads_if_alone(groups, devices), np.zeros((len(groups.size_bytes), len(devices)))
     loads, room = np.zeros(len(devices)), np.array([one.capacity_bytes for one in devices])
@@ -185,8 +185,8 @@ def largest_first(groups: Groups, devices: Sequence[Device]) -> Placed:
 
 @dataclass(frozen=True, slots=True)
 class DualPrices:
-    """The prices of each device's time, [devices], with a sum of 1, and the prices of each device's whole
-    room (0 for the origin).
+    """Prices of devices: ``time``, of a device's time, [devices], which sum to 1; and ``room``, of the whole
+    room of a device (0 for the origin).
     """
 
     time: Column
@@ -194,8 +194,8 @@ class DualPrices:
 
 
 def bound_of(prices: DualPrices, groups: Groups, devices: Sequence[Device]) -> float:
-    """Return a makespan that no placement can beat: the cost of all groups, each at its cheapest device, less
-    the price of all room.
+    """Return a makespan that no placement can be below: the cost of all groups, each on its cheapest device,
+    less the price of the room of all devices.
     """
     return _dual(prices, loads_if_alone(groups, devices), _rooms(groups, devices))[0]
 
@@ -205,7 +205,9 @@ def _rooms(groups: Groups, devices: Sequence[Device]) -> Column:
 
 
 def _dual(prices: DualPrices, load: Column, room: Column) -> tuple[float, Column, Column]:
-    """Return the bound, the loads, and the parts of the rooms that groups at their cheapest devices take."""
+    """Return the bound; and by device, the load and the part of the room that groups take if each is on its
+    cheapest device.
+    """
     cost = load * prices.time + room * prices.room
     cheapest, every = cost.argmin(1), np.arange(len(cost))
     loads, rooms = (
@@ -218,14 +220,14 @@ def _dual(prices: DualPrices, load: Column, room: Column) -> tuple[float, Column
 def lower_bound(
     groups: Groups, devices: Sequence[Device], *, enough: float = inf
 ) -> tuple[float, DualPrices]:
-    """Return the best bound found, and its prices. Stop once the bound reaches ``enough``."""
+    """Return the best bound that is found, and its prices. Stop once a bound reaches ``enough``."""
     load, room = loads_if_alone(groups, devices), _rooms(groups, devices)
-    # The last device, the origin, has the rest of the prices of time, and room for all data.
+    # The last device, the origin, gets the rest of the prices of time, and has room for all data.
     count = len(devices) - 1
     best, best_prices = 0.0, DualPrices(np.append(np.zeros(count), 1.0), np.zeros(count + 1))
     if not count:
         return float(load.sum()), best_prices
-    # No best price of room is above the load of all groups at the origin.
+    # A best price of room is never above the load of all groups at the origin.
     radius = np.concatenate([np.ones(count), np.full(count, max(float(load[:, -1].sum()), 1e-12))])
     size = 2 * count
     centre, shape = radius / 2, np.diag(size * radius**2)

@@ -1,7 +1,8 @@
 """Computes how long the proxy's processor is busy with an epoch, from the processor time of profiled epochs.
 
-A read costs processor time, and a fetch from the origin costs more. The two costs follow from the profile
-only if its epochs fetched different shares of their reads; otherwise all reads are taken to cost the same.
+A read costs processor time, and a fetch from the origin costs more. The two costs can be told apart only if
+the share of fetched reads differs between the profile's epochs; otherwise all reads are taken to cost the
+same.
 """
 
 from collections.abc import Sequence
@@ -12,16 +13,17 @@ import numpy as np
 from shadeproxy.plan.profile import Profile, ProfiledEpoch
 
 FULL = 0.9
-"""Share of an epoch for which a processor that limits it is busy. The rest is waiting, as in any queue."""
+"""A processor limits an epoch if it is busy for this share of the epoch. It also waits, as in any queue."""
 
 _APART = 0.15
-"""Least difference between the fetched shares of two epochs from which a fetch's own cost is learned."""
+"""The cost of a fetch is learned only if the fetched shares of two epochs differ by at least this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """``read_s``: processor seconds of each read. ``fetch_s``: further processor seconds of a fetch from the
-    origin; 0 if they are not known. ``cores``: cores that the proxy can use at a time.
+    """The processor of a proxy. ``read_s``: processor seconds of each read. ``fetch_s``: further processor
+    seconds of a fetch from the origin; 0 if they are not known. ``cores``: number of cores that the proxy can
+    use at the same time.
     """
 
     read_s: float
@@ -29,14 +31,16 @@ class Processor:
     cores: float
 
     def busy_s(self, reads: float, fetched: float) -> float:
-        """Return the seconds for which all cores are busy with ``reads``, of which ``fetched`` come from the
-        origin. An epoch cannot be shorter.
+        """Return for how many seconds all cores are busy with ``reads`` reads, of which ``fetched`` come from
+        the origin. No epoch is shorter than that.
         """
         return (reads * self.read_s + fetched * self.fetch_s) / self.cores
 
 
 def measure_processor(profile: Profile, epochs: Sequence[ProfiledEpoch]) -> Processor | None:
-    """Return the processor as ``epochs`` of ``profile`` show it; None if its time was not measured."""
+    """Return the processor of the proxy as ``epochs`` of ``profile`` show it; None if its time was not
+    measured.
+    """
     measured = [epoch for epoch in epochs if epoch.cpu_s and epoch.samples]
     if not measured:
         return None
@@ -48,7 +52,7 @@ def measure_processor(profile: Profile, epochs: Sequence[ProfiledEpoch]) -> Proc
     read_s, fetch_s = float(np.average(each_s, weights=weights)), 0.0
     if np.ptp(fetched) >= _APART:
         slope = float(np.polyfit(fetched, each_s, 1, w=np.sqrt(weights))[0])
-        # A read costs at least nothing, and so does a fetch.
+        # Neither a read nor a fetch can cost less than nothing.
         mean = float(np.average(fetched, weights=weights))
         fetch_s = min(max(slope, 0.0), read_s / mean)
         read_s -= fetch_s * mean
@@ -56,12 +60,14 @@ def measure_processor(profile: Profile, epochs: Sequence[ProfiledEpoch]) -> Proc
 
 
 def busy_share(profile: Profile, epoch: ProfiledEpoch) -> float:
-    """Return the share of a profiled epoch for which the proxy's cores were busy with its reads."""
+    """Return the share of a profiled epoch for which the proxy's cores were busy with reads of the job."""
     return _cores(profile, epoch) / profile.cores
 
 
 def more_processor(cores: float) -> str:
-    """Return the advice for a proxy whose processor is full."""
+    """Return the advice for a proxy whose processor is busy all the time. ``cores``: how many cores it
+    fills.
+    """
     return (
         f"start more processes of the proxy where cores are idle (s3.workers; it now fills {cores:.2g}), or"
         " read larger objects or whole batches (S3Dataset)"

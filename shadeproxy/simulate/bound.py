@@ -1,8 +1,8 @@
-"""The clairvoyant: the hits of a cache that knows every next use.
+"""The clairvoyant: the hits of a cache that knows the next use of every page.
 
-If all objects have one size, the clairvoyant is Belady's MIN with bypass: no policy has more hits. With
-different sizes the exact optimum is NP-hard. Then the clairvoyant evicts the object with the furthest next
-use, which gives a value to compare with, but not an upper bound.
+If all objects have one size, the clairvoyant is Belady's MIN with bypass: no policy has more hits. If sizes
+differ, the exact optimum is NP-hard. The clairvoyant then evicts the object with the furthest next use. That
+gives a value to compare with, but no upper bound.
 """
 
 import heapq
@@ -17,7 +17,7 @@ FURTHEST_FIRST = "furthest next use first, which is no bound where sizes differ"
 
 
 def name_of_bound(trace: Trace) -> str:
-    """Return a name that says whether the result of ``clairvoyant_hits`` is exact for this trace."""
+    """Return in words how the clairvoyant's hits are computed for this trace, and whether they are exact."""
     return EXACT if trace.one_size is not None else FURTHEST_FIRST
 
 
@@ -41,12 +41,12 @@ def next_positions(ids: Ids) -> NDArray[np.int64]:
 
 
 def _equal(ids: Ids, following: NDArray[np.int64], places: int) -> NDArray[np.bool_]:
-    """Return the hits if all sizes are equal. ``due[p]`` is 1 if the object of read p is kept until
-    read p.
+    """Return the hits if all sizes are equal. ``due[p]`` is 1 if the object of read p is kept in the cache
+    until that read.
     """
     never = len(ids)
     due = bytearray(never + 1)
-    heap: list[int] = []  # Negated next uses, furthest first. Entries in the past sink to the bottom.
+    heap: list[int] = []  # Negated next uses, the furthest first. Entries in the past sink to the bottom.
     kept = 0
     if places == 0:
         return np.zeros(never, dtype=np.bool_)

@@ -1,8 +1,7 @@
-"""Jobs of a trace: the meaning of their orders and scores for each object, as a proxy would know it at each
-read.
+"""Jobs of a trace: what their orders and scores say about each object, as a proxy would know it at each read.
 
-Laws: no read is known before it was announced. The product's own code computes pace, silence and trust
-(``JobActivity``). Time is in ticks: reads of all clients together.
+Laws: no read is known before it was announced. The pace, silence and trust of jobs are computed by the
+product's own code (``JobActivity``). Time is in ticks: reads of all clients together.
 """
 
 from collections.abc import Iterator
@@ -16,19 +15,20 @@ from shadeproxy.policy.expected import JobColumns, expect
 from shadeproxy.simulate.hints import Announce, hints_of, read_facts
 from shadeproxy.simulate.trace import Ids, JobHints, Positions, Trace
 
-# How far behind a job's own place its next read may lie in the order, and how many places count as near it.
+# How far behind a job's own place its next read may lie in its order, and how many places count as near the
+# job's place.
 _BEHIND, _NEAR = 64, 64 + 256
 _MOST_CHANCE = 0.9
 _LEAST_WEIGHT = 1e-9
 
 
 class TraceJobs:
-    """The jobs of a trace. Call ``begin`` for each block of reads, in order. Then call ``until`` for reads of
-    this block, in order.
+    """The jobs of a trace. For each block of reads, in order: call ``begin``, and then ``until`` for reads of
+    that block, in order.
     """
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
-        """Set up the jobs. Raises ConfigError if the trace lacks what ``announce`` needs."""
+        """Make the jobs. Raises ConfigError if the trace lacks what ``announce`` needs."""
         hints = hints_of(trace, announce)
         facts = read_facts(trace, hints)
         self._ids, self._job_of, self._announced = trace.ids, facts.job, facts.announced
@@ -48,15 +48,15 @@ class TraceJobs:
         return explained
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
-        """Return two columns for ``ids``: the ticks until the next announced use, and the expected draws per
-        tick, as known after read ``at``.
+        """Return two columns for ``ids``, as known after read ``at``: the ticks until the next announced use,
+        and the expected draws per tick.
         """
         for job in self._jobs:
             job.advance(at)
         return expect([job.columns(ids, at + 1.0) for job in self._jobs if job.heard], len(ids))
 
     def restart(self) -> None:
-        """Forget how jobs have read: no job's hints count until it reads again."""
+        """Forget how jobs have read. Until it reads again, no hints of a job count."""
         for job in self._jobs:
             job.restart()
 
@@ -81,7 +81,9 @@ class _TraceJob:
         self._follows, self._nexts = self._following.data, self._next.data
         distinct = len(in_order) - int(again.sum())
         self._chance = min(_NEAR / max(distinct, 1), _MOST_CHANCE)
-        """Share of reads that would be found near the job's place by chance, in any order of the same ids."""
+        """The share of a job's reads that would be found near its place by chance, if it read the same ids in
+        any order.
+        """
         self._activity = JobActivity()
         self._weights: Column | None = None
         self._drawn = 0.0
@@ -91,15 +93,15 @@ class _TraceJob:
         self._count = self._found = self._others = 0
         self._drawn_now: list[float] = []
         self._seen = 0.0
-        """The tick of the latest read. ``_activity`` does not know it exactly, because it gets the reads of a
-        block together.
+        """The tick of the job's latest read. ``_activity`` does not know it exactly, because it gets the
+        reads of a whole block at a time.
         """
 
     def restart(self) -> None:
         self._activity, self.heard = JobActivity(), False
 
     def take_scores(self, start: int) -> None:
-        """Use the scores that are posted before read ``start`` of the trace."""
+        """Use the scores that were posted up to read ``start`` of the trace."""
         hint = self._hint
         if hint.scores is None or hint.scored_at is None:
             return
@@ -112,8 +114,8 @@ class _TraceJob:
             self._row += 1
 
     def begin_block(self, at: Positions, ids: Ids, announced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Record the job's reads of ``ids`` in a block. ``at``: their positions in the trace. Return bool[n]:
-        whether the order or the scores explain each read.
+        """Take the job's reads in a block. ``at``: their positions in the trace. ``ids``: the ids read.
+        Return for each of these reads whether the order or the scores explain it: bool[n].
         """
         hint = self._hint
         known = hint.known_after(self.done + np.arange(len(ids))) > self.done + np.arange(len(ids))
@@ -131,7 +133,7 @@ class _TraceJob:
         return explained
 
     def advance(self, at: int) -> None:
-        """Move the job's place in its order to the state after read ``at`` of the trace."""
+        """Move the job to its place in its order after read ``at`` of the trace."""
         nexts, follows = self._nexts, self._follows
         while self._coming is not None and self._coming[0] <= at:
             _, one, near = self._coming
@@ -155,7 +157,7 @@ class _TraceJob:
         self._count = 0
 
     def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns[Column]:
-        """Return when, or how often, this job is expected to read ``ids``."""
+        """Return, as known at ``tick``, when or how often this job is expected to read ``ids``."""
         activity, hint = self._activity, self._hint
         silent = tick - self._seen
         if silent <= activity.usual_silence or not activity.reads:

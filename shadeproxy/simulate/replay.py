@@ -1,9 +1,10 @@
 """Replays one trace with one policy and one cache, and finds which reads are hits.
 
 The product's own code makes every decision: ``policy.key``, ``choose_beaten``, ``EvictionPool``,
-``ReuseLearner``, ``Ghosts``. This module calls it in the order of engine/placement/placement.py
+``ReuseLearner``, ``Ghosts``. This module calls this code in the same order as engine/placement/placement.py
 (``find_place``, ``note_miss``), for one tier that counts bytes; tests/simulate/test_replay.py compares the
-two read by read. For speed, columns are indexed by object id instead of by slot, and a hit calls no function.
+results of both for each read. For speed, columns are indexed by object id instead of by slot, and a hit calls
+no function.
 """
 
 from typing import cast
@@ -26,16 +27,16 @@ from shadeproxy.simulate.jobs import TraceJobs
 from shadeproxy.simulate.restart import Restart, restarted
 from shadeproxy.simulate.trace import Trace
 
-_BLOCK = 256  # Number of reads that the learner gets together, as in the engine.
+_BLOCK = 256  # The learner gets so many reads at a time, as in the engine.
 _MOST_SAMPLED = 65_536
-_GHOSTS = 32  # Ghosts for each page that fits into the cache.
+_GHOSTS = 32  # Number of ghosts for each page that fits into the cache.
 _LONG_TRACE = 1_000_000
-"""Traces with more reads use the eviction pool for caches of every size, which takes a tenth of the time. In
-shorter traces a cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
+"""Caches of every size use the eviction pool in longer traces, which takes a tenth of the time. In others, a
+cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
 """
 
-# One row for each object, not one column for each feature: gathering a sample of rows takes a fifth of the
-# time of gathering it from columns.
+# One row for each object, not one column for each feature: gathering a sample of the rows takes a fifth of
+# the time that it takes from columns.
 _FACTS = np.dtype([
     (name, np.float64)
     for name in ("last_use", "admitted", "uses", "weight", "size_bytes", "last", "gap", "reads", "state")
@@ -47,9 +48,9 @@ Hits = NDArray[np.bool_]
 
 
 class Replay:
-    """A cache of ``capacity_bytes`` that the reads of a trace pass through. Call ``run`` once.
+    """A cache of ``capacity_bytes`` through which the reads of a trace pass. Call ``run`` once.
 
-    ``stores``: number of missed pages that won a place.
+    ``stores``: number of missed pages that got a place.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Replay:
         seed: int = 0,
         restart: Restart | None = None,
     ) -> None:
-        """Set up the replay. Raises ConfigError when the trace lacks an array that ``announce`` needs."""
+        """Set up the replay. Raises ConfigError if the trace lacks an array that ``announce`` needs."""
         self._restarts = restart
         objects = trace.objects
         self._trace = trace
@@ -84,7 +85,8 @@ class Replay:
         self.generation = np.zeros(objects, dtype=np.int64)
         self.location = np.zeros(objects, dtype=np.int64)  # Only bytes are counted: pages need no location.
         self.last_use = self._facts["last_use"]
-        # Memoryviews: reading or writing one element takes a third of the time that an ndarray needs.
+        # Memoryviews, because reading or writing one element takes a third of the time that it takes in an
+        # ndarray.
         self.tiers, self.generations, self._sizes = self.tier.data, self.generation.data, sizes.data
         self.last_uses, self._admitted, self._uses, self._last, self._gap, self._reads, self._state = (
             cast("memoryview[float]", self._facts[name].data)
@@ -96,8 +98,8 @@ class Replay:
         self.stores = 0
         self._tick = 0
         self._drawn = EvictionPool(self, 0)
-        # The engine computes the key of a drawn victim again for each new page; at most sixteen new pages use
-        # one draw. Here the key is computed once, at the draw.
+        # The engine computes the key of a drawn victim again for each new page, and at most sixteen new pages
+        # use one draw. Here the key is computed only once, at the draw.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data
         self._learner = ReuseLearner(int(self._rng.integers(1 << 62)))
@@ -111,7 +113,7 @@ class Replay:
         self._unexplained: list[tuple[int, float]] = []
 
     def run(self) -> Hits:
-        """Return which reads found their object in the cache: bool[n]."""
+        """Replay the trace. Return which reads found their object in the cache: bool[n]."""
         reads = len(self._trace.ids)
         hits = np.zeros(reads, dtype=np.bool_)
         updates = self._updates
@@ -126,8 +128,8 @@ class Replay:
         return hits
 
     def _restart(self, tick: float, *, lost: bool) -> None:
-        """Continue as the next process would after a restart, with the state that survives. ``lost``: the
-        histories are lost.
+        """Continue as the next process would after a restart, with the state that survives it. ``lost``: the
+        histories do not survive.
         """
         pages, facts = self._members.slots, self._facts
         self._observe(tick)
@@ -175,12 +177,12 @@ class Replay:
         return np.frombuffer(hits, dtype=np.bool_)
 
     def _recall(self, page: int, tick: int) -> None:
-        """Restore the history of a page that is not cached from the page's ghost, or clear it."""
+        """Set the history of a page that is not cached: from the page's ghost, or to none."""
         ghost = self._ghosts.find(self.hashes.item(page), tick)
         self._keep_history(page, _NEVER if ghost is None else ghost.history)
 
     def _learn(self, page: int, tick: int, *, present: bool) -> None:
-        """Add a read that no hint explains to the page's history."""
+        """Add a read that no hint explains to the history of its page."""
         reads = int(self._reads[page])
         if reads:
             before = History(self._last[page], self._gap[page], reads, int(self._state[page]))
@@ -189,8 +191,8 @@ class Replay:
             history = first_read(tick)
         self._keep_history(page, history)
         if not present:
-            # In the engine, the history of a page that is not cached exists only as a ghost, which rounds the
-            # mean gap. Passing it through the ghosts rounds it here too.
+            # In the engine, a page that is not cached has its history only as a ghost, which rounds the mean
+            # gap. Pass the history through a ghost here too, so that it is rounded in the same way.
             self._let_go(page)
             self._recall(page, tick)
         self._unexplained.append((page, tick))
@@ -305,7 +307,9 @@ class Replay:
         )
 
     def _bar(self, page: int) -> float:
-        """Return the key above which other pages may be evicted for ``page``, which is being read."""
+        """Return the bar for ``page``, which is being read: only pages with a higher key may be evicted for
+        it.
+        """
         if self._policy.admits_always:
             return -np.inf
         next_use, rate, tick = np.inf, 0.0, float(self._tick)
@@ -333,8 +337,8 @@ class Replay:
 
 
 def _normalised(row: NDArray[np.float32]) -> Column:
-    """Return scores as weights with a mean of 1, as the scoreboard does. If all scores are 0, all weights are
-    1.
+    """Return scores as weights with a mean of 1, as the scoreboard does. If the scores are all 0, so that
+    they have no such weights, return 1 for each.
     """
     weights = row.astype(np.float64)
     known = weights[~np.isnan(weights)]

@@ -1,4 +1,4 @@
-"""Traces: the order of reads of objects, the known features of the objects, and the hints that jobs give."""
+"""Traces: the order of reads, what is known of the objects, and the hints that jobs give."""
 
 from dataclasses import dataclass
 
@@ -20,9 +20,10 @@ NO_JOB = -1
 
 @dataclass(frozen=True, slots=True)
 class JobHints:
-    """Hints of job number ``job`` of a trace. Its dataset is the ids from ``first`` up to ``stop`` - 1.
+    """Hints of the job with number ``job`` in a trace. Its dataset has the ids from ``first`` to ``stop`` -
+    1.
 
-    order: u32[m], the ids that the job announces; it may read others. since, known: i64[k]; after
+    order: u32[m], the ids that the job announces; it may read other ids. since, known: i64[k]; after
     ``since[i]`` reads of the job, the first ``known[i]`` ids of the order are announced; ``since[0]`` is 0.
     scores: f32[r, size of the dataset], nan for an unknown score; None: the job posts no scores. scored_at:
     i64[r], rising; row i of the scores is posted before read ``scored_at[i]`` of the trace.
@@ -38,7 +39,7 @@ class JobHints:
     scored_at: Positions | None = None
 
     def known_after(self, done: Positions) -> Positions:
-        """Return how many reads of the order are announced after ``done`` finished reads."""
+        """Return how many reads of the order are announced once the job has finished ``done`` reads."""
         known: Positions = self.known[self.since.searchsorted(done, side="right") - 1]
         return known
 
@@ -49,12 +50,12 @@ class Trace:
 
     ids: u32[n], each below ``objects``. sizes: i64[objects] in bytes; None: all equal. jobs: u8[n]; None: one
     job. epochs: u16[n], never falling within a job; None: unknown. weights: f32[epochs, objects], the
-    importance known while an epoch is read, nan if unknown; None: all unknown. times: f64[n] in seconds,
-    never falling; None: unknown. prefixes: u16[objects], the prefix groups of objects; None: one group.
-    prefix_names: the names of the groups in a recording. stock: the numbers in ``jobs`` that stand for stock
-    clients, which have no job. hints: one for each job, for traces in which jobs do not read what they
-    announce. sources: u8[n], index into ``telemetry.recording.SOURCES``, as the recorded proxy answered.
-    ranks: u16[n], ranks of the job; ``NO_RANK`` if unknown.
+    importance of each object as it is known while an epoch is read, nan if unknown; None: all unknown. times:
+    f64[n] in seconds, never falling; None: unknown. prefixes: u16[objects], the prefix groups of objects;
+    None: one group. prefix_names: the names of the groups in a recording. stock: the numbers in ``jobs`` that
+    stand for stock clients, which have no job. hints: one ``JobHints`` for each job, for traces in which jobs
+    do not read exactly what they announce. sources: u8[n], where the recorded proxy took each answer from, as
+    an index into ``telemetry.recording.SOURCES``. ranks: u16[n], ranks of the job; ``NO_RANK`` if unknown.
     """
 
     ids: Ids
@@ -84,7 +85,7 @@ class Trace:
         return int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
 
     def job_of_reads(self) -> NDArray[np.int16]:
-        """Return the job of each read, i16[n]; ``NO_JOB`` for a read of a stock client."""
+        """Return the job of each read, i16[n]; ``NO_JOB`` for a read by a stock client."""
         if self.jobs is None:
             return np.full(len(self.ids), NO_JOB if 0 in self.stock else 0, dtype=np.int16)
         jobs = self.jobs.astype(np.int16)
@@ -92,8 +93,8 @@ class Trace:
         return jobs
 
     def counted(self) -> NDArray[np.bool_]:
-        """Return which reads count in ratios, bool[n]: those from each job's second epoch on, because the
-        first one fills the cache; all reads if there is only one epoch.
+        """Return which reads count in hit ratios, bool[n]: those from each job's second epoch on, because the
+        first one fills the cache. If there is only one epoch, all reads count.
         """
         if self.epochs is None:
             return np.ones(len(self.ids), dtype=np.bool_)

@@ -1,7 +1,7 @@
-"""Trace files.
+"""Reads trace files.
 
-A trace file is an .npz. Either it has ``ids`` and, as far as they are known, other columns of ``Trace`` and
-hints of jobs (hint_arrays.py); or it is the recording of a proxy (recorded.py).
+A trace file is an .npz. Either it has ``ids`` and, as far as they are known, the other columns of ``Trace``
+and hints of jobs (hint_arrays.py); or it is the recording of a proxy (recorded.py).
 """
 
 import zipfile
@@ -23,8 +23,8 @@ _OTHERS = {"ids": 1, "sizes": 1, "weights": 2, "times": 1, "prefixes": 1, "stock
 _ARRAYS = _OTHERS | dict.fromkeys(_BY_READ, 1)
 _MOST_IDS = 1 << 28
 _ONE_ARRAY = b"\x93NUMPY"
-# Errors of zipfile and numpy for damaged files. Encryption is a RuntimeError, and an unknown method is its
-# subclass NotImplementedError.
+# Errors that zipfile and numpy raise for damaged files. For an encrypted file that is RuntimeError, and for
+# an unknown method its subclass NotImplementedError.
 _DAMAGE = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _WRITE_IT = "write it with numpy.savez(path, ids=...)"
 
@@ -54,7 +54,8 @@ def load_trace(path: Path) -> Trace:
         if hint.stop > objects:
             raise ConfigError(f"{path}: dataset_{hint.job} ends at {hint.stop}, but there are {objects} ids")
     if sizes is None and weights is None and prefixes is None and not hints:
-        # Number only the ids that are read: a cache size given as a share is a share of these objects.
+        # Number only the ids that are read: a cache size that is given as a share is a share of these
+        # objects.
         present, ids = np.unique(ids, return_inverse=True)
         objects, ids = len(present), ids.astype(np.uint32)
     return Trace(
@@ -72,7 +73,7 @@ def load_trace(path: Path) -> Trace:
 
 
 def _by_read(path: Path, arrays: Mapping[str, NDArray[Any]], reads: int) -> dict[str, Any]:
-    """Return the columns that have a whole number for each read."""
+    """Return the columns that have a whole number for each read, those of them that are in ``arrays``."""
     for name in _BY_READ:
         if name in arrays and len(arrays[name]) != reads:
             raise ConfigError(f"{path}: {name} has {len(arrays[name])} entries for {reads} reads in ids")
@@ -116,7 +117,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _check_archive(path: Path, opened: BinaryIO) -> None:
-    """Check that a file just opened is an archive. Raises ConfigError."""
+    """Check that a file that was just opened is an archive. Raises ConfigError."""
     start = opened.read(len(_ONE_ARRAY))
     if start == _ONE_ARRAY:
         raise ConfigError(f"{path}: one array, not an .npz of named arrays; {_WRITE_IT}")
@@ -169,7 +170,7 @@ def _times(path: Path, array: NDArray[Any], reads: int) -> Times:
 
 
 def _objects(path: Path, ids: Ids, columns: Mapping[str, NDArray[Any] | None]) -> int:
-    """Return the number of objects. ``columns``: the columns with a value for each object."""
+    """Return the number of objects. ``columns``: the columns that have a value for each object."""
     largest = int(ids.max())
     known = {name: column.shape[-1] for name, column in columns.items() if column is not None}
     for name, length in known.items():

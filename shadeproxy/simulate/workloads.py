@@ -1,4 +1,5 @@
-"""Workloads as traces: shuffled epochs, importance draws, several jobs, one node of several, shards.
+"""Makes traces of common workloads: shuffled epochs, importance draws, several jobs, one node of several,
+shards.
 
 Pure: the same arguments give the same trace.
 """
@@ -22,9 +23,10 @@ _HEAVY_TAIL = 1.5
 
 
 def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1) -> Trace:
-    """Return a trace in which each epoch is a new permutation. Jobs have different seeds and the same speed.
+    """Return a trace in which each epoch is a new permutation of the objects. Jobs have different seeds and
+    the same speed.
 
-    ``ranks``: number of nodes. The trace has the reads of one node, which reads its share of every epoch.
+    ``ranks``: number of nodes. The trace has the reads of one node, which reads its part of every epoch.
     """
     orders = [shuffled(objects, epochs, seed=seed + job, ranks=ranks) for job in range(jobs)]
     return interleaved(orders, objects)
@@ -62,8 +64,8 @@ def importance(
 
 
 def lagged(objects: int, epochs: int, *, seed: int = 0, jobs: int = 4, lag: float = 0.15) -> Trace:
-    """Return the trace of a hyperparameter search: all jobs read in the same order, and the last job is
-    ``lag`` of an epoch behind the first.
+    """Return the trace of a hyperparameter search: all jobs read the same order, and the last job is ``lag``
+    of an epoch behind the first one.
     """
     order = shuffled(objects, epochs, seed=seed)
     starts = [objects * lag * job / max(jobs - 1, 1) for job in range(jobs)]
@@ -71,8 +73,8 @@ def lagged(objects: int, epochs: int, *, seed: int = 0, jobs: int = 4, lag: floa
 
 
 def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers: int = 8) -> Trace:
-    """Return a trace of reads of records in shards. A reader reads each of its pages ``reads`` times in a
-    row; ``readers`` readers read at the same time, and share the pages.
+    """Return a trace of reads of records in shards. ``readers`` readers read at the same time, each of them
+    other pages, and each page ``reads`` times in a row.
     """
     random = np.random.default_rng(seed)
     order: Orders = []
@@ -85,7 +87,9 @@ def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers:
 
 
 def shuffled(objects: int, epochs: int, *, seed: int = 0, ranks: int = 1) -> Orders:
-    """Return a permutation of the objects for each epoch. With several ranks, it is the share of one rank."""
+    """Return a permutation of the objects for each epoch; with several ranks, the part of it that one rank
+    reads.
+    """
     random = np.random.default_rng(seed)
     return [random.permutation(objects).astype(np.uint32)[::ranks] for _ in range(epochs)]
 
@@ -98,8 +102,8 @@ def interleaved(
     starts: Sequence[float] | None = None,
     weights: Weights | None = None,
 ) -> Trace:
-    """Return the trace of jobs that read at the same time. ``rates``: reads of each job in a unit of time;
-    ``starts``: the time at which each job begins.
+    """Return the trace of jobs that read at the same time. ``rates``: how many reads each job makes in a unit
+    of time. ``starts``: the time at which each job begins.
     """
     rates, starts = rates or [1.0] * len(orders), starts or [0.0] * len(orders)
     ids, jobs, epochs, times = [], [], [], []

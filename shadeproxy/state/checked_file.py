@@ -1,7 +1,8 @@
-"""A file of checked blocks that is replaced as a whole: written from time to time, read once at a start.
+"""A file of blocks with checksums. It is replaced as a whole from time to time, and read once at a start.
 
-Laws: all calls block. The path always names the complete old file or the complete new file, also after
-kill -9. A changed, missing or moved byte is found before a block is used. The file's mode is 0600.
+Laws: all calls block. The path always names the complete old file or the complete new file, also after kill
+-9. If a byte of a block was changed, lost or moved, that is noticed before the block is used. The file's mode
+is 0600.
 """
 
 import os
@@ -21,8 +22,8 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class CheckedFileWriter:
-    """Writes a new file beside ``path``. ``commit`` replaces ``path`` by it; ``close`` ends the writer.
-    Raises StateError.
+    """Writes a new file beside ``path``. ``commit`` replaces the file at ``path`` by it; ``close`` ends the
+    writer. Raises StateError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +44,7 @@ class CheckedFileWriter:
         self._write(len(block).to_bytes(_LENGTH_BYTES, "little"), block)
 
     def commit(self) -> None:
-        """Make the new file durable and rename it to ``path``."""
+        """Make the new file durable, and rename it to ``path``."""
         self._write(bytes(_LENGTH_BYTES))
         try:
             self._file.flush()
@@ -66,8 +67,8 @@ class CheckedFileWriter:
             self._new.unlink(missing_ok=True)
 
     def _write(self, *parts: bytes) -> None:
-        """Write the parts, then a hash of all parts written so far. With this hash, a reader notices blocks
-        that changed places.
+        """Write the parts, then a hash of all parts that were written so far. By this hash, a reader notices
+        blocks that have changed places.
         """
         for part in parts:
             self._hash.update(part)
@@ -79,9 +80,9 @@ class CheckedFileWriter:
 
 
 def read_checked(path: Path) -> Iterator[bytes]:
-    """Yield the blocks of a file; none if there is no file. Raises StateError.
+    """Yield the blocks of the file at ``path``; none if there is no file. Raises StateError.
 
-    Read all blocks: only after the last block does this check that the file ends where its writer ended it.
+    Read all blocks: only after the last one is it checked that the file ends where its writer ended it.
     """
     try:
         file = path.open("rb")
@@ -103,7 +104,7 @@ def read_checked(path: Path) -> Iterator[bytes]:
 
 def _read(file: BinaryIO, length: int, seen: xxh3_64, expected: bytes, *, hashed: bool = True) -> bytes:
     """Return the next ``length`` bytes, which must equal ``expected`` if that is not empty. ``hashed``: a
-    hash of all bytes so far follows them, and is checked.
+    hash of all bytes so far follows them, and is checked too.
     """
     try:
         found = file.read(length)

@@ -1,7 +1,7 @@
-"""The state directory. One process holds it; a damaged database is moved aside, never deleted.
+"""The state directory. One process locks it. A damaged database is renamed, never deleted.
 
-SQLite cannot read a database whose medium has no room for the journal. Then the proxy reads a copy of the
-database, and of the journal that a killed process left. The full medium is not changed.
+SQLite cannot read a database if its medium has no room for the journal. Then the proxy reads a copy of the
+database, and of the journal that a killed process may have left. Nothing on the full medium is changed.
 """
 
 import errno
@@ -19,7 +19,7 @@ from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock
 DATABASE_NAME = "cache.db"
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EIO})
 _RIGHTS = f"make the directory and its files readable and writable for user id {os.geteuid()}"
-# Causes and remedies by SQLite's primary result code.
+# What to do about errors of SQLite, by their primary result codes.
 _HINTS = {
     sqlite3.SQLITE_FULL: "free space there",
     sqlite3.SQLITE_IOERR: "free space there, or mend the disk",
@@ -71,7 +71,8 @@ def refusal(path: Path, error: OSError) -> ConfigError:
 
 
 def is_sound(path: Path) -> bool:
-    """Return True if there is no database, or SQLite's check of every page and index passes.
+    """Return True if there is no database in ``path``, or if SQLite's check finds no fault in its pages and
+    indexes.
 
     Raises ConfigError if the database cannot be read for another reason than damage.
     """
@@ -89,8 +90,8 @@ def is_sound(path: Path) -> bool:
 
 
 def refuse_trouble(path: Path, error: BaseException | None) -> None:
-    """Raise ConfigError if ``error`` comes from the medium or from permissions: then the database may be
-    undamaged.
+    """Raise ConfigError if ``error`` comes from the medium or from missing permissions: then the database
+    itself may be undamaged.
     """
     code = getattr(error, "sqlite_errorcode", None)
     hint = _HINTS.get(code & 0xFF) if code is not None else None
@@ -101,7 +102,7 @@ def refuse_trouble(path: Path, error: BaseException | None) -> None:
 
 
 def move_aside(path: Path) -> Path:
-    """Rename the database with its journal; return the new name. Raises OSError."""
+    """Rename the database and its journal. Return the database's new name. Raises OSError."""
     number = 1
     while (target := path / f"{DATABASE_NAME}.damaged-{number}").exists():
         number += 1
@@ -113,12 +114,12 @@ def move_aside(path: Path) -> Path:
 
 
 _ROOM_BYTES = 1 << 20
-"""Room that SQLite needs: its journal and its index take 36 KiB and more."""
+"""Room that SQLite needs on the medium: its journal and the journal's index take 36 KiB and more."""
 _PLACES = (None, Path("/dev/shm"))  # noqa: S108 - what is made there is private to this user
 
 
 def has_no_room(path: Path) -> bool:
-    """Return whether the medium of a directory has too few bytes for SQLite, or no inodes."""
+    """Return whether the medium of a directory has too few free bytes for SQLite, or no free inode."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -128,7 +129,8 @@ def has_no_room(path: Path) -> bool:
 
 @contextmanager
 def copied(path: Path) -> Iterator[Path]:
-    """Yield a directory with a copy of the database in ``path``. The copy is deleted at the end of the block.
+    """Yield a directory that has a copy of the database in ``path``. The copy is deleted at the end of the
+    block.
 
     Raises OSError, also if there is no database to copy.
     """
@@ -143,8 +145,8 @@ def copied(path: Path) -> Iterator[Path]:
 
 
 def _roomy_place(needed_bytes: int) -> Path | None:
-    """Return a directory with room for the bytes. None stands for the system's temporary directory, which is
-    tried first and is returned if none has room.
+    """Return a directory with room for ``needed_bytes``. None means the system's temporary directory, which
+    is tried first, and is also returned if no place has room.
     """
     for place in _PLACES:
         status = os.statvfs(place or tempfile.gettempdir())

@@ -1,8 +1,8 @@
 """StateStore: named bytes that survive a restart (manifests, scores, orders, pins).
 
-``put`` and ``delete`` change the values in memory at once. They run on the event loop and never wait. From
-time to time one writer thread, which owns the database, commits all changes so far in one SQLite transaction.
-So the database has all changes of a commit or none of them, also if the process is killed.
+``put`` and ``delete`` change the values in memory at once. They are called on the event loop and never wait.
+From time to time one writer thread, which owns the database, commits all changes so far in one SQLite
+transaction. So the database has all changes of a commit or none of them, even if the process is killed.
 """
 
 import asyncio
@@ -36,11 +36,12 @@ from shadeproxy.state.disk import BytesDisk
 _logger = logging.getLogger(__name__)
 _Batch = dict[str, bytes | None]
 _T = TypeVar("_T")
-# Larger than any value: diskcache would otherwise put long values into files, outside the transaction.
+# Larger than any value. With a smaller limit, diskcache would put long values into files, outside the
+# transaction.
 _NEVER_A_FILE_BYTES = 1 << 40
 _BUSY_TIMEOUT_S = 10.0
-# The mark at the start of every value. A new format of values needs a new mark: values with another mark are
-# refused, and clients register again.
+# The first byte of every stored value. A new format of values needs a new mark. Values with another mark are
+# refused; the clients then register again.
 _MARK = b"\x01"
 _HASH_BYTES = 8
 _START = len(_MARK) + _HASH_BYTES
@@ -48,9 +49,9 @@ _PROBE = "probe/"
 
 
 class StateStore:
-    """Values by kind and name. A ``kind`` contains no "/"; a name may.
+    """Values by kind and name. A kind contains no "/"; a name may contain some.
 
-    ``refused_rows`` and ``damaged_databases`` count events since ``open``. ``failing`` is True if the last
+    ``refused_rows``, ``damaged_databases``: how many were found since ``open``. ``failing``: True if the last
     commit failed.
     """
 
@@ -73,7 +74,8 @@ class StateStore:
     # ------------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Lock the directory and open the database (blocking). A damaged database is renamed.
+        """Lock the directory and open the database. A damaged database is renamed, and an empty one made.
+        Blocks.
 
         Raises ConfigError if the directory cannot be used, StateError if no database can be made.
         """
@@ -87,11 +89,11 @@ class StateStore:
             raise
 
     def start(self) -> None:
-        """Commit every ``commit_every_s`` from now on, on the running event loop."""
+        """Commit all changes every ``commit_every_s`` from now on, on the running event loop."""
         self._periodic = asyncio.create_task(self._commit_periodically(), name="state-commit")
 
     async def stop(self) -> None:
-        """End the periodic commits and commit the rest. Raises StateError if that fails."""
+        """End the periodic commits, and commit the changes that are left. Raises StateError if that fails."""
         if self._periodic is not None:
             self._periodic.cancel()
             await asyncio.gather(self._periodic, return_exceptions=True)
@@ -99,7 +101,7 @@ class StateStore:
         await self.flush()
 
     def close(self) -> None:
-        """Close the database and release the lock (blocking). Changes that were not committed are lost."""
+        """Close the database and release the lock. Changes that were not committed are lost. Blocks."""
         if self._writer is not None:
             self._on_writer(self._close_database)
             self._writer.shutdown()
@@ -109,16 +111,16 @@ class StateStore:
             self._held = -1
 
     def is_detached(self) -> bool:
-        """Return whether the database was deleted or replaced since ``open`` (a short blocking call)."""
+        """Return whether the database was deleted or replaced since ``open``. Blocks for a short time."""
         return self._identity is not None and self._identity != identity(self.path)
 
     # ------------------------------------------------------------------ values
 
     def load_all(self, kind: str) -> dict[str, bytes]:
-        """Return every value of ``kind`` by name, with uncommitted changes (blocking). Raises StateError."""
+        """Return every value of ``kind`` by name, uncommitted changes included. Blocks. Raises StateError."""
         prefix = _key(kind, "")
-        # Meanwhile a commit may move values from ``_dirty`` to ``_flight`` and into the database. Reading the
-        # three in this order finds each value at least once.
+        # During this call, a commit may move values from ``_dirty`` to ``_flight``, and from there into the
+        # database. Read in this order, each value is found at least once.
         dirty = dict(self._dirty)
         flight = self._flight[0] if self._flight else {}
         values: _Batch = dict(self._on_writer(partial(self._read, prefix)))
@@ -127,7 +129,7 @@ class StateStore:
         return {key.removeprefix(prefix): value for key, value in values.items() if value is not None}
 
     def put(self, kind: str, name: str, value: bytes) -> None:
-        """Set a value; it is durable after the next commit."""
+        """Set a value. It is durable after the next commit."""
         self._dirty[_key(kind, name)] = value
 
     def delete(self, kind: str, name: str) -> None:
@@ -135,20 +137,24 @@ class StateStore:
         self._dirty[_key(kind, name)] = None
 
     async def flush(self) -> None:
-        """Commit every change so far. Raises StateError; failed changes are kept for the next commit."""
+        """Commit all changes so far. Raises StateError if that fails; the changes are then kept for the next
+        commit.
+        """
         while self._flight is not None or self._dirty:
             await asyncio.shield((self._flight or self._begin_commit())[1])
 
     def _begin_commit(self) -> tuple[_Batch, asyncio.Task[None]]:
         batch, self._dirty = self._dirty, {}
         task = asyncio.create_task(self._finish_commit(batch), name="state-flush")
-        # The waiter may be cancelled before it sees the exception. Read it here, or asyncio would log it.
+        # The waiter may be cancelled before it sees the exception. Retrieve it here; otherwise asyncio would
+        # log it.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._flight = (batch, task)
         return self._flight
 
     async def _finish_commit(self, batch: _Batch) -> None:
-        # Only this task awaits the executor: the attributes must be right before a waiter continues.
+        # Only this task awaits the executor: ``_dirty`` and ``_flight`` must be right before any waiter
+        # continues.
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
         except BaseException:
@@ -167,7 +173,7 @@ class StateStore:
             failed = self.failing
             try:
                 if failed and self._flight is None:
-                    # Begin even if there are no changes, to find out whether there is room again.
+                    # Begin a commit even if there are no changes, to find out whether there is room again.
                     self._begin_commit()
                 await self.flush()
             except StateError as error:
@@ -187,8 +193,8 @@ class StateStore:
         return self._writer.submit(action).result()
 
     def _open_or_rescue(self) -> None:
-        """Open the database. If the medium is full and SQLite cannot open it, read the values into memory;
-        changes then stay in memory until the medium has room.
+        """Open the database. If SQLite cannot open it because the medium is full, read the values into
+        memory. Changes then stay in memory until the medium has room.
         """
         try:
             self._open_database()
@@ -208,11 +214,11 @@ class StateStore:
             _logger.warning("control state is not saved, will try again: %s", error)
 
     def _open_late(self) -> None:
-        """Open the database that had no room when the store was opened."""
+        """Open the database after all, which had no room when the store was opened."""
         try:
             self._open_database()
         except BaseException:
-            # The database may still accept no row, so close it: the next commit must prove it again.
+            # Perhaps the database accepts no row yet. Close it, so that the next commit tests it again.
             self._close_database()
             raise
         self._identity = identity(self.path)
@@ -229,7 +235,7 @@ class StateStore:
                 self._cache = self._connect()
                 self._prove()
                 return
-        # KeyError, TypeError: diskcache reads its own settings from the database without checking them.
+        # KeyError, TypeError: diskcache reads its own settings from the database, without checking them.
         except (sqlite3.Error, diskcache.Timeout, ValueError, KeyError, TypeError, StateError) as error:
             refuse_trouble(self.path, error.__cause__ if isinstance(error, StateError) else error)
             _logger.warning("state database %s cannot be used: %s", self.path, error)
@@ -246,8 +252,8 @@ class StateStore:
             ) from error
 
     def _prove(self) -> None:
-        """Read every row, then insert, replace and delete a row as commits do. Only these steps find a
-        damaged schema.
+        """Read every row; then insert, replace and delete a row, as commits do. A damaged schema shows only
+        in these steps.
         """
         self._read("")
         with self._cache.transact():
@@ -258,7 +264,7 @@ class StateStore:
         self.refused_rows = 0
 
     def _connect(self, directory: Path | None = None) -> Any:
-        # Set the mode regardless of the umask; SQLite gives its journals the mode of the database.
+        # Set the mode of the file regardless of the umask. SQLite gives its journals the same mode.
         directory = directory or self.path
         database = directory / DATABASE_NAME
         try:
@@ -324,14 +330,16 @@ def _key(kind: str, name: str) -> str:
 
 
 def _seal(key: str, value: bytes) -> bytes:
-    """Return ``value`` as it is stored under ``key``: after a mark and a hash of key and value. SQLite checks
-    the structure of its database, not the content of a row.
+    """Return ``value`` as it is stored under ``key``: behind a mark, and a hash of key and value. The hash is
+    needed because SQLite checks only the structure of its database, not the content of rows.
     """
     return b"".join((_MARK, _hash(key, value), value))
 
 
 def _unseal(key: str, sealed: bytes) -> bytes:
-    """Return the value given to ``_seal``. Raises StateError if the bytes or the key differ."""
+    """Return the value that was given to ``_seal``. Raises StateError if the bytes have changed, or the key
+    is another one.
+    """
     value = sealed[_START:]
     if not sealed.startswith(_MARK) or sealed[len(_MARK) : _START] != _hash(key, value):
         raise StateError("a value of the state database is damaged, or of another version of this proxy")

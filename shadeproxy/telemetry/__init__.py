@@ -1,1 +1,3 @@
-"""Telemetry of the proxy: counters, metrics, log lines. Nothing here changes its behaviour."""
+"""Telemetry of the proxy: counters, metrics, log lines, otel spans. Nothing here changes how the proxy
+behaves.
+"""

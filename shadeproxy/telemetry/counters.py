@@ -1,9 +1,10 @@
-"""The counters, as plain mutable dataclasses.
+"""The counters of the proxy, as plain mutable dataclasses.
 
-To add a counter, add a field: its ``metadata`` holds the help text, and /v1/stats, /metrics and
-docs/metrics.md are made from the fields. Clients choose some of the names (buckets, jobs), so their number is
-limited: the counts of a displaced name are added to a group called "other", and sums stay right. This module
-has no I/O, no clock and no global state. Only the event loop increments counters; each takes some 30 ns.
+To add a counter, add a field whose ``metadata`` holds the help text: /v1/stats, /metrics and docs/metrics.md
+are made from the fields. Some groups have names that clients choose (buckets, jobs), so their number is
+limited: the counts of a group that must go are added to a group called "other", so that sums stay right. This
+module has no I/O, no clock and no global state. Only the event loop increments counters; each takes some 30
+ns.
 """
 
 from bisect import bisect_left
@@ -25,13 +26,15 @@ def counter(text: str) -> Any:
 
 
 def by_label(label: str, text: str) -> dict[str, str]:
-    """Return the metadata of a field that holds one growing number for each value of ``label``."""
+    """Return the metadata of a field that is a dict, with a number that only grows for each value of
+    ``label``.
+    """
     return {"help": text, "label": label}
 
 
 @dataclass(slots=True)
 class Counters:
-    """Base class of every group of counters. It adds groups, and makes their JSON."""
+    """Base class of all groups of counters. It adds one group to another, and makes the JSON of a group."""
 
     recent: bool = field(default=False, repr=False, metadata={"internal": True})
 
@@ -58,7 +61,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Reads(Counters):
-    """Demand GETs answered, by the source of the answer. A hit is an answer from RAM or disk."""
+    """Demand GETs that were answered, by the source of the answer. A hit is an answer from RAM or disk."""
 
     requests: int = counter("Demand GETs answered.")
     bytes: int = counter("Body bytes requested by demand GETs.")
@@ -73,15 +76,15 @@ class Reads(Counters):
     def as_json(self) -> dict[str, Any]:
         ratio = (self.hits_ram + self.hits_disk) / self.requests if self.requests else 0.0
         byte_ratio = (self.hit_bytes_ram + self.hit_bytes_disk) / self.bytes if self.bytes else 0.0
-        # The base class is named: super() without arguments fails in a dataclass with slots=True.
+        # The base class is named, because super() without arguments fails in a dataclass with slots=True.
         return Counters.as_json(self) | {"hit_ratio": ratio, "byte_hit_ratio": byte_ratio}
 
 
 @dataclass(slots=True)
 class JobReads(Reads):
     """The reads of one job in one epoch, and what its training reported. ``began_s``, ``ended_s``: Unix times
-    of the first and the last sign of life in the epoch; 0 if there was none. ``uncharged``: number of reads
-    since ``Stats.charge_cpu`` was called.
+    of the job's first and last sign of life in the epoch; 0 if there was none. ``uncharged``: number of reads
+    since ``Stats.charge_cpu`` was last called.
     """
 
     stall_s: float = counter("Seconds that training waited for data, as reported, summed over ranks.")
@@ -94,7 +97,7 @@ class JobReads(Reads):
     ended_s: float = field(default=0.0, metadata={"internal": True})
 
     def note_life(self, now_s: float) -> None:
-        """Note that the job was active at ``now_s``."""
+        """Note a sign of life of the job at ``now_s``."""
         self.began_s = self.began_s or now_s
         self.ended_s = max(self.ended_s, self.began_s, now_s)  # The clock may be set back.
 
@@ -141,8 +144,8 @@ class PrefetchCounters(Counters):
 
 @dataclass(slots=True)
 class ClusterCounters(Counters):
-    """Counts of the events that this proxy and the other proxies of its cluster send each other, of leases,
-    and of calls to Redis.
+    """Counts of the events that this proxy and the other proxies of its cluster send each other, of its
+    leases, and of its calls to the engine (Redis or Valkey).
     """
 
     published: int = counter("Events that this proxy wrote to the log.")
@@ -164,8 +167,8 @@ class ClusterCounters(Counters):
 
 
 class RelayedRequests(NamedTuple):
-    """Requests that this proxy sent to one other proxy of its cluster and that had the same result.
-    ``bytes``: bytes of all bodies.
+    """Requests that this proxy sent to one other proxy of its cluster and that ended with the same result.
+    ``bytes``: bytes of the bodies of these requests and of their answers.
     """
 
     peer: str
@@ -177,7 +180,9 @@ class RelayedRequests(NamedTuple):
 
 @dataclass(slots=True)
 class TierGauges:
-    """The present state of a tier. ``disabled_reason``: why the tier stores no more pages; "" if it does."""
+    """The present state of a tier. ``disabled_reason``: why the tier stores no more pages; "" if it stores
+    pages.
+    """
 
     used_bytes: int
     capacity_bytes: int
@@ -197,11 +202,11 @@ class TierGauges:
 
 @dataclass(slots=True)
 class OriginCounters(Counters):
-    """Requests of one kind to the origin. ``buckets[i]`` counts latencies <= LATENCY_BOUNDS_S[i].
+    """Requests of one kind to the origin. ``buckets[i]``: how many had a latency <= LATENCY_BOUNDS_S[i].
 
-    ``first_byte_sum_s``: time until the first byte of the answer, over the ``first_bytes`` requests in which
-    it was measured. ``log_sum``, ``log_square_sum``: sums over the logarithms of latencies, whose spread one
-    very slow request hardly changes.
+    ``first_byte_sum_s``: sum of the times until the first byte of the answer, over the ``first_bytes``
+    requests for which it was measured. ``log_sum``, ``log_square_sum``: sums over the logarithms of
+    latencies; their spread hardly changes by one very slow request.
     """
 
     requests: int = counter("Requests answered by the origin.")
@@ -229,7 +234,7 @@ class OriginCounters(Counters):
         self.observe_all(((size_bytes, 0.0),), latency_s)
 
     def observe_all(self, requests: Iterable[tuple[int, float]], now_s: float) -> None:
-        """Count requests that have ended now, as (bytes, time of the start)."""
+        """Count requests that have ended now. ``requests``: bytes and start time of each."""
         for size_bytes, started_s in requests:
             latency_s = now_s - started_s
             self.requests += 1
@@ -254,7 +259,9 @@ class OriginCounters(Counters):
         return sqrt(max(self.log_square_sum / self.requests - mean * mean, 0.0))
 
     def quantile_s(self, share: float) -> float:
-        """Return the latency below which ``share`` of the requests lie, interpolated within its bucket."""
+        """Return the latency below which the share ``share`` of the requests lies, interpolated within its
+        bucket.
+        """
         return interpolated_quantile(LATENCY_BOUNDS_S, self.buckets, share)
 
     def as_json(self) -> dict[str, Any]:
@@ -277,11 +284,11 @@ Group = TypeVar("Group", bound=_Foldable)
 
 
 class Capped(dict[Name, Group]):
-    """Counter groups by name: at most ``cap``, and one called ``other``.
+    """Groups of counters by name: at most ``cap`` of them, and one called ``other``.
 
-    A new name above the cap displaces a name that was used only once, or not lately (second chance). The
-    numbers of the displaced name are added to the group ``other``. A caller that counts in a group sets
-    ``recent`` from the second use on.
+    If there are ``cap`` names, a new name displaces one that was used only once, or not lately (second
+    chance). The numbers of the displaced name are added to the group ``other``. The code that counts in a
+    group for the second time or later sets its ``recent``.
     """
 
     def __init__(self, make: Callable[[], Group], *, cap: int, other: Name) -> None:

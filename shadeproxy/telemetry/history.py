@@ -1,9 +1,9 @@
-"""``History``: an hour of rates, kept in memory for the page of the control listener.
+"""``History``: the rates of the last hour, kept in memory for the dashboard.
 
 Laws: the number of points and of series is fixed, so memory is bounded (about 200 KB). A point is the
-difference of two readings of ``Stats`` over the time between them; nothing is counted for it. A counter that
-is smaller than before gives a rate of 0. A reading does not look at single jobs and epochs, because there may
-be 16,384.
+difference between two readings of ``Stats``, divided by the time between them; nothing is counted only for
+it. If a counter is smaller than before, its rate is 0. A reading does not look at single jobs and epochs,
+because there may be 16,384 of them.
 """
 
 import math
@@ -23,16 +23,18 @@ RATES = (
     "origin_requests_per_s", "origin_bytes_per_s", "origin_errors_per_s", "origin_throttled_per_s",
     "evictions_per_s", "prefetched_per_s", "stall_s_per_s", "compute_s_per_s",
 )  # fmt: skip
-"""Series that are rates of counters. The first are those of demand reads, by source."""
+"""Series that are rates of counters. The first five are rates of demand reads, one for each source."""
 _SOURCES = 5
 LEVELS = ("hit_ratio", "origin_latency_s", "origin_up", "inflight_bytes", "connections")
-"""Series that are no rates. ``hit_ratio`` and ``origin_latency_s`` are means of the interval, None if there
-was no read in it; ``origin_up`` is None before the first answer. They are kept as NaN.
+"""Series that are not rates. ``hit_ratio`` and ``origin_latency_s`` are means over the interval, None if
+nothing was read in it. ``origin_up`` is None before the origin's first answer. None is kept as NaN.
 """
 
 
 class History:
-    """The history of ``stats``. ``before``: called before each reading, to count what waits."""
+    """The history of the counters in ``stats``. ``before``: called before each reading, to count reads that
+    are still in the access log.
+    """
 
     def __init__(self, stats: Stats, clock: Clock, *, before: Callable[[], object]) -> None:
         self._stats = stats
@@ -43,7 +45,7 @@ class History:
         self._read: dict[str, float] = {}
 
     def tick(self) -> None:
-        """Add a point for the time since the last call. The first call adds none."""
+        """Add a point for the time since the last call. The first call only takes a reading."""
         self._before()
         now_s, read = self._clock.monotonic_s(), self._counters()
         before, since_s = self._read, 0.0 if self._at_s is None else now_s - self._at_s
@@ -66,7 +68,7 @@ class History:
         self._points.append(array("d", (round(self._clock.now_s(), 1), *rates, *levels)))
 
     def as_json(self, since_s: float = 0.0) -> dict[str, Any]:
-        """Return the points after ``since_s`` (Unix time), oldest first, one list a series."""
+        """Return the points after ``since_s`` (Unix time), the oldest first, as one list for each series."""
         points = [point for point in self._points if point[0] > since_s]
         series = {
             name: [None if math.isnan(point[place]) else point[place] for point in points]
@@ -111,7 +113,7 @@ class History:
 
 
 async def keep_history(history: History, clock: Clock) -> None:
-    """Add a point every INTERVAL_S until cancelled."""
+    """Add a point to ``history`` every INTERVAL_S, until cancelled."""
     while True:
         history.tick()
         await clock.sleep(INTERVAL_S)

@@ -1,7 +1,7 @@
-"""The lag of the event loop: the time by which everything on the loop, and so every request, is late.
+"""The lag of the event loop: by this time everything on the loop is late, and so every request.
 
-Law: the lag is the delay of a timer that depends on nothing else. So it grows when code blocks the loop, and
-also when the machine has no free processor time.
+Law: the lag is how late a timer fires that depends on nothing else. So it grows when code blocks the loop,
+and also when the machine has no free processor time.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _EVERY_S = 0.02
 
 
 class LoopLag:
-    """A histogram of lags since the start, and one of the last minute or two."""
+    """A histogram of the lags since the start, and one of the lags in the last minute or two."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LAG_BOUNDS_S) + 1)
@@ -28,7 +28,9 @@ class LoopLag:
         self._since_s = 0.0
 
     def observe(self, lag_s: float, now_s: float) -> None:
-        """Count a timer that fired ``lag_s`` late. ``now_s``: the time then, by any monotonic clock."""
+        """Count a timer that fired ``lag_s`` late. ``now_s``: the time at which it fired, by any monotonic
+        clock.
+        """
         if now_s - self._since_s > RECENT_S:
             self._before, self._recent, self._since_s = self._recent, [0] * len(self.buckets), now_s
         place = bisect_left(LAG_BOUNDS_S, lag_s)
@@ -38,14 +40,15 @@ class LoopLag:
         self.max_s = max(self.max_s, lag_s)
 
     def quantile_s(self, share: float) -> float:
-        """Return a lag that ``share`` of all lags do not exceed, rounded up to the bound of its bucket.
+        """Return a lag that the share ``share`` of all lags does not exceed, rounded up to the bound of its
+        bucket.
 
-        For the last bucket, which has no bound, return the longest lag. Return 0 if nothing was measured.
+        The last bucket has no bound; for it, return the longest lag. Return 0 if nothing was measured.
         """
         return self._quantile_s(self.buckets, share)
 
     def recent_quantile_s(self, share: float) -> float:
-        """Return the same as ``quantile_s``, for the last minute or two."""
+        """Return the same as ``quantile_s``, for the lags in the last minute or two."""
         return self._quantile_s([sum(both) for both in zip(self._before, self._recent, strict=True)], share)
 
     def as_json(self) -> dict[str, Any]:
@@ -67,7 +70,7 @@ class LoopLag:
 
 
 async def watch_loop(lag: LoopLag) -> None:
-    """Measure the lag until cancelled."""
+    """Measure the lag of the running event loop, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due_s = loop.time() + _EVERY_S

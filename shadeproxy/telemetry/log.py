@@ -44,7 +44,8 @@ _SECRET_NAMES = frozenset(
         "password",
     }
 )
-# Name, separator, value. A value ends where a query, a header line or a JSON string would continue.
+# Name, separator and value of a secret in a text. The value ends where a query, a header line or a JSON
+# string would continue.
 _SECRET_TEXT = re.compile(
     r"""(?ix)
     ( x-amz-(?:signature|credential|security-token) | \bsignature | \bcredential
@@ -53,7 +54,7 @@ _SECRET_TEXT = re.compile(
     [^&\s"',;)}\]]+
     """
 )
-# Control bytes of ASCII and Latin-1, the line ends and the reordering marks of Unicode, lone surrogates.
+# Control characters of ASCII and Latin-1, line ends and reordering marks of Unicode, and lone surrogates.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SCHEME_TEXT = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]+")
 _AUTHORIZATION_TEXT = re.compile(r"""(?i)((?:proxy-)?authorization["']?\s*[:=]\s*["']?)[^"'\r\n]+""")
@@ -67,21 +68,26 @@ def mask_text(text: str) -> str:
 
 
 def mask_secrets(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """Mask secret values by their names, and texts by their content, at any depth. A structlog processor."""
+    """Mask secrets at any depth of ``event``: values by their names, and texts by their content. A structlog
+    processor.
+    """
     return {name: _masked(name, value) for name, value in event.items()}
 
 
 def add_request_id(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """Add the id of the client request that the line is about, if there is one. A structlog processor."""
+    """Add the id of the client request for which the line is logged, if there is one. A structlog
+    processor.
+    """
     if request_id := REQUEST_ID.get():
         event.setdefault("request_id", request_id)
     return event
 
 
 def escape_controls(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """Escape control characters, so that each value is on one line. A structlog processor.
+    """Escape control characters in values, so that each value is on one line. A structlog processor.
 
-    A traceback keeps its lines. All but the first are indented, so that none looks like an event.
+    A traceback keeps its lines. All but the first are indented, so that none looks like a log line of its
+    own.
     """
     traceback = event.pop("exception", None)
     escaped: EventDict = {name: _printable(value) for name, value in event.items()}
@@ -93,7 +99,7 @@ def escape_controls(_logger: WrappedLogger | None, _method: str, event: EventDic
 def add_worker(worker: int) -> Processor:
     """Return a structlog processor that adds the process id ``worker`` to each line.
 
-    Lines of the access log get none, so that they look the same from every process.
+    Lines of the access log get no such id, so that they look the same from every process.
     """
 
     def add(logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
@@ -109,7 +115,7 @@ def configure_logging(
 ) -> None:
     """Send log lines of ``level`` and above to ``stream`` (default stderr), as JSON or for people.
 
-    ``worker``: the process id that is added to each line (``add_worker``); 0 for none.
+    ``worker``: the process id of a worker, which is added to each line (``add_worker``); 0 for none.
     """
     shared: list[Processor] = [
         *([add_worker(worker)] if worker else []),
@@ -118,7 +124,7 @@ def configure_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    # Tracebacks are rendered as plain text, because secrets in them must be masked.
+    # Tracebacks are written as plain text, because secrets in them must be masked.
     console = structlog.dev.ConsoleRenderer(
         colors=(stream or sys.stderr).isatty(), exception_formatter=structlog.dev.plain_traceback
     )
@@ -148,7 +154,7 @@ def configure_logging(
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isprintable() else _CONTROLS.sub(_escape, value)
-    # All other values are shown by their repr, which escapes control characters as well.
+    # Other values are shown by their repr, which escapes control characters.
     return value
 
 

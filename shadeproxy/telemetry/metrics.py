@@ -1,8 +1,8 @@
 """``GET /metrics``: the counters of Stats as Prometheus text.
 
-Metrics are made from the dataclass fields, so a new field needs no line here. Each Stats has its own
-registry; the library's global registry is never touched. There is no label for epochs: a label whose values
-grow with training belongs in /v1/stats, not in a time-series database.
+Metrics are made from the dataclass fields, so a new counter needs no line here. Each Stats has a registry of
+its own; the library's global registry is not touched. There is no label for epochs: in a time-series
+database, a label must not get new values as training goes on, so epochs are in /v1/stats only.
 """
 
 import math
@@ -149,7 +149,8 @@ class StatsCollector(Collector):
         yield GaugeMetricFamily(
             "shadeproxy_origin_up",
             "1 if the origin answers, 0 if not; a refusal counts. NaN before the first answer.",
-            # 0 would raise an alarm at each start, and a series that comes later would start without a value.
+            # 0 would raise an alarm at each start. A series that began later would have no value at the
+            # start.
             value=math.nan if up is None else up,
         )
         for name, help_text in (
@@ -203,7 +204,7 @@ class StatsCollector(Collector):
 
 
 class Metrics:
-    """Writes ``stats`` as Prometheus text of type CONTENT_TYPE. ``build``: labels of
+    """Writes the counters in ``stats`` as Prometheus text of the type CONTENT_TYPE. ``build``: labels of
     ``shadeproxy_build_info``.
     """
 
@@ -223,7 +224,9 @@ class Metrics:
 
 
 def render_process() -> bytes:
-    """Return the metrics of this process (``process_*``) as Prometheus text. Reads files of /proc."""
+    """Return the metrics of this process (``process_*``) as Prometheus text. Reads files of /proc, and so
+    blocks.
+    """
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     return generate_latest(registry)

@@ -1,8 +1,10 @@
-"""Otel spans, as the parts of the proxy make them: the interface, and the span of the request that is served.
+"""Otel spans, as the parts of the proxy make them: the interface, and the span of the request that is being
+served.
 
 An otel span is one timed piece of work as OpenTelemetry defines it: a client's request, a control call, a
 request to the origin. Law: nothing here knows OpenTelemetry. Only otel_sdk.py does, and it is loaded only
-when otel spans are switched on. The parts that make spans wrap others, and are not built otherwise.
+when otel spans are switched on. The parts that make spans wrap other parts, and are only built when otel
+spans are on.
 """
 
 from collections.abc import Mapping
@@ -15,31 +17,35 @@ METHOD = "http.request.method"
 STATUS = "http.response.status_code"
 BUCKET = "aws.s3.bucket"
 CANCELLED = "shadeproxy.cancelled"
-"""Attributes that several spans have: names of OpenTelemetry's conventions, and of our own."""
+"""Names of attributes that several spans have. Some are of OpenTelemetry's conventions, others are this
+proxy's own.
+"""
 
 SERVED_FAILS_FROM, ASKED_FAILS_FROM = 500, 400
-"""Lowest statuses that count as a failure. The first is for requests that are served, where a 4xx is the
-client's mistake; the second is for requests to the origin (OpenTelemetry, semantic conventions for HTTP
-spans).
+"""Lowest statuses that count as a failure. The first one is for requests that this proxy serves: there a 4xx
+is the client's mistake. The second one is for requests that it sends to the origin (OpenTelemetry, semantic
+conventions for HTTP spans).
 """
 
 
 def failure_of(status: int, fails_from: int) -> str:
-    """Return the ``error`` of ``OtelSpan.end`` for an answer with ``status``."""
+    """Return the ``error`` to give to ``OtelSpan.end`` for an answer with ``status``; "" if it is no
+    failure.
+    """
     return str(status) if status >= fails_from else ""
 
 
 class OtelSpan(Protocol):
-    """One otel span. It begins when it is made; one that is never ended is never sent. No call blocks or
+    """One otel span. It begins when it is made. If it is not ended, it is never sent. No call blocks or
     raises.
     """
 
     def name(self, name: str) -> None:
-        """Replace the name, which was not known at the begin."""
+        """Replace the name of the span, because the right one was not known when the span began."""
         ...
 
     def note(self, facts: Mapping[str, Value]) -> None:
-        """Add attributes."""
+        """Add attributes to the span."""
         ...
 
     def end(self, error: str = "") -> None:
@@ -59,13 +65,13 @@ class OtelTracer(Protocol):
     def begin_asked(
         self, name: str, facts: Mapping[str, Value], *, parent: OtelSpan | None, age_s: float = 0.0
     ) -> OtelSpan:
-        """Begin the span of a request to the origin. ``parent``: the served request that waits for it; None:
-        the span begins a trace. ``age_s``: time since the request began.
+        """Begin the span of a request to the origin. ``parent``: the span of the served request that waits
+        for it; None: the span begins a trace of its own. ``age_s``: seconds since the request began.
         """
         ...
 
 
 SERVED: ContextVar[OtelSpan | None] = ContextVar("served", default=None)
-"""The otel span of the request that is served; None if there is none, or if otel spans are off. A task
-inherits it from its creator, as it inherits the values of core/tracing.py.
+"""The otel span of the request that is being served; None if there is none, or if otel spans are off. A task
+inherits it from the task that created it, as it inherits the values of core/tracing.py.
 """

@@ -1,7 +1,7 @@
-"""Sends otel spans to a collector, by the SDK of OpenTelemetry. The only module that imports opentelemetry.
+"""Sends otel spans to a collector, by the SDK of OpenTelemetry. No other module imports opentelemetry.
 
 Laws: a span that ends is appended to a bounded queue, and a thread of the SDK sends the queue. When the queue
-is full, the oldest spans are lost. No request waits for the collector, and none fails because of it. The
+is full, its oldest spans are lost. No request waits for the collector, and none fails because of it. The
 SDK's own warnings become at most one log line a minute.
 """
 
@@ -28,7 +28,7 @@ from shadeproxy.telemetry.otel import OtelSpan, Value
 
 SERVICE_NAME = "shadeproxy"
 WARNING_EVERY_S = 60.0
-# A collector that hangs must not keep a proxy from ending.
+# A collector that hangs must not keep a proxy from stopping.
 _LAST_SPANS_S = 3.0
 _GIVEN_UP_S = 0.5
 _PATH = "/v1/traces"
@@ -38,11 +38,11 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def make_exporter(endpoint: str, headers: str | None) -> SpanExporter:
-    """Return an exporter to the collector at ``endpoint``; "": at the address in
+    """Return an exporter to the collector at ``endpoint``; if that is "", to the one at the address in
     ``OTEL_EXPORTER_OTLP_ENDPOINT``.
 
-    ``headers``: fields of its requests, in the form of ``OTEL_EXPORTER_OTLP_HEADERS``; None: take that
-    variable. Raises ConfigError.
+    ``headers``: header fields of the requests to the collector, in the form of
+    ``OTEL_EXPORTER_OTLP_HEADERS``; None: take those in that variable. Raises ConfigError.
     """
     fields = None if headers is None else parse_env_headers(headers, liberal=True)
     if fields is not None and len(fields) < len(list(filter(None, (headers or "").split(",")))):
@@ -53,8 +53,8 @@ def make_exporter(endpoint: str, headers: str | None) -> SpanExporter:
 
 
 class GentleExporter(SpanExporter):
-    """Exports by ``inner``. While ``inner`` encodes spans, the interpreter switches threads ten times as
-    often, so that the event loop waits less: encoding one batch takes 15 ms.
+    """Exports by ``inner``. Encoding one batch of spans takes 15 ms. While ``inner`` does that, the
+    interpreter switches threads ten times as often, so that the event loop waits less.
     """
 
     def __init__(self, inner: SpanExporter) -> None:
@@ -95,11 +95,11 @@ class SdkSpan:
 
 
 class SdkTracer:
-    """Implements ``OtelTracer``. Making it starts the thread that sends; ``close`` ends that."""
+    """Implements ``OtelTracer``. Making it starts the thread that sends spans; ``close`` ends that thread."""
 
     def __init__(self, endpoint: str, headers: str | None, *, version: str, clock: Clock) -> None:
-        """``endpoint``, ``headers``: see ``make_exporter``. ``version``: the version of the proxy. Raises
-        ConfigError.
+        """Make the tracer. ``endpoint``, ``headers``: see ``make_exporter``. ``version``: the version of the
+        proxy. Raises ConfigError.
         """
         self._warnings = RareWarnings(clock)
         self._warnings.attach()
@@ -113,7 +113,8 @@ class SdkTracer:
 
     def begin_served(self, name: str, fields: Mapping[str, str]) -> SdkSpan:
         """See ``OtelTracer.begin_served``."""
-        # Without a context, the SDK takes the current one, which may be that of other code in this process.
+        # If no context is given, the SDK takes the current one, which may be that of other code in this
+        # process.
         context = _propagator.extract(fields) if "traceparent" in fields else Context()
         return SdkSpan(self._tracer.start_span(name, context, SpanKind.SERVER))
 
@@ -130,22 +131,22 @@ class SdkTracer:
         )
 
     def close(self) -> None:
-        """Send the spans that wait, for a few seconds at most; blocking."""
-        # The SDK's own shutdown would wait for half a minute. A daemon thread runs it, so that the exit of
-        # the process need not wait.
+        """Send the spans that still wait, for a few seconds at most. Blocks."""
+        # The SDK's own shutdown would wait for half a minute. Run it in a daemon thread, so that the exit of
+        # the process need not wait for it.
         ending = threading.Thread(target=self._provider.shutdown, name="otel-end", daemon=True)
         ending.start()
         ending.join(_LAST_SPANS_S)
         if ending.is_alive():
             self._exporter.shutdown()
             ending.join(_GIVEN_UP_S)
-        # If the thread still waits for the collector, keep its warnings limited: it warns about each batch.
+        # If the thread still waits for the collector, go on limiting its warnings: it warns about each batch.
         if not ending.is_alive():
             self._warnings.detach()
 
 
 class RareWarnings(logging.Handler):
-    """Logs at most one warning of the SDK a minute. Without this limit, each batch that a collector does not
+    """Logs at most one warning of the SDK a minute. Without the limit, each batch that the collector does not
     take would become several lines.
     """
 
@@ -157,32 +158,32 @@ class RareWarnings(logging.Handler):
         self._logger = logging.getLogger("opentelemetry")
 
     def attach(self) -> None:
-        """Receive what the SDK logs, in place of the log."""
+        """Receive the lines that the SDK logs, so that they do not go to the log by themselves."""
         self._logger.addHandler(self)
         self._logger.propagate = False
 
     def detach(self) -> None:
-        """Let the SDK's lines go to the log again."""
+        """Let the lines of the SDK go to the log again."""
         self._logger.removeHandler(self)
         self._logger.propagate = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log ``record``, or count it."""
+        """Log ``record``, or only count it if a warning was logged within the last minute."""
         now_s = self._now_s()
         if now_s < self._next_s:
             self._left_out += 1
             return
         left_out, self._left_out, self._next_s = self._left_out, 0, now_s + WARNING_EVERY_S
-        # A header field that the SDK cannot read may be a secret, so its text stays out.
+        # Leave out the text of a header field that the SDK cannot read, because it may be a secret.
         reason = record.msg if record.name == _PARSES_HEADERS else record.getMessage()
         _log.warning("otel warning", reason=reason, left_out=left_out)
 
 
 def _make_provider(exporter: SpanExporter, version: str) -> TracerProvider:
-    """Return the provider that sends to ``exporter``. Raises ConfigError.
+    """Return the SDK's provider of tracers, which sends spans to ``exporter``. Raises ConfigError.
 
-    Its resource describes this process. Values in ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` have
-    precedence.
+    Its resource describes this process. Values in the variables ``OTEL_SERVICE_NAME`` and
+    ``OTEL_RESOURCE_ATTRIBUTES`` have precedence.
     """
     own: dict[str, Value] = {"service.name": SERVICE_NAME, "service.version": version}
     resource = Resource.create(

@@ -1,6 +1,7 @@
-"""Charges the proxy's processor time to the jobs that read, once a second; no read costs more for it.
+"""Charges the proxy's processor time to the jobs that read, once a second. A read itself gets no more
+expensive by it.
 
-Source: clock_getcpuclockid(3), whose clock counts all threads of a process.
+Source: clock_getcpuclockid(3). The clock of a process counts all its threads.
 """
 
 import ctypes
@@ -16,8 +17,8 @@ _LIBC = ctypes.CDLL(None)
 
 
 def used_cpu_s(workers: Iterable[int] = ()) -> float:
-    """Return the processor seconds so far of this process with all its threads, of the running processes
-    ``workers``, and of those that ended.
+    """Return the processor seconds that the proxy has used so far: this process with all its threads, the
+    running processes ``workers``, and workers that have ended.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_of_process, workers))
@@ -26,7 +27,7 @@ def used_cpu_s(workers: Iterable[int] = ()) -> float:
 def _of_process(number: int) -> float:
     clock = ctypes.c_int()
     if _LIBC.clock_getcpuclockid(number, ctypes.byref(clock)):
-        return 0.0  # The process has ended. Its time counts with that of ended processes.
+        return 0.0  # The process has ended; its time is counted with that of ended processes.
     try:
         return time.clock_gettime(clock.value)
     except OSError:  # The process ended just now.
@@ -34,7 +35,7 @@ def _of_process(number: int) -> float:
 
 
 async def keep_charging(stats: Stats, clock: Clock) -> None:
-    """Charge processor time every second until cancelled."""
+    """Charge processor time to jobs every second, until cancelled."""
     while True:
         stats.charge_cpu()
         await clock.sleep(_EVERY_S)

@@ -1,8 +1,8 @@
-"""Recording of demand reads, in the order in which they came, for ``shadeproxy simulate``.
+"""Records demand reads, in the order in which they come, for ``shadeproxy simulate``.
 
-Laws: recording a read takes a few appends and no I/O. At most ``most_reads`` reads are kept, 22 bytes each. A
-recording holds hashes of object names. In plain text it holds only the prefix groups of keys. Call ``write``
-on a thread.
+Laws: recording a read takes a few appends and no I/O. At most ``most_reads`` reads are kept, in 22 bytes
+each. A recording has hashes instead of the names of objects; only the prefix groups of keys are in it as
+plain text. Call ``write`` on a thread of its own, because it blocks.
 """
 
 import os
@@ -21,8 +21,8 @@ VERSION = 2
 SOURCES = tuple(Source)
 NO_RANK = (1 << 16) - 1
 GROUP_BITS = 13
-"""Number of low bits of the column ``places`` that hold the number of a prefix group. The higher bits hold an
-index into ``SOURCES``.
+"""Number of low bits of a value in the column ``places`` that hold the number of a prefix group. The higher
+bits hold an index into ``SOURCES``.
 """
 NO_GROUP = (1 << GROUP_BITS) - 1
 
@@ -36,8 +36,8 @@ _SOURCE_NUMBERS = {source: number << GROUP_BITS for number, source in enumerate(
 
 
 class RecordedRead(NamedTuple):
-    """One read of an object. ``group``: the object's bucket and the first segment of its key; None:
-    unknown.
+    """One read of an object. ``group``: the prefix group of the object, its bucket and the first segment of
+    its key; None: not known.
     """
 
     object_hash: int
@@ -48,10 +48,10 @@ class RecordedRead(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A run of recorded reads that is full and will not change any more. Columns of shape (n,).
+    """A run of recorded reads that is full, and so does not change any more. Columns of shape (n,).
 
-    The columns are object hash, bytes, number of the reader (a job's rank), epoch, milliseconds since the
-    first read, and place.
+    The columns have, for each read: the object hash, bytes, the number of the reader (a job's rank), the
+    epoch, milliseconds since the first read, and the place: source and prefix group in one number.
     """
 
     objects: NDArray[np.uint64]
@@ -63,16 +63,14 @@ class Chunk(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All reads so far. ``tables``: the names for the numbers in the columns, as arrays by array name."""
+    """All reads so far. ``tables``: arrays that say what the numbers in the columns mean, by array name."""
 
     chunks: list[Chunk]
     tables: dict[str, NDArray[Any]]
 
 
 class Recording:
-    """The demand reads that were recorded so far. One thread uses it; another may write the result of
-    ``snapshot``.
-    """
+    """The demand reads so far. One thread records them; another one may write the result of ``snapshot``."""
 
     def __init__(self, most_reads: int) -> None:
         self._most_reads = most_reads
@@ -89,11 +87,13 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """True if the recording keeps no more reads."""
+        """True if the recording has so many reads that it takes no more."""
         return len(self) >= self._most_reads
 
     def note(self, read: RecordedRead, now_s: float) -> None:
-        """Record one read at the time ``now_s``, which is never earlier than that of the read before."""
+        """Record one read. ``now_s``: the time of the read, which is never earlier than that of the read
+        before.
+        """
         if self.full:
             return
         if not len(self):
@@ -109,14 +109,14 @@ class Recording:
             self._seal()
 
     def note_many(self, reads: Iterable[RecordedRead], now_s: float) -> None:
-        """Record reads as ``note`` does, oldest first."""
+        """Record reads as ``note`` does; the oldest read comes first."""
         for read in reads:
             self.note(read, now_s)
 
     def snapshot(self) -> Snapshot:
         """Return all reads so far."""
         self._seal()
-        # All jobs above the limit share the last number, which keeps the name of the first of them.
+        # All jobs above the limit share the last number. It keeps the name of the first of these jobs.
         jobs = {number: name for name, number in reversed(self._jobs.items())}
         return Snapshot(
             list(self._chunks),
@@ -167,11 +167,11 @@ class Recording:
 
 
 def write(snapshot: Snapshot, path: Path) -> None:
-    """Replace the trace file (I/O) by an .npz of the columns and tables. Raises OSError.
+    """Write the columns and tables as an .npz that replaces the file at ``path`` (I/O). Raises OSError.
 
     The file is written chunk by chunk: joining or sorting ten million reads would hold the interpreter, and
-    with it the event loop, for far too long. The file has hashes of objects; ``shadeproxy simulate`` replaces
-    them by small numbers (simulate/recorded.py).
+    so the event loop, for far too long. The file has hashes of objects, which ``shadeproxy simulate``
+    replaces by small numbers (simulate/recorded.py).
     """
     new = path.with_name(f"{path.name}.new")
     chunks = snapshot.chunks

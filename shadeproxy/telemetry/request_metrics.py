@@ -1,4 +1,4 @@
-"""Requests of S3 clients as Prometheus metrics: by operation and status, and by operation and source."""
+"""Requests of S3 clients as Prometheus metrics, by operation and status and by operation and source."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -9,14 +9,15 @@ from prometheus_client.metrics_core import Metric
 from shadeproxy.core.types import Source
 from shadeproxy.telemetry.requests import OTHER_STATUS, REQUEST_BOUNDS_S, RequestCounts, RequestGroup
 
-# These series exist from the start: one that begins with its first event hides that event from rate().
+# These series exist from the start. A series that begins only with its first event hides that event from
+# rate().
 _OPERATIONS = ("GetObject", "HeadObject", "Invalid", "ListObjectsV2", "PutObject")
 _STATUSES = (200, 403, 404, 500, 503)
 _STATUSES_OF = {"GetObject": (200, 206, 403, 404, 416, 500, 503), "Invalid": (400, 403, 503)}
 
 
 def request_families(counts: RequestCounts) -> Iterator[Metric]:
-    """Return the metrics of ``counts``."""
+    """Return the counts of requests as families of metrics."""
     by_status = {
         (operation, status): RequestGroup()
         for operation in _OPERATIONS

@@ -1,8 +1,8 @@
 """``RequestCounts``: the requests of S3 clients by operation, status and source, and how long each took.
 
 Laws: each request is counted once, by the process that answered it; workers send their counts to the
-coordinator. The lanes keep the group of a request and add to its fields themselves, because a hit has no
-Python call to spare. The number of groups is limited: an origin may answer with any status.
+coordinator. The lanes keep the group of a request and add to its fields themselves: for a hit, a Python call
+would cost too much. The number of groups is limited, because an origin may answer with any status.
 """
 
 from bisect import bisect_left
@@ -16,14 +16,14 @@ REQUEST_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0,
 )  # fmt: skip
-"""Upper bounds of the histograms. A hit takes tens of microseconds, a miss as long as the origin."""
+"""Upper bounds of the buckets, in seconds. A hit takes tens of microseconds, a miss as long as the origin."""
 MAX_GROUPS = 1024
 OTHER_STATUS = 0
-"""The status of requests above ``MAX_GROUPS``."""
+"""The status under which requests are counted that would need more than ``MAX_GROUPS`` groups."""
 
 
 class RequestKey(NamedTuple):
-    """The labels of a group. ``operation``: as in api/s3 ``EndedRequest``."""
+    """The labels of a group of requests. ``operation``: as in api/s3 ``EndedRequest``."""
 
     operation: str
     status: int
@@ -31,7 +31,7 @@ class RequestKey(NamedTuple):
 
 
 class RequestRow(NamedTuple):
-    """A group as a worker sends it."""
+    """A group of requests in the form in which a worker sends it."""
 
     operation: str
     status: int
@@ -43,8 +43,8 @@ class RequestRow(NamedTuple):
 
 
 class RequestGroup:
-    """The requests of one key. ``seconds``: the sum of their durations. ``received_bytes``: bytes of their
-    bodies. ``buckets[i]`` counts durations <= REQUEST_BOUNDS_S[i].
+    """Counts of the requests with one key. ``seconds``: the sum of their durations. ``received_bytes``: bytes
+    of their bodies. ``buckets[i]``: how many had a duration <= REQUEST_BOUNDS_S[i].
     """
 
     __slots__ = ("buckets", "received_bytes", "requests", "seconds")
@@ -53,7 +53,7 @@ class RequestGroup:
         self.clear()
 
     def clear(self) -> None:
-        """Set everything to 0."""
+        """Set all counts to 0."""
         self.requests = self.received_bytes = 0
         self.seconds = 0.0
         self.buckets = [0] * (len(REQUEST_BOUNDS_S) + 1)
@@ -73,7 +73,9 @@ class RequestGroup:
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
 
     def quantile_s(self, share: float) -> float:
-        """Return the duration below which ``share`` of the requests lie, interpolated within its bucket."""
+        """Return the duration below which the share ``share`` of the requests lies, interpolated within its
+        bucket.
+        """
         return interpolated_quantile(REQUEST_BOUNDS_S, self.buckets, share)
 
 
@@ -86,7 +88,7 @@ class RequestCounts:
         self.groups: dict[RequestKey, RequestGroup] = {}
 
     def group(self, operation: str, status: int, source: Source) -> RequestGroup:
-        """Return the group of these labels. It stays the same object."""
+        """Return the group with these labels. For the same labels, it is always the same object."""
         key = RequestKey(operation, status, source)
         group = self.groups.get(key)
         if group is None:
@@ -96,7 +98,7 @@ class RequestCounts:
         return group
 
     def take(self) -> list[RequestRow]:
-        """Return the counts since the last call, and set them to 0."""
+        """Return the counts since the last call, and set all counts to 0."""
         rows = []
         for key, group in self.groups.items():
             if group.requests:
@@ -107,26 +109,26 @@ class RequestCounts:
         return rows
 
     def add(self, rows: Iterable[RequestRow]) -> None:
-        """Add the counts of another process."""
+        """Add the groups that another process counted."""
         for row in rows:
             self.group(row.operation, row.status, row.source).add(row)
 
     def by_source(self) -> dict[tuple[str, Source], RequestGroup]:
-        """Return sums by operation and source."""
+        """Return the counts, summed by operation and source."""
         found: dict[tuple[str, Source], RequestGroup] = {}
         for key, group in self.groups.items():
             found.setdefault((key.operation, key.source), RequestGroup()).add(group)
         return found
 
     def by_status(self) -> dict[tuple[str, int], RequestGroup]:
-        """Return sums by operation and status."""
+        """Return the counts, summed by operation and status."""
         found: dict[tuple[str, int], RequestGroup] = {}
         for key, group in self.groups.items():
             found.setdefault((key.operation, key.status), RequestGroup()).add(group)
         return found
 
     def count_statuses(self, least: int, below: int) -> int:
-        """Return the number of requests that were answered with a status of ``[least, below)``."""
+        """Return the number of requests whose answers had a status in ``[least, below)``."""
         return sum(group.requests for key, group in self.groups.items() if least <= key.status < below)
 
     def as_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """``Stats``: all counters of the proxy, the calls that record them, and the JSON of ``GET /v1/stats``.
 
-The engine and the listeners call ``record_*`` on the event loop; nothing here decides anything. Hit ratios
-are shares of demand GETs; other requests do not count in them.
+The engine and the listeners call ``record_*`` on the event loop. Nothing here decides anything. Hit ratios
+are shares of demand GETs; no other requests count in them.
 """
 
 import time
@@ -28,12 +28,12 @@ from shadeproxy.telemetry.lag import LoopLag
 from shadeproxy.telemetry.requests import RequestCounts
 
 MAX_BUCKETS = 256
-MAX_JOBS = 256  # As many as can be registered, because each job's counter shows what the job gets.
+MAX_JOBS = 256  # As many as can be registered, because each job's counters show what the job gets.
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 
 _REPORTED_S = 10.0
-# These members are looked up once: the lookup of an attribute of an Enum class costs as much as an increment.
+# Look these members up once: the lookup of an attribute of an Enum class costs as much as an increment.
 _RAM, _DISK, _ORIGIN, _COALESCED = Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED
 
 
@@ -42,8 +42,8 @@ Group = TypeVar("Group", bound=Counters)
 
 class JobEpochs:
     """The reads of one job by epoch. Reads that name no epoch count for the epoch that training reported in
-    the last ten seconds; without such a report they have the key None. Above ``MAX_EPOCHS`` the oldest epochs
-    are added to "other".
+    the last ten seconds; without such a report they have the key None. If there are more epochs than
+    ``MAX_EPOCHS``, the oldest ones are added to "other".
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class JobEpochs:
 class Stats:
     """Counters of one proxy since it started. Event loop only; not thread-safe.
 
-    ``origin_health`` returns what is shown as the origin's "health"; see docs/metrics.md. ``now_s``: the Unix
-    time, by which epochs of jobs are timed.
+    ``origin_health`` returns the state that is shown as the origin's "health"; see docs/metrics.md. ``now_s``
+    returns Unix time, by which epochs of jobs are timed.
     """
 
     def __init__(
@@ -103,24 +103,24 @@ class Stats:
         self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
         self.growing: set[str] = set()
-        """Those of ``gauges`` that only grow."""
+        """Names of those ``gauges`` that only grow."""
         self.cluster: ClusterCounters | None = None
         self.cluster_gauges: Callable[[], dict[str, float]] = dict
         self.relayed: Callable[[], list[RelayedRequests]] = list
-        """Returns the requests to other proxies of the cluster, by proxy and result."""
+        """Returns the counts of requests to other proxies of the cluster, by proxy and result."""
         self.skipped_peers: Callable[[], dict[str, bool]] = dict
-        """Returns, for each proxy of the cluster that was asked, whether reads now go past it."""
+        """Returns, for each other proxy that this one has asked, whether reads now go past it."""
         self.loop_lag = LoopLag()
         self.stall_s = self.compute_s = 0.0
-        """Sums over all jobs, of ``record_training``."""
+        """Sums over all jobs, of the values given to ``record_training``."""
         self.cores = 1
-        """The processor cores that the proxy can use at a time."""
+        """Number of processor cores that the proxy can use at the same time."""
         self._used_cpu_s: Callable[[], float] | None = None
         self._charged_s = 0.0
         self._uncharged = 0
-        """Demand GETs since processor time was last charged, with those that name no job."""
+        """Number of demand GETs since processor time was last charged, also of those that name no job."""
         self._reading: list[JobReads] = []
-        """The epochs in which some of these GETs were made."""
+        """The epochs of jobs in which some of these GETs were made."""
         self._origin_health = origin_health
 
     # ------------------------------------------------------------------ recording
@@ -134,7 +134,7 @@ class Stats:
     def record_reads(
         self, bucket: str, source: Source, count: int, size_bytes: int, job: JobContext | None = None
     ) -> None:
-        """Count ``count`` demand GETs that were answered with ``size_bytes`` of body altogether."""
+        """Count ``count`` demand GETs that were answered with ``size_bytes`` of body in total."""
         groups = [self.buckets[bucket]]
         self._uncharged += count
         if job is not None:
@@ -173,11 +173,11 @@ class Stats:
         self.origin[kind].observe(size_bytes, latency_s)
 
     def record_origin_reads(self, reads: Iterable[tuple[int, float]], now_s: float) -> None:
-        """Count GETs that the origin has answered by ``now_s``, as (bytes, time of the start)."""
+        """Count GETs that the origin has answered by ``now_s``. ``reads``: bytes and start time of each."""
         self.origin["get"].observe_all(reads, now_s)
 
     def record_first_byte(self, kind: str, waited_s: float) -> None:
-        """Count how long the first byte of an answer of the origin took."""
+        """Count for how long the first byte of an answer of the origin was waited for."""
         counters = self.origin[kind]
         counters.first_bytes += 1
         counters.first_byte_sum_s += waited_s
@@ -193,7 +193,7 @@ class Stats:
         self.tiers[tier].left_to_origin += 1
 
     def record_disk_reads(self, reads: Mapping[str, int]) -> None:
-        """Count reads of pages for each disk tier, if there are several. The hits of each tier are computed
+        """Count reads of pages by disk tier, if there are several disk tiers. The hits of each are computed
         from these counts.
         """
         for name, count in reads.items():
@@ -222,7 +222,7 @@ class Stats:
         self.pages.coalesced += 1
 
     def record_prefetch(self, outcome: str) -> None:
-        """Count a prefetch: "issued" when it starts, and "used", "wasted", "failed" or "warmed" in the end.
+        """Count a prefetch: "issued" when it begins; "used", "wasted", "failed" or "warmed" in the end.
 
         "fault": a defect of the prefetcher.
         """
@@ -242,8 +242,8 @@ class Stats:
                 self.prefetch.failed += 1
 
     def record_training(self, job: str, epoch: int | None, *, stall_s: float, compute_s: float) -> None:
-        """Add the seconds that training of ``job`` waited for data, and those that it computed, since its
-        last report.
+        """Add the seconds for which training of ``job`` waited for data, and for which it computed, since the
+        job's last report.
         """
         epochs, now_s = self.jobs[job], self._now_s()
         epochs.trained, epochs.trained_s = epoch, now_s
@@ -255,27 +255,27 @@ class Stats:
         reads.note_life(now_s)
 
     def begin_run(self, job: str) -> None:
-        """Begin to count the epochs of a new run of ``job``."""
-        self.charge_cpu()  # After ``begin_run`` the epochs of the former run can no longer be charged.
+        """Count the epochs of a new run of ``job``; those of the run before are added to "other"."""
+        self.charge_cpu()  # Afterwards the epochs of the run before can no longer be charged.
         if job in self.jobs:
             self.jobs[job].begin_run()
 
     def record_prefetched(self, job: str, size_bytes: int) -> None:
-        """Count bytes that the origin sent for a coming read of ``job``. They belong to its present epoch."""
+        """Count bytes that the origin sent for a coming read of ``job``, in the job's present epoch."""
         epochs = self.jobs[job]
         reads = epochs.epochs[epochs.latest]
         reads.origin_bytes += size_bytes
         reads.prefetched_bytes += size_bytes
 
     def measure_cpu(self, used_s: Callable[[], float], *, cores: int) -> None:
-        """Begin to measure processor time. ``used_s``: returns the processor seconds of the proxy so far.
-        ``cores``: the number of cores that it can use at a time.
+        """Begin to measure processor time. ``used_s``: returns the processor seconds that the proxy has used
+        so far. ``cores``: number of cores that it can use at the same time.
         """
         self._used_cpu_s, self._charged_s, self.cores = used_s, used_s(), cores
 
     def charge_cpu(self) -> None:
-        """Share the processor time since the last call among the reads since then, and so among their jobs
-        and epochs. Time without any read is charged to no job.
+        """Divide the processor time since the last call equally among the reads since then, and charge it to
+        their jobs and epochs. If there were no reads, it is charged to no job.
         """
         if self._used_cpu_s is None:
             return
@@ -287,20 +287,20 @@ class Stats:
         self._reading, self._uncharged = [], 0
 
     def watch_tier(self, name: str, gauges: Callable[[], TierGauges]) -> None:
-        """Register ``gauges``, which is called for the state of tier ``name`` whenever counters are read."""
+        """Register ``gauges``, which returns the state of tier ``name`` whenever counters are read."""
         self.tier_gauges[name] = gauges
         self.tiers[name].recent = True
 
     def count_cluster(self, gauges: Callable[[], dict[str, float]]) -> ClusterCounters:
-        """Return the counters of the proxy's cluster, which are shown from now on. ``gauges`` is called for
-        its state whenever counters are read.
+        """Return the counters of the proxy's cluster, which are shown from now on. ``gauges``: called for the
+        state of the cluster whenever counters are read.
         """
         self.cluster, self.cluster_gauges = ClusterCounters(), gauges
         return self.cluster
 
     def watch(self, name: str, gauge: Callable[[], float], *, grows: bool = False) -> None:
-        """Register ``gauge``, whose result is shown as ``name`` (snake_case, with its unit as suffix)
-        whenever counters are read. ``grows``: it never falls, so that it is a counter.
+        """Register ``gauge``. Its result is shown as ``name`` (snake_case, with the unit as suffix) whenever
+        counters are read. ``grows``: the value never falls, so it is shown as a counter.
         """
         self.gauges[name] = gauge
         if grows:
@@ -309,7 +309,7 @@ class Stats:
     # ------------------------------------------------------------------ reading
 
     def origin_health(self) -> dict[str, Any]:
-        """Return the state of the origin, see docs/metrics.md; {} if it is not watched."""
+        """Return the state of the origin (see docs/metrics.md); {} if it is not watched."""
         return self._origin_health()
 
     def totals(self) -> Reads:
@@ -373,8 +373,8 @@ class Stats:
         }
 
     def _share_of_disk(self, name: str) -> float:
-        """Return a disk tier's share of the hits on disks. With only one disk tier, reads are not counted by
-        disk.
+        """Return a disk tier's share of all hits on disks. If there is only one disk tier, reads are not
+        counted by disk, and the share is 1.
         """
         reads = sum(self.disk_reads.values())
         first = next(tier for tier in self.tiers if tier != _RAM.value)

@@ -1,4 +1,4 @@
-"""Samples inside shards: makes manifests that locate each sample in its shard.
+"""Samples inside shards: makes manifests that say where each sample lies in its shard.
 
-Only headers and indexes are read, by ranges, through the proxy. The proxy caches their pages.
+Only headers and indexes are read, by ranges, through the proxy, which caches the pages with them.
 """

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from shadeproxy_sdk.transfer import ListedObject
 
 Places = NDArray[np.int64]
-"""Offset and length in bytes of each sample of one shard, of shape (n, 2)."""
+"""Offset and length in bytes of each sample in one shard, of shape (n, 2)."""
 
 
 def choose_shards(
     client: "Client", bucket: str, prefix: str, keys: Sequence[str] | None, suffix: str
 ) -> "list[ListedObject]":
-    """Return the objects ``keys``, in that order. Without ``keys``, return the objects under ``prefix`` that
-    end in ``suffix``.
+    """Return the objects with the keys ``keys``, in that order. If ``keys`` is None, return the objects under
+    ``prefix`` whose keys end in ``suffix``.
 
     Raises ConfigError when there are none, or when a key is missing.
     """
@@ -45,7 +45,9 @@ def choose_shards(
 def scan_all(
     client: "Client", bucket: str, shards: "Sequence[ListedObject]", scan: Callable[[RangedObject], Places]
 ) -> list[Places]:
-    """Run ``scan`` on every shard, as many at a time as the client reads. Raises the errors of ``scan``."""
+    """Return the result of ``scan`` for every shard, in order. As many shards are scanned at a time as the
+    client reads. Raises the errors of ``scan``.
+    """
 
     def one(shard: "ListedObject") -> Places:
         return scan(RangedObject(client, bucket, shard.key, shard.size_bytes))
@@ -54,8 +56,8 @@ def scan_all(
 
 
 def name_of(name: str | None, bucket: str, prefix: str, keys: Sequence[str] | None, kind: str) -> str:
-    """Return ``name`` if it is valid. If it is None, return a name made from bucket, prefix or keys, and the
-    kind of shards.
+    """Return ``name`` if it is valid. If it is None, return a name made from the bucket, from the prefix or
+    the keys, and from the kind of shards.
     """
     if name is not None:
         return check_name(name, "dataset")
@@ -64,8 +66,8 @@ def name_of(name: str | None, bucket: str, prefix: str, keys: Sequence[str] | No
 
 
 def join(name: str, bucket: str, keys: Sequence[str], places: Sequence[Places]) -> Manifest:
-    """Join the samples of all shards, with ids in the order of ``keys``. Raises ConfigError if there are no
-    samples.
+    """Join the samples of all shards into a manifest, with ids in the order of ``keys``. ``places``: those of
+    the samples in each shard. Raises ConfigError if there are no samples.
     """
     names = [f"{bucket}/{key}".encode() for key in keys]
     counts = [len(own) for own in places]

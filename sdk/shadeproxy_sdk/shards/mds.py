@@ -1,4 +1,4 @@
-"""MDS shards, the format of MosaicML Streaming. index.json lists the shards, and each shard begins with the
+"""MDS shards, the format of MosaicML Streaming. index.json lists the shards; each shard begins with the
 offsets of its samples.
 
 A shard is u32 ``n``, u32 offsets[n + 1], the writer's settings, and the samples; all little-endian.
@@ -25,9 +25,10 @@ _VERSION = 2
 def mds_manifest(client: "Client", *, bucket: str, prefix: str = "", name: str | None = None) -> Manifest:
     """Return the samples of the MDS dataset whose index.json lies under ``prefix`` ("imagenet/train/").
 
-    Ids are the dataset's own. The bytes of a sample are an argument for ``MDSReader.decode_sample`` of
-    ``streaming``. Only the index and the shards' offsets are read. Raises ReadError, and ConfigError for
-    shards that are compressed, of another format, or that differ from the index.
+    Ids are those that the MDS dataset itself uses. The bytes of a sample are an argument for
+    ``MDSReader.decode_sample`` of ``streaming``. Only the index and the shards' offsets are read. Raises
+    ReadError, and ConfigError for shards that are compressed, of another format, or that differ from the
+    index.
     """
     folder = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
     index = Entry(bucket, f"{folder}index.json")
@@ -45,8 +46,8 @@ def mds_manifest(client: "Client", *, bucket: str, prefix: str = "", name: str |
 
 
 def _raw(shard: dict[str, Any], index: str) -> tuple[str, int, int]:
-    """Return file name, bytes and samples of one shard of the index. Raises ConfigError, KeyError,
-    TypeError.
+    """Return file name, number of bytes and number of samples of one shard in the index. Raises ConfigError,
+    KeyError, TypeError.
     """
     raw = shard["raw_data"]
     if shard["format"] != "mds":

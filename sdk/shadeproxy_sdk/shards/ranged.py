@@ -1,6 +1,7 @@
-"""An object as a read-only file: the bytes that a parser reads are fetched by ranges.
+"""An object as a read-only file: only the bytes that a parser reads are fetched, by ranges.
 
-Headers that lie close together are fetched in one request, headers far apart in one small request each.
+Headers that lie close together are fetched in one request. Headers far apart are fetched in one small request
+each.
 """
 
 import io
@@ -17,7 +18,7 @@ _NEAR = 4
 
 
 class RangedObject(io.RawIOBase):
-    """A file of ``size_bytes``. Only one piece of it at a time is in memory. Reads raise like
+    """A file of ``size_bytes`` over the object. Only one piece of it is in memory at a time. Reads raise like
     ``Client.read``.
     """
 
@@ -53,7 +54,7 @@ class RangedObject(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return ``size`` bytes, fewer only at the end of the object."""
+        """Return ``size`` bytes, or fewer at the end of the object."""
         left = max(self.size_bytes - self._at, 0)
         wanted = left if size is None or size < 0 else min(size, left)
         start = self._at - self._begin

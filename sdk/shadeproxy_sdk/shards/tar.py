@@ -1,7 +1,8 @@
 """Tar shards in WebDataset's layout: consecutive files with the same base name are one sample.
 
 A sample is the bytes from its first file's header to the end of its last file. These bytes are a tar that
-``tar_members`` opens. The standard library's tarfile parses the names, including long names of GNU and PAX.
+``tar_members`` opens. The standard library's tarfile parses the names, also the long names of GNU and PAX
+tars.
 """
 
 import io
@@ -31,7 +32,8 @@ def tar_manifest(
     extension: str | None = None,
     name: str | None = None,
 ) -> Manifest:
-    """Return the samples of uncompressed tar shards: those under ``prefix`` that end in .tar, or ``keys``.
+    """Return the samples of uncompressed tar shards: of those under ``prefix`` whose keys end in .tar, or of
+    those with the keys ``keys``.
 
     ``tar_members`` decodes a sample. With ``extension`` ("jpg", "seg.png"), a sample is only the bytes of its
     file with that extension. Only headers are read. Raises ReadError, and ConfigError for tars that are
@@ -44,9 +46,10 @@ def tar_manifest(
 
 
 def tar_members(data: "bytes | memoryview") -> dict[str, Any]:
-    """Return the files of one sample by extension, as bytes, and its base name as "__key__".
+    """Return the files of one sample as bytes, by extension, and its base name under "__key__".
 
-    For ``S3Dataset(decode=tar_members)``. Raises tarfile.TarError if ``data`` are not such a sample.
+    Pass it as ``S3Dataset(decode=tar_members)``. Raises tarfile.TarError if ``data`` are no sample of a tar
+    shard.
     """
     sample: dict[str, Any] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
@@ -58,8 +61,8 @@ def tar_members(data: "bytes | memoryview") -> dict[str, Any]:
 
 
 def _split(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """Return base name and extension of a file; the extension begins at the first dot of its name. Return
-    None for a member that does not belong to a sample.
+    """Return base name and extension of a file in a tar; the extension begins at the first dot of its name.
+    Return None for a member that belongs to no sample.
     """
     folder, slash, file = member.name.rpartition("/")
     base, dot, extension = file.partition(".")
@@ -92,7 +95,9 @@ def _end_of(member: tarfile.TarInfo) -> int:
 
 
 def _members(shard: RangedObject) -> Iterator[tarfile.TarInfo]:
-    """Yield every header of the tar. Raises ConfigError for a file that is not a tar, or is cut short."""
+    """Yield the header of every member of the tar. Raises ConfigError if the object is no tar, or is cut
+    short.
+    """
     try:
         with tarfile.open(fileobj=shard, mode="r:") as tar:
             for member in tar:

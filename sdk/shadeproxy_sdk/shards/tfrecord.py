@@ -29,11 +29,11 @@ def tfrecord_manifest(
     suffix: str = "",
     name: str | None = None,
 ) -> Manifest:
-    """Return the records of uncompressed TFRecord files: those under ``prefix`` that end in ``suffix``, or
-    ``keys``.
+    """Return the records of uncompressed TFRecord files: of those under ``prefix`` whose keys end in
+    ``suffix``, or of those with the keys ``keys``.
 
-    A sample is the record without its frame, usually a serialised tf.train.Example. Only the frames are read,
-    and CRCs are not checked. Raises ReadError, and ConfigError for files that are compressed or cut short.
+    A sample is a record without its frame, usually a serialised tf.train.Example. Only the frames are read;
+    CRCs are not checked. Raises ReadError, and ConfigError for files that are compressed or cut short.
     """
     shards = choose_shards(client, bucket, prefix, keys, suffix)
     chosen = name_of(name, bucket, prefix, keys, f"tfrecord{suffix}")

@@ -4,10 +4,10 @@ from shadeproxy.simulate.baselines.queue import PageQueue
 
 
 class Arc:
-    """Pages read once (``_once``, T1), pages read more often (``_often``, T2), and the ghosts of both (B1,
-    B2).
+    """Pages that were read once (``_once``, T1), pages that were read more often (``_often``, T2), and the
+    ghosts of both (B1, B2).
 
-    ``_target``: how many bytes the pages read once should take (p in the paper).
+    ``_target``: how many bytes the pages that were read once should take (p in the paper).
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -53,7 +53,7 @@ class Arc:
         return False
 
     def _replace(self, size: int, *, ghost_was_often: bool) -> None:
-        """Evict until ``size`` bytes fit. Evicted pages become ghosts."""
+        """Evict pages until ``size`` bytes fit. Evicted pages become ghosts."""
         once, often = self._once, self._often
         while once.bytes + often.bytes + size > self._capacity:
             over = once.bytes > self._target or (ghost_was_often and once.bytes == self._target)
@@ -63,7 +63,9 @@ class Arc:
                 self._ghosts_often.append(*often.pop())
 
     def _forget(self, size: int) -> None:
-        """Drop ghosts, or the oldest pages of T1 if B1 is empty, to make room in the lists for a new page.
+        """Make room in the four lists for a new page: drop ghosts, or the oldest pages of T1 if B1 is empty.
+        Afterwards T1, B1 and the new page together are no larger than the cache, and all four lists no larger
+        than twice the cache.
 
         Afterwards T1 and B1 with the new page are no larger than the cache, and all four lists together no
         larger than twice the cache.

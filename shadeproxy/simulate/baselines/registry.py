@@ -1,7 +1,6 @@
-"""The port and the names of the baselines, and their replay of a trace.
+"""The port and the names of the baselines, and the replay of a trace with one of them.
 
-A baseline is a policy of the literature with its own cache: it holds whole objects, and decides what it
-keeps.
+A baseline is a policy of the literature with a cache of its own, which holds whole objects.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,18 +1,22 @@
-"""SIEVE: one queue, one bit for each page, and a hand (Zhang et al., NSDI'24, algorithm 1)."""
+"""SIEVE: one queue, one bit for each page, and a hand that moves over the queue (Zhang et al., NSDI'24,
+algorithm 1).
+"""
 
 _END = -1
 
 
 class Sieve:
-    """Keeps pages in the order of admission. The hand moves from the oldest page to the newest."""
+    """Keeps pages in the order in which they were admitted. The hand moves from the oldest page to the
+    newest.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes
         self.used_bytes = 0
         self._sizes: dict[int, int] = {}
         self._visited: dict[int, bool] = {}
-        # The two dicts are a doubly linked list. ``_END`` lies between the newest page and the oldest one, so
-        # that the list is a ring.
+        # The two dicts are a doubly linked list. ``_END`` lies between the newest page and the oldest one,
+        # which makes the list a ring.
         self._newer: dict[int, int] = {_END: _END}
         self._older: dict[int, int] = {_END: _END}
         self._hand = _END

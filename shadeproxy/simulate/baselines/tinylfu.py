@@ -1,9 +1,9 @@
-"""W-TinyLFU: an LRU window, and behind it a main part with admission by frequency (Einziger et al., ACM TOS
-2017; Caffeine).
+"""W-TinyLFU: an LRU window, and behind it a main part that admits pages by their frequency (Einziger et al.,
+ACM TOS 2017; Caffeine).
 
 Caffeine's constants: the window takes 1 % of the cache; 80 % of the rest is protected; counters have 4 bits.
-Unlike Caffeine's, the window does not adapt. The sketch has a doorkeeper, as in the paper, which raises the
-hit ratio on Zipf traces by 0.2 to 0.7 points.
+Unlike in Caffeine, the size of the window does not adapt. The sketch has a doorkeeper, as in the paper, which
+raises the hit ratio on Zipf traces by 0.2 to 0.7 points.
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue
@@ -21,8 +21,9 @@ _64_BITS = (1 << 64) - 1
 
 
 class WTinyLfu:
-    """A window (LRU) and a main part (segmented LRU). A page from the window enters the main part if it was
-    read more often than the page that it displaces. ``pages``: about how many pages fit.
+    """A window (LRU) and a main part (segmented LRU). A page that leaves the window enters the main part if
+    it was read more often than the page that it displaces there. ``pages``: about how many pages fit into the
+    cache.
     """
 
     def __init__(self, capacity_bytes: int, pages: int) -> None:
@@ -60,7 +61,7 @@ class WTinyLfu:
         self._window.append(page, size)
         while self._window.bytes > self._window_most:
             self._admit(*self._window.pop())
-        # A large page that was admitted may have taken the window's share of the cache as well.
+        # A large page that was admitted may also have taken room that belongs to the window.
         while self.used_bytes > self._capacity:
             self._victims().pop()
         return False
@@ -72,7 +73,9 @@ class WTinyLfu:
             probation.append(*protected.pop())
 
     def _admit(self, page: int, size: int) -> None:
-        """Move a page to the main part if it was read more often than each page that must leave for it."""
+        """Move a page to the main part, if it was read more often than each page that must be evicted for
+        it.
+        """
         frequency = self._frequencies.of
         candidate = frequency(page)
         while self.used_bytes + size > self._capacity:
@@ -83,15 +86,15 @@ class WTinyLfu:
         self._probation.append(page, size)
 
     def _victims(self) -> PageQueue:
-        """Return the queue from which the next victim comes."""
+        """Return the queue whose first page is the next victim."""
         if self._probation.pages:
             return self._probation
         return self._protected if self._protected.pages else self._window
 
 
 class FrequencySketch:
-    """Approximate numbers of recent reads, in a count-min sketch of 4 rows. ``pages``: about how many pages
-    fit into the cache.
+    """Approximate counts of the recent reads of pages, in a count-min sketch of 4 rows. ``pages``: about how
+    many pages fit into the cache.
 
     All counts are halved after ``10 * pages`` increments, as in Caffeine.
     """
@@ -106,7 +109,9 @@ class FrequencySketch:
         self._door = set[int]()
 
     def add(self, page: int) -> None:
-        """Count a read. The first read of a page after a halving is recorded by the doorkeeper only."""
+        """Count a read of a page. The first read of a page after all counts were halved is only recorded by
+        the doorkeeper.
+        """
         if page not in self._door:
             self._door.add(page)
             return
@@ -129,15 +134,15 @@ class FrequencySketch:
             self._door.clear()
 
     def of(self, page: int) -> int:
-        """Return about how often the page was read lately."""
+        """Return about how often the page was read recently."""
         counters = self._counters
         first, second, third, fourth = self._places.get(page) or self._place(page)
         least = min(counters[first], counters[second], counters[third], counters[fourth])
         return least + (page in self._door)
 
     def _place(self, page: int) -> tuple[int, int, int, int]:
-        """Return the index of the page's counter in each row, by double hashing. Results are kept, because
-        the hashing is the slowest step of a read.
+        """Return the index of the page's counter in each row, by double hashing. The indexes are kept,
+        because this hashing is the slowest step of a read.
         """
         hashed = page * _MULTIPLIER & _64_BITS
         step, at, width = hashed >> 17 | 1, hashed >> 31, self._width

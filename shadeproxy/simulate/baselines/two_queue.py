@@ -1,6 +1,7 @@
-"""2Q: a queue for pages read once, and an LRU list for the others (Johnson and Shasha, VLDB'94).
+"""2Q: a queue for pages that were read once, and an LRU list for the others (Johnson and Shasha, VLDB'94).
 
-The full version, with the paper's constants: Kin is a quarter of the cache, Kout half of it.
+The full version, with the paper's constants: Kin (``_new``) is a quarter of the cache, and Kout (the ghosts)
+half of it.
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue
@@ -10,7 +11,9 @@ _OUT_SHARE = 0.5
 
 
 class TwoQueue:
-    """New pages (``_new``, A1in), their ghosts (A1out), and pages whose ghost was read (``_main``, Am)."""
+    """New pages (``_new``, A1in), their ghosts (A1out), and pages that were read again while they were ghosts
+    (``_main``, Am).
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes
@@ -34,7 +37,7 @@ class TwoQueue:
             return True
         if size > self._capacity:
             return False
-        # Look among the ghosts first: an eviction that makes room may drop this page's ghost.
+        # Look among the ghosts before evicting: an eviction may drop the ghost of this very page.
         queue = self._main if page in self._ghosts.pages else self._new
         if queue is self._main:
             self._ghosts.remove(page)
