@@ -170,7 +170,6 @@ TABLE = {
     "engine.index.hash_table": "engine/index/test_residents.py",
     "engine.index.members": "engine/index/test_residents.py",
     "engine.index.metadata": "engine/test_engine_rights.py",
-    "engine.index.prefix_groups": "engine/storage/test_listing.py",
     "engine.page_observer": "prefetch/test_parts.py",
     "engine.placement.candidates": "engine/placement/test_placement.py",
     "engine.placement.page_features": "engine/placement/test_placement.py",
