@@ -1,13 +1,17 @@
 """Plain misses: which reads are plain, and what replaces one. test_lane_read.py compares all courses."""
 
+import asyncio
+
 import pytest
 
 from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.plain_miss import PlainMiss
 from shadeproxy.origin.callback_reads import CallbackRead
 from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.link import OTHERS, LinkQueue
+from shadeproxy.origin.link_depth import LinkDepth
 from tests.support.s3.cases import ok, part
-from tests.support.s3.scripted import CUT, WAIT, set_up
+from tests.support.s3.scripted import CUT, PAGE, WAIT, set_up
 
 pytestmark = pytest.mark.timeout(60)
 BODY = bytes(range(256)) * 200
@@ -73,8 +77,9 @@ async def test_a_request_that_cannot_be_sent_goes_to_a_task(setup, made, monkeyp
     start, tries = Connection.start, []
 
     def fails_once(self, request, receiver=None):
-        tries.append(receiver)
-        if len(tries) == 1:
+        if receiver is not None:  # The look at the origin has none.
+            tries.append(receiver)
+        if receiver is not None and len(tries) == 1:
             raise RuntimeError("the transport is closed")
         start(self, request, receiver)
 
@@ -91,3 +96,21 @@ async def test_a_client_that_leaves_ends_fill_and_slot(setup, made):
     await client.close()
     await setup.settle()
     assert made == [PlainMiss, CallbackRead]
+
+
+async def test_a_miss_that_joins_another_is_not_charged_to_its_job(setup, made):
+    link = LinkQueue(lambda _reader: OTHERS, LinkDepth(lambda: 0.0), page_bytes=PAGE)
+    setup.reads.limited.share(link, {})
+    setup.server.scripts["/b/k"] = [[ok(BODY)[:200], WAIT, ok(BODY)[200:]]]
+    clients = [await setup.client() for _ in range(3)]
+    for client in clients:
+        client.ask("/b/k")
+    async with asyncio.timeout(10):
+        await setup.server.reached.wait()
+        while len(made) < 5:
+            await asyncio.sleep(0.001)
+    setup.server.go_on.set()
+    assert [(await client.answer()).body for client in clients] == [BODY] * 3
+    await setup.settle()
+    assert sorted(kind.__name__ for kind in made) == ["EngineLaneRead"] * 2 + ["PlainMiss"] * 3
+    assert (link.flows[OTHERS].served_bytes, link.flying) == (len(BODY), 0)
