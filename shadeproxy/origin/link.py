@@ -61,6 +61,18 @@ class LinkSlot(str):
             if passes:
                 self.queue.end(self, has_come=False)
 
+    def refund(self) -> None:
+        """Take the charge back, because the read does not begin."""
+        if not self.is_over:
+            self.queue.correct(self, 0)
+
+
+def unused(slot: str) -> str:
+    """Return ``slot``, to give it back without a read: it is charged to no flow."""
+    if isinstance(slot, LinkSlot):
+        slot.refund()
+    return slot
+
 
 class _Waiter(NamedTuple):
     client: str
@@ -223,6 +235,11 @@ class LinkQueue:
 
     def charge(self, slot: LinkSlot, size_bytes: int) -> None:
         """Charge the true length of a read that is under way, instead of the guess."""
+        slot.flow.guess_bytes += _LEARNING * (size_bytes - slot.flow.guess_bytes)
+        self.correct(slot, size_bytes)
+
+    def correct(self, slot: LinkSlot, size_bytes: float) -> None:
+        """Charge ``size_bytes`` for a read, instead of what it was charged before."""
         flow, difference = slot.flow, size_bytes - slot.size_bytes
         slot.size_bytes = size_bytes
         if slot.is_first:
@@ -230,7 +247,6 @@ class LinkQueue:
         else:
             flow.start += difference / flow.weight
         flow.served_bytes += difference
-        flow.guess_bytes += _LEARNING * (size_bytes - flow.guess_bytes)
         self.depth.note(self.flying, self._flying_bytes, 0)
         self._flying_bytes += difference
 

@@ -327,6 +327,19 @@ async def test_sixty_four_readers_of_one_job_take_nothing_from_eight_of_another(
     assert link.got["a"] / link.got["b"] == pytest.approx(1.0, abs=0.03)
 
 
+async def test_a_read_that_does_not_begin_is_not_charged():
+    link = queue_of()
+    link.share({"a": 1.0})
+    READER.set(JobContext("a"))
+    before = vars(link.flows["a"]).copy()
+    slot = link.pass_now("")
+    slot.refund()
+    link.end(slot)
+    slot.refund()
+    assert vars(link.flows["a"]) == before
+    assert (link.flying, link.depth._bytes) == (0, 0.0), "no byte came"
+
+
 # ---------------------------------------------------------------------- the slots
 
 

@@ -79,6 +79,7 @@ class PlainMisses:
             and wanted.range is None
             and wanted.conditions is NO_CONDITIONS
             and wanted.upstream == SHARED
+            and not self.plain.busy(wanted.ref, 0)  # A read that joins a flight needs no slot.
         )
 
     def count(self, read: FetchedRead) -> None:

@@ -40,6 +40,8 @@ class PlainReads:
         self._fills = fills
         self._filler = fills.filler
         self._flights = fills.flights
+        self.busy = fills.flights.busy
+        """See ``SingleFlight.busy``."""
         self._versions = versions
         self.is_new = versions.is_new
         """See ``Versions.is_new``."""

@@ -1,13 +1,18 @@
 """Plain misses: which reads are plain, and what replaces one. test_lane_read.py compares all courses."""
 
+import asyncio
+
 import pytest
 
 from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.plain_miss import PlainMiss
+from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.callback_reads import CallbackRead
 from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.link import OTHERS, LinkQueue
+from shadeproxy.origin.link_depth import LinkDepth
 from tests.support.s3.cases import ok, part
-from tests.support.s3.scripted import CUT, WAIT, set_up
+from tests.support.s3.scripted import CUT, PAGE, WAIT, set_up
 
 pytestmark = pytest.mark.timeout(60)
 BODY = bytes(range(256)) * 200
@@ -90,3 +95,40 @@ async def test_a_client_that_leaves_ends_fill_and_slot(setup, made):
     await client.close()
     await setup.settle()
     assert made == [PlainMiss, CallbackRead]
+
+
+@pytest.fixture
+def link(setup):
+    """Return the queue of the link, which jobs share."""
+    link = LinkQueue(lambda _reader: OTHERS, LinkDepth(lambda: 0.0), page_bytes=PAGE)
+    setup.reads.limited.share(link, {})
+    return link
+
+
+async def test_a_miss_that_joins_another_takes_no_slot(setup, made, link):
+    setup.server.scripts["/b/k"] = [[ok(BODY)[:200], WAIT, ok(BODY)[200:]]]
+    clients = [await setup.client() for _ in range(3)]
+    for client in clients:
+        client.ask("/b/k")
+    async with asyncio.timeout(10):
+        await setup.server.reached.wait()
+        while len(made) < 3:
+            await asyncio.sleep(0.001)
+    setup.server.go_on.set()
+    assert [(await client.answer()).body for client in clients] == [BODY] * 3
+    await setup.settle()
+    assert made == [PlainMiss, EngineLaneRead, EngineLaneRead]
+    assert (link.flows[OTHERS].served_bytes, link.flying) == (len(BODY), 0)
+
+
+async def test_a_miss_that_is_not_plain_after_all_is_charged_once(setup, made, link):
+    setup.server.scripts["/b/k"] = [[ok(BODY)]]
+    versions, other = setup.engine._versions, [ObjectRef("b", "other")]
+    versions.begin_write(other)
+    client = await setup.client()
+    assert (await client.get("/b/k")).body == BODY
+    versions.end_write(other)
+    await setup.settle()
+    assert made[0] is PlainMiss
+    assert made.count(EngineLaneRead) == 1
+    assert (link.flows[OTHERS].served_bytes, link.flying) == (len(BODY), 0)

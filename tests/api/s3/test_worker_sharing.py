@@ -10,7 +10,7 @@ from shadeproxy.origin.link import OTHERS, LinkQueue
 from shadeproxy.origin.link_depth import LinkDepth
 from tests.support.s3.cases import SMALL, ok
 from tests.support.s3.fetching import fetching
-from tests.support.s3.scripted import PAGE, set_up
+from tests.support.s3.scripted import PAGE, WAIT, set_up
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -66,3 +66,21 @@ async def test_a_page_for_which_the_link_has_no_room_waits_at_the_coordinator(wo
     assert worker.begun == []
     assert queue.flows["a"].served_bytes == len(SMALL)
     assert (queue.flying, queue.waiting, setup.reads.limited.open_now) == (0, 0, 0)
+
+
+async def test_a_page_that_a_worker_need_not_fetch_is_not_charged_to_its_job(world):
+    setup, worker, queue = world
+    queue.depth = LinkDepth(lambda: 0.0)
+    setup.server.scripts["/b/k"] = [[ok(SMALL)[:100], WAIT, ok(SMALL)[100:]]]
+    first, second = await setup.client(), await worker.client()
+    first.ask("/b/k", "x-shade-job: a")
+    async with asyncio.timeout(10):
+        await setup.server.reached.wait()
+        second.ask("/b/k", "x-shade-job: b")
+        while setup.engine.readings < 2:
+            await asyncio.sleep(0.001)
+    setup.server.go_on.set()
+    assert [(await client.answer()).body for client in (first, second)] == [SMALL] * 2
+    await worker.settle()
+    assert {name: flow.served_bytes for name, flow in queue.flows.items()} == {"a": len(SMALL), "b": 0}
+    assert (queue.flying, setup.reads.limited.open_now) == (0, 0)
