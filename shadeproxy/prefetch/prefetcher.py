@@ -33,7 +33,7 @@ from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
 from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, PAUSE_S, Latency, pause_after
 from shadeproxy.prefetch.parts import Guess, Parts
 from shadeproxy.prefetch.resident_samples import ResidentSamples
-from shadeproxy.prefetch.walk import Walk, Wanted
+from shadeproxy.prefetch.walk import MOST_NEW, Walk, Wanted
 
 _log = structlog.get_logger(__name__)
 
@@ -98,10 +98,8 @@ class Prefetcher:
         self._depth, self._pause_s = 0, PAUSE_S
         self._flying: dict[int, _Flying] = {}
         self._keys = count()
-        self._flying_bytes = 0
-        self._failures = self._refusals = 0
-        self._fetched = FetchedPages()
-        self._paused = False
+        self._flying_bytes = self._failures = self._refusals = 0
+        self._fetched, self._paused = FetchedPages(), False
         self._woken = woken
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -218,11 +216,13 @@ class Prefetcher:
                 walk = self._walks[outlook.job] = Walk(outlook.job, self._latency, now_s)
             walk.note(outlook, self._known[outlook.dataset], now_s)
             self._depth += walk.pace.depth(walk.latency.mean_s)
-        most, walks = self._startable(), len(outlooks)
+        most, left, walks = self._startable(), MOST_NEW, len(outlooks)
         wanted: list[list[Wanted]] = []
-        for outlook in outlooks:
+        # Walks that have much to search for come last, and so get what the others leave.
+        for outlook in sorted(outlooks, key=lambda one: not self._walks[one.job].complete):
             walk = self._walks[outlook.job]
-            coming = walk.look(self._upcoming, self._port, self._window(walk), most, now_s, walks=walks)
+            coming = walk.look(self._upcoming, self._port, self._window(walk), most, now_s, new=left // walks)
+            left, walks = max(left - walk.searched, 0), walks - 1
             if walk.pace.pays:
                 wanted.append(coming)
             if not walk.complete:

@@ -21,7 +21,7 @@ from shadeproxy.prefetch.fetched import ReadyPages
 from shadeproxy.prefetch.pace import FetchPace, Latency
 from shadeproxy.prefetch.resident_samples import ResidentSamples
 
-_MOST_NEW = 512
+MOST_NEW = 512
 """Most samples that all walks search for by name in one round: about 2 ms."""
 
 _LEAST_NEW = 16
@@ -65,6 +65,8 @@ class Walk:
         """False if the last look stopped at its limit of samples or pages: look again soon. True if it looked
         up everything, or has no room for more missing pages.
         """
+        self.searched = 0
+        """Number of samples that the last look searched for by name."""
         self.ready = ReadyPages()
         self._left: int | None = None
         self._read = 0
@@ -96,11 +98,13 @@ class Walk:
         most: int,
         now_s: float,
         *,
-        walks: int,
+        new: int,
     ) -> list[Wanted]:
         """Return the missing pages of the next ``count`` samples, soonest first. ``most``: how many pages are
-        wanted; the result may be longer. ``walks``: number of walks that look in this round.
+        wanted; the result may be longer. ``new``: how many samples to search for by name, at least
+        ``_LEAST_NEW``.
         """
+        self.searched = 0
         ids = upcoming.coming(self.job, count)
         if not len(ids):
             self.ready.clear()
@@ -114,7 +118,7 @@ class Walk:
         unknown = ids[self._state[ids] == _UNKNOWN]
         self.complete = True
         if len(unknown):
-            self._look_up(upcoming, port, unknown, max(_MOST_NEW // walks, _LEAST_NEW))
+            self._look_up(upcoming, port, unknown, max(new, _LEAST_NEW))
         rate = self.pace.rate_per_s
         per_sample_s = 1 / rate if rate > 0 else 0.0
         places = np.flatnonzero(self._state[ids] == _LACKS)[:most]
@@ -215,6 +219,7 @@ class Walk:
         column = np.array(ids, dtype=np.uint32)
         samples = upcoming.samples(self.job, column)
         found = self._residents.find(column, samples, port).tolist()
+        self.searched = len(ids)
         left, looked, missing = _MOST_PAGES, 0, 0
         for sample, where, is_there in zip(ids, samples, found, strict=True):
             pages = [] if is_there else list(islice(pages_of(port, where), left))

@@ -170,6 +170,10 @@ def test_metadata_that_is_not_utf_8_is_cached(serve, name, workers):
                 first.fields.get("x-amz-meta-a"),
             )
         assert len([asked for asked in running.asked if asked[1]]) == 1
+        for number in range(6):  # By now workers fetch too.
+            assert Got(proxy, "GET", f"{name}.{number}").fields["x-shade-cache"] == "origin"
+            assert Got(proxy, "GET", f"{name}.{number}").fields["etag"] == first.fields["etag"]
+        assert len([asked for asked in running.asked if asked[1]]) == 7
     assert not log_of(proxy, "tier failed")
 
 

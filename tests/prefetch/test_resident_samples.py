@@ -87,6 +87,30 @@ async def test_many_jobs_search_for_a_few_at_a_time(make_fetching, monkeypatch):
     assert max(rounds) == 50 * 16
 
 
+async def test_one_job_searches_for_what_many_others_need_not(make_fetching, monkeypatch):
+    """A fast job whose samples are not cached would else get 16 searches of each round."""
+    fetching = await cached(make_fetching)
+    for job in range(50):
+        fetching.orders.orders[f"j{job}"] = Order(whole(COUNT), list(range(COUNT)))
+    fetching.orders.changed()
+    await fetching.idle()
+    found, rounds, plan = searched(monkeypatch), [], fetching.prefetcher._plan
+
+    def note():
+        before = len(found)
+        plan()
+        rounds.append(len(found) - before)
+
+    monkeypatch.setattr(fetching.prefetcher, "_plan", note)
+    for number in range(COUNT, 400):
+        fetching.bench.origin.put("b", f"k{number}", b"x" * 1000)
+    fetching.orders.orders = {"fast": Order(whole(400), list(range(COUNT, 400)))} | fetching.orders.orders
+    fetching.orders.changed()
+    await fetching.idle()
+    assert rounds[0] == 16, "it is not known to need more"
+    assert rounds[1] > 200, "all of its window"
+
+
 def test_rounds_take_a_sixteenth_of_the_time():
     assert pause_after(0.0) == pause_after(0.001) == PAUSE_S
     assert pause_after(0.008) == 16 * 0.008

@@ -99,9 +99,9 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
     return answer_json(
         ObjectSummary(
             uri=f"s3://{ref.bucket}/{ref.key}",
-            etag=cached.meta.etag,
+            etag=_told(cached.meta.etag),
             size=cached.meta.size,
-            headers=list(cached.meta.headers),
+            headers=[(name, _told(value)) for name, value in cached.meta.headers],
             validated_s=cached.validated_s,
             freshness=cached.freshness,
             total_pages=_pages_of(cached.meta.size, context.page_size),
@@ -119,7 +119,7 @@ async def list_objects(context: ControlContext, request: web.Request) -> web.Res
     objects = [
         CachedSummary(
             key=_told(ref.key),
-            etag=cached.meta.etag,
+            etag=_told(cached.meta.etag),
             size=cached.meta.size,
             pages=len(cached.pages),
             total_pages=_pages_of(cached.meta.size, context.page_size),
@@ -140,8 +140,6 @@ def _pages_of(size: int, page_size: int) -> int:
     return max(1, -(-size // page_size))
 
 
-def _told(key: str) -> str:
-    """Return ``key`` as text for JSON. Bytes that are not UTF-8 are replaced, because JSON cannot contain
-    them.
-    """
-    return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _told(text: str) -> str:
+    """Return ``text`` for JSON. Bytes that are not UTF-8 are replaced, because JSON cannot contain them."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

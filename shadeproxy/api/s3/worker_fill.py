@@ -235,8 +235,8 @@ class WorkerFill:
         head = FillHead(self._ident, taken[0], length, meta.etag, meta.size, meta.headers, doubtful)
         if held:
             self._held = head, taken[1]
-        elif not self._open(flight, head, taken[1]):
-            return None
+        else:
+            self._open(flight, head, taken[1])
         return taken[1]
 
     def arrived(self, count: int) -> None:
@@ -244,28 +244,23 @@ class WorkerFill:
         flight = self._flight
         assert flight is not None, "opened before"
         held, self._held = self._held, None
-        if held is not None and not self._open(flight, *held):
-            self._abort()
-            self._say_failed(None)
-            self._end_flight(None)
-            return
+        if held is not None:
+            self._open(flight, *held)
         flight.advance(count)
         # The coordinator watches the client's deadline until the first bytes: report them at once.
         due = not self._reported or flight.filled - self._reported >= PROGRESS_BYTES
         if due and not flight.ended:
             self.report_progress()
 
-    def _open(self, flight: Flight, head: FillHead, buffer: memoryview) -> bool:
-        """Open the flight here and at the coordinator. Return False if no message can hold the metadata."""
+    def _open(self, flight: Flight, head: FillHead, buffer: memoryview) -> None:
+        """Open the flight here and at the coordinator."""
         misses = self._misses
         try:
             misses.outbox.send_with_next(head)
         except UnicodeEncodeError:
-            return False
+            misses.outbox.send_with_next(head.in_octets())
         misses.extents.share(head.start)
-        meta = ObjectMeta(head.etag, head.size, head.headers)
-        flight.open(meta, head.length, doubtful=head.doubtful, memory=buffer)
-        return True
+        flight.open(head.meta, head.length, doubtful=head.doubtful, memory=buffer)
 
     def complete(self, writer: BodyWriter | None = None) -> None:  # noqa: ARG002 - as Sink
         """See ``Sink.complete``."""

@@ -15,10 +15,11 @@ from shadeproxy.core.compiled import is_made_of
 
 try:
     from shadeproxy.engine.index import _page_table
-except ImportError:  # No compiler was present at installation.
+    from shadeproxy.engine.index._page_table import SOURCE, SOURCES
+except ImportError:  # No compiler was present at installation, or it was not used by hatch_build.py.
     COMPILED = False
 else:
-    COMPILED = is_made_of(_page_table.SOURCE, _page_table.SOURCES, __file__)
+    COMPILED = is_made_of(SOURCE, SOURCES, __file__)
 
 _MASK = (1 << 64) - 1
 _ODD = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: spreads page numbers over the hash space.

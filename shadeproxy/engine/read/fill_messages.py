@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from shadeproxy.core.types import Headers, JobContext
+from shadeproxy.core.types import Headers, JobContext, ObjectMeta
 
 
 class BeginFill(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
@@ -35,7 +35,9 @@ class BeginFill(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
 
 
 class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
-    """The head of the origin's answer has come. The body will lie at ``start`` of the fill memory."""
+    """The head of the origin's answer has come. The body will lie at ``start`` of the fill memory. ``octets``:
+    the entity tag and the values of headers have a character for each byte.
+    """
 
     ident: int
     start: int
@@ -44,6 +46,20 @@ class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
     size: int
     headers: Headers
     doubtful: bool
+    octets: bool = False
+
+    @property
+    def meta(self) -> ObjectMeta:
+        """The metadata of the object."""
+        if not self.octets:
+            return ObjectMeta(self.etag, self.size, self.headers)
+        headers = tuple((name, _text_of(value)) for name, value in self.headers)
+        return ObjectMeta(_text_of(self.etag), self.size, headers)
+
+    def in_octets(self) -> "FillHead":
+        """Return the same message, which can be sent also if the metadata is not UTF-8."""
+        headers = tuple((name, _octets_of(value)) for name, value in self.headers)
+        return msgspec.structs.replace(self, etag=_octets_of(self.etag), headers=headers, octets=True)
 
 
 class FillProgress(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False):
@@ -223,3 +239,11 @@ class Outbox:
         messages, self._messages = self._messages, []
         if messages and not self._say(_encode(messages)):
             self._behind()
+
+
+def _octets_of(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def _text_of(octets: str) -> str:
+    return octets.encode("latin-1").decode("utf-8", "surrogateescape")

@@ -7,7 +7,7 @@ any other event ``_general`` replaces the plain read by the objects of worker_re
 from typing import Protocol
 
 from shadeproxy.core.deadline import Deadline
-from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef
+from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.read.access_log import FetchedRead
 from shadeproxy.engine.read.fill_messages import (
@@ -126,8 +126,7 @@ class PlainRead:
             reads.counts.note_first_byte(self._started_s)
         if isinstance(self._slot, LinkSlot):
             self._slot.charge(length)
-        meta = ObjectMeta(message.etag, message.size, message.headers)
-        reads.plain.open(self._flight, self._hashed, meta, memory, doubtful=message.doubtful)
+        reads.plain.open(self._flight, self._hashed, message.meta, memory, doubtful=message.doubtful)
 
     def _arrived(self, filled: int) -> None:
         flight = self._flight

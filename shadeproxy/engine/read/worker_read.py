@@ -12,7 +12,7 @@ from typing import Protocol
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged, OriginError, OriginUnavailable
-from shadeproxy.core.types import SHARED, Intent, ObjectMeta, Span
+from shadeproxy.core.types import SHARED, Intent, Span
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
     AbortFill,
@@ -242,13 +242,12 @@ class WorkerRead:
         fills.orders.discard(self._ident)
         if self._sink is None:
             return
-        meta = ObjectMeta(message.etag, message.size, message.headers)
         self._opened, self._start, self._length = True, message.start, message.length
         self._doubtful = message.doubtful
         fills.counts.note_first_byte(self.started_s)
         if isinstance(self.slot, LinkSlot):
             self.slot.charge(message.length)
-        if self._sink.opened(meta, message.length, doubtful=message.doubtful, memory=memory) is None:
+        if self._sink.opened(message.meta, message.length, doubtful=message.doubtful, memory=memory) is None:
             fills.outbox.send(AbortFill(self._ident))
             self._hand_over(None, 0)
 

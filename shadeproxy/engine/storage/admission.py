@@ -29,8 +29,8 @@ from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32
-"""A few pages look for one piece of free room only while at least 1 of ``_FEW_NEED`` bytes of the capacity is
-free. Less free room is scattered, so the search would often find nothing.
+"""A few pages look for one piece of free room only while at least ``1 / _FEW_NEED`` of the capacity is free.
+Less free room than that is scattered, so the search would often find nothing.
 """
 
 _Told = dict[int, Exception | None]

@@ -95,6 +95,15 @@ async def test_an_object_without_scores_has_no_weight(client, backend):
     assert shown["pages"] == []
 
 
+async def test_metadata_that_is_not_utf_8_is_shown_with_replaced_octets(client, backend):
+    meta = ObjectMeta('"v1-\udce9"', 10, (("x-amz-meta-by", "Ren\udce9"),))
+    backend.objects[ObjectRef("b", "k")] = CachedObject(meta, ())
+    shown = await (await client.get("/v1/objects/b/k")).json()
+    assert (shown["etag"], shown["headers"]) == ('"v1-\ufffd"', [["x-amz-meta-by", "Ren\ufffd"]])
+    (listed,) = (await (await client.get("/v1/objects/b")).json())["objects"]
+    assert listed["etag"] == '"v1-\ufffd"'
+
+
 async def test_cached_objects_are_listed(client, backend):
     for key in ("d/a", "d/b", "d/\udcff"):
         pages = (PageSummary(0, "ram", 4 << 20, True), PageSummary(1, "disk", 4 << 20, pinned=False))
