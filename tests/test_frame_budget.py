@@ -36,7 +36,7 @@ GOLDEN = {
     "first hit": Golden(69, 24),
     # One of 32 misses in a turn of the loop. Each is fetched, sent and stored. ADR 48: the first byte of one
     # of them is timed, in two calls.
-    "miss": Golden(3_069 / MISSES, 57),
+    "miss": Golden(3_101 / MISSES, 57),
     # A binary body with the scores of all 256 samples. ADR 0040: two calls make the change.
     "POST of scores": Golden(41, 15),
     # Cached samples by id, in the order in which they are ready.

@@ -35,7 +35,7 @@ class BeginFill(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
 
 
 class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
-    """The head of the origin's answer has come. The body will lie at ``start`` of the fill memory. ``octets``:
+    """The head of the answer has come. The body will lie at ``start`` of the fill memory. ``octets``:
     the entity tag and the values of headers have a character for each byte.
     """
 
