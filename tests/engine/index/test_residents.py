@@ -2,12 +2,17 @@
 once.
 """
 
+import importlib.util
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadeproxy.engine.index import columns, members
+from shadeproxy.engine import index
+from shadeproxy.engine.index import columns, hash_table, members
 from shadeproxy.engine.index.hash_table import page_table
 from shadeproxy.engine.index.residents import NO_TIER, Residents
 from shadeproxy.tiers.base import Location
@@ -173,3 +178,17 @@ def test_another_version_is_seen_on_whatever_page_it_is():
     table.add(10, 1, etag=2, body_bytes=1, group=0, tick=0.0)
     assert table.holds_other(10, 1)
     assert table.holds_other(10, 2)
+
+
+@pytest.mark.parametrize("names", [{}, {"SOURCE": "of other sources", "SOURCES": ("_page_table.pyx",)}])
+def test_a_module_that_does_not_fit_is_not_used(monkeypatch, names):
+    """A module that was compiled by hand does not say what its sources were."""
+    other = ModuleType("shadeproxy.engine.index._page_table")
+    vars(other).update(names)
+    monkeypatch.setitem(sys.modules, other.__name__, other)
+    monkeypatch.setattr(index, "_page_table", other, raising=False)
+    spec = importlib.util.spec_from_file_location("again", hash_table.__file__)
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    assert not again.COMPILED
+    assert isinstance(again.page_table(), again.PageTable)
