@@ -20,13 +20,13 @@ _started: list[Barrier] = []
 def ask_from_processes(
     ask: _Ask[_Result], pieces: Sequence[Piece], *, processes: int
 ) -> tuple[float, list[_Result]]:
-    """Divide ``pieces`` among new processes that call ``ask``, and return the seconds from the first begin to
-    the last end, and the results. Raises what ``ask`` raises.
+    """Divide ``pieces`` among new processes, and call ``ask`` in each with its pieces. Return the results,
+    and the seconds from the begin of the first process to the end of the last. Raises what ``ask`` raises.
     """
     for piece in pieces:
-        piece.body()  # A process made by fork starts with what its parent has computed.
+        piece.body()  # A process made by fork starts with the bodies that its parent has computed.
     forking = get_context("fork")
-    # Each process takes one share, and waits for the others before it begins.
+    # Each process takes one share of the pieces, and waits for the other processes before it begins.
     started = partial(_start, forking.Barrier(processes))
     with ProcessPoolExecutor(processes, mp_context=forking, initializer=started) as pool:
         shares = [pieces[first::processes] for first in range(processes)]
@@ -41,7 +41,7 @@ def _start(barrier: Barrier) -> None:
 
 def _timed(ask: _Ask[_Result], pieces: Sequence[Piece]) -> tuple[float, float, _Result]:
     _started[-1].wait(_PATIENCE_S)
-    # This clock is the same in all processes.
+    # perf_counter is the same clock in all processes, so that their times can be compared.
     began_s = time.perf_counter()
     result = ask(pieces)
     return began_s, time.perf_counter(), result
