@@ -1,4 +1,4 @@
-"""S3 origins of the long runs: connections that keep a whole request in memory, answers, and documents.
+"""S3 origins of the long runs that keep a whole request in memory: their connections, answers and documents.
 
 A run subclasses ``OriginConnection`` and defines its objects. Origins whose bodies are too big for memory use
 exchanges.py.
@@ -12,11 +12,11 @@ _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 Fields = dict[str, str]
 """Header fields by name. In a request the names are lower-case."""
 Parts = list[bytes | memoryview]
-"""Head and body of an answer; only the head if there is no body."""
+"""Head and body of an answer. An answer without a body has only the head."""
 
 
 class OriginConnection(asyncio.Protocol):
-    """One connection. Requests are answered after ``latency_s``, in the order in which they arrive."""
+    """One connection. Each request is answered ``latency_s`` after it has arrived."""
 
     def __init__(self, latency_s: float) -> None:
         self._latency_s = latency_s
@@ -45,7 +45,9 @@ class OriginConnection(asyncio.Protocol):
             self.respond(method, target, fields, body)
 
     def expects(self, fields: Fields) -> bool:  # noqa: ARG002 (subclasses look at it)
-        """Return whether to wait for the rest of a body. This is called once, when the head has arrived."""
+        """Return whether to take the body of a request. This is called once, when the head and not yet all of
+        the body has arrived.
+        """
         return True
 
     def respond(self, method: str, target: str, fields: Fields, body: bytes) -> None:
@@ -63,7 +65,7 @@ class OriginConnection(asyncio.Protocol):
 
 
 def fields_of(lines: list[str]) -> Fields:
-    """Return the header fields of a head, given without its first line."""
+    """Return the header fields of a head, whose lines are given without the first one."""
     pairs = (line.partition(":") for line in lines)
     return {name.lower(): value.strip() for name, _, value in pairs}
 
@@ -81,7 +83,7 @@ def error_of(status: str, code: str, method: str) -> Parts:
 
 
 def object_of(method: str, body: bytes | memoryview, tag: str, fields: Fields) -> Parts:
-    """Return the answer to a GET or HEAD of an object, for the whole object or one range, with or without
+    """Return the answer to a GET or HEAD of an object. The request may name one range, and may have
     If-Match.
     """
     if fields.get("if-match", tag) != tag:
@@ -95,7 +97,9 @@ def object_of(method: str, body: bytes | memoryview, tag: str, fields: Fields) -
 
 
 def span_of(value: str | None, size_bytes: int) -> tuple[int, int]:
-    """Return the bytes [start, stop) that a Range field names, ``bytes=a-b`` or ``bytes=a-``."""
+    """Return the bytes [start, stop) that a Range field names, ``bytes=a-b`` or ``bytes=a-``. None: the whole
+    object.
+    """
     if value is None:
         return 0, size_bytes
     first, _, last = value.removeprefix("bytes=").partition("-")
@@ -103,7 +107,7 @@ def span_of(value: str | None, size_bytes: int) -> tuple[int, int]:
 
 
 def described(start: int, stop: int, size_bytes: int, tag: str, *, ranged: bool) -> tuple[str, Fields]:
-    """Return status and fields of an answer with the bytes [start, stop) of an object."""
+    """Return the status and the header fields of an answer with the bytes [start, stop) of an object."""
     fields = {
         "ETag": tag,
         "Last-Modified": _DATE,
@@ -123,7 +127,7 @@ def head_of(status: str, length: int, fields: Fields) -> bytes:
 
 
 def document(inner: str) -> bytes:
-    """Return an XML document."""
+    """Return an XML document with the declaration before ``inner``."""
     return f"{_XML}{inner}".encode()
 
 
@@ -134,13 +138,13 @@ def list_buckets_of(bucket: str) -> bytes:
 
 
 def created_of(upload: str) -> bytes:
-    """Return the answer of CreateMultipartUpload."""
+    """Return the body of the answer to CreateMultipartUpload."""
     return document(
         f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
     )
 
 
 def result_of(operation: str, tag: str) -> bytes:
-    """Return the answer of CompleteMultipartUpload or CopyObject."""
+    """Return the body of the answer to CompleteMultipartUpload or CopyObject."""
     quoted = tag.replace('"', "&quot;")
     return document(f"<{operation}Result><ETag>{quoted}</ETag></{operation}Result>")
