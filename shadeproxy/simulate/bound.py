@@ -1,8 +1,8 @@
-"""The clairvoyant: the hits of a cache that knows every next use.
+"""The clairvoyant: the hits of a cache that knows the next use of every object.
 
 If all objects have one size, the clairvoyant is Belady's MIN with bypass: no policy has more hits. With
 different sizes the exact optimum is NP-hard. Then the clairvoyant evicts the object with the furthest next
-use, which gives a value to compare with, but not an upper bound.
+use. Its hits are a value to compare with, but no upper bound.
 """
 
 import heapq
@@ -22,7 +22,7 @@ def name_of_bound(trace: Trace) -> str:
 
 
 def clairvoyant_hits(trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:
-    """Return which reads of the trace are hits of the clairvoyant: bool[n]."""
+    """Return which reads of the trace are hits of the clairvoyant, as bool[n]."""
     following = next_positions(trace.ids)
     if trace.one_size is not None:
         return _equal(trace.ids, following, capacity_bytes // trace.one_size)
@@ -31,7 +31,7 @@ def clairvoyant_hits(trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:
 
 
 def next_positions(ids: Ids) -> NDArray[np.int64]:
-    """Return for each read the position of the next read of the same id; n if there is none."""
+    """Return for each read the position of the next read of the same id; n if no such read follows."""
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]
     again = in_order[1:] == in_order[:-1]
@@ -41,8 +41,8 @@ def next_positions(ids: Ids) -> NDArray[np.int64]:
 
 
 def _equal(ids: Ids, following: NDArray[np.int64], places: int) -> NDArray[np.bool_]:
-    """Return the hits if all sizes are equal. ``due[p]`` is 1 if the object of read p is kept until
-    read p.
+    """Return which reads are hits if all objects have one size. ``due[p]`` is 1 if the object of read p is
+    kept in the cache until read p.
     """
     never = len(ids)
     due = bytearray(never + 1)

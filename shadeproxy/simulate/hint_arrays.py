@@ -1,4 +1,4 @@
-"""Hints of jobs as arrays of a trace file. The arrays of a job have its number in their names."""
+"""Hints of jobs, read from the arrays of a trace file. The name of an array ends in the number of its job."""
 
 import re
 from collections.abc import Mapping
@@ -17,16 +17,17 @@ _NAME = re.compile(r"(dataset|order|known|scores|scored)_(\d{1,3})")
 
 
 def is_hint(name: str) -> bool:
-    """Return whether an array of this name belongs to hints."""
+    """Return whether an array of this name belongs to the hints of a job."""
     return _NAME.fullmatch(name) is not None
 
 
 def job_hints(path: Path, arrays: Arrays, jobs: Jobs | None) -> tuple[JobHints, ...]:
     """Return the hints in a file, one ``JobHints`` for each job. Raises ConfigError that names the fault.
 
-    For job j: ``dataset_j``, the two ids first and stop. ``order_j``, the announced ids. ``known_j``, rows of
-    two numbers: reads that the job has finished, and ids that are announced from then on. ``scores_j``, rows
-    of scores for the dataset. ``scored_j``, for each row the read of the trace before which it is posted.
+    The arrays of job j are: ``dataset_j``, two numbers, the first id of its dataset and the id after the last
+    one. ``order_j``, the announced ids. ``known_j``, rows of two numbers: reads that the job has finished,
+    and how many ids of the order are announced from then on. ``scores_j``, rows of scores for the dataset.
+    ``scored_j``, for each row of scores the read of the trace before which the row is posted.
     """
     numbers = sorted({int(found[2]) for name in arrays if (found := _NAME.fullmatch(name))})
     known = {0} if jobs is None else set(np.unique(jobs).tolist())

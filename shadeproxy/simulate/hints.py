@@ -1,7 +1,7 @@
 """Hints of a trace: orders and scores of its jobs, which may differ from what the jobs really read.
 
-Laws: pure functions on columns. A job's place in its order is the number of reads that it has finished, so no
-read is known before it was announced.
+Laws: pure functions on columns. A job's place in its order is the number of reads that it has finished. So no
+read is known before the job could announce it.
 """
 
 import re
@@ -15,17 +15,17 @@ from shadeproxy.simulate.trace import NO_JOB, Epochs, Ids, JobHints, Positions, 
 
 _BEFORE = 64
 _AFTER = 256
-"""A read counts as announced if the order has its id at most _BEFORE places before or _AFTER places after the
-job's place.
+"""A read counts as announced if its id stands near the job's place in the order: at most _BEFORE places
+before it, or less than _AFTER places after it.
 """
 
 
 class Announce(NamedTuple):
-    """When orders are announced. ``epochs``: how many epochs are announced, the current one included; 0:
-    none, -1: all.
+    """When orders are announced. ``epochs``: number of epochs that are announced, the current one included;
+    0: none, -1: all.
 
-    ``half``: one more epoch is announced from the middle of an epoch on. ``own``: use the orders and scores
-    that the trace itself contains (``Trace.hints``).
+    ``half``: from the middle of an epoch on, one more epoch is announced. ``own``: the orders and scores are
+    used that the trace itself contains (``Trace.hints``).
     """
 
     epochs: int
@@ -34,7 +34,7 @@ class Announce(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """True if orders are announced at all."""
+        """True if any order is announced."""
         return self.own or self.epochs != 0
 
 
@@ -48,7 +48,7 @@ _NAMED = {
 
 
 def parse_announce(text: str) -> Announce:
-    """Return the timing named by ``text``. Raises ConfigError."""
+    """Return the ``Announce`` that ``text`` names. Raises ConfigError if it names none."""
     if re.fullmatch(r"[1-9]\d{0,4}", text):
         return Announce(int(text))
     if text not in _NAMED:
@@ -84,7 +84,7 @@ def hints_of(trace: Trace, announce: Announce) -> tuple[JobHints, ...]:
 
 
 def weight_rows(trace: Trace) -> dict[int, int]:
-    """Map each read at which new weights become known to their row in ``Trace.weights``."""
+    """Return a map of row numbers in ``Trace.weights``, by the read before which the row becomes known."""
     if trace.weights is None or trace.epochs is None:
         return {}
     newest = np.maximum.accumulate(trace.epochs)
@@ -93,8 +93,8 @@ def weight_rows(trace: Trace) -> dict[int, int]:
 
 
 def score_updates(trace: Trace, announce: Announce) -> dict[int, list[tuple[int, int, NDArray[np.float32]]]]:
-    """Map each read before which scores are posted to these scores. A post has three values: the first id,
-    the id after the last one, and the scores of the ids between.
+    """Return a map of posted scores, by the read before which they are posted. A post has three values: the
+    first id, the id after the last one, and the scores of the ids between.
 
     The trace's own weights are always used; scores of hints only with ``own``.
     """
@@ -110,12 +110,12 @@ def score_updates(trace: Trace, announce: Announce) -> dict[int, list[tuple[int,
 
 
 class ReadFacts(NamedTuple):
-    """Facts that the proxy knows at each read of a trace, columns of shape (n,).
+    """Facts that the proxy knows at each read of a trace, as columns of shape (n,).
 
-    time_s: f64, seconds since the beginning; one second a read if the trace has no times. job: i16, as
-    ``Trace.job_of_reads``. done: i64, how many reads the job has finished, this one included; 0 without a
-    job. horizon: i64, announced reads of the job after this read. announced: bool, True if the order has this
-    id near the job's place. prefix: u16, the prefix group of the object.
+    time_s: f64, seconds since the beginning; one second for a read if the trace has no times. job: i16, as
+    ``Trace.job_of_reads``. done: i64, number of reads that the job has finished, this one included; 0 without
+    a job. horizon: i64, number of announced reads of the job after this one. announced: bool, True if the
+    order has this id near the job's place. prefix: u16, the prefix group of the object.
     """
 
     time_s: NDArray[np.float64]
@@ -127,7 +127,7 @@ class ReadFacts(NamedTuple):
 
 
 def read_facts(trace: Trace, hints: tuple[JobHints, ...]) -> ReadFacts:
-    """Return the facts of every read, given these hints."""
+    """Return the facts of every read of a trace whose jobs give ``hints``."""
     count, job_of = len(trace.ids), trace.job_of_reads()
     done, horizon = np.zeros(count, np.int64), np.zeros(count, np.int64)
     announced = np.zeros(count, np.bool_)
@@ -144,8 +144,8 @@ def read_facts(trace: Trace, hints: tuple[JobHints, ...]) -> ReadFacts:
 
 
 def _announced_reads(hint: JobHints, ids: Ids) -> NDArray[np.bool_]:
-    """Return which of a job's reads were announced near the job's place. Each place of the order explains one
-    read at most.
+    """Return which of a job's reads were announced near the job's place. Each place of the order explains at
+    most one read.
     """
     known = hint.known_after(np.arange(len(ids)))
     reads = min(len(ids), len(hint.order))
@@ -179,8 +179,8 @@ def _by_epochs(trace: Trace, job: int, mine: Positions, announce: Announce, rows
 
 
 def _announced(epochs: Epochs | None, count: int, announce: Announce) -> tuple[Positions, Positions]:
-    """Return two i64 columns: counts of finished reads at which more is announced, and how many reads of the
-    order are announced from then on.
+    """Return two i64 columns: how many reads the job has finished when more is announced, and how many reads
+    of the order are announced from then on.
     """
     if announce.epochs < 0 or epochs is None:
         return np.array([0]), np.array([count])

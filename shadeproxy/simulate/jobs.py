@@ -1,8 +1,7 @@
-"""Jobs of a trace: the meaning of their orders and scores for each object, as a proxy would know it at each
-read.
+"""Jobs of a trace: what their orders and scores say about each object, as a proxy would know it at each read.
 
 Laws: no read is known before it was announced. The product's own code computes pace, silence and trust
-(``JobActivity``). Time is in ticks: reads of all clients together.
+(``JobActivity``). Time is in ticks: one tick for each read of any client.
 """
 
 from collections.abc import Iterator
@@ -16,15 +15,16 @@ from shadeproxy.policy.expected import JobColumns, expect
 from shadeproxy.simulate.hints import Announce, hints_of, read_facts
 from shadeproxy.simulate.trace import Ids, JobHints, Positions, Trace
 
-# How far behind a job's own place its next read may lie in the order, and how many places count as near it.
+# In the order, a job's next read of an id may lie at most _BEHIND places behind the job's own place. _NEAR
+# places count as near the job's place.
 _BEHIND, _NEAR = 64, 64 + 256
 _MOST_CHANCE = 0.9
 _LEAST_WEIGHT = 1e-9
 
 
 class TraceJobs:
-    """The jobs of a trace. Call ``begin`` for each block of reads, in order. Then call ``until`` for reads of
-    this block, in order.
+    """The jobs of a trace. Call ``begin`` for each block of reads, in order. After each ``begin``, call
+    ``until`` for reads of that block, in order.
     """
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
@@ -35,8 +35,8 @@ class TraceJobs:
         self._jobs = [_TraceJob(hint, trace.objects) for hint in hints]
 
     def begin(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Begin the block of reads ``[start, stop)``. Return which of these reads an order or scores explain:
-        bool[stop - start].
+        """Begin the block of reads ``[start, stop)``. Return bool[stop - start]: which of these reads an
+        order or scores explain.
         """
         ids, job_of, announced = self._ids[start:stop], self._job_of[start:stop], self._announced[start:stop]
         explained = np.zeros(stop - start, dtype=np.bool_)
@@ -48,15 +48,15 @@ class TraceJobs:
         return explained
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
-        """Return two columns for ``ids``: the ticks until the next announced use, and the expected draws per
-        tick, as known after read ``at``.
+        """Return two columns for the objects ``ids``, as known after read ``at``: the ticks until their next
+        announced use, and how often they are expected to be drawn in a tick.
         """
         for job in self._jobs:
             job.advance(at)
         return expect([job.columns(ids, at + 1.0) for job in self._jobs if job.heard], len(ids))
 
     def restart(self) -> None:
-        """Forget how jobs have read: no job's hints count until it reads again."""
+        """Forget how the jobs have read. The hints of a job then count only after it has read again."""
         for job in self._jobs:
             job.restart()
 
@@ -81,7 +81,9 @@ class _TraceJob:
         self._follows, self._nexts = self._following.data, self._next.data
         distinct = len(in_order) - int(again.sum())
         self._chance = min(_NEAR / max(distinct, 1), _MOST_CHANCE)
-        """Share of reads that would be found near the job's place by chance, in any order of the same ids."""
+        """Share of reads that would be near the job's place by chance, if the order had the same ids in any
+        sequence.
+        """
         self._activity = JobActivity()
         self._weights: Column | None = None
         self._drawn = 0.0
@@ -91,15 +93,15 @@ class _TraceJob:
         self._count = self._found = self._others = 0
         self._drawn_now: list[float] = []
         self._seen = 0.0
-        """The tick of the latest read. ``_activity`` does not know it exactly, because it gets the reads of a
-        block together.
+        """The tick of the job's latest read. ``_activity`` knows it only roughly, because it gets the reads
+        of a block together.
         """
 
     def restart(self) -> None:
         self._activity, self.heard = JobActivity(), False
 
     def take_scores(self, start: int) -> None:
-        """Use the scores that are posted before read ``start`` of the trace."""
+        """Use the scores that the job has posted before read ``start`` of the trace."""
         hint = self._hint
         if hint.scores is None or hint.scored_at is None:
             return
@@ -112,8 +114,8 @@ class _TraceJob:
             self._row += 1
 
     def begin_block(self, at: Positions, ids: Ids, announced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Record the job's reads of ``ids`` in a block. ``at``: their positions in the trace. Return bool[n]:
-        whether the order or the scores explain each read.
+        """Record the job's reads of ``ids`` in the block that begins. ``at``: positions of these reads in the
+        trace. Return bool[n]: whether the order or the scores explain each read.
         """
         hint = self._hint
         known = hint.known_after(self.done + np.arange(len(ids))) > self.done + np.arange(len(ids))
@@ -131,7 +133,7 @@ class _TraceJob:
         return explained
 
     def advance(self, at: int) -> None:
-        """Move the job's place in its order to the state after read ``at`` of the trace."""
+        """Move the job's place in its order to where it is after read ``at`` of the trace."""
         nexts, follows = self._nexts, self._follows
         while self._coming is not None and self._coming[0] <= at:
             _, one, near = self._coming
@@ -144,7 +146,7 @@ class _TraceJob:
             self._coming = next(self._reads, None)
 
     def end_block(self, tick: float) -> None:
-        """Add the block's reads to the job's activity. ``tick``: the tick at which the block ended."""
+        """Add the block's reads to the job's activity. ``tick``: the tick at which the block ends."""
         if self._coming is not None:
             self.advance(int(tick))
         if self._count:
@@ -155,7 +157,7 @@ class _TraceJob:
         self._count = 0
 
     def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns[Column]:
-        """Return when, or how often, this job is expected to read ``ids``."""
+        """Return the columns that say when, or how often, this job is expected to read ``ids``."""
         activity, hint = self._activity, self._hint
         silent = tick - self._seen
         if silent <= activity.usual_silence or not activity.reads:

@@ -1,7 +1,7 @@
 """Plots hit ratio against cache size, one line for each policy.
 
-Okabe and Ito's colours, and a marker for each line, suit colour-blind readers. Only this module needs
-matplotlib, and imports it when it draws.
+Lines have Okabe and Ito's colours and a marker each, so that colour-blind readers can tell them apart. Only
+this module of the package needs matplotlib, and it imports matplotlib when it draws.
 """
 
 import importlib.util
@@ -41,8 +41,8 @@ def has_matplotlib() -> bool:
 
 
 def require_matplotlib(otherwise: str = "write --no-plot") -> None:
-    """Raise ShadeProxyError naming the package to install, if matplotlib is missing. ``otherwise``: the way
-    to do without.
+    """Raise ShadeProxyError if matplotlib is missing. The error names the package to install, and
+    ``otherwise``, the way to do without.
     """
     if not has_matplotlib():
         raise ShadeProxyError(
@@ -51,7 +51,9 @@ def require_matplotlib(otherwise: str = "write --no-plot") -> None:
 
 
 def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
-    """Write a plot. ``panels``: a title and rows for each panel, side by side. Raises ShadeProxyError."""
+    """Write a plot whose panels stand side by side. ``panels``: title and rows of each panel. Raises
+    ShadeProxyError if matplotlib is missing or the file cannot be written.
+    """
     require_matplotlib()
     from matplotlib.figure import Figure  # noqa: PLC0415  an optional library
     from matplotlib.ticker import PercentFormatter  # noqa: PLC0415  as above
@@ -86,7 +88,7 @@ def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure. Raises ShadeProxyError if that is impossible."""
+    """Write a figure. Raises ShadeProxyError if the file cannot be written."""
     try:
         figure.savefig(path)
     except OSError as error:

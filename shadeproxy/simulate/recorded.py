@@ -1,7 +1,7 @@
-"""Recordings of a proxy (``[telemetry] trace``) as the arrays of a trace.
+"""Turns the recording of a proxy (``[telemetry] trace``) into the arrays of a trace.
 
-Version 2 has a time, a source, a prefix group and a reader for each read (telemetry/recording.py). Version 1
-had only objects, bytes, jobs and epochs.
+A recording of version 2 has a time, a source, a prefix group and a reader for each read
+(telemetry/recording.py). Version 1 had only objects, bytes, jobs and epochs.
 """
 
 from pathlib import Path
@@ -21,19 +21,19 @@ _TABLES = {"version": "i", "reader_jobs": "u", "reader_ranks": "u", "job_names":
 
 
 def is_recording(arrays: Arrays) -> bool:
-    """Return whether these arrays are the recording of a proxy. A recording has an array ``objects`` with the
-    hash of the object of each read.
+    """Return whether these arrays are the recording of a proxy. A recording has an array ``objects``: for
+    each read, the hash of its object.
     """
     return "objects" in arrays
 
 
 def numbered(path: Path, arrays: Arrays) -> Arrays:
-    """Return the recording as arrays of a trace, with object hashes replaced by small numbers, ``ids``.
+    """Return a recording as arrays of a trace. Instead of object hashes, the array ``ids`` has small numbers.
 
     ``sizes``: the most bytes that one read of an object had. Within a job the epoch never falls: a late read
     of an earlier epoch counts for the present one. ``jobs``, ``epochs`` and ``prefixes`` are left out if all
-    their values are equal. In a recording of version 2, reads that name no job come from a stock client, one
-    that gives no hints. Raises ConfigError.
+    their values are equal. In a recording of version 2, reads that name no job come from a stock client,
+    which gives no hints. Raises ConfigError if the recording has another form.
     """
     version = 2 if "version" in arrays else 1
     columns = _SECOND if version == VERSION else _FIRST
@@ -60,7 +60,7 @@ def numbered(path: Path, arrays: Arrays) -> Arrays:
 
 
 def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) -> NDArray[np.uint8]:
-    """Add to ``found`` the columns that only version 2 has. Return the job of each read."""
+    """Add to ``found`` the columns that only recordings of version 2 have. Return the job of each read."""
     readers, places, ranks = arrays["readers"], arrays["places"], arrays["reader_ranks"]
     jobs_of, names = arrays["reader_jobs"], arrays["job_names"].tolist()
     sources, groups = places >> GROUP_BITS, places & NO_GROUP
@@ -77,7 +77,7 @@ def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) ->
     found["sources"] = sources.astype(np.uint8)
     found["ranks"] = ranks[readers]
     if "" in names:
-        # If all reads are of one job, the array jobs is left out, and a trace without it has only job 0.
+        # If all reads are of one job, the array jobs is left out. A trace without that array has only job 0.
         stock = names.index("") if len(np.unique(jobs)) > 1 else 0
         found["stock"] = np.array([stock], dtype=np.uint8)
     prefixes = np.full(len(found["sizes"]), NO_GROUP, dtype=np.uint16)

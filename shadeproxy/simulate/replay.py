@@ -1,7 +1,7 @@
 """Replays one trace with one policy and one cache, and finds which reads are hits.
 
 The product's own code makes every decision: ``policy.key``, ``choose_beaten``, ``EvictionPool``,
-``ReuseLearner``, ``Ghosts``. This module calls it in the order of engine/placement/placement.py
+``ReuseLearner``, ``Ghosts``. This module calls that code in the order of engine/placement/placement.py
 (``find_place``, ``note_miss``), for one tier that counts bytes; tests/simulate/test_replay.py compares the
 two read by read. For speed, columns are indexed by object id instead of by slot, and a hit calls no function.
 """
@@ -26,16 +26,16 @@ from shadeproxy.simulate.jobs import TraceJobs
 from shadeproxy.simulate.restart import Restart, restarted
 from shadeproxy.simulate.trace import Trace
 
-_BLOCK = 256  # Number of reads that the learner gets together, as in the engine.
+_BLOCK = 256  # Reads that the learner gets together, as in the engine.
 _MOST_SAMPLED = 65_536
 _GHOSTS = 32  # Ghosts for each page that fits into the cache.
 _LONG_TRACE = 1_000_000
-"""Traces with more reads use the eviction pool for caches of every size, which takes a tenth of the time. In
-shorter traces a cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
+"""If a trace has more reads, a cache of any size uses the eviction pool, which takes a tenth of the time. In
+a shorter trace, a cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
 """
 
-# One row for each object, not one column for each feature: gathering a sample of rows takes a fifth of the
-# time of gathering it from columns.
+# Facts are stored by object, not by feature: to gather a sample of whole rows takes a fifth of the time that
+# it takes to gather it from columns.
 _FACTS = np.dtype([
     (name, np.float64)
     for name in ("last_use", "admitted", "uses", "weight", "size_bytes", "last", "gap", "reads", "state")
@@ -47,9 +47,9 @@ Hits = NDArray[np.bool_]
 
 
 class Replay:
-    """A cache of ``capacity_bytes`` that the reads of a trace pass through. Call ``run`` once.
+    """A cache of ``capacity_bytes`` through which the reads of a trace pass. Call ``run`` once.
 
-    ``stores``: number of missed pages that won a place.
+    ``stores``: number of missed pages that got a place in the cache.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class Replay:
         self._facts = np.zeros(objects, _FACTS)
         self._facts["size_bytes"] = sizes
         self._facts["weight"] = np.nan
-        # The columns of ``Drawable``, by which the eviction pool sees that a page has changed. Here the page
-        # of an id never changes, so neither does its generation.
+        # Columns of ``Drawable``, by which the eviction pool sees that a page has changed. Here the page of
+        # an id never changes, so its generation does not either.
         self.tier = np.full(objects, NO_TIER, dtype=np.int8)
         self.generation = np.zeros(objects, dtype=np.int64)
         self.location = np.zeros(objects, dtype=np.int64)  # Only bytes are counted: pages need no location.
         self.last_use = self._facts["last_use"]
-        # Memoryviews: reading or writing one element takes a third of the time that an ndarray needs.
+        # Memoryviews: to read or write one element takes a third of the time that it takes with an ndarray.
         self.tiers, self.generations, self._sizes = self.tier.data, self.generation.data, sizes.data
         self.last_uses, self._admitted, self._uses, self._last, self._gap, self._reads, self._state = (
             cast("memoryview[float]", self._facts[name].data)
@@ -96,8 +96,8 @@ class Replay:
         self.stores = 0
         self._tick = 0
         self._drawn = EvictionPool(self, 0)
-        # The engine computes the key of a drawn victim again for each new page; at most sixteen new pages use
-        # one draw. Here the key is computed once, at the draw.
+        # The engine computes the key of a drawn victim for each new page, and at most sixteen new pages use
+        # one draw. Here the key is computed once, when the victim is drawn.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data
         self._learner = ReuseLearner(int(self._rng.integers(1 << 62)))
@@ -111,7 +111,7 @@ class Replay:
         self._unexplained: list[tuple[int, float]] = []
 
     def run(self) -> Hits:
-        """Return which reads found their object in the cache: bool[n]."""
+        """Return which reads found their object in the cache, as bool[n]."""
         reads = len(self._trace.ids)
         hits = np.zeros(reads, dtype=np.bool_)
         updates = self._updates
@@ -126,8 +126,8 @@ class Replay:
         return hits
 
     def _restart(self, tick: float, *, lost: bool) -> None:
-        """Continue as the next process would after a restart, with the state that survives. ``lost``: the
-        histories are lost.
+        """Continue as the next process would after a restart, with only the state that survives. ``lost``:
+        the histories of pages are lost.
         """
         pages, facts = self._members.slots, self._facts
         self._observe(tick)
@@ -175,7 +175,9 @@ class Replay:
         return np.frombuffer(hits, dtype=np.bool_)
 
     def _recall(self, page: int, tick: int) -> None:
-        """Restore the history of a page that is not cached from the page's ghost, or clear it."""
+        """Restore the history of a page that is not cached. It comes from the page's ghost; without a ghost
+        the history is empty.
+        """
         ghost = self._ghosts.find(self.hashes.item(page), tick)
         self._keep_history(page, _NEVER if ghost is None else ghost.history)
 
@@ -190,7 +192,7 @@ class Replay:
         self._keep_history(page, history)
         if not present:
             # In the engine, the history of a page that is not cached exists only as a ghost, which rounds the
-            # mean gap. Passing it through the ghosts rounds it here too.
+            # mean gap. Put the history into the ghosts and find it again, so that it is rounded here too.
             self._let_go(page)
             self._recall(page, tick)
         self._unexplained.append((page, tick))
@@ -305,7 +307,9 @@ class Replay:
         )
 
     def _bar(self, page: int) -> float:
-        """Return the key above which other pages may be evicted for ``page``, which is being read."""
+        """Return the bar for ``page``, which is being read: only pages whose key is above the bar may be
+        evicted for it.
+        """
         if self._policy.admits_always:
             return -np.inf
         next_use, rate, tick = np.inf, 0.0, float(self._tick)

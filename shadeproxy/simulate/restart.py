@@ -1,7 +1,8 @@
-"""A restart in the middle of a trace: the state of the next process, encoded by the product's own code. Pure.
+"""A restart in the middle of a trace: the state with which the next process begins. The product's own code
+encodes it. Pure.
 
-The cached pages survive. So do the learner's table, the reuse sample, ghosts and the histories of resident
-pages, unless they are ``lost``. The activity of jobs (pace, trust) does not survive.
+The cached pages survive a restart. So do the learner's table, the reuse sample, ghosts and the histories of
+resident pages, unless they are ``lost``. The activity of jobs (pace, trust) does not survive.
 """
 
 from typing import NamedTuple
@@ -16,8 +17,8 @@ from shadeproxy.hints.reuse.learner import ReuseLearner
 
 
 class Restart(NamedTuple):
-    """A restart before read number ``read`` of a trace. ``lost``: the histories are lost, and all that was
-    learnt from them.
+    """A restart before read number ``read`` of a trace. ``lost``: the histories are lost, and what was learnt
+    from them.
     """
 
     read: int
@@ -27,8 +28,8 @@ class Restart(NamedTuple):
 def restarted(
     learner: ReuseLearner, ghosts: Ghosts, residents: ResidentColumns, tick: float, groups: NDArray[np.intp]
 ) -> tuple[ReuseLearner, Ghosts]:
-    """Return the learner and the ghosts of the next process. The ghosts contain the histories of resident
-    pages.
+    """Return the learner and the ghosts with which the next process begins. These ghosts include the
+    histories of resident pages.
     """
     count = int(groups.max(initial=0)) + 1
     next_learner, next_ghosts = ReuseLearner(0), Ghosts(len(ghosts))

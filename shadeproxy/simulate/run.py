@@ -1,4 +1,6 @@
-"""Simulates each policy with each cache size on one trace. The result is rows of hit ratios."""
+"""Simulates each policy with each cache size on one trace, and returns a row of hit ratios for each
+combination.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ NAMES = (*POLICIES, *BASELINES, MIN)
 
 
 class Cache(NamedTuple):
-    """A cache size to simulate. ``share``: this capacity divided by the bytes of all objects."""
+    """A cache size to simulate. ``share``: its capacity divided by the bytes of all objects."""
 
     text: str
     share: float
@@ -31,8 +33,8 @@ class Cache(NamedTuple):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Ratios over the counted reads (``Trace.counted``). distinct: mean number of different ids read in an
-    epoch. of_min: the hit ratio divided by the clairvoyant's.
+    """The ratios of one policy with one cache, over the reads that count (``Trace.counted``). distinct: mean
+    number of different ids that are read in an epoch. of_min: the hit ratio divided by the clairvoyant's.
     """
 
     policy: str
@@ -44,7 +46,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """Ratios over all reads, the first epoch included."""
+    """The hits of one policy with one cache, over all reads, the first epoch included."""
 
     policy: str
     cache: float
@@ -53,8 +55,8 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The rows of a simulation. ``counted``: which reads ``rows`` cover, in words. ``bound``: how the row
-    "min" was computed, in words.
+    """The result of a simulation. ``rows`` and ``all_reads``: one for each policy and cache. ``counted``: in
+    words, which reads ``rows`` cover. ``bound``: in words, how the rows of the policy "min" were computed.
     """
 
     rows: list[Row]
@@ -68,7 +70,7 @@ class Result(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The arguments of one simulation: the trace, and the policies, cache sizes and options to try on it."""
+    """One simulation: the trace, and the policies, cache sizes and options that are tried on it."""
 
     trace: Trace
     policies: Sequence[str]
@@ -79,7 +81,9 @@ class Question:
 
 
 def parse_policies(text: str) -> list[str]:
-    """Return the names of policies in ``text``. Raises ConfigError that lists the known names."""
+    """Return the names of policies in ``text``. Raises ConfigError that lists the known names, if one is
+    unknown.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if names == ["all"]:
         return list(NAMES)
@@ -94,7 +98,7 @@ def parse_policies(text: str) -> list[str]:
 
 
 def parse_caches(text: str, trace: Trace) -> list[Cache]:
-    """Return the cache sizes in ``text``, as "5%,20%,8 GiB". Raises ConfigError."""
+    """Return the cache sizes in ``text``, as "5%,20%,8 GiB". Raises ConfigError if one is no size."""
     caches = [_cache(part.strip(), trace) for part in text.split(",") if part.strip()]
     if not caches:
         raise ConfigError('--cache: no size is named; write shares of the data, as "5%,10%,20%"')
@@ -102,7 +106,9 @@ def parse_caches(text: str, trace: Trace) -> list[Cache]:
 
 
 def simulate(question: Question, *, progress: Callable[[str, str], None] = lambda *_: None) -> Result:
-    """Simulate. ``progress`` is called with each policy and cache size before its run. Raises ConfigError."""
+    """Simulate each policy with each cache. ``progress`` is called before each run with the policy's name and
+    the cache size. Raises ConfigError.
+    """
     trace = question.trace
     counted = trace.counted()
     sizes = np.ones(trace.objects, dtype=np.int64) if trace.sizes is None else trace.sizes
@@ -162,7 +168,7 @@ def _cache(text: str, trace: Trace) -> Cache:
 
 
 def _some(cache: Cache) -> Cache:
-    """Return ``cache``. Raises ConfigError if its capacity is less than one byte."""
+    """Return ``cache``. Raises ConfigError if its capacity is 0 bytes."""
     if not cache.capacity_bytes:
         raise ConfigError(
             f"--cache: {cache.text!r} of this trace holds nothing; write a larger one, or take more --objects"
@@ -175,5 +181,5 @@ def _distinct(trace: Trace, counted: NDArray[np.bool_]) -> float:
         return len(np.unique(trace.ids))
     epochs = np.unique(trace.epochs[counted])
     mean = float(np.mean([len(np.unique(trace.ids[counted & (trace.epochs == epoch)])) for epoch in epochs]))
-    # A whole number is an int, so that the JSON shows a fraction only if epochs differ.
+    # Return a whole number as an int, so that the JSON shows a fraction only if epochs differ.
     return int(mean) if mean.is_integer() else mean

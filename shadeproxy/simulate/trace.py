@@ -1,4 +1,6 @@
-"""Traces: the order of reads of objects, the known features of the objects, and the hints that jobs give."""
+"""Traces: the sequence of reads of objects, the known features of the objects, and the hints that jobs
+give.
+"""
 
 from dataclasses import dataclass
 
@@ -15,12 +17,12 @@ Prefixes = NDArray[np.uint16]
 Positions = NDArray[np.int64]
 
 NO_JOB = -1
-"""The job of a read that names no job."""
+"""The job number of a read that names no job."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobHints:
-    """Hints of job number ``job`` of a trace. Its dataset is the ids from ``first`` up to ``stop`` - 1.
+    """Hints of job number ``job`` of a trace. The job's dataset is the ids from ``first`` up to ``stop`` - 1.
 
     order: u32[m], the ids that the job announces; it may read others. since, known: i64[k]; after
     ``since[i]`` reads of the job, the first ``known[i]`` ids of the order are announced; ``since[0]`` is 0.
@@ -38,7 +40,7 @@ class JobHints:
     scored_at: Positions | None = None
 
     def known_after(self, done: Positions) -> Positions:
-        """Return how many reads of the order are announced after ``done`` finished reads."""
+        """Return how many ids of the order are announced when the job has finished ``done`` reads."""
         known: Positions = self.known[self.since.searchsorted(done, side="right") - 1]
         return known
 
@@ -78,7 +80,7 @@ class Trace:
 
     @property
     def one_size(self) -> int | None:
-        """The size of every object; None when they differ."""
+        """The size of every object; None if sizes differ."""
         if self.sizes is None:
             return 1
         return int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
@@ -92,8 +94,8 @@ class Trace:
         return jobs
 
     def counted(self) -> NDArray[np.bool_]:
-        """Return which reads count in ratios, bool[n]: those from each job's second epoch on, because the
-        first one fills the cache; all reads if there is only one epoch.
+        """Return which reads count in ratios, as bool[n]. Each job's reads count from its second epoch on,
+        because its first epoch fills the cache. If there is only one epoch, all reads count.
         """
         if self.epochs is None:
             return np.ones(len(self.ids), dtype=np.bool_)

@@ -1,7 +1,7 @@
-"""Trace files.
+"""Loads trace files.
 
-A trace file is an .npz. Either it has ``ids`` and, as far as they are known, other columns of ``Trace`` and
-hints of jobs (hint_arrays.py); or it is the recording of a proxy (recorded.py).
+A trace file is an .npz. Either it has the array ``ids`` and, as far as they are known, other columns of
+``Trace`` and hints of jobs (hint_arrays.py); or it is the recording of a proxy (recorded.py).
 """
 
 import zipfile
@@ -23,14 +23,14 @@ _OTHERS = {"ids": 1, "sizes": 1, "weights": 2, "times": 1, "prefixes": 1, "stock
 _ARRAYS = _OTHERS | dict.fromkeys(_BY_READ, 1)
 _MOST_IDS = 1 << 28
 _ONE_ARRAY = b"\x93NUMPY"
-# Errors of zipfile and numpy for damaged files. Encryption is a RuntimeError, and an unknown method is its
-# subclass NotImplementedError.
+# Errors that zipfile and numpy raise for damaged files. An encrypted file is a RuntimeError, and one with an
+# unknown compression is its subclass NotImplementedError.
 _DAMAGE = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _WRITE_IT = "write it with numpy.savez(path, ids=...)"
 
 
 def load_trace(path: Path) -> Trace:
-    """Load a trace. Raises ConfigError that names the fault of the file."""
+    """Load a trace from a file. Raises ConfigError that names the fault of the file."""
     arrays = _read(path)
     ids = _numbers(path, "ids", arrays["ids"], np.uint32)
     if not len(ids):
@@ -72,7 +72,9 @@ def load_trace(path: Path) -> Trace:
 
 
 def _by_read(path: Path, arrays: Mapping[str, NDArray[Any]], reads: int) -> dict[str, Any]:
-    """Return the columns that have a whole number for each read."""
+    """Return the columns that have a whole number for each read. Raises ConfigError if one has another
+    length.
+    """
     for name in _BY_READ:
         if name in arrays and len(arrays[name]) != reads:
             raise ConfigError(f"{path}: {name} has {len(arrays[name])} entries for {reads} reads in ids")
@@ -116,7 +118,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _check_archive(path: Path, opened: BinaryIO) -> None:
-    """Check that a file just opened is an archive. Raises ConfigError."""
+    """Check that a file just opened is an archive. Raises ConfigError if it is not."""
     start = opened.read(len(_ONE_ARRAY))
     if start == _ONE_ARRAY:
         raise ConfigError(f"{path}: one array, not an .npz of named arrays; {_WRITE_IT}")
@@ -169,7 +171,9 @@ def _times(path: Path, array: NDArray[Any], reads: int) -> Times:
 
 
 def _objects(path: Path, ids: Ids, columns: Mapping[str, NDArray[Any] | None]) -> int:
-    """Return the number of objects. ``columns``: the columns with a value for each object."""
+    """Return the number of objects. ``columns``: columns with a value for each object. Raises ConfigError if
+    their lengths contradict each other.
+    """
     largest = int(ids.max())
     known = {name: column.shape[-1] for name, column in columns.items() if column is not None}
     for name, length in known.items():

@@ -1,6 +1,6 @@
 """Workloads as traces: shuffled epochs, importance draws, several jobs, one node of several, shards.
 
-Pure: the same arguments give the same trace.
+The functions are pure: the same arguments give the same trace.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,11 @@ _HEAVY_TAIL = 1.5
 
 
 def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1) -> Trace:
-    """Return a trace in which each epoch is a new permutation. Jobs have different seeds and the same speed.
+    """Return a trace in which each epoch of a job is a new permutation of the objects. All jobs have the same
+    speed.
 
-    ``ranks``: number of nodes. The trace has the reads of one node, which reads its share of every epoch.
+    ``ranks``: number of nodes. The trace has only the reads of one node, which reads its share of every
+    epoch.
     """
     orders = [shuffled(objects, epochs, seed=seed + job, ranks=ranks) for job in range(jobs)]
     return interleaved(orders, objects)
@@ -33,8 +35,8 @@ def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: i
 def importance(
     objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1, draws: Draws = "shade"
 ) -> Trace:
-    """Return a trace of draws with replacement, weighted by losses in earlier epochs. The trace contains
-    these weights.
+    """Return a trace of draws with replacement, weighted by the samples' losses in earlier epochs. The trace
+    contains these weights.
 
     "shade": in each batch, the sample with the j-th smallest loss weighs ln(j + 10) (SHADE, FAST'23).
     "heavy": a sample weighs exp(1.5 loss), so that few samples get most of the draws. A loss is the sample's
@@ -62,8 +64,8 @@ def importance(
 
 
 def lagged(objects: int, epochs: int, *, seed: int = 0, jobs: int = 4, lag: float = 0.15) -> Trace:
-    """Return the trace of a hyperparameter search: all jobs read in the same order, and the last job is
-    ``lag`` of an epoch behind the first.
+    """Return the trace of a hyperparameter search: all jobs read in the same order, and the last job is the
+    share ``lag`` of an epoch behind the first.
     """
     order = shuffled(objects, epochs, seed=seed)
     starts = [objects * lag * job / max(jobs - 1, 1) for job in range(jobs)]
@@ -71,8 +73,8 @@ def lagged(objects: int, epochs: int, *, seed: int = 0, jobs: int = 4, lag: floa
 
 
 def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers: int = 8) -> Trace:
-    """Return a trace of reads of records in shards. A reader reads each of its pages ``reads`` times in a
-    row; ``readers`` readers read at the same time, and share the pages.
+    """Return a trace of reads of records in shards. ``readers`` readers share the pages and read at the same
+    time. A reader reads each of its pages ``reads`` times in a row.
     """
     random = np.random.default_rng(seed)
     order: Orders = []
@@ -85,7 +87,9 @@ def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers:
 
 
 def shuffled(objects: int, epochs: int, *, seed: int = 0, ranks: int = 1) -> Orders:
-    """Return a permutation of the objects for each epoch. With several ranks, it is the share of one rank."""
+    """Return a permutation of the objects for each epoch. With several ranks, each is only the share of one
+    rank.
+    """
     random = np.random.default_rng(seed)
     return [random.permutation(objects).astype(np.uint32)[::ranks] for _ in range(epochs)]
 
@@ -98,8 +102,8 @@ def interleaved(
     starts: Sequence[float] | None = None,
     weights: Weights | None = None,
 ) -> Trace:
-    """Return the trace of jobs that read at the same time. ``rates``: reads of each job in a unit of time;
-    ``starts``: the time at which each job begins.
+    """Return the trace of jobs that read at the same time. ``rates``: number of reads of each job in a unit
+    of time. ``starts``: the time at which each job begins.
     """
     rates, starts = rates or [1.0] * len(orders), starts or [0.0] * len(orders)
     ids, jobs, epochs, times = [], [], [], []
