@@ -1,7 +1,8 @@
-"""The one finding of ``shadeproxy doctor`` about speed: a job that waits for its data, and settings that
-would help.
+"""The one finding of ``shadeproxy doctor`` about speed: a job waits for its data, and which settings would
+help.
 
-The wait is measured, in the job's latest epoch with enough reports. The remedy comes from the replay.
+The wait is measured, in the job's latest epoch with enough reports. The remedy comes from the replay of the
+loader's loop.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,14 +15,16 @@ from shadeproxy.plan.predict import MUCH, Predictor, Setting
 from shadeproxy.plan.processor import FULL, busy_share, more_processor
 from shadeproxy.plan.profile import Profile, ProfiledEpoch
 
-_ENOUGH_S = 10.0  # Reports of a shorter time say little.
+_ENOUGH_S = 10.0  # Reports that cover less time say little.
 _MOST_REMEDIES = 2
-_LATEST = 3  # Epochs from which the replay is fitted.
+_LATEST = 3  # Number of the latest epochs, to which the replay is fitted.
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """``waits``: share of its time for which the job waited. ``cause`` and ``remedy``: the finding's text."""
+    """The finding about one job. ``waits``: share of its time for which the job waits. ``cause`` and
+    ``remedy``: the finding's text.
+    """
 
     waits: float
     cause: str
@@ -29,7 +32,9 @@ class Advice:
 
 
 def waits_of(profile: Profile) -> float | None:
-    """Return the share of its time for which a job waits; None if that is little, or not known."""
+    """Return the share of its time for which a job waits for data; None if the share is small or not
+    known.
+    """
     epoch = _latest(profile)
     if epoch is None or (waits := epoch.stall_s / (epoch.stall_s + epoch.compute_s)) < MUCH:
         return None
@@ -37,7 +42,9 @@ def waits_of(profile: Profile) -> float | None:
 
 
 def advise(profile: Profile) -> Advice | None:
-    """Return the finding about a job; None if the job waits little, or if its wait is not known."""
+    """Return the finding about a job; None if the job waits little, or if it is not known how long it
+    waits.
+    """
     epoch, waits = _latest(profile), waits_of(profile)
     if epoch is None or waits is None:
         return None
@@ -67,7 +74,7 @@ def _reads(profile: Profile) -> str:
 
 
 def _remedies(profile: Profile, waits: float) -> Iterator[str]:
-    """Yield the remedies that help in the replay; without any, the settings to look at."""
+    """Yield the remedies that help in the replay. If none helps, yield which settings to look at."""
     fitted = msgspec.structs.replace(profile, epochs=profile.whole_epochs()[-_LATEST:])
     try:
         predictor = Predictor(fitted)

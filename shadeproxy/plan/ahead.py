@@ -1,11 +1,11 @@
-"""Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs. Fetched
-samples wait in the cache for their readers, and take the places of samples that would be hits.
+"""Computes how far ahead the proxy fetches samples when an order is announced, and how many hits this costs.
+Fetched samples wait in the cache for their readers, and take the places of samples that would be hits.
 
-Each hit of an epoch is in the cache when the epoch begins. So the loss is the number of samples that have
-been fetched by then and wait for their readers: samples at the beginning of the order that the cache lacked.
-Before the next order is known, nothing says which samples it begins with. Of the samples that are read when
-it is known, the cache keeps those whose next reads are the soonest. So the beginning of the order lacks only
-samples that had left the cache before the order came.
+A hit of an epoch is in the cache when the epoch begins. At that moment, some samples at the beginning of the
+order have been fetched because the cache lacked them, and wait for their readers. Their number is the number
+of hits that are lost. Before the next order is known, no hint says which samples it begins with. Once it is
+known, the cache keeps those samples that will be read soonest. So at the beginning of the order the cache
+lacks only samples that had left it before the order came.
 
 The rules are those of ``shadeproxy.prefetch``, and so are their constants; docs/adr/0047 has measurements.
 """
@@ -17,7 +17,7 @@ from shadeproxy.prefetch.pace import EARLY_PRICE, FEWEST, LEAD, MOST_READY, SPAR
 
 class Ahead(NamedTuple):
     """The effect of prefetching, in samples. ``unread``: the most samples that are fetched, or being fetched,
-    before they are read. They take room in the cache. ``lost``: the hits of an epoch that this costs.
+    before they are read. They take room in the cache. ``lost``: the hits of an epoch that this room costs.
     """
 
     unread: float
@@ -37,18 +37,18 @@ def fetched_ahead(
     reach: int,
     cache_samples: float,
 ) -> Ahead:
-    """Return how far ahead the proxy fetches.
+    """Return how far ahead the proxy fetches, and the hits that this costs.
 
     ``reads``: reads of an epoch. ``hit_ratio``: share of hits if nothing were fetched ahead.
     ``announced_at``: share of an epoch that training has computed when the next order is announced.
     ``compute_s``: time in which training computes a sample, all ranks together. ``batch_s``: time in which a
     rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``lanes``: most
-    reads that the loader's workers have under way. ``reach``: samples that they have begun or may begin.
-    ``cache_samples``: samples that fit into the cache.
+    reads that the loader's workers have under way. ``reach``: samples that the workers have begun or may
+    begin. ``cache_samples``: samples that fit into the cache.
     """
     miss_ratio, most = 1 - hit_ratio, cache_samples / MOST_READY
     needed_s = max(compute_s, miss_ratio * link_s)
-    # The samples that are needed while one fetch is under way.
+    # The number of samples that are needed while one fetch is under way.
     flying = latency_s / needed_s if needed_s else 0.0
     soon = max(SPARE * flying, FEWEST)
     if miss_ratio * link_s > compute_s:
@@ -56,20 +56,21 @@ def fetched_ahead(
         return Ahead(min((reach + soon) * miss_ratio, most), 0.0)
     unread = min(LEAD * soon * miss_ratio, most)
     kept = hit_ratio * reads
-    # Reads run this far ahead of training.
+    # The reads of an epoch that are left when the next order is announced. Reads are ``reach`` ahead of
+    # training.
     left = reads - min(announced_at * reads + reach, reads)
-    # Samples that have been read, and whose next place in an order is not known, are expected within the next
-    # epoch, in its middle on average.
+    # A sample that has been read, and whose next place in an order is not known, is expected within the next
+    # epoch, on average in its middle.
     early = (left + reads / 2) / EARLY_PRICE
     waiting = min(max(most - flying, 0.0), max(LEAD * soon, early))
     missing = min(max(1 - (left + max(kept - waiting, 0.0)) / reads, 0.0), 1.0) if reads else 0.0
     if not missing or missing == 1:
         return Ahead(unread, 0.0)
-    # The number of reads before the read of the sample that would be displaced last.
+    # The number of reads before that of the last sample which fetched samples would displace.
     furthest = kept / (1 - missing)
     lost = min(max(LEAD * soon, furthest / EARLY_PRICE) * missing, most, kept)
     if unread + lanes < flying * miss_ratio:
-        # Readers wait for each sample until the end. What is fetched afterwards has come only in part when
-        # training has computed its last batch.
+        # Readers wait for each sample until the epoch's end. When training has computed its last batch, only
+        # a part of what is fetched afterwards has come.
         lost *= min(batch_s / latency_s, 1.0)
     return Ahead(unread, lost)

@@ -1,9 +1,9 @@
-"""The devices among which ``plan --place`` divides data, and the demand for the data. They come from a file
-of the user, from the statistics of a proxy, from profiles of jobs, or from a recording.
+"""The devices among which ``plan --place`` divides data, and the reads of the data. They come from a file of
+the user, from the statistics of a proxy, from profiles of jobs, or from a recording.
 
-A file is TOML: ``[origin]`` and ``[devices.NAME]`` with ``read_speed`` and, if single reads limit it,
-``reads_per_s``; a device has a ``capacity`` too. ``[datasets.NAME]`` has ``samples``, ``sample_size`` and
-``reads_per_s``; without such tables the jobs of the proxy are placed.
+The file is TOML: ``[origin]`` and ``[devices.NAME]`` with ``read_speed`` and, if single reads limit a device,
+``reads_per_s``; a device also has a ``capacity``. ``[datasets.NAME]`` has ``samples``, ``sample_size`` and
+``reads_per_s``; without such tables the data sets of the proxy's jobs are placed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -55,7 +55,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Demand(NamedTuple):
-    """The reads of one data set, whose samples are all alike. ``size_bytes``: the bytes that the data set
+    """The reads of one data set, all of whose samples are alike. ``size_bytes``: the room that the data set
     takes.
     """
 
@@ -66,8 +66,8 @@ class Demand(NamedTuple):
 
 
 def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
-    """Read a file of devices (I/O). Return the devices, the origin last, and the data sets of the file.
-    Raises ConfigError, whose text names the mistake.
+    """Read a file of devices (I/O). Return its devices, with the origin last, and its data sets. Raises
+    ConfigError, whose text names the mistake.
     """
     file = load_toml(path, _File, option="--devices", form=_FORM)
     where = f"--devices {path}"
@@ -101,9 +101,9 @@ def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
 
 
 def devices_of(stats: Mapping[str, Any], link_bytes_per_s: float | None) -> list[Device]:
-    """Return the tiers of a proxy, from its statistics, and its origin. Reads from RAM take no time.
-    ``link_bytes_per_s``: speed of the origin; None: the speed that the proxy has measured. Raises
-    ConfigError.
+    """Return the tiers of a proxy, as its statistics describe them, and its origin. Reads from RAM take no
+    time. ``link_bytes_per_s``: speed of the origin; None: the speed that the proxy has measured. Raises
+    ConfigError if a speed is not known.
     """
     devices = []
     for name, tier in stats["tiers"].items():
@@ -122,8 +122,8 @@ def devices_of(stats: Mapping[str, Any], link_bytes_per_s: float | None) -> list
 
 
 def demands_of(profiles: Iterable[tuple[str, Profile]]) -> list[Demand]:
-    """Return the reads that jobs would make if they never waited, by data set, from the data sets and
-    profiles of the jobs. A job without a whole epoch is left out.
+    """Return, by data set, the reads that jobs would make if they never waited. ``profiles``: the name of a
+    data set and the profile of a job on it, for each job. A job without a whole epoch is left out.
     """
     found: dict[str, Demand] = {}
     for name, profile in profiles:
@@ -145,13 +145,15 @@ def demands_of(profiles: Iterable[tuple[str, Profile]]) -> list[Demand]:
 
 
 def groups_of(demands: list[Demand]) -> Groups:
-    """Return a group for each data set."""
+    """Return a group for each data set of ``demands``."""
     columns = np.array([one[1:] for one in demands], np.float64).T
     return Groups([one.name for one in demands], np.arange(len(demands)), *columns)
 
 
 def groups_of_trace(trace: Trace, source: str) -> Groups:
-    """Return the objects of a recording in groups, by prefix. Raises ConfigError if it has no times."""
+    """Return the objects of a recording in groups, by prefix. Raises ConfigError if it has no sizes or no
+    times.
+    """
     seconds = 0.0 if trace.times is None else float(trace.times[-1] - trace.times[0])
     if trace.sizes is None or seconds <= 0:
         raise ConfigError(
@@ -160,20 +162,20 @@ def groups_of_trace(trace: Trace, source: str) -> Groups:
         )
     reads = np.bincount(trace.ids, minlength=trace.objects) / seconds
     if trace.prefixes is None:
-        # A recording of one prefix has no column of prefixes.
+        # A recording whose objects have one prefix has no column of prefixes.
         names = [*trace.prefix_names] if len(trace.prefix_names) == 1 else ["all objects"]
         dataset = np.zeros(trace.objects, np.intp)
     else:
         used, dataset = np.unique(trace.prefixes, return_inverse=True)
         known = dict(enumerate(trace.prefix_names))
         names = [known.get(number, "others") for number in used.tolist()]
-    # An empty object takes its record, at least.
+    # An empty object takes room too, at least for its record.
     size_bytes = np.maximum(trace.sizes.astype(np.float64), 1.0)
     return group(names, dataset.astype(np.intp), size_bytes, reads)
 
 
 def _parsed(where: str, text: str, parse: Callable[[str], float]) -> float:
-    """Parse a size or a speed of the file. Raises ConfigError that names its place."""
+    """Parse a size or a speed. Raises ConfigError that says where in the file it stands (``where``)."""
     try:
         return float(parse(text))
     except ValueError as error:

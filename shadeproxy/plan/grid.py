@@ -1,4 +1,4 @@
-"""The rows of ``shadeproxy plan``, one for each combination of cache, workers, order and instance; and the
+"""The rows of ``shadeproxy plan``, one for each combination of cache, workers, order and instance, and the
 choice of the cheapest row that meets a deadline.
 """
 
@@ -13,12 +13,12 @@ from shadeproxy.plan.predict import Bound, Predictor, Setting
 from shadeproxy.plan.prices import Cost, Prices, cost
 
 UNKNOWN_ERROR = 0.1
-"""Error that is assumed if the prediction's own error is not known (``Predictor.error``)."""
+"""Error that is assumed if the prediction's error is not known (``Predictor.error``)."""
 
 
 class CacheSize(msgspec.Struct, frozen=True):
-    """A cache to try. ``text``: the size as the user wrote it. ``share``: share of the data, as it is stored
-    in a cache.
+    """A cache to try. ``text``: its size as the user wrote it. ``share``: the share of the data that it
+    holds, as the data is stored in a cache.
     """
 
     text: str
@@ -27,11 +27,10 @@ class CacheSize(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One predicted configuration. Times in seconds. ``outside``: the profile says little about it.
-
+    """One predicted configuration. Times are in seconds. ``outside``: the profile says little about it.
     ``origin_bytes``, ``requests``: for an epoch after the first. ``run_s``, ``cost``: for all epochs; the
-    first one begins with an empty cache. ``meets``: whether the run ends within the deadline, with the
-    prediction's own error added.
+    first one begins with an empty cache. ``meets``: whether the run ends within the deadline, with ``error``
+    added to its time.
     """
 
     cache: str
@@ -55,8 +54,9 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The combinations to predict. ``link``: bytes a second to the origin; None: never full. ``latency_s``:
-    time until the origin's first byte; None: as measured. ``announced_at``: see ``Setting``.
+    """The combinations to predict: each of ``caches`` with each of ``workers``, ``orders`` and ``instances``.
+    ``link``: bytes a second from the origin; None: the link is never full. ``latency_s``: time until the
+    origin's first byte; None: as measured. ``announced_at``: see ``Setting``.
     """
 
     caches: Sequence[CacheSize]
@@ -72,10 +72,10 @@ class Question:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer. ``error``: see ``Predictor.error``; None: it is not known, and ``UNKNOWN_ERROR`` was used.
-    ``chosen``: index of the cheapest row that meets the deadline. Without prices, it is the row with the
-    smallest cache, and among these the fewest workers. None: no row meets the deadline, or no deadline was
-    given.
+    """The answer to a question. ``error``: see ``Predictor.error``; None: it is not known, and
+    ``UNKNOWN_ERROR`` was used. ``chosen``: index of the cheapest row that meets the deadline. Without prices,
+    it is the row with the smallest cache, and of several such rows the one with the fewest workers. None: no
+    row meets the deadline, or no deadline was given.
     """
 
     job: str
@@ -93,7 +93,9 @@ def make_plan(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Predict all rows. ``progress`` is called with the name of each cache."""
+    """Predict a row for each combination. Before each row, ``progress`` is called with the size of its
+    cache.
+    """
     rows = []
     combinations = product(question.caches, question.workers, question.orders, question.instances)
     for combination in combinations:
@@ -111,7 +113,7 @@ def make_plan(
 
 
 def choose(rows: Sequence[Row]) -> int | None:
-    """Return the index of the cheapest row that meets the deadline; None if none does."""
+    """Return the index of the cheapest row that meets the deadline; None if no row does."""
     able = [number for number, row in enumerate(rows) if row.meets]
 
     def price(number: int) -> tuple[float, float, int]:

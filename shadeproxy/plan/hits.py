@@ -1,9 +1,9 @@
-"""Hit ratios of caches that were not measured: by the product's policy on a trace, or in closed form.
+"""Hit ratios of caches that were not measured: from the product's policy on a trace, or from a formula.
 
-A uniform epoch reads each sample once in a new order: the default policy then hits the cached share, and LRU
-c + (1 - c) ln(1 - c). Everything else is simulated, on at most ``MOST_READS`` reads. They are the reads of a
-sample of the objects, drawn by their hash; the hit ratio of such a sample is that of the whole (SHARDS,
-FAST'15).
+A uniform epoch reads each sample once, in a new order. With a cache of the share c of the data, the default
+policy then hits the share c of the reads, and LRU hits c + (1 - c) ln(1 - c). All else is simulated, on at
+most about ``MOST_READS`` reads. These are the reads of a random sample of the objects; the hit ratio on such
+a sample is that on all objects (SHARDS, FAST'15).
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from shadeproxy.simulate.trace import Trace
 
 MOST_READS = 50_000
 HitRatio = Callable[[float, bool], float]
-"""Returns the hit ratio of a cache. float: the share of the data that the cache holds. bool: True if the
-order is announced.
+"""A function that returns the hit ratio of a cache. float: the share of the data that the cache holds. bool:
+True if the order is announced.
 
-With an announced order, only reads whose page is kept from an earlier epoch count as hits here. Prefetched
-samples are hits for training too, but they come from the origin.
+With an announced order, only reads of pages that were kept from an earlier epoch count as hits here.
+Prefetched samples are hits for training too, but they come from the origin.
 """
 
 _NEXT_HALF = "next-half"
@@ -34,7 +34,7 @@ _Column = TypeVar("_Column", bound=NDArray[Any])
 
 
 def uniform_hits(policy: str) -> HitRatio:
-    """Return the hit ratios of uniform epochs, from the second epoch on."""
+    """Return the function of hit ratios of uniform epochs, from the second epoch on."""
 
     def ratio(share: float, _announced: bool) -> float:
         share = min(max(share, 0.0), 1.0)
@@ -46,8 +46,8 @@ def uniform_hits(policy: str) -> HitRatio:
 
 
 def simulated_hits(trace: Trace, policy: str, *, objective: Objective = "bytes", seed: int = 0) -> HitRatio:
-    """Return the hit ratios of ``policy`` on ``trace``, from each job's second epoch on. They are simulated
-    on demand, and kept.
+    """Return the function of hit ratios of ``policy`` on ``trace``, from each job's second epoch on. Each
+    ratio is simulated when it is first asked for, and kept.
     """
     sampled = sample_objects(trace, MOST_READS, seed)
     counted = sampled.counted()
@@ -72,12 +72,14 @@ def simulated_hits(trace: Trace, policy: str, *, objective: Objective = "bytes",
 
 
 def sample_objects(trace: Trace, most_reads: int, seed: int = 0) -> Trace:
-    """Return the reads of a random share of the objects, so that about ``most_reads`` are left."""
+    """Return the reads of a random sample of the objects, so small that about ``most_reads`` reads are
+    left.
+    """
     if len(trace.ids) <= most_reads:
         return trace
     share = most_reads / len(trace.ids)
     kept = np.random.default_rng(seed).random(trace.objects) < share
-    kept[trace.ids[0]] = True  # At least one object.
+    kept[trace.ids[0]] = True  # Keep at least one object.
     number = np.cumsum(kept) - 1
     reads = kept[trace.ids]
 

@@ -1,10 +1,10 @@
-"""Replays the loop of one rank: workers read batches ahead, and training takes them in order.
+"""Replays the loop of one rank: workers read batches ahead, and training takes the batches in order.
 
 The rules are those of torch's DataLoader: batch k belongs to worker k mod W, a worker reads one batch at a
 time, and begins batch k once training has taken batch k - W x prefetch factor. A miss waits for the origin's
-first byte, then for its turn on the one link. With an announced order the proxy fetches the next missing
-samples of the order, as long as fewer than ``unread`` of them wait for their reader. A replay of 65,536
-samples takes 0.3 s.
+first byte, then for its turn on the one link. With an announced order, the proxy fetches the next samples of
+the order that are missing, as long as fewer than ``unread`` fetched samples wait for their readers. A replay
+of 65,536 samples takes 0.3 s.
 """
 
 import heapq
@@ -20,29 +20,29 @@ from numpy.typing import NDArray
 from shadeproxy.prefetch.pace import PAUSE_S
 
 MOST_SAMPLES = 65_536
-"""Samples that are replayed; the time of a longer epoch is scaled up."""
+"""Most samples that are replayed. The time of a longer epoch is scaled up."""
 
 _LEAST_SAMPLES = 8192
-"""A shorter epoch is replayed several times, because its time depends on where its misses lie."""
+"""An epoch of fewer samples is replayed several times, because its time depends on where its misses lie."""
 
 _MOST_TIMES = 8
 
-_DRAWN = 8192  # Waits that are drawn; then they repeat.
+_DRAWN = 8192  # Waits that are drawn; after these, the same waits repeat.
 
-# Reads of samples that were fetched ahead are noted together, once this time has passed since the first of
-# them.
+# The proxy records reads of samples that were fetched ahead together, when this time has passed since the
+# first of these reads.
 _NOTED_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One rank's loader. Times are in seconds, for one sample.
+    """The loader of one rank. Times are in seconds, for one sample.
 
     ``reads_at_once``: most reads that one worker has under way. ``compute_s``: time of training.
     ``client_s``: time that a worker is busy with a sample, whatever its source. ``miss_s``: the additional
-    time of a miss, until its last byte has come over an idle link. ``link_s``: the share of ``miss_s`` for
+    time of a miss, until its last byte has come over an idle link. ``link_s``: the part of ``miss_s`` for
     which a miss occupies the link to the origin; 0 if the link never fills. ``unread``: most samples that
-    were fetched ahead and wait for their reader; 0: nothing is fetched ahead. ``spread``: standard deviation
+    were fetched ahead and wait for their readers; 0: nothing is fetched ahead. ``spread``: standard deviation
     of the logarithm of a miss's time without the link's part; it does not change the mean.
     """
 
@@ -60,7 +60,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result for an epoch: its duration, and how long training waited for data, in seconds."""
+    """The result for an epoch, in seconds: its duration, and how long training waited for data in it."""
 
     wall_s: float
     stall_s: float
@@ -69,7 +69,7 @@ class Replayed:
 def replay(
     loop: Loop, samples: int, hit_ratio: float, *, cold: bool = False, seed: int = 0, most: int = MOST_SAMPLES
 ) -> Replayed:
-    """Replay an epoch of ``samples`` reads, in which hits (the share ``hit_ratio``) are spread at random.
+    """Replay an epoch of ``samples`` reads. Hits are the share ``hit_ratio`` of the reads, spread at random.
 
     ``cold``: nothing was fetched ahead before the epoch began. At most ``most`` reads are replayed, and the
     result is scaled up.
@@ -89,7 +89,7 @@ def replay(
 
 
 def _spread(count: int, hit_ratio: float, drawn: np.random.Generator) -> list[bool]:
-    """Return which reads are hits, first for this epoch and then for the next one."""
+    """Return which reads are hits: first the reads of this epoch, and then those of the next one."""
     hits = np.zeros(count, dtype=np.bool_)
     hits[: round(count * min(max(hit_ratio, 0.0), 1.0))] = True
     orders: list[NDArray[np.bool_]] = [drawn.permutation(hits) for _ in range(2)]
@@ -97,7 +97,9 @@ def _spread(count: int, hit_ratio: float, drawn: np.random.Generator) -> list[bo
 
 
 def _factors(spread: float, drawn: np.random.Generator) -> Iterator[float]:
-    """Yield each wait as a multiple of the mean: lognormal, like the times of object stores."""
+    """Yield the waits for the origin's first byte, as multiples of their mean. They are lognormal, like the
+    times of object stores.
+    """
     if not spread:
         return repeat(1.0)
     factors: NDArray[np.float64] = drawn.lognormal(-spread * spread / 2, spread, _DRAWN)
@@ -105,8 +107,8 @@ def _factors(spread: float, drawn: np.random.Generator) -> Iterator[float]:
 
 
 class _Origin:
-    """Reads of the origin: each waits for its first byte, and then for its turn on the link. ``factors``: the
-    waits as multiples of the mean.
+    """Reads of the origin. Each read waits for its first byte, and then for its turn on the link.
+    ``factors``: the waits for first bytes, as multiples of the mean.
     """
 
     def __init__(self, loop: Loop, factors: Iterator[float]) -> None:
@@ -125,7 +127,8 @@ class _Origin:
 
     def backlog(self, count: int, miss_ratio: float) -> list[float]:
         """Return the times at which ``count`` reads end that began before the replay. If the link carries
-        less than training reads, they end one after another, otherwise at once.
+        less than training reads, these reads end one after another. Otherwise they have ended when the replay
+        begins.
         """
         if self._link_s * miss_ratio <= self._compute_s:
             return [0.0] * count
@@ -136,9 +139,9 @@ class _Origin:
 class _Ahead:
     """Fetches missing samples in the order of the epoch, before their readers come.
 
-    The proxy decides on further fetches whenever a fetch has ended, and in rounds of ``PAUSE_S``. It learns
-    at once that a reader waits for a sample. It learns a little later that a sample was read which had come
-    in time.
+    The proxy decides on further fetches whenever a fetch has ended, and in rounds of ``PAUSE_S``. If a reader
+    waits for a sample, the proxy learns of this read at once. If the sample had come in time, the proxy
+    learns of its read a little later.
     """
 
     def __init__(self, origin: _Origin, hits: Sequence[bool], unread: int, *, cold: bool) -> None:
@@ -150,9 +153,9 @@ class _Ahead:
         self._there_s = dict[int, float]()
         """The time at which the last byte of each unread sample comes."""
         self._ends: list[float] = []
-        """The times at which fetches end, as a heap."""
+        """The times at which fetches end that have not ended yet, as a heap."""
         self._noted: list[float] = []
-        """The times at which reads will be noted, as a heap."""
+        """The times at which the proxy will learn of reads, as a heap."""
         self._round_s, self._last_round_s = inf, -inf
         if not cold:
             self._at = min(unread, len(self._missing))
@@ -160,7 +163,9 @@ class _Ahead:
             self._there_s = dict(zip(self._missing[: self._at], there_s, strict=True))
 
     def take(self, sample: int, now: float) -> float | None:
-        """Return the time at which the sample that is read now has come; None if no fetch of it has begun."""
+        """Return the time at which the sample that is read now comes or has come; None if its fetch has not
+        begun.
+        """
         self._decide_until(now)
         found = self._there_s.pop(sample, None)
         if found is None:
@@ -172,7 +177,7 @@ class _Ahead:
         return found
 
     def go_on(self, now: float) -> None:
-        """Begin fetches while fewer than ``unread`` samples wait for their reader."""
+        """Begin fetches, as long as fewer than ``unread`` fetched samples wait for their readers."""
         while self._noted and self._noted[0] <= now:
             heapq.heappop(self._noted)
         while len(self._there_s) + len(self._noted) < self._unread and self._at < len(self._missing):
@@ -200,7 +205,7 @@ class _Run:
         self._count = count
         workers = max(loop.workers, 1)
         self._batches = ceil(count / loop.batch_size)
-        # Without workers, training itself reads the next batch after it has finished the last one.
+        # Without workers, training itself reads the next batch when it has computed the last one.
         self._before = workers * loop.prefetch_factor if loop.workers else 1
         self._stride = workers
         self._ready = [inf] * self._batches
@@ -208,16 +213,18 @@ class _Run:
         self._origin = origin
         self._ahead = _Ahead(self._origin, hits, loop.unread, cold=cold) if loop.unread else None
         self._events: list[tuple[float, int, int]] = []
-        """(time, batch, lane): the lane of the batch's worker has finished a read."""
+        """Events as (time, batch, lane). At that time, the lane of the batch's worker ends a read, or begins
+        one if the lane is negative.
+        """
         self._left = [0] * self._batches
         self._next = [0] * self._batches
         self._waiting: dict[int, tuple[int, float]] = {}
-        """The worker that waits until training takes the batch: the worker's next batch, and the time since
-        which it is free.
+        """Workers that wait until training takes a batch, by that batch. Each is given as its next batch and
+        the time since which it is free.
         """
 
     def run(self) -> float:
-        """Return the time at which training has finished the last batch."""
+        """Return the time at which training has computed the last batch."""
         if self._ahead is not None:
             self._ahead.go_on(0.0)
         for batch in range(min(self._stride, self._batches)):
@@ -235,7 +242,9 @@ class _Run:
         return min(self._loop.batch_size, self._count - first)
 
     def _begin(self, batch: int, free_s: float) -> None:
-        """Let a worker that is free since ``free_s`` begin its batch, or let it wait until it may begin."""
+        """Let a worker that is free since ``free_s`` begin ``batch``. If it may not begin yet, let it
+        wait.
+        """
         if batch >= self._batches:
             return
         needed = batch - self._before
@@ -254,7 +263,7 @@ class _Run:
             self._read(batch, lane, start_s)
 
     def _read(self, batch: int, lane: int, now: float) -> None:
-        # Queue an event at the start of the read, so that misses reach the link in the order of time.
+        # Queue an event for the start of the read, so that misses reach the link in the order of time.
         heapq.heappush(self._events, (now, batch, -1 - lane))
 
     def _read_ended(self, now: float, batch: int, lane: int) -> None:
@@ -280,7 +289,7 @@ class _Run:
         return max(now, self._origin.read(now) if there_s is None else there_s) + client_s
 
     def _take(self) -> None:
-        """Let training take the ready batches in order, and let the workers begin that waited for this."""
+        """Let training take the ready batches in order. Let the workers that waited for this begin."""
         while (number := len(self._taken)) < self._batches and self._ready[number] < inf:
             free_s = self._taken[-1] + self._batch_s(number - 1) if number else 0.0
             self._taken.append(max(self._ready[number], free_s))

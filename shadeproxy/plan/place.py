@@ -1,12 +1,12 @@
 """Placement of data on devices, so that the busiest device has as little work as possible.
 
-Laws: pure functions over numpy columns. A device's load is the time that it needs for the reads of one
-second, in seconds. The makespan is the largest load. A group may be split, because pages go to devices by
-hash.
+Laws: pure functions over numpy columns. A device's load is the time, in seconds, that it needs for the reads
+of one second. The makespan is the largest load. A group of samples may be split, because pages go to devices
+by hash.
 
-``place`` bisects the makespan. ``lower_bound`` proves how good a placement is. Every choice of prices for
-time and room gives a bound (the Lagrange dual of the linear program). The ellipsoid method (Shor 1977) finds
-the best prices. docs/adr/0055 has the measurements beside an exact solver.
+``place`` bisects the makespan. ``lower_bound`` proves how good a placement is. Every choice of prices for the
+devices' time and room gives a bound (the Lagrange dual of the linear program). The ellipsoid method (Shor
+1977) finds the best prices. docs/adr/0055 has the measurements beside an exact solver.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ Column = NDArray[np.float64]
 MOST_GROUPS = 2000
 _HALVINGS = 50
 _STEPS_FOR_EACH = 60
-"""Most steps of the ellipsoid method are this times the square of the number of prices, because the factor by
-which a step shrinks the ellipsoid depends on that square.
+"""The ellipsoid method makes at most this number of steps, times the square of the number of prices. The
+factor by which a step shrinks the ellipsoid depends on that square.
 """
 
 
@@ -40,10 +40,10 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of samples that are alike: columns of floats [groups]. ``dataset``: index into ``names``, intp
-    [groups].
+    """Groups of samples that are alike, as columns of floats [groups]. ``dataset``: index of the group's data
+    set in ``names``, intp [groups].
 
-    ``size_bytes``: the room that a group takes. ``reads_per_s``, ``bytes_per_s``: its reads.
+    ``size_bytes``: the room that a group takes. ``reads_per_s``, ``bytes_per_s``: the reads of the group.
     """
 
     names: Sequence[str]
@@ -55,8 +55,8 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """``shares``: part of each group on each device, [groups, devices]. ``loads``: the load of
-    each device.
+    """A placement. ``shares``: the part of each group that is on each device, [groups, devices]. ``loads``:
+    the load of each device.
     """
 
     shares: Column
@@ -68,8 +68,9 @@ class Placed:
 
 
 def group(names: Sequence[str], dataset: NDArray[np.intp], size_bytes: Column, reads_per_s: Column) -> Groups:
-    """Put samples of one data set with about the same read rate and size together, at most ``MOST_GROUPS``
-    groups (or one for each data set). Columns [samples].
+    """Return groups of samples: those of one data set with about the same read rate and size are together.
+    There are at most ``MOST_GROUPS`` groups, or one for each data set. ``dataset``, ``size_bytes`` and
+    ``reads_per_s`` are columns [samples].
     """
     parts = max(1, int((MOST_GROUPS / max(1, len(names))) ** 0.5))
     label = np.zeros(len(dataset), np.intp)
@@ -99,17 +100,17 @@ def _quantiles(values: Column, parts: int) -> NDArray[np.intp]:
 
 
 def loads_if_alone(groups: Groups, devices: Sequence[Device]) -> Column:
-    """Return the load of each group on each device, [groups, devices]."""
+    """Return the load that each group would be on each device, [groups, devices]."""
     return np.stack(
         [groups.bytes_per_s / one.read_speed + groups.reads_per_s / one.reads_per_s for one in devices], 1
     )
 
 
 def place(groups: Groups, devices: Sequence[Device]) -> Placed:
-    """Place by a greedy method that bisects the makespan. The last device is the origin.
+    """Place the groups by a greedy method that bisects the makespan. The last device is the origin.
 
-    For one makespan, the devices take groups in turn, the fastest device first. A device takes the groups
-    that relieve the origin most, compared with the part of the device's room and time that they take. The
+    For a tried makespan, the devices take groups in turn, the fastest device first. A device takes the groups
+    that relieve the origin most, in proportion to the part of the device's room and time that they take. The
     makespan is possible if the origin can carry the rest.
     """
     load = loads_if_alone(groups, devices)
@@ -137,7 +138,7 @@ def _filled(groups: Groups, devices: Sequence[Device], load: Column, makespan: f
         after = np.maximum(np.cumsum(taken * room[order]), np.cumsum(taken * time[order]))
         count = int(np.searchsorted(after, 1.0, side="right"))
         if count < len(order):
-            # The first group that does not fit as a whole is split.
+            # Split the first group that does not fit as a whole.
             split, whole = order[count], order[:count]
             unused_room, unused_time = 1 - left[whole] @ room[whole], 1 - left[whole] @ time[whole]
             fits = min(
@@ -153,8 +154,8 @@ def _filled(groups: Groups, devices: Sequence[Device], load: Column, makespan: f
 
 
 def cascade(groups: Groups, devices: Sequence[Device]) -> Placed:
-    """Place as a cache of tiers does: the groups with the most reads a byte on the first device until it is
-    full, then on the next device, and so on.
+    """Place the groups as a cache of tiers does: those with the most reads for a byte on the first device
+    until it is full, then on the next device, and so on.
     """
     load, shares = loads_if_alone(groups, devices), np.zeros((len(groups.size_bytes), len(devices)))
     order = np.argsort(-groups.reads_per_s / np.maximum(groups.size_bytes, 1.0), kind="stable")
@@ -169,8 +170,8 @@ def cascade(groups: Groups, devices: Sequence[Device]) -> Placed:
 
 
 def largest_first(groups: Groups, devices: Sequence[Device]) -> Placed:
-    """Place whole groups, the largest load first, each on the device that is least loaded at that moment
-    (Graham 1969).
+    """Place whole groups, the one with the largest load first. Each goes to the device that is then least
+    loaded (Graham 1969).
     """
     load, shares = loads_if_alone(groups, devices), np.zeros((len(groups.size_bytes), len(devices)))
     loads, room = np.zeros(len(devices)), np.array([one.capacity_bytes for one in devices])
@@ -185,8 +186,8 @@ def largest_first(groups: Groups, devices: Sequence[Device]) -> Placed:
 
 @dataclass(frozen=True, slots=True)
 class DualPrices:
-    """The prices of each device's time, [devices], with a sum of 1, and the prices of each device's whole
-    room (0 for the origin).
+    """Prices by which a bound is computed. ``time``: the price of each device's time, [devices], with a sum
+    of 1. ``room``: the price of each device's whole room, [devices]; 0 for the origin.
     """
 
     time: Column
@@ -194,8 +195,8 @@ class DualPrices:
 
 
 def bound_of(prices: DualPrices, groups: Groups, devices: Sequence[Device]) -> float:
-    """Return a makespan that no placement can beat: the cost of all groups, each at its cheapest device, less
-    the price of all room.
+    """Return a makespan that no placement can beat. It is the cost of all groups, each at its cheapest
+    device, less the price of all room.
     """
     return _dual(prices, loads_if_alone(groups, devices), _rooms(groups, devices))[0]
 
@@ -205,7 +206,9 @@ def _rooms(groups: Groups, devices: Sequence[Device]) -> Column:
 
 
 def _dual(prices: DualPrices, load: Column, room: Column) -> tuple[float, Column, Column]:
-    """Return the bound, the loads, and the parts of the rooms that groups at their cheapest devices take."""
+    """Return the bound, and two columns over devices if each group is at its cheapest device: the loads, and
+    the parts of the rooms that are taken.
+    """
     cost = load * prices.time + room * prices.room
     cheapest, every = cost.argmin(1), np.arange(len(cost))
     loads, rooms = (
@@ -218,14 +221,15 @@ def _dual(prices: DualPrices, load: Column, room: Column) -> tuple[float, Column
 def lower_bound(
     groups: Groups, devices: Sequence[Device], *, enough: float = inf
 ) -> tuple[float, DualPrices]:
-    """Return the best bound found, and its prices. Stop once the bound reaches ``enough``."""
+    """Return the best bound found, and its prices. The search stops once the bound reaches ``enough``."""
     load, room = loads_if_alone(groups, devices), _rooms(groups, devices)
-    # The last device, the origin, has the rest of the prices of time, and room for all data.
+    # The price of the origin's time is what the other prices of time leave of 1. The origin has room for all
+    # data.
     count = len(devices) - 1
     best, best_prices = 0.0, DualPrices(np.append(np.zeros(count), 1.0), np.zeros(count + 1))
     if not count:
         return float(load.sum()), best_prices
-    # No best price of room is above the load of all groups at the origin.
+    # The best price of a room is never above the load of all groups at the origin.
     radius = np.concatenate([np.ones(count), np.full(count, max(float(load[:, -1].sum()), 1e-12))])
     size = 2 * count
     centre, shape = radius / 2, np.diag(size * radius**2)

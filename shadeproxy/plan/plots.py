@@ -1,6 +1,6 @@
-"""Plots a plan: time of an epoch, and bytes from the origin, by size of the cache.
+"""Plots a plan: the time of an epoch, and the bytes from the origin, by size of the cache.
 
-Only this module of the package needs matplotlib, and imports it when it draws.
+Only this module of the package needs matplotlib, and it imports matplotlib when it draws.
 """
 
 from pathlib import Path

@@ -1,9 +1,10 @@
-"""Predicts an epoch: fits a replay of the loader's loop to measured epochs, and runs it with other settings.
+"""Predicts an epoch: fits a replay of the loader's loop to measured epochs, and runs the replay with other
+settings.
 
 One unknown is fitted: the time that a worker needs for a sample besides waiting for the origin (client,
 decoding). With the fitted value the replay takes as long as the measured epochs did. The value is negative if
-reads of the origin were faster in these epochs than on average. Everything else is measured. Where training
-never waited, the fit is only an upper bound, and so are times predicted with fewer workers.
+reads of the origin were faster in these epochs than on average. Everything else is measured. If training
+never waited, the fitted value is only an upper bound, and so are times that are predicted for fewer workers.
 """
 
 from dataclasses import dataclass, replace
@@ -20,22 +21,22 @@ from shadeproxy.plan.profile import Loader, Profile, ProfiledEpoch, require_epoc
 
 Bound = Literal["compute", "latency", "link", "cpu"]
 MUCH = 0.1
-"""Share of its time that a job may wait and still be bound by computing."""
+"""Share of its time for which a job may wait for data and still count as bound by computing."""
 
 _STEPS = 15  # The fit is then within 1/32,768 of its range.
 _FIT_SAMPLES = 8192
-_MOST_EPOCHS = 16  # The latest epochs are used.
+_MOST_EPOCHS = 16  # Only the latest epochs are used.
 _LEAST_EPOCHS = 2
-_WAITED = 0.05  # If training waited less than this share of an epoch, its fit is an upper bound.
+_WAITED = 0.05  # If training waits less than this share of an epoch, the fit is an upper bound.
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A configuration to predict. ``cache_bytes``: capacity of all tiers. ``link``: bytes a second of the
-    link to the origin; None: never full. ``latency_s``: time until the origin's first byte; None: as
+    link to the origin; None: it is never full. ``latency_s``: time until the origin's first byte; None: as
     measured. ``speed``: speed of training, as a multiple of the profiled machine's. ``announced_at``: share
-    of an epoch that training has computed when the next order is announced; the SDK announces it at the
-    beginning.
+    of an epoch that training has computed when the next order is announced; the SDK announces it when an
+    epoch begins.
     """
 
     workers: int
@@ -50,9 +51,9 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """A predicted epoch. ``hit_ratio``: share of the reads that were cached in an earlier epoch. ``bounds``:
-    the least seconds that computing, the origin's latency, the link and the proxy's processor take; without
-    the last if the profile does not have its time. ``stall_share``: share of the epoch in which training
-    waits. ``origin_bytes`` and ``requests``: sums over the whole epoch and all ranks.
+    the least seconds that each of these takes: computing, the origin's latency, the link and the proxy's
+    processor. The last is left out if the profile does not have its time. ``stall_share``: share of the epoch
+    in which training waits. ``origin_bytes`` and ``requests``: sums over the whole epoch and all ranks.
     """
 
     epoch_s: float
@@ -64,9 +65,10 @@ class Predicted:
 
     @property
     def bound_by(self) -> Bound:
-        """The largest bound. But if training waits much, reads limit the epoch, even if the bound of
-        computing is larger: a batch ends with its slowest read, which the bound of latency does not count. If
-        the processor is full too, the processor is the limit: the measured latency contains the wait for it.
+        """The name of the largest bound, with two exceptions. If training waits much, computing is not the
+        limit, even if its bound is the largest: a batch ends with its slowest read, which the bound of
+        latency does not count. If the processor is full too, latency is not the limit: the measured latency
+        contains the wait for the processor.
         """
         able = [*self.bounds]
         if self.stall_share > MUCH:
@@ -77,10 +79,10 @@ class Predicted:
 
 
 class Predictor:
-    """Predicts epochs of the job of ``profile``.
+    """Predicts epochs of the job that ``profile`` describes.
 
     ``samples_per_s``: speed of training of one rank, if the profile does not have it. ``loader``: the loader,
-    if the profile does not have it. Raises ConfigError if a value is missing in both places, or if the job
+    if the profile does not have it. Raises ConfigError if one of the two is in neither place, or if the job
     has read no whole epoch.
     """
 
@@ -99,18 +101,19 @@ class Predictor:
         self._compute_s = compute_s
         self._origin_s = profile.origin_s or 0.0
         self.processor = measure_processor(profile, self._epochs)
-        """The proxy's processor; None if its time was not measured."""
+        """The proxy's processor; None if the profile does not have its time."""
         fitted = {epoch.epoch: self._fitted(epoch) for epoch in self._epochs}
         self._own_s = self._choose(fitted)
         self.error = self._left_out(fitted)
-        """The largest error of an epoch predicted from the others. None if it is not known: there is only one
-        epoch, or training waited in only one, and the others give only an upper bound of a worker's time.
+        """The largest error of an epoch that is predicted from the other epochs. None if it is not known.
+        That is so if there is only one epoch, or if training waited in only one: the others then give only an
+        upper bound of a worker's time.
         """
         self._known: dict[tuple[Setting, float, bool], Predicted] = {}
 
     def predict(self, setting: Setting, hit_ratio: float, *, first: bool = False) -> Predicted:
-        """Predict an epoch in which ``hit_ratio`` of the reads would be cached from earlier epochs if nothing
-        was fetched ahead. ``first``: the epoch begins with an empty cache, whatever ``hit_ratio`` is.
+        """Predict an epoch. ``hit_ratio``: the share of its reads that would be cached from earlier epochs if
+        nothing was fetched ahead. ``first``: the epoch begins with an empty cache, whatever ``hit_ratio`` is.
         """
         asked = (setting, hit_ratio, first)
         if asked not in self._known:
@@ -128,7 +131,7 @@ class Predictor:
         missed = (1 - hit_ratio) * reads
         bounds: dict[Bound, float] = {
             "compute": samples * loop.compute_s,
-            # Prefetched samples are hits for the loader: only their own work limits its workers.
+            # To the loader, prefetched samples are hits: only the workers' own time limits it.
             "latency": self._latency_s(loop, samples, 1.0 if setting.announced else hit_ratio),
             "link": missed * self._link_s(setting),
         }
@@ -155,7 +158,7 @@ class Predictor:
         )
 
     def is_outside(self, setting: Setting) -> bool:
-        """Return whether a setting is so far from the profiled one that the profile says little of it."""
+        """Return whether a setting is so far from the profiled one that the profile says little about it."""
         workers = max(self.loader.workers, 1)
         known_s, asked_s = self._origin_s, self._miss_s(setting)
         return (
@@ -184,18 +187,18 @@ class Predictor:
     def _miss_s(self, setting: Setting, link_s: float = 0.0, faster_s: float = 0.0) -> float:
         """Return the seconds of a read of the origin, from the request to its last byte. The first byte takes
         as long as in the profile, or ``latency_s``. The body takes as long as in the profile, or as long as
-        the link needs for it. ``faster_s``: added to the result; it is negative if the reads of these epochs
-        were faster than the mean.
+        the link needs for it, whichever is longer. ``faster_s``: added to the result; it is negative if the
+        reads of the fitted epochs were faster than the mean.
         """
         first_s = self.profile.first_byte_s
-        # The time of the first byte was not measured, so the link may account for any part of the whole time.
+        # Without a measured time of the first byte, the link may account for any part of the whole time.
         if first_s is None:
             first_s = max(self._origin_s - link_s, 0.0)
         body_s = max(self._origin_s - first_s, link_s)
         if setting.latency_s is not None:
             first_s = setting.latency_s
-        # Profiled reads ran at the same time, so their mean contains their wait for the link. A single body
-        # may be faster.
+        # Profiled reads ran at the same time, so their mean contains their waits for the link. A body that
+        # comes alone may be faster.
         return max(first_s + body_s + faster_s, link_s)
 
     def _link_s(self, setting: Setting) -> float:
@@ -207,7 +210,7 @@ class Predictor:
         return samples * (loop.client_s + (1 - hit_ratio) * loop.miss_s) / lanes
 
     def _replayed(self, epoch: ProfiledEpoch, own_s: float) -> float:
-        """Return how many times as long as measured the replay of a profiled epoch takes."""
+        """Return the time that the replay of a profiled epoch takes, over the measured time."""
         profile = self.profile
         loop = self._loop(Setting(self.loader.workers, profile.announced, profile.cache_bytes), own_s)
         samples = round(epoch.samples / profile.world_size)
@@ -215,7 +218,9 @@ class Predictor:
         return wall_s / profile.epoch_s(epoch)
 
     def _fitted(self, epoch: ProfiledEpoch) -> float:
-        """Return the largest time of a worker with which the replay takes no longer than the epoch did."""
+        """Return the largest time of a worker for a sample with which the replay takes no longer than the
+        epoch did.
+        """
         lanes = self.loader.lanes(self.loader.workers)
         most_s = self.profile.epoch_s(epoch) * lanes * self.profile.world_size / epoch.samples
         low_s, high_s = -self._origin_s, most_s
@@ -232,7 +237,9 @@ class Predictor:
         return self.profile.epoch_s(epoch) > computed_s * (1 + _WAITED)
 
     def _choose(self, fitted: dict[int, float]) -> float:
-        """Return one value for all epochs. The values of epochs without waiting are only upper bounds."""
+        """Return one time of a worker for all epochs, from the times fitted to each. If training did not wait
+        in an epoch, its fitted time is only an upper bound.
+        """
         waited = [
             fitted[epoch.epoch] for epoch in self._epochs if epoch.epoch in fitted and self._waited(epoch)
         ]

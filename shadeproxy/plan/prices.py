@@ -1,8 +1,8 @@
-"""Prices of a run, from a file of the user. No prices are built in, because they differ and change.
+"""Prices of a run, read from a file of the user. No prices are built in, because they differ and change.
 
 The file is TOML: ``date`` and ``currency``; ``[origin]`` with ``per_1000_requests`` and ``per_gib``;
-``[cache]`` with ``per_gib_hour``; and a table ``[instances.NAME]`` for each machine that may train, with
-``per_hour`` and ``speed``, the speed of its training as a multiple of the profiled machine's.
+``[cache]`` with ``per_gib_hour``; and a table ``[instances.NAME]`` for each machine that may train. The table
+has ``per_hour`` and ``speed``, the machine's speed of training as a multiple of the profiled machine's.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ _HOUR_S = 3600.0
 
 
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine that trains. ``speed``: how fast it computes, as a multiple of the profiled machine."""
+    """A machine that trains. ``speed``: its speed of training, as a multiple of the profiled machine's."""
 
     per_hour: _Price
     speed: Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)] = 1.0
@@ -35,7 +35,7 @@ class CachePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A list of prices, as of ``date``."""
+    """The prices of a run's parts. ``date``: when they were valid."""
 
     instances: dict[str, Instance]
     date: str = ""
@@ -45,7 +45,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """The cost of a run, by item."""
+    """The cost of a run: for training machines, cache and origin."""
 
     training: float
     cache: float
@@ -66,7 +66,7 @@ def cost(
     origin_bytes: float,
     world_size: int,
 ) -> Cost:
-    """Return the cost of a run of ``run_s`` seconds on ``world_size`` machines, each an ``instance``."""
+    """Return the cost of a run of ``run_s`` seconds on ``world_size`` machines of the kind ``instance``."""
     hours = run_s / _HOUR_S
     return Cost(
         training=hours * prices.instances[instance].per_hour * world_size,

@@ -1,7 +1,8 @@
 """Computes how long the proxy's processor is busy with an epoch, from the processor time of profiled epochs.
 
-A read costs processor time, and a fetch from the origin costs more. The two costs follow from the profile
-only if its epochs fetched different shares of their reads; otherwise all reads are taken to cost the same.
+A read costs processor time, and a read that is fetched from the origin costs more. The profile shows the two
+costs apart only if its epochs fetched different shares of their reads. Otherwise all reads are taken to cost
+the same.
 """
 
 from collections.abc import Sequence
@@ -12,16 +13,19 @@ import numpy as np
 from shadeproxy.plan.profile import Profile, ProfiledEpoch
 
 FULL = 0.9
-"""Share of an epoch for which a processor that limits it is busy. The rest is waiting, as in any queue."""
+"""Share of an epoch for which a processor is busy if it limits the epoch. In the rest it waits, as in any
+queue.
+"""
 
 _APART = 0.15
-"""Least difference between the fetched shares of two epochs from which a fetch's own cost is learned."""
+"""Least difference between the fetched shares of two epochs from which the cost of a fetch is learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """``read_s``: processor seconds of each read. ``fetch_s``: further processor seconds of a fetch from the
-    origin; 0 if they are not known. ``cores``: cores that the proxy can use at a time.
+    """The processor of the proxy. ``read_s``: its seconds for each read. ``fetch_s``: its further seconds for
+    a read that is fetched from the origin; 0 if they are not known. ``cores``: cores that the proxy can use
+    at a time.
     """
 
     read_s: float
@@ -29,20 +33,23 @@ class Processor:
     cores: float
 
     def busy_s(self, reads: float, fetched: float) -> float:
-        """Return the seconds for which all cores are busy with ``reads``, of which ``fetched`` come from the
-        origin. An epoch cannot be shorter.
+        """Return the seconds for which all cores are busy with an epoch, which cannot be shorter. ``reads``:
+        its reads. ``fetched``: the reads of these that come from the origin.
         """
         return (reads * self.read_s + fetched * self.fetch_s) / self.cores
 
 
 def measure_processor(profile: Profile, epochs: Sequence[ProfiledEpoch]) -> Processor | None:
-    """Return the processor as ``epochs`` of ``profile`` show it; None if its time was not measured."""
+    """Return the processor as ``epochs`` of ``profile`` show it; None if its time was not measured in
+    them.
+    """
     measured = [epoch for epoch in epochs if epoch.cpu_s and epoch.samples]
     if not measured:
         return None
     each_s = np.array([epoch.cpu_s / epoch.samples for epoch in measured if epoch.cpu_s])
     fetched = np.array([_fetched(epoch) for epoch in measured])
-    # A process has threads that run at the same time, so a proxy may use more cores than it has processes.
+    # A process may have several threads that run at the same time, so a proxy may use more cores than it has
+    # processes.
     cores = max(profile.cores, *(_cores(profile, epoch) for epoch in measured))
     weights = np.array([epoch.samples for epoch in measured], np.float64)
     read_s, fetch_s = float(np.average(each_s, weights=weights)), 0.0
@@ -61,7 +68,7 @@ def busy_share(profile: Profile, epoch: ProfiledEpoch) -> float:
 
 
 def more_processor(cores: float) -> str:
-    """Return the advice for a proxy whose processor is full."""
+    """Return the advice for a proxy whose processor is full. ``cores``: the cores that it fills."""
     return (
         f"start more processes of the proxy where cores are idle (s3.workers; it now fills {cores:.2g}), or"
         " read larger objects or whole batches (S3Dataset)"
@@ -69,7 +76,7 @@ def more_processor(cores: float) -> str:
 
 
 def _fetched(epoch: ProfiledEpoch) -> float:
-    """Return the share of the epoch's samples that came from the origin, prefetches included."""
+    """Return the share of the epoch's bytes that came from the origin, prefetches included."""
     return min(epoch.origin_bytes / epoch.bytes, 1.0) if epoch.bytes else 0.0
 
 

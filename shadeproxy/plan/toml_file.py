@@ -1,4 +1,4 @@
-"""Reads a TOML file that a user wrote into a struct."""
+"""Reads a TOML file of the user into a struct."""
 
 import tomllib
 from pathlib import Path
@@ -12,8 +12,8 @@ _Table = TypeVar("_Table", bound=msgspec.Struct)
 
 
 def load_toml(path: Path, table: type[_Table], *, option: str, form: str) -> _Table:
-    """Read a file (I/O). ``form``: the names of its tables and keys. Raises ConfigError, whose text names
-    ``option`` and the mistake in the file.
+    """Read a file (I/O) into ``table``. ``form``: the names of the file's tables and keys. Raises
+    ConfigError, whose text names ``option`` and the mistake in the file.
     """
     try:
         text = path.read_text()
