@@ -1,5 +1,5 @@
-"""The demo's cluster: proxies that share their pages, and the Redis or Valkey server between them, on this
-machine.
+"""The demo's cluster on this machine: proxies that share their pages, and a Redis or Valkey server between
+them.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ _LIMIT_S = 5.0
 
 
 class Redis(NamedTuple):
-    """A running server."""
+    """A running Redis or Valkey server."""
 
     url: str
     port: int
@@ -34,7 +34,7 @@ class Redis(NamedTuple):
 
 
 def require_cluster() -> None:
-    """Raise ConfigError if this machine lacks anything that the proxies of a cluster need."""
+    """Raise ConfigError if this machine lacks a program or package that the proxies of a cluster need."""
     missing = []
     if find_redis() is None:
         missing.append("redis-server or valkey-server (Debian, Ubuntu: apt-get install redis-server)")
@@ -45,13 +45,13 @@ def require_cluster() -> None:
 
 
 def find_redis() -> str | None:
-    """Return the path of a Redis or Valkey server; None if none is installed."""
+    """Return the path of the program of a Redis or Valkey server; None if none is installed."""
     return next(filter(None, map(shutil.which, _PROGRAMS)), None)
 
 
 def redis_command(directory: Path, port: int) -> list[str]:
-    """Return the command that runs a server on ``port``, with its files in ``directory``. Raises
-    ShadeProxyError where none is installed.
+    """Return the command that runs a Redis or Valkey server on ``port``, with its files in ``directory``.
+    Raises ShadeProxyError if none is installed.
     """
     program = find_redis()
     if program is None:
@@ -62,7 +62,9 @@ def redis_command(directory: Path, port: int) -> list[str]:
 
 @contextmanager
 def redis_server(directory: Path, port: int = 0) -> Iterator[Redis]:
-    """Run a server without persistence on ``port`` (0: any free one). Raises ShadeProxyError."""
+    """Run a Redis or Valkey server without persistence on ``port`` (0: any free one). Raises
+    ShadeProxyError.
+    """
     if not port:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -77,8 +79,8 @@ def redis_server(directory: Path, port: int = 0) -> Iterator[Redis]:
 def cluster(
     count: int, origin: dict[str, Any], directory: Path, *, cache_bytes: int
 ) -> Iterator[list[Server]]:
-    """Run ``count`` proxies that share their pages, with a cache of ``cache_bytes`` all together. They are
-    ready when each owns its share. Raises ShadeProxyError.
+    """Run ``count`` proxies that share their pages. Together they have a cache of ``cache_bytes``. The
+    proxies are yielded when each owns its share of the objects. Raises ShadeProxyError.
     """
     directory.mkdir()
     secret = directory / "secret"
@@ -101,15 +103,15 @@ def cluster(
 
 
 def shares(nodes: Sequence[Server]) -> list[float]:
-    """Return the part of all objects that each proxy owns, from 0 to 1."""
+    """Return the share of all objects that each proxy owns, from 0 to 1."""
     found = _status(nodes[0])["nodes"]
     owned = {f"http://{node['control']}": float(node["share"]) for node in found}
     return [owned[node.control_url] for node in nodes]
 
 
 def settled(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether ``found``, the answers of nodes to GET /v1/cluster, show one settled view that has
-    exactly these nodes, each with a lease.
+    """Return whether the nodes agree: they show one settled view that has exactly these nodes, and each has a
+    lease. ``found``: the nodes' answers to GET /v1/cluster.
     """
     living = {node["node"] for node in found[0]["nodes"] if not node["away"]}
     return (

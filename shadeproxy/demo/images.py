@@ -3,7 +3,7 @@ run sees the same bytes.
 
 Laws: an image is a pure function of (seed, split, number), independent of order and thread. No source digit
 is in both splits, so accuracy is measured on digits that were never trained on. Added noise makes a PNG about
-6 KiB long, so that a cache's overhead per record is small in comparison.
+6 KiB long, so that a cache's overhead for a record is small in comparison.
 """
 
 import io
@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 SIDE = 96
 """Height and width of an image, in pixels."""
 SHRINK = 4
-"""Factor by which an image is reduced before the model sees it."""
+"""Factor by which both sides of an image are reduced before the model sees it."""
 TEST_SHARE = 0.2
 
 Split = Literal["train", "test"]
@@ -30,8 +30,8 @@ _CHUNK = 256
 
 
 class Photo(NamedTuple):
-    """One object. ``data``: a grayscale PNG of SIDE x SIDE pixels. The last folder in ``key`` is
-    the label.
+    """One object: a photo of a digit. ``data``: a grayscale PNG of SIDE x SIDE pixels. The last folder in
+    ``key`` is the label.
     """
 
     key: str
@@ -52,8 +52,8 @@ class Photographer:
         self._seed = (seed, _SPLITS.index(split))
 
     def take(self, number: int) -> Photo:
-        """Make photo ``number`` of source digit ``number`` modulo their count. Each photo of a digit has
-        another position and light.
+        """Make photo ``number`` of the source digit ``number`` modulo their count. Each photo of a digit
+        shows it with another position and light.
         """
         source = number % len(self.sources)
         label = int(self.labels[source])
@@ -63,29 +63,31 @@ class Photographer:
         return Photo(f"{self.split}/{label}/{number:05d}.png", label, file.getvalue())
 
     def shoot(self, count: int) -> Iterator[Photo]:
-        """Make photos 0 to ``count`` - 1, in order. Compression and resampling run on threads."""
+        """Yield photos 0 to ``count`` - 1, in order. They are made on threads."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="photo") as pool:
             for start in range(0, count, _CHUNK):
                 yield from pool.map(self.take, range(start, min(start + _CHUNK, count)))
 
 
 def decode(data: bytes, key: str) -> tuple[NDArray[np.float32], int, int]:
-    """Decode a PNG for the model. Return the image, float32 (1, SIDE / SHRINK, SIDE / SHRINK) in [-1, 1], the
-    label from the key, and the size of the PNG in bytes.
+    """Decode a PNG for the model. Return three values: the image, float32 (1, SIDE / SHRINK, SIDE / SHRINK)
+    in [-1, 1]; the label from the key; and the size of the PNG in bytes.
     """
     pixels = np.asarray(Image.open(io.BytesIO(data)).reduce(SHRINK), dtype=np.float32)
     return pixels[np.newaxis] / 127.5 - 1.0, int(key.split("/")[-2]), len(data)
 
 
 def timed_decode(data: bytes, key: str) -> tuple[NDArray[np.float32], int, int, float]:
-    """Return what ``decode`` does, and the CPU seconds that it took."""
+    """Return what ``decode`` returns, and the CPU seconds that decoding took."""
     started_s = time.thread_time()
     image, label, size_bytes = decode(data, key)
     return image, label, size_bytes, time.thread_time() - started_s
 
 
 def held_out(count: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return ``count`` decoded photos of the held-out digits: float32 (n, 1, h, w), int64 labels (n,)."""
+    """Return ``count`` decoded photos of the held-out digits, float32 (n, 1, h, w), and their labels, int64
+    (n,).
+    """
     photos = list(Photographer("test", seed=seed).shoot(count))
     images = np.stack([decode(photo.data, photo.key)[0] for photo in photos])
     return images, np.array([photo.label for photo in photos], dtype=np.int64)

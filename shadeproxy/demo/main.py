@@ -1,8 +1,8 @@
 """``shadeproxy demo``: makes the data, runs the trainings one after the other, shows and writes the results.
 
-Law: the demo's files are below temporary directories, and its servers and trainings are child processes. Both
-are gone afterwards, however the demo ends. Only the report directory stays, and the objects on a server that
-the user named.
+Law: the demo's files are below temporary directories, and its servers and trainings are child processes. All
+files and processes are gone afterwards, however the demo ends. Only two things stay: the report directory,
+and the objects on a server that the user named.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def run_demo(
     work_dir: Path | None = None,
     console: Console | None = None,
 ) -> Report:
-    """Train once for each of ``contestants`` and write report.json and plots into ``report_dir``.
+    """Train once for each of ``contestants``, and write report.json and plots into ``report_dir``.
 
     ``endpoint`` and ``bucket``: use that S3 server instead of the built-in one; ``objects`` PNG files are
     uploaded below shadeproxy-demo/ unless they are there. ``work_dir``: directory for temporary files, by
@@ -76,7 +76,7 @@ def run_demo(
 
 
 def conclude(console: Console, findings: Sequence[str], written: Sequence[Path], started: float) -> None:
-    """Print the findings, and the files that were ``written`` into the directory of the report."""
+    """Print the findings, and the names of the files that were ``written`` into the report directory."""
     for sentence in findings:
         console.print(f"- {sentence}", highlight=False)
     names = ", ".join(path.name for path in written)
@@ -86,7 +86,7 @@ def conclude(console: Console, findings: Sequence[str], written: Sequence[Path],
 
 
 def make_report_directory(path: Path) -> None:
-    """Make the directory of the report. Raises ConfigError."""
+    """Make the directory of the report. Raises ConfigError if that is not possible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -105,7 +105,9 @@ def prepare(
     objects: int,
     epochs: int,
 ) -> tuple[Stage, DataSet]:
-    """Make the photos, and store or upload them. Arguments as in ``run_demo``. Raises ShadeProxyError."""
+    """Make the photos, and store or upload them. The arguments are those of ``run_demo``. Return what the
+    trainings share, and the size of the data. Raises ShadeProxyError.
+    """
     console.print(f"Digits of scikit-learn, photographed {objects:,} times: PNG images, one object each.")
     making = bars.add("making photographs", objects)
     photos = [_counted(photo, making) for photo in Photographer("train").shoot(objects)]
@@ -143,8 +145,8 @@ def prepare(
 async def _fill_server(
     server: ExistingServer, bucket: str, photos: Sequence[Photo], bars: Bars, console: Console
 ) -> dict[str, str]:
-    """Upload the photos that the server lacks. Return the AWS variables that a training needs to
-    read them.
+    """Upload the photos that the server lacks. Return the AWS variables that a training needs to read the
+    photos.
     """
     provider = ChainCredentials()
     origin = S3Origin(server.endpoint, credentials={SHARED: provider}, region=server.region)

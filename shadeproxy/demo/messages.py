@@ -1,5 +1,5 @@
-"""The messages between the demo and its training processes. A training gets one JSON object, the plan, and
-writes JSON lines, the events.
+"""The messages between the demo and its training processes. A training process reads one JSON object, its
+plan, and writes JSON lines, its events.
 
 Law: a training process only reports what it measures. It does not know which run of the demo it is.
 """
@@ -19,10 +19,10 @@ class ExistingServer(msgspec.Struct, frozen=True):
 
 
 class TrainingPlan(msgspec.Struct, frozen=True):
-    """One training. ``control_url``: the control listener to read through, which also has the counters; None:
-    read from ``origin``, without a proxy. ``test_file``: an .npz of held-out ``images`` and ``labels``.
-    ``scores``: whether to report losses. ``meeting``: a file by which the ``world_size`` processes of the
-    training find each other; None if there is one process.
+    """One training. ``control_url``: the control listener to read through, from which the training also takes
+    the proxy's counters; None: read from ``origin``, without a proxy. ``test_file``: an .npz of held-out
+    ``images`` and ``labels``. ``scores``: whether to report losses. ``meeting``: a file by which the
+    ``world_size`` processes of the training find each other; None if there is one process.
     """
 
     control_url: str | None
@@ -43,7 +43,7 @@ class TrainingPlan(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """The growth of a server's counters (``GET /v1/stats``) during one epoch."""
+    """Growth of a server's counters (``GET /v1/stats``) during one epoch."""
 
     requests: int
     bytes: int
@@ -55,7 +55,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
-    """Progress: ``done`` of ``total`` samples of ``epoch`` were trained."""
+    """Progress of a training: ``done`` of ``total`` samples of ``epoch`` were trained."""
 
     epoch: int
     done: int
@@ -63,10 +63,10 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
-    """An epoch as the training process measured it. ``reads``, ``read_bytes``: what its loader read.
-    ``decode_s``: CPU seconds of decoding, for each of the loader's processes.
-    ``counted``: the server's counts; None if the training reads without a proxy. ``lan_*``: the
-    reads of samples that are cached by a proxy other than the called one.
+    """An epoch as the training process measured it. ``reads``, ``read_bytes``: what the loader read.
+    ``decode_s``: CPU seconds of decoding, for each of the loader's processes. ``counted``: the server's
+    counts; None if the training reads without a proxy. ``lan_*``: reads of samples that another proxy caches
+    than the one that the loader calls.
     """
 
     epoch: int

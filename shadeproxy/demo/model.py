@@ -5,7 +5,7 @@ from torch import nn
 
 
 class SmallNet(nn.Module):
-    """Three convolutions and a linear layer: float32 (b, 1, 24, 24) to ten logits (b, 10)."""
+    """Three convolutions and a linear layer, which map float32 (b, 1, 24, 24) to ten logits (b, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,8 +24,8 @@ class SmallNet(nn.Module):
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of ``images`` whose largest logit is that of their label. The model then returns to
-    the mode (training or evaluation) that it had before.
+    """Return the share of ``images`` whose largest logit is that of their label. Afterwards the model is
+    again in the mode (training or evaluation) that it had before.
     """
     training = model.training
     model.eval()

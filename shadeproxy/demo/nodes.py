@@ -27,8 +27,8 @@ from shadeproxy.demo.screen import Bars
 from shadeproxy.demo.servers import proxy_settings, serving
 
 _TRUST_S = 65.0
-"""Seconds after which proxies of a cluster answer without asking the origin first: a minute after their
-start, and some seconds until the view is settled.
+"""Seconds from their start after which proxies of a cluster answer without asking the origin first: a minute,
+and some seconds until the view is settled.
 """
 _LOADERS = 1
 _LAN = ("lan_reads", "lan_bytes")
@@ -47,9 +47,9 @@ def run_nodes(
     work_dir: Path | None = None,
     console: Console | None = None,
 ) -> NodesReport:
-    """Train through ``nodes`` proxies and through one, and write nodes.json into ``report_dir``. Other
-    arguments are those of ``run_demo``. ``trust_s``: age of the proxies at which training begins. Raises
-    ShadeProxyError.
+    """Train through one proxy and then through ``nodes`` proxies, and write nodes.json into ``report_dir``.
+    ``trust_s``: age of the cluster's proxies at which training through them begins. The other arguments are
+    those of ``run_demo``. Raises ShadeProxyError.
     """
     console = console or Console()
     started = time.monotonic()
@@ -72,7 +72,8 @@ def run_nodes(
                 cluster(nodes, origin, directory / "cluster", cache_bytes=stage.cache_bytes)
             )
             ready_s = time.monotonic() + trust_s
-            # Proxies of a cluster ask the origin before each answer at first. One proxy trains meanwhile.
+            # At first, proxies of a cluster ask the origin before each answer. The training through one proxy
+            # runs meanwhile.
             settings = proxy_settings(origin, policy="default", cache_bytes=stage.cache_bytes)
             with serving("proxy", settings, directory / "proxy") as proxy:
                 urls = [proxy.control_url] * nodes
@@ -102,8 +103,8 @@ def _title(nodes: int) -> str:
 def _train(
     stage: Stage, urls: Sequence[str], directory: Path, watch: Callable[[Event], None]
 ) -> list[list[EpochDone]]:
-    """Train with one rank for each of ``urls``, the control listeners through which the ranks read. Return
-    the epochs of each rank. ``watch`` is called with each event of the first rank.
+    """Train with one rank for each of ``urls``, which are the control listeners that the ranks read through.
+    Return the epochs of each rank. ``watch`` is called with each event of the first rank.
 
     Raises ShadeProxyError with the end of the log of the rank that failed first.
     """
@@ -133,7 +134,7 @@ def _train(
 
 
 def _events(ranks: Sequence[Child]) -> Iterator[tuple[int, Event]]:
-    """Yield the events of all ranks as they come, each with the rank's number."""
+    """Yield the events of all ranks as they come, each with the number of its rank."""
     decoder = msgspec.json.Decoder[Event](Event)
     rests = [b""] * len(ranks)
     with selectors.DefaultSelector() as waiting:
@@ -153,8 +154,8 @@ def _events(ranks: Sequence[Child]) -> Iterator[tuple[int, Event]]:
 
 
 def _run(done: Sequence[Sequence[EpochDone]], owned: Sequence[float], *, whole: bool = False) -> NodesRun:
-    """Return a run of the ranks' epochs. ``whole``: all ranks asked one proxy, so that each rank has counted
-    the reads of all.
+    """Return a run, made of the ranks' epochs. ``whole``: all ranks read through one proxy, so that each rank
+    has counted the reads of all ranks.
     """
     nodes = []
     for share, epochs in zip(owned, done[:1] if whole else done, strict=True):

@@ -1,4 +1,6 @@
-"""``nodes.json`` of ``demo --nodes``, its table, and sentences about its numbers. It measures nothing."""
+"""The report of ``demo --nodes``: ``nodes.json``, a table, and sentences about the numbers. This module
+measures nothing.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +16,9 @@ _MIB = 1024**2
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One proxy. ``share``: the part of all objects that it owns, from 0 to 1. ``epochs``: its counters by
-    epoch; a read counts at the proxy that caches the sample. ``lan_*``: by epoch, those reads of the rank
-    beside it whose samples another proxy caches.
+    """One proxy. ``share``: the share of all objects that it owns, from 0 to 1. ``epochs``: the growth of its
+    counters in each epoch; a read counts at the proxy that caches the sample. ``lan_*``: for each epoch, the
+    reads of the rank beside this proxy whose samples another proxy caches.
     """
 
     share: float
@@ -26,8 +28,8 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class NodesRun(msgspec.Struct, frozen=True):
-    """One training. ``wall_s``, ``stall_s``: seconds of each epoch; the stall is the mean of the ranks.
-    ``accuracy``: the accuracy at the end.
+    """One training. ``wall_s``, ``stall_s``: seconds in each epoch; the stall is the mean of the ranks.
+    ``accuracy``: that of the model at the end.
     """
 
     nodes: tuple[Node, ...]
@@ -37,8 +39,8 @@ class NodesRun(msgspec.Struct, frozen=True):
 
 
 class NodesReport(msgspec.Struct, frozen=True):
-    """``cache_bytes``: capacity of all proxies of ``together``, which is also that of the one proxy of
-    ``alone``.
+    """The results of ``demo --nodes``. ``cache_bytes``: capacity of all proxies of ``together``, which is
+    also the capacity of the one proxy of ``alone``.
     """
 
     machine: Machine
@@ -49,15 +51,15 @@ class NodesReport(msgspec.Struct, frozen=True):
 
 
 def write_report(report: NodesReport, directory: Path) -> Path:
-    """Write ``nodes.json``; return its path."""
+    """Write ``nodes.json`` into ``directory``. Return its path."""
     path = directory / "nodes.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return path
 
 
 def table(report: NodesReport) -> Table:
-    """Return a table with a row for each proxy, their sum, and the single proxy. The numbers are means over
-    all epochs but the first, which only fills the caches.
+    """Return a table with a row for each proxy, for their sum, and for the single proxy. The numbers are
+    means over all epochs but the first, which only fills the caches.
     """
     made = table_of_means(
         "proxy",
@@ -79,7 +81,7 @@ def table(report: NodesReport) -> Table:
 
 
 def findings(report: NodesReport) -> list[str]:
-    """Return sentences about the numbers, good or bad."""
+    """Return sentences about the numbers, whether they are good or bad."""
     nodes, one = report.together.nodes, report.alone.nodes
     wall_s, wall_of_one_s = _later(report.together.wall_s), _later(report.alone.wall_s)
     hits = (
@@ -128,8 +130,8 @@ def _mib(nodes: Sequence[Node], field: str) -> float:
 
 
 def _mean(nodes: Sequence[Node], field: str) -> float:
-    """Return the sum of ``field`` over the nodes: the mean of all epochs but the first, in which nothing can
-    hit.
+    """Return the sum of ``field`` over the nodes, in an epoch. It is the mean over all epochs but the first,
+    in which nothing can hit.
     """
     return sum(_later([getattr(epoch, field) for epoch in node.epochs]) for node in nodes)
 

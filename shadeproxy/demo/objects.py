@@ -1,6 +1,6 @@
 """Stores the photos as objects: as files in a directory whose folders are buckets, or on an existing server.
 
-On an existing server, an object that has the right size already is not overwritten, and nothing is deleted.
+On an existing server, an object that already has the right size is not overwritten, and nothing is deleted.
 """
 
 import asyncio
@@ -18,7 +18,9 @@ _ERROR_BYTES = 500
 
 
 def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo], None]) -> None:
-    """Write each photo as a file below ``bucket``; call ``written`` after each."""
+    """Write each photo as a file below ``bucket``. ``written`` is called with each photo after it was
+    written.
+    """
     folders: set[Path] = set()
     for photo in photos:
         path = bucket / photo.key
@@ -30,8 +32,8 @@ def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo]
 
 
 async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo]) -> list[Photo]:
-    """Return the photos that ``bucket`` does not have below ``prefix``, or has with another size. Raises
-    ShadeProxyError.
+    """Return the photos that ``bucket`` lacks below ``prefix``, or has with another size. Raises
+    ShadeProxyError if the bucket cannot be listed.
     """
     there: dict[str, int] = {}
     last = ""
@@ -50,8 +52,8 @@ async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequenc
 async def upload(
     origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo], written: Callable[[Photo], None]
 ) -> None:
-    """PUT every photo below ``prefix``, 16 at a time. Raises ShadeProxyError at the first refusal; photos
-    that were written before stay.
+    """PUT every photo below ``prefix``, 16 at a time. ``written`` is called with each photo after its PUT.
+    Raises ShadeProxyError at the first refusal; photos that were written before stay.
     """
     waiting = iter(photos)
 

@@ -1,5 +1,5 @@
-"""The report's pictures. Colours are Okabe and Ito's. Lines also differ in their markers, so they can be told
-apart without colours.
+"""The pictures of the report. Lines have Okabe and Ito's colours and different markers, so that they can be
+told apart without colours.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from shadeproxy.demo.report import Epoch, Report
 
 
 class _Style(NamedTuple):
-    """Line style of a run. Lines of similar results are drawn over each other, so later runs have smaller
-    markers.
+    """Style of the line of a run. Lines of similar results are drawn over each other, so runs that are drawn
+    later have smaller markers.
     """
 
     colour: str
@@ -43,8 +43,8 @@ class _Plot(NamedTuple):
 
 
 def write_plots(report: Report, titles: dict[str, str], directory: Path) -> list[Path]:
-    """Plot hit ratio, stall and accuracy per epoch as PNG files; return their paths. ``titles``: for each run
-    name, the text in the legend.
+    """Plot hit ratio, stall and accuracy by epoch, as PNG files in ``directory``. Return the paths of the
+    files. ``titles``: by name of the run, its text in the legend.
     """
     share = report.cache_bytes / report.dataset.bytes
     plots = (

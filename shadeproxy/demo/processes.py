@@ -1,5 +1,5 @@
-"""Child processes that never outlive the demo. Each has its own session, and is ended with all its
-descendants.
+"""Child processes that never outlive the demo. Each process has its own session, and is ended together with
+its descendants.
 
 Law: every process is started by a ``with``. However the block is left, the process is gone afterwards. If a
 process fails, the error contains the end of the process's log.
@@ -22,7 +22,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
-    """A running process whose stderr goes to ``log``."""
+    """A running process. ``log``: the file to which its stderr goes."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
@@ -30,7 +30,9 @@ class Child:
         self.log = log
 
     def failure(self) -> ShadeProxyError:
-        """Return the error that says how the process ended, with the end of its log."""
+        """Wait until the process has ended. Return an error that says how it ended, with the end of
+        its log.
+        """
         status = self.process.wait()
         lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         tail = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
@@ -41,15 +43,16 @@ class Child:
 def running(
     name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], piped: bool = False
 ) -> Iterator[Child]:
-    """Start ``command``. At the end of the block stop it and its descendants: by SIGTERM, and after 10 s by
-    SIGKILL. After an interrupt SIGKILL comes at once, because none of their results is kept.
+    """Start ``command``. At the end of the block, stop it and its descendants: by SIGTERM, and after 10 s by
+    SIGKILL. After an interrupt SIGKILL comes at once, because no results of these processes are kept.
 
     ``piped``: stdin and stdout are pipes. Otherwise there is no stdin, and stdout goes to ``log`` like
     stderr.
     """
     process = None
     try:
-        # A signal between the start and the assignment would leave the process running.
+        # Hold signals back: one that came between the start and the assignment would leave the process
+        # running.
         with log.open("wb") as file, held():
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
                 command,
@@ -57,8 +60,8 @@ def running(
                 stdout=subprocess.PIPE if piped else file,
                 stderr=file,
                 env=dict(env),
-                # With a process group of its own, Ctrl-C reaches only the demo, which then ends all
-                # processes.
+                # In a session of its own, the process does not get Ctrl-C. Only the demo gets it, and then
+                # ends all processes.
                 start_new_session=True,
             )
         try:
@@ -85,8 +88,8 @@ def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
 
 
 class _Interrupts:
-    """Turns signals into KeyboardInterrupt. ``holders``: number of blocks that must not be interrupted; while
-    there are any, a signal waits.
+    """Turns signals into KeyboardInterrupt. ``holders``: number of running blocks that must not be
+    interrupted. While there is such a block, a signal waits.
     """
 
     def __init__(self) -> None:
@@ -111,7 +114,9 @@ _interrupts = _Interrupts()
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Delay the signals of ``termination_as_interrupt`` until the end of the block, which must be short."""
+    """Hold back the signals of ``termination_as_interrupt`` until the end of the block, which must be
+    short.
+    """
     _interrupts.holders += 1
     try:
         yield

@@ -1,4 +1,4 @@
-"""``report.json``. Other programs rely on its shape. Every number was measured by a server or by the
+"""``report.json``, whose form other programs rely on. Every number in it was measured by a server or by the
 training.
 """
 
@@ -30,8 +30,8 @@ class DataSet(msgspec.Struct, frozen=True):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """One epoch of a run. Ratios are shares of the reads that the training made; ``origin_*`` counts the
-    reads that reached the origin. ``decode_s``: see ``EpochDone``.
+    """One epoch of a run. Ratios are shares of the reads that the training made. ``origin_*``: the reads that
+    reached the origin. ``decode_s``: see ``EpochDone``.
     """
 
     wall_s: float
@@ -49,7 +49,7 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One training; ``name``: "direct", "lru", "default" or "shade"."""
+    """One training. ``name``: "direct", "lru", "default" or "shade"."""
 
     name: str
     epochs: tuple[Epoch, ...]
@@ -63,7 +63,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
-    """Return an epoch that was read through a proxy, with the proxy's counts."""
+    """Return the report's form of an epoch that was read through a proxy, with the proxy's counts."""
     hits = counted.hits_ram + counted.hits_disk
     return Epoch(
         wall_s=done.wall_s,
@@ -82,8 +82,8 @@ def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
 
 
 def without_cache(done: EpochDone) -> Epoch:
-    """Return an epoch that read from the origin without a cache: with the origin's counts, or the training's
-    own if the origin has none.
+    """Return the report's form of an epoch that was read from the origin without a cache. Its counts are the
+    origin's, or the training's own if the origin has none.
     """
     asked = done.counted
     requests, read_bytes = (asked.requests, asked.bytes) if asked else (done.reads, done.read_bytes)
@@ -104,7 +104,7 @@ def without_cache(done: EpochDone) -> Epoch:
 
 
 def describe_machine() -> Machine:
-    """Describe this machine."""
+    """Return a description of this machine."""
     return Machine(
         cpu=_cpu_name(),
         cores=len(os.sched_getaffinity(0)),
@@ -117,7 +117,7 @@ def describe_machine() -> Machine:
 
 
 def write_report(report: Report, directory: Path) -> Path:
-    """Write ``report.json``; return its path."""
+    """Write ``report.json`` into ``directory``. Return its path."""
     path = directory / "report.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return path

@@ -1,5 +1,5 @@
-"""The trainings that the demo compares. Each runs in a process of its own, with new servers, and reports
-events.
+"""The trainings that the demo compares. Each training runs in a process of its own, with new servers, and
+reports events.
 """
 
 import sys
@@ -23,8 +23,8 @@ _TRAIN = (sys.executable, "-m", "shadeproxy.demo.train")
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One training to compare. ``policy``: the policy of its proxy; None: it reads from the origin without a
-    proxy.
+    """One training to compare. ``policy``: the policy of its proxy; None: the training reads from the origin
+    without a proxy.
     """
 
     name: str
@@ -40,7 +40,9 @@ UNSCORED = Contestant("default", "ShadeProxy", policy="default")
 SHADE = Contestant("shade", "ShadeProxy+SDK", policy="default", mode="importance", scores=True)
 
 CONTESTANTS = (DIRECT, LRU, SHADE)
-"""The trainings that fit into four minutes on two cores. UNSCORED would be one more."""
+"""The trainings that the demo runs by default. They fit into four minutes on two cores; with UNSCORED they
+would not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,8 @@ class Stage:
 
 
 def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) -> Run:
-    """Train once, with new servers and caches. ``watch`` is called with each event.
-
-    Raises ShadeProxyError with the end of the log of the process that failed.
+    """Train once, with new servers and caches. ``watch`` is called with each event of the training. Raises
+    ShadeProxyError with the end of the log of the process that failed.
     """
     directory = stage.directory / contestant.name
     directory.mkdir()
@@ -73,7 +74,7 @@ def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) ->
             scores=contestant.scores,
         )
         epochs = []
-        # End the training before its servers. Without ``closing``, the generator would only be closed when
+        # End the training before its servers. Without ``closing``, the generator would be closed only when
         # the last traceback that refers to it is dropped.
         with closing(_training(plan, directory / "train.log", stage.environment)) as events:
             for event in events:
@@ -93,11 +94,11 @@ def _epoch(contestant: Contestant, done: EpochDone) -> Epoch:
 
 @contextmanager
 def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | ExistingServer]:
-    """Start the data source of the run, and yield it: the control URL of a proxy, or an S3 server that is
-    read object by object.
+    """Start the data source of a run, and yield it: the control URL of a proxy, or an S3 server that is read
+    object by object.
 
-    The built-in origin is a proxy that caches nothing. A run without a cache reads from it object by object,
-    as from any object store: object stores have no batch call.
+    The built-in origin is a proxy that caches nothing. A run without a cache reads from this origin object by
+    object, because object stores have no batch call.
     """
     if contestant.policy is None and isinstance(stage.objects, ExistingServer):
         yield stage.objects
@@ -113,8 +114,8 @@ def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Itera
 
 @contextmanager
 def origin_of(stage: Stage, directory: Path) -> Iterator[dict[str, Any]]:
-    """Start the built-in origin, unless the user named a server. Yield the settings by which a proxy
-    reads from it.
+    """Start the built-in origin, unless the user named a server. Yield the settings with which a proxy reads
+    from the origin.
     """
     if isinstance(stage.objects, ExistingServer):
         yield {"endpoint": stage.objects.endpoint, "region": stage.objects.region}
@@ -136,7 +137,7 @@ def _training(plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Gen
 
 @contextmanager
 def training(name: str, plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Iterator[Child]:
-    """Start a training process, whose events are the lines of its stdout."""
+    """Start a training process. The lines of its stdout are its events."""
     env = plain_environment() | environment
     with running(name, _TRAIN, log=log, env=env, piped=True) as child:
         stdin = child.process.stdin
@@ -147,6 +148,6 @@ def training(name: str, plan: TrainingPlan, log: Path, environment: dict[str, st
 
 
 def expect_success(child: Child) -> None:
-    """Raise ShadeProxyError if the process failed. It has closed its stdout."""
+    """Wait for the end of a process that has closed its stdout. Raise ShadeProxyError if it failed."""
     if child.process.wait() != 0:
         raise child.failure()

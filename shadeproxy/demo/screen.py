@@ -1,4 +1,4 @@
-"""The demo's output while it works and at its end. This module reads the report; it measures nothing."""
+"""The demo's output, while it works and at its end. This module shows the report; it measures nothing."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -16,8 +16,8 @@ _MIB = 1024**2
 
 
 class Bars:
-    """A progress bar for each step of the demo. If the output is not a terminal, there is only a line for
-    each epoch.
+    """Progress bars, one for each step of the demo. If the output is not a terminal, only a line for each
+    epoch is printed.
     """
 
     def __init__(self, console: Console, width: int) -> None:
@@ -43,13 +43,13 @@ class Bars:
         self._progress.__exit__(kind, error, trace)
 
     def add(self, title: str, total: float) -> "Bar":
-        """Add a bar. The time that it shows starts now."""
+        """Add a bar, and return it. The time that the bar shows starts now."""
         task = self._progress.add_task(title.ljust(self._width), total=total, note="")
         return Bar(self._console, self._progress, task, title)
 
 
 class Bar:
-    """One line of ``Bars``."""
+    """The progress bar of one step."""
 
     def __init__(self, console: Console, progress: Progress, task: TaskID, title: str) -> None:
         self._console = console
@@ -62,7 +62,7 @@ class Bar:
         self._progress.advance(self._task, amount)
 
     def show(self, event: Event) -> None:
-        """Show the progress of a training, in epochs."""
+        """Show an event of a training: how many epochs are done."""
         if isinstance(event, EpochDone):
             note = f"epoch {event.epoch + 1}: accuracy {event.accuracy:.1%}, stall {event.stall_s:.1f} s"
             self._progress.update(self._task, completed=event.epoch + 1, note=note)
@@ -73,8 +73,8 @@ class Bar:
 
 
 def comparison(report: Report, titles: Mapping[str, str]) -> Table:
-    """Return a table with a row for each run: the final accuracy, and means over all epochs but the first,
-    which only fills the cache.
+    """Return a table with a row for each run: the accuracy at the end, and means over all epochs but the
+    first, which only fills the cache.
     """
     table = table_of_means(
         "run",
@@ -93,7 +93,7 @@ def comparison(report: Report, titles: Mapping[str, str]) -> Table:
 
 
 def table_of_means(first: str, *headings: str) -> Table:
-    """Return a table without rows, for means over epochs. ``first``: the heading of the rows' names."""
+    """Return a table without rows, for means over epochs. ``first``: the heading of the column of names."""
     table = Table(
         title="One epoch, averaged from the second one on",
         title_justify="left",
@@ -108,7 +108,7 @@ def table_of_means(first: str, *headings: str) -> Table:
 
 
 def findings(report: Report) -> list[str]:
-    """Return sentences about the numbers, good or bad."""
+    """Return sentences about the numbers, whether they are good or bad."""
     runs = {run.name: run for run in report.runs}
     share = report.cache_bytes / report.dataset.bytes
     said = []
@@ -174,7 +174,9 @@ def _cells(run: Run) -> list[str]:
 
 
 def _later(run: Run) -> Sequence[Epoch]:
-    """Return the epochs that can hit: all but the first, which only fills the cache."""
+    """Return the epochs that can hit: all but the first, which only fills the cache. If there is only one,
+    return it.
+    """
     return run.epochs[1:] or run.epochs
 
 

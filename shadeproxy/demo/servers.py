@@ -24,7 +24,7 @@ _SHM = Path("/dev/shm")  # noqa: S108 (tmpfs is the point; only the demo's own d
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that is ready. URLs have no slash at the end; ``pid`` is its process."""
+    """A server that is ready. URLs have no slash at the end. ``pid``: the id of its process."""
 
     s3_url: str
     control_url: str
@@ -38,14 +38,16 @@ class _LogLine(msgspec.Struct):
 
 
 def plain_environment() -> dict[str, str]:
-    """Return the environment without the settings of ShadeProxy, which would change those that the demo
+    """Return the environment without ShadeProxy's variables. They would override settings that the demo
     writes into files.
     """
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
 
 
 def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
-    """Return settings of an S3 server over ``directory`` that caches nothing and answers ``delay`` later."""
+    """Return settings of an S3 server over ``directory`` that caches nothing and delays each answer by
+    ``delay``.
+    """
     return {
         "origin": {"kind": "file", "path": str(directory), "delay": delay, "max_connections": 256},
         "cache": {"ram": {"capacity": "1 MiB"}, "disk": {"capacity": "0"}},
@@ -73,10 +75,10 @@ def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> 
 
 @contextmanager
 def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator[Server]:
-    """Run ``shadeproxy serve`` with ``settings`` until the block ends. Its caches and its state are new,
-    below ``directory``.
+    """Run ``shadeproxy serve`` with ``settings`` until the block ends. Its caches and its state are new, and
+    lie below ``directory`` (the RAM tier on tmpfs, if there is one).
 
-    Raises ShadeProxyError with the end of the server's log when it does not start.
+    Raises ShadeProxyError with the end of the server's log if the server does not start.
     """
     directory.mkdir()
     with _tmpfs(directory) as ram:
@@ -95,7 +97,9 @@ def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator
 
 @contextmanager
 def _tmpfs(directory: Path) -> Iterator[Path]:
-    """Yield a directory in RAM if the machine has one, and remove it at the end."""
+    """Yield a directory on tmpfs, and remove it at the end. Without tmpfs, yield a directory below
+    ``directory``.
+    """
     if not (_SHM.is_dir() and os.access(_SHM, os.W_OK)):
         yield directory / "ram"
         return
@@ -104,10 +108,13 @@ def _tmpfs(directory: Path) -> Iterator[Path]:
 
 
 def wait_until_ready(child: Child, limit_s: float = _READY_S) -> Server:
-    """Return the addresses that the server chose, from its "ready" log line. Raises ShadeProxyError."""
+    """Wait for the server's log line "ready", and return the addresses in it. Raises ShadeProxyError if the
+    server ends, or is not ready after ``limit_s``.
+    """
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        # Check this before reading the log: the log of a process that has ended is complete.
+        # Check this before reading the log: only if the process has ended now is the log that is read
+        # complete.
         ended = child.process.poll() is not None
         for line in child.log.read_bytes().splitlines():
             with suppress(msgspec.MsgspecError):

@@ -1,5 +1,5 @@
-"""One training run in its own process: ``python -m shadeproxy.demo.train`` reads a TrainingPlan from stdin
-and writes events to stdout, one JSON line each.
+"""One training in its own process: ``python -m shadeproxy.demo.train`` reads a TrainingPlan from stdin and
+writes events to stdout, a JSON line for each.
 
 The middle of ``train`` looks like a user's script. The code around it only measures.
 """
@@ -31,7 +31,7 @@ _STEP_INTERVAL_S = 0.1
 
 
 def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
-    """Train ``SmallNet`` as ``plan`` says. Raises shade.ShadeError when the data cannot be read."""
+    """Train ``SmallNet`` as ``plan`` says. Raises shade.ShadeError if the data cannot be read."""
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     if plan.meeting is not None:
@@ -110,8 +110,9 @@ def _meet() -> None:
 
 
 class _Seen:
-    """The reads of an epoch, and the CPU seconds that decoding took. A sample that occurs twice in a batch
-    counts as one read. ``elsewhere``: True for samples that another proxy caches, which ``lan_*`` counts.
+    """The reads of an epoch, and the CPU seconds of their decoding. A sample that occurs twice in a batch
+    counts as one read. ``elsewhere``: True for samples that another proxy caches; ``lan_*`` counts their
+    reads.
     """
 
     def __init__(self, elsewhere: NDArray[np.bool_]) -> None:
@@ -138,7 +139,9 @@ class _Seen:
 
 
 class _Steps:
-    """Emits a ``Step`` at intervals: often enough for a moving bar, seldom enough for the pipe."""
+    """Emits a ``Step`` at intervals: often enough for a moving bar, and seldom enough not to fill the
+    pipe.
+    """
 
     def __init__(self, emit: Callable[[Event], None], epoch: int, total: int) -> None:
         self._emit, self._epoch, self._total = emit, epoch, total
@@ -169,8 +172,8 @@ def _load_test(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _cached_elsewhere(client: shade.Client, manifest: shade.Manifest) -> NDArray[np.bool_]:
-    """Return a flag for each sample: True if it is cached by a proxy other than the called one, from which
-    its bytes come in any case.
+    """Return a flag for each sample: True if its bytes come from the cache of another proxy than the called
+    one.
     """
     answer = client.call("GET", f"/v1/datasets/{manifest.name}/owners")
     column = owners.decode(answer.body, len(manifest), "")
