@@ -203,9 +203,9 @@ def main() -> None:
 
 
 def _fork(listeners: list[socket.socket]) -> socket.socket:
-    """Print the port, and start a process for each listener but the first. In each process, return its own
-    listener, and close the others. A connection to a listener that is open in no process is refused; one that
-    is open but not served would let connections wait.
+    """Print the port, and start a process for each listener but the first. In each process, return the
+    listener that it serves, and close the others. The listener of a process that ends is then closed
+    everywhere, and connections to it are refused instead of waiting.
     """
     print(listeners[0].getsockname()[1], flush=True)
     own = next((one for one in listeners[1:] if not os.fork()), listeners[0])

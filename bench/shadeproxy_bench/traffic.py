@@ -16,7 +16,7 @@ from shadeproxy.simulate.workloads import Orders, interleaved, lagged, shards, s
 
 Reads = NDArray[np.int64]
 
-_NEWEST = 5000  # the newest objects, as many as this, are read by age
+_NEWEST = 5000  # number of the newest objects, among which the recent ones are read
 _NEW_SHARE = 0.1
 
 

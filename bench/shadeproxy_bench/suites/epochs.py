@@ -26,7 +26,7 @@ _EPOCHS = 3
 _ROUNDS = 3
 
 Rounds = list[list[tuple[float, float, float]]]
-"""By round and epoch: seconds through the proxy, seconds direct from the origin, and share of hits."""
+"""Seconds through the proxy, seconds direct from the origin, and share of hits, by round and epoch."""
 
 
 def shuffled_epochs(

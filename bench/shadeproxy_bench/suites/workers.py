@@ -50,8 +50,7 @@ with which the coordinator has no clients.
 _LEAST_SHARE = 0.05
 _WARMING = 5
 """Rounds before the counted rounds. A worker starts after the proxy is ready, and relays misses until it has
-connections to the origin. Before the load had run for five seconds, the coordinator's part of a miss was up
-to twice as large.
+connections to the origin. Over five seconds of load, the coordinator's part of a miss fell by half.
 """
 _USUAL_MISSES = 10_000
 """Misses of a process in a second, as many as are usual. Memory is warmed for these where each round begins

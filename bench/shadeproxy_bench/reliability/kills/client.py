@@ -19,9 +19,10 @@ _MOST_PAUSE_S = 0.06
 
 
 class End(NamedTuple):
-    """How a read or an upload ended.
+    """The end of a read or of an upload.
 
-    ``port``: the client's own port; 0 if it could not connect. ``version``: the version that a read returned.
+    ``outcome``: how it ended. ``port``: the client's own port; 0 if it could not connect. ``version``: the
+    version that a read returned.
     """
 
     outcome: str

@@ -44,7 +44,7 @@ _EXCUSED = {
     WORKER_STOPPED: {RIGHT, WRITTEN},
     COORDINATOR_KILLED: set[str](),
 }
-"""By kind of loss, the outcomes that are allowed for a client whose connection was not lost."""
+"""Outcomes that are allowed for a client whose connection was not lost, by kind of loss."""
 _RECORD_BYTES = 16 * 1024
 """The most bytes that a record takes beside its body."""
 

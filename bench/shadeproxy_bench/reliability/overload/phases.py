@@ -168,8 +168,8 @@ async def greedy(options: Options) -> Told:
 
 
 async def slow_origin(options: Options) -> Told:
-    """At an origin slower than demand, ask for cold objects with ``busy`` connections of one client. Beside
-    them the modest client asks for hot objects.
+    """Ask an origin slower than demand for cold objects, with ``busy`` connections of one client. Beside them
+    the modest client asks for hot objects.
     """
     lines = [Line(options.address, MODEST) for _ in range(_WARMING)]
     await asyncio.gather(*(_warm(options, line, turn) for turn, line in enumerate(lines)))

@@ -77,7 +77,7 @@ _UNHARMED = {
     "origin slower than demand": ("hits",),
     "afterwards": ("readers",),
 }
-"""By phase, the kinds of clients that must get only right answers."""
+"""The kinds of clients that must get only right answers, by phase."""
 
 
 def _unharmed(name: str, sides: dict[str, Side]) -> Check:
