@@ -212,7 +212,8 @@ class Replay:
             self._learner.finish(refresh.run())
 
     def _miss(self, page: int) -> None:
-        # Set the features of the new page. The page becomes a member only if it wins a place.
+        # Set the features of the new page, by which it competes for a place. It becomes a member only if it
+        # gets one.
         self.last_uses[page] = self._admitted[page] = self._tick
         self._uses[page] = 1.0
         size = self._sizes[page]

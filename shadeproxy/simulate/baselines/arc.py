@@ -1,13 +1,15 @@
-"""ARC: balances recency and frequency, guided by ghosts (Megiddo and Modha, FAST'03, figure 4)."""
+"""The policy ARC, which balances recency and frequency by the reads of ghosts (Megiddo and Modha, FAST'03,
+figure 4).
+"""
 
 from shadeproxy.simulate.baselines.queue import PageQueue
 
 
 class Arc:
-    """Pages read once (``_once``, T1), pages read more often (``_often``, T2), and the ghosts of both (B1,
-    B2).
+    """The cache of ARC: pages read once (``_once``, T1 in the paper), pages read more often (``_often``, T2),
+    and ghosts of both kinds of pages (B1, B2).
 
-    ``_target``: how many bytes the pages read once should take (p in the paper).
+    ``_target``: number of bytes that the pages read once should take (p in the paper).
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -53,7 +55,7 @@ class Arc:
         return False
 
     def _replace(self, size: int, *, ghost_was_often: bool) -> None:
-        """Evict until ``size`` bytes fit. Evicted pages become ghosts."""
+        """Evict pages until ``size`` bytes fit. Evicted pages become ghosts."""
         once, often = self._once, self._often
         while once.bytes + often.bytes + size > self._capacity:
             over = once.bytes > self._target or (ghost_was_often and once.bytes == self._target)
@@ -63,10 +65,11 @@ class Arc:
                 self._ghosts_often.append(*often.pop())
 
     def _forget(self, size: int) -> None:
-        """Drop ghosts, or the oldest pages of T1 if B1 is empty, to make room in the lists for a new page.
+        """Make room in the lists for a new page of ``size`` bytes. Drop ghosts of B1, or the oldest pages of
+        T1 if B1 is empty, and then ghosts of B2.
 
-        Afterwards T1 and B1 with the new page are no larger than the cache, and all four lists together no
-        larger than twice the cache.
+        Afterwards T1 and B1 with the new page are no larger than the cache, and all four lists together are
+        at most twice as large as the cache.
         """
         once = self._once.bytes + self._ghosts_once.bytes + size
         while once > self._capacity:

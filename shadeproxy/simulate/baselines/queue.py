@@ -1,10 +1,10 @@
-"""A queue of pages with their sizes, the building block of the baselines."""
+"""A queue of pages with their sizes, of which the baselines are made."""
 
 from collections import OrderedDict
 
 
 class PageQueue:
-    """Pages and their sizes, oldest first. ``bytes``: the sum of the sizes."""
+    """Pages with their sizes, from the oldest page to the newest. ``bytes``: the sum of the sizes."""
 
     def __init__(self) -> None:
         self.pages = OrderedDict[int, int]()

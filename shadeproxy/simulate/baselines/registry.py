@@ -1,4 +1,4 @@
-"""The port and the names of the baselines, and their replay of a trace.
+"""The interface and the names of the baselines, and the replay of a trace through a baseline.
 
 A baseline is a policy of the literature with its own cache: it holds whole objects, and decides what it
 keeps.
@@ -44,11 +44,13 @@ BASELINES: Mapping[str, Callable[[int, int], Baseline]] = MappingProxyType({
     "2q": lambda capacity_bytes, _pages: TwoQueue(capacity_bytes),
     "sieve": lambda capacity_bytes, _pages: Sieve(capacity_bytes),
 })  # fmt: skip
-"""Each value makes a cache from its capacity in bytes, and from the number of pages of mean size that fit."""
+"""The baselines by name. A value makes a cache from its capacity in bytes, and from the number of pages of
+mean size that fit.
+"""
 
 
 def baseline_hits(name: str, trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:
-    """Return which reads of the trace are hits of the baseline ``name``: bool[n]."""
+    """Return which reads of the trace are hits in the cache of the baseline ``name``, as bool[n]."""
     pages = capacity_bytes * trace.objects // max(trace.total_bytes, 1)
     read = BASELINES[name](capacity_bytes, pages).read
     if trace.sizes is None:

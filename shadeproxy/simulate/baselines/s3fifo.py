@@ -1,7 +1,8 @@
-"""S3-FIFO: three queues. The small queue filters out pages read once (Yang et al., SOSP'23, algorithm 1).
+"""S3-FIFO: three queues, of which the small one filters out pages that are read only once (Yang et al.,
+SOSP'23, algorithm 1).
 
-The paper's constants: the small queue takes a tenth of the cache, a page has a counter of two bits, and there
-are as many ghosts as the main queue has pages (here: bytes).
+The constants are the paper's: the small queue takes a tenth of the cache, the counter of a page has two bits,
+and there are as many ghosts as the main queue has pages (here: as many bytes).
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue
@@ -12,7 +13,9 @@ _PROMOTED_ABOVE = 1
 
 
 class S3Fifo:
-    """A small queue for new pages, a main queue for pages read again, and ghosts of the small queue."""
+    """A small queue for new pages, a main queue for pages that were read again, and ghosts of pages that were
+    evicted from the small queue.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes
@@ -52,7 +55,9 @@ class S3Fifo:
         return False
 
     def _evict_from_small(self) -> None:
-        """Evict the first page that was not read again. Move the pages before it to the main queue."""
+        """Evict the oldest page of the small queue that was read again at most once. Move the pages before it
+        to the main queue.
+        """
         uses, ghosts = self._uses, self._ghosts
         while self._small.pages:
             page, size = self._small.pop()

@@ -1,10 +1,14 @@
-"""SIEVE: one queue, one bit for each page, and a hand (Zhang et al., NSDI'24, algorithm 1)."""
+"""SIEVE: one queue of pages, one bit for each page, and a hand that looks for victims (Zhang et al., NSDI'24,
+algorithm 1).
+"""
 
 _END = -1
 
 
 class Sieve:
-    """Keeps pages in the order of admission. The hand moves from the oldest page to the newest."""
+    """Keeps pages in the order of admission. Looking for a page to evict, the hand moves from the oldest page
+    to the newest.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes

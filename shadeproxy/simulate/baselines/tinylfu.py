@@ -1,9 +1,9 @@
 """W-TinyLFU: an LRU window, and behind it a main part with admission by frequency (Einziger et al., ACM TOS
 2017; Caffeine).
 
-Caffeine's constants: the window takes 1 % of the cache; 80 % of the rest is protected; counters have 4 bits.
-Unlike Caffeine's, the window does not adapt. The sketch has a doorkeeper, as in the paper, which raises the
-hit ratio on Zipf traces by 0.2 to 0.7 points.
+The constants are Caffeine's: the window takes 1 % of the cache; 80 % of the rest is protected; counters have
+4 bits. Unlike Caffeine's window, this one does not adapt its size. The sketch has a doorkeeper, as in the
+paper, which raises the hit ratio on Zipf traces by 0.2 to 0.7 points.
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue
@@ -21,8 +21,9 @@ _64_BITS = (1 << 64) - 1
 
 
 class WTinyLfu:
-    """A window (LRU) and a main part (segmented LRU). A page from the window enters the main part if it was
-    read more often than the page that it displaces. ``pages``: about how many pages fit.
+    """A window (LRU) for new pages, and a main part (segmented LRU). A page that leaves the window enters the
+    main part if it was read more often than each page that it displaces. ``pages``: about how many pages fit
+    into the cache.
     """
 
     def __init__(self, capacity_bytes: int, pages: int) -> None:
@@ -72,7 +73,9 @@ class WTinyLfu:
             probation.append(*protected.pop())
 
     def _admit(self, page: int, size: int) -> None:
-        """Move a page to the main part if it was read more often than each page that must leave for it."""
+        """Put a page into the main part if it was read more often than each page that must leave for it.
+        Otherwise keep it out.
+        """
         frequency = self._frequencies.of
         candidate = frequency(page)
         while self.used_bytes + size > self._capacity:
@@ -83,15 +86,15 @@ class WTinyLfu:
         self._probation.append(page, size)
 
     def _victims(self) -> PageQueue:
-        """Return the queue from which the next victim comes."""
+        """Return the queue whose oldest page is the next victim."""
         if self._probation.pages:
             return self._probation
         return self._protected if self._protected.pages else self._window
 
 
 class FrequencySketch:
-    """Approximate numbers of recent reads, in a count-min sketch of 4 rows. ``pages``: about how many pages
-    fit into the cache.
+    """A count-min sketch of 4 rows, which counts the recent reads of pages approximately. ``pages``: about
+    how many pages fit into the cache.
 
     All counts are halved after ``10 * pages`` increments, as in Caffeine.
     """
@@ -106,7 +109,9 @@ class FrequencySketch:
         self._door = set[int]()
 
     def add(self, page: int) -> None:
-        """Count a read. The first read of a page after a halving is recorded by the doorkeeper only."""
+        """Count a read of a page. After a halving, only the doorkeeper records the first read of each
+        page.
+        """
         if page not in self._door:
             self._door.add(page)
             return
@@ -129,7 +134,7 @@ class FrequencySketch:
             self._door.clear()
 
     def of(self, page: int) -> int:
-        """Return about how often the page was read lately."""
+        """Return about how often a page was read recently."""
         counters = self._counters
         first, second, third, fourth = self._places.get(page) or self._place(page)
         least = min(counters[first], counters[second], counters[third], counters[fourth])

@@ -1,6 +1,7 @@
-"""2Q: a queue for pages read once, and an LRU list for the others (Johnson and Shasha, VLDB'94).
+"""2Q: a queue for new pages, and an LRU list for pages that are read again after they left the queue (Johnson
+and Shasha, VLDB'94).
 
-The full version, with the paper's constants: Kin is a quarter of the cache, Kout half of it.
+This is the full version with the paper's constants: Kin is a quarter of the cache, and Kout half of it.
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue
@@ -10,7 +11,9 @@ _OUT_SHARE = 0.5
 
 
 class TwoQueue:
-    """New pages (``_new``, A1in), their ghosts (A1out), and pages whose ghost was read (``_main``, Am)."""
+    """The cache of 2Q: new pages (``_new``, A1in in the paper), ghosts of pages that were evicted from these
+    (A1out), and pages that were read while they were ghosts (``_main``, Am).
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes
