@@ -151,7 +151,7 @@ class _Ahead:
         self._at = 0
         self._begun: set[int] = set()
         self._there_s = dict[int, float]()
-        """The time at which the last byte of each unread sample comes."""
+        """The time at which the last byte comes, for each sample that was fetched ahead and not read yet."""
         self._ends: list[float] = []
         """The times at which fetches end that have not ended yet, as a heap."""
         self._noted: list[float] = []

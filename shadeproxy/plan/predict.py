@@ -131,7 +131,7 @@ class Predictor:
         missed = (1 - hit_ratio) * reads
         bounds: dict[Bound, float] = {
             "compute": samples * loop.compute_s,
-            # To the loader, prefetched samples are hits: only the workers' own time limits it.
+            # Prefetched samples are hits for the loader: only the workers' own time limits it.
             "latency": self._latency_s(loop, samples, 1.0 if setting.announced else hit_ratio),
             "link": missed * self._link_s(setting),
         }
