@@ -113,8 +113,8 @@ def wait_until_ready(child: Child, limit_s: float = _READY_S) -> Server:
     """
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        # Check this before reading the log: only if the process has ended now is the log that is read
-        # complete.
+        # Look for the end before reading the log. A log that is read after the end is complete, so "ready"
+        # cannot come later.
         ended = child.process.poll() is not None
         for line in child.log.read_bytes().splitlines():
             with suppress(msgspec.MsgspecError):
