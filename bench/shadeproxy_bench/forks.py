@@ -1,4 +1,4 @@
-"""Several processes of our own client, for a load that one Python process cannot make."""
+"""Runs our own client in several processes, for a load that one Python process cannot make."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,14 +14,17 @@ _Result = TypeVar("_Result")
 _Ask = Callable[[Sequence[Piece]], _Result]
 _PATIENCE_S = 60.0
 _started: list[Barrier] = []
-"""The barrier of this process, if it belongs to a pool."""
+"""The barrier at which this process waits for the other processes of its pool. The list is empty in a process
+of no pool.
+"""
 
 
 def ask_from_processes(
     ask: _Ask[_Result], pieces: Sequence[Piece], *, processes: int
 ) -> tuple[float, list[_Result]]:
-    """Divide ``pieces`` among new processes, and call ``ask`` in each with its pieces. Return the results,
-    and the seconds from the begin of the first process to the end of the last. Raises what ``ask`` raises.
+    """Divide ``pieces`` among new processes, and call ``ask`` in each with its pieces. Return the seconds
+    from the begin of the first process to the end of the last, and the results of all. Raises what ``ask``
+    raises.
     """
     for piece in pieces:
         piece.body()  # A process made by fork starts with the bodies that its parent has computed.

@@ -1,4 +1,4 @@
-"""The machine, and the resources that its processes have used, read from /proc.
+"""The machine's description, and the resources that its processes have used, read from /proc.
 
 CPU is the user and system time of a process with all its living descendants. The kernel rounds this time to
 ticks (10 ms on most machines), so a window of measurement must be many ticks long.

@@ -25,7 +25,7 @@ def repeat(ours: Side, *, rounds: int) -> Measured:
 
 
 def measured(ours: list[float], reference: list[float] | None = None, *, note: str = "") -> Measured:
-    """Return medians and spreads of the rounds' figures."""
+    """Return the medians and spreads of all rounds, of our side and of the reference."""
     return Measured(
         ours=statistics.median(ours),
         reference=statistics.median(reference) if reference else None,

@@ -13,10 +13,10 @@ from shadeproxy_bench.faults import TooFewCores
 Kind = Literal["miss", "hit", "PUT"]
 
 _FEW: dict[Kind, int] = {"miss": 32, "hit": 32, "PUT": 4}
-"""Connections on a machine where cores are shared."""
+"""Number of connections on a machine where processes share cores."""
 _EACH: dict[Kind, int] = {"miss": 64, "hit": 32, "PUT": 16}
-"""Connections for each process under test. An origin 5 ms away answers 200 requests a second on each, so 64
-allow a process 12,800 misses a second.
+"""Number of connections for each process under test. An origin 5 ms away answers 200 requests a second on
+each, so 64 connections allow a process 12,800 misses a second.
 """
 
 

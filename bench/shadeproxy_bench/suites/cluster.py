@@ -79,7 +79,7 @@ def cluster(count: int, *, samples: int) -> Iterator[Cluster]:
 
 
 def register(one: Served, samples: int, *, world_size: int) -> None:
-    """Register the data set and the job of the bench."""
+    """Register the bench's data set of ``samples`` objects, and the job that reads it."""
     lines = "".join(f'{{"bucket":"bench","key":"images/{n:08d}.jpg"}}\n' for n in range(samples))
     one.call("PUT", "/v1/datasets/bench", lines.encode(), "application/x-ndjson")
     one.call("PUT", _JOB, json.dumps({"dataset": "bench", "world_size": world_size}).encode())
@@ -163,7 +163,7 @@ def imported_without() -> Measured:
 
 
 def suite(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of shared hints, and the rows of owned pages."""
+    """Yield the rows about hints that proxies share, and the rows about pages that have owners."""
     samples = scale.pick(1_280_000, 128_000)
     with cluster(2, samples=samples) as two:
         yield Planned(

@@ -24,7 +24,9 @@ _TRIES = 20
 
 
 class Outage(NamedTuple):
-    """The figures of one outage: failed reads, and checkpoints that failed or were lost."""
+    """The figures of one outage. ``reads``: reads that failed. ``checkpoints``: checkpoints that failed or
+    were lost.
+    """
 
     reads: Measured
     checkpoints: Measured

@@ -20,8 +20,8 @@ from shadeproxy_bench.sharing import Loop, SideBySide, run_side_by_side
 _BYTES = 50_000
 _LATENCY_S = 0.03
 _CACHED = 0.2
-# The link carries this share of the bytes that the loops would read if they never waited. In the design they
-# would read 155 MB/s, and the link carries 55.
+# The link carries this share of the bytes that the loops would read if they never waited. In the design, the
+# loops would read 155 MB/s, and the link carries 55.
 _LINK = 0.355
 _LOOPS = (
     Loop("a", 25.0, 250, _BYTES, {"slowdown": 1.10}),

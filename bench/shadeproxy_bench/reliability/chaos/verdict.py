@@ -50,7 +50,7 @@ def judge(run: Run) -> list[Check]:
 
 def _all_injected(run: Run) -> Check:
     name = "every kind of fault was injected"
-    # Whether an EROFS comes is chance: it is rare, because a single one switches the tier off.
+    # A run may have no EROFS by chance: it is rare, because a single one switches the tier off.
     missing = [kind for kind, count in run.injected.items() if not count and "EROFS" not in kind]
     if run.seconds < _LEAST_S and missing:
         return Check(name, None, f"not judged: the run is shorter than {_LEAST_S / 60:.0f} min")

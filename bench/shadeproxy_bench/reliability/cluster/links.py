@@ -18,7 +18,7 @@ _PIECE_BYTES = 1 << 16
 _BACKLOG = 100
 _TCP = Path("/proc/net/tcp")
 ANYBODY: Final = ""
-"""The sender of a link that only one process uses."""
+"""The name under which a connection counts if the link does not know the process that opened it."""
 _LOST = (OSError, asyncio.IncompleteReadError)
 _STOPS_REQUESTS = frozenset({Cut.SILENT, Cut.REQUESTS})
 _STOPS_ANSWERS = frozenset({Cut.SILENT, Cut.ANSWERS})

@@ -51,12 +51,12 @@ class OriginConnection(asyncio.Protocol):
         return True
 
     def respond(self, method: str, target: str, fields: Fields, body: bytes) -> None:
-        """Answer one request after the latency."""
+        """Answer one request, ``latency_s`` after it has arrived."""
         answer = self.answer(method, target, fields, body)
         asyncio.get_running_loop().call_later(self._latency_s, self._write, answer)
 
     def answer(self, method: str, target: str, fields: Fields, body: bytes) -> Parts:
-        """Return head and body of the answer to one request."""
+        """Return head and body of the answer to one request. Subclasses define this."""
         raise NotImplementedError
 
     def _write(self, parts: Parts) -> None:
@@ -71,13 +71,13 @@ def fields_of(lines: list[str]) -> Fields:
 
 
 def answer_of(status: str, body: bytes | memoryview, more: Fields, *, with_body: bool = True) -> Parts:
-    """Return head and body of an answer."""
+    """Return head and body of an answer. ``more``: header fields besides the usual ones."""
     head = head_of(status, len(body), {"x-amz-request-id": "origin", **more})
     return [head, body] if with_body else [head]
 
 
 def error_of(status: str, code: str, method: str) -> Parts:
-    """Return head and XML document of an error; for HEAD only the head."""
+    """Return head and XML document of an error answer. For HEAD, return only the head."""
     text = document(f"<Error><Code>{code}</Code></Error>")
     return answer_of(status, text, {"Content-Type": "application/xml"}, with_body=method != "HEAD")
 
@@ -120,7 +120,7 @@ def described(start: int, stop: int, size_bytes: int, tag: str, *, ranged: bool)
 
 
 def head_of(status: str, length: int, fields: Fields) -> bytes:
-    """Return the head of an answer."""
+    """Return the head of an answer whose body has ``length`` bytes."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {length}"]
     lines += [f"{name}: {value}" for name, value in fields.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
@@ -132,7 +132,7 @@ def document(inner: str) -> bytes:
 
 
 def list_buckets_of(bucket: str) -> bytes:
-    """Return the answer to ListBuckets, with one bucket."""
+    """Return the body of the answer to ListBuckets, which names one bucket."""
     named = f"<Bucket><Name>{bucket}</Name><CreationDate>2026-01-01T00:00:00.000Z</CreationDate></Bucket>"
     return document(f"<ListAllMyBucketsResult><Buckets>{named}</Buckets></ListAllMyBucketsResult>")
 

@@ -47,7 +47,7 @@ class Options:
     address: Address
     seconds: float
     numbers: Iterator[int]
-    """Numbers of objects that were never requested before."""
+    """Numbers of objects that were never requested before. Each cold read takes the next one."""
     idle: int = 2000
     busy: int = 500
     slow: int = 300

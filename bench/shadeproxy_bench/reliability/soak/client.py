@@ -67,7 +67,9 @@ class Client:
         return random.Random(f"{self.options.seed}/{self.options.turn}/{turn}")
 
     def link(self, receive_bytes: int) -> Link:
-        """Return a connection to the proxy."""
+        """Return a connection to the proxy. ``receive_bytes``: size of its receive buffer; 0: the
+        system's.
+        """
         return Link(self.s3, receive_bytes=receive_bytes)
 
     def repeat(self, _kind: str, step: Callable[[], None], every_s: float = 0.0) -> None:
@@ -80,7 +82,7 @@ class Client:
         return [partial(self._ask, step, turn) for turn, step in enumerate(steps)]
 
     def session(self, turn: int, receive_bytes: int = 0) -> Session:
-        """Return the session of one thread."""
+        """Return the session by which thread number ``turn`` sends its requests."""
         link = self.link(receive_bytes)
         return self.session_type(self.s3, self.data, self.versions, self.tally, self.choices(turn), link)
 
@@ -110,7 +112,7 @@ class Client:
         trainer.close()
 
     def trainer(self, way: str, seed: int, **more: Unpack[Excusing]) -> Trainer:
-        """Return the training of one thread."""
+        """Return the training of one thread, which reads batches by ``way``."""
         return Trainer(
             way,
             self.options.control,

@@ -62,7 +62,9 @@ class Crowd:
                 first[ids[::-1]] = np.arange(len(ids))[::-1]
 
     def begin(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Begin a block of reads, as ``TraceJobs.begin`` does."""
+        """Begin the block of reads ``[start, stop)``. Return which of these reads hints explain, as
+        ``TraceJobs.begin`` does.
+        """
         self.advance(start)
         explained, weights = np.ones(stop - start, np.bool_), self._weights
         of = self._readers[start:stop]
@@ -111,7 +113,9 @@ class Crowd:
 
 
 class SharingCrowd(Crowd):
-    """The same jobs, with their hints in the shared columns of the product."""
+    """The jobs of ``Crowd``, with the difference that their answers come from the product's shared
+    columns.
+    """
 
     def __init__(self, orders: Orders, readers: Ids, weights: Column | None) -> None:
         super().__init__(orders, readers, weights)
