@@ -1,10 +1,10 @@
 """CPU and throughput of the miss path: cold objects of 100 KB, 32 at a time, from an origin 20 ms away.
 
-The origin is a process of its own that answers each GET after the delay. The objects are read in four ways,
-in turn (A B C D A B C D). "stored": through the engine, with room in its RAM tier, so that every page is
+The origin is a process of its own that answers each GET after the delay. Rounds of four ways to read
+alternate (A B C D A B C D). "stored": through the engine, with room in its RAM tier, so that every page is
 written. "replacing" and "ranked": through the engine with a full tier, under LRU and under the default
-policy, which ranks each page against residents. "direct": with the origin client alone. The CPU time is that
-of this process; the figures are medians of the rounds.
+policy, which ranks each page against resident pages. "direct": with the origin client alone. The CPU time is
+that of this process, and each figure is the median of the rounds.
 
 Run: ``python bench/miss.py``
 """
@@ -52,7 +52,7 @@ Get = Callable[[str], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load: each round reads ``gets`` objects of ``body_bytes``, ``in_flight`` of them at a time."""
+    """The load of a round: ``gets`` objects of ``body_bytes`` are read, ``in_flight`` of them at a time."""
 
     body_bytes: int = 100_000
     in_flight: int = 32
@@ -62,15 +62,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one way to read: medians over the rounds."""
+    """The cost of one way to read: CPU per object and objects a second, as medians over the rounds."""
 
     cpu_us: float
     gets_per_s: float
 
 
 class DelayedServer(asyncio.Protocol):
-    """Answers each request, ``delay_s`` after its head is complete, with an object or with the requested
-    range of it.
+    """Answers each request with an object, or with the range of it that the request asks for. The answer
+    leaves ``delay_s`` after the head of the request is complete.
     """
 
     def __init__(self, body: bytes, delay_s: float) -> None:
@@ -106,7 +106,7 @@ class DelayedServer(asyncio.Protocol):
 
 
 def serve(ready: Connection, body_bytes: int, delay_s: float) -> None:
-    """Serve until this process is terminated; send the port once the server listens."""
+    """Send the port through ``ready`` once the server listens. Serve until this process is terminated."""
 
     async def run() -> None:
         factory = partial(DelayedServer, bytes(body_bytes), delay_s)
@@ -133,7 +133,7 @@ def delayed_origin(body_bytes: int, delay_s: float = 0.020) -> Iterator[str]:
 
 
 class NoWeights:
-    """The importance of pages for an engine without hints: unknown for every page."""
+    """Weights for an engine without hints: the weight of every page is unknown."""
 
     def weights_of(
         self, object_hashes: NDArray[np.uint64], _numbers: NDArray[np.uint32]
@@ -192,13 +192,13 @@ async def read_engine(engine: Engine, key: str) -> int:
 
 
 async def read_origin(origin: Origin, key: str) -> int:
-    """Read the same object with the origin client alone; return the number of bytes received."""
+    """Read a whole object with the origin client alone; return the number of bytes received."""
     async with origin.open(ObjectRef("bucket", key)) as reading:
         return sum([len(chunk) async for chunk in reading.chunks])
 
 
 async def cost_of(get: Get, load: Load, numbers: Iterator[int]) -> Cost:
-    """Measure one round of GETs, of objects that were never read before."""
+    """Measure one round of GETs. Each GET reads an object that was never read before."""
     keys = iter([f"train/images/{next(numbers):08d}.jpg" for _ in range(load.gets)])
 
     async def worker() -> None:

@@ -1,8 +1,8 @@
 """Client CPU per 100 KB GET from an S3 server: S3Origin.open against aiobotocore's get_object.
 
 The server is a process of its own that answers every GET with the same bytes. Both clients read with 16
-requests in flight on one uvloop, in turn (A B A B). The figures are medians of the CPU time of the client
-process.
+requests in flight on one uvloop. Their rounds alternate (A B A B). Each figure is the median over the rounds
+of the client process's CPU time per GET.
 
 Run: ``python bench/origin_get.py``
 """

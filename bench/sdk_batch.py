@@ -28,8 +28,8 @@ _NEVER_S = 3600.0
 
 
 def reader(url: str, manifest: shade.Manifest, way: str, kind: str) -> Callable[[list[int]], int]:
-    """Return a function that reads the samples of some ids in only one way, and returns the number of
-    bytes.
+    """Return a function that reads the samples with the ids it is given, by ``way`` alone, and returns the
+    number of bytes read.
     """
     client = shade.Client(url, retry_s=_NEVER_S)
     told = json.loads(client.call("GET", "/v1/info").body)
@@ -60,10 +60,10 @@ def measure(
     rounds: int = 20,
     ways: tuple[str, ...] = ("locate", "batch", "get"),
 ) -> dict[str, dict[str, float]]:
-    """Return, by way and kind: samples/s, and microseconds of wall time and of the reader's CPU time a
-    sample.
+    """Return, by way and kind of read, the samples a second, and the microseconds of wall time and of the
+    reader's CPU time for a sample.
 
-    ``samples``: number of samples to use, in key order; None: all under the prefix.
+    ``samples``: number of samples to use, in key order; None: all samples under the prefix.
     """
     client = shade.Client(url)
     manifest = client.manifest(bucket=bucket, prefix=prefix)

@@ -1,9 +1,10 @@
-"""A start with many pages on disk: time to accept and to hit, memory of a resident, time to choose a victim.
+"""A start with many pages on disk: seconds until the proxy accepts a connection and until its first hit,
+memory for each resident page, time to choose a victim.
 
-The product's own store writes a disk tier of ``N`` small records. Two starts are measured: with catalogues,
-as after a clean stop, and without any, the worst case after kill -9. For each of them, ``shadeproxy serve``
-is started on the tier, and gets requests until they are hits. Then a page cache in this process recovers the
-tier, while a task on the same event loop measures how long it has to wait.
+The product's own store writes a disk tier of ``N`` small records. Two starts are measured. One has
+catalogues, as after a clean stop. The other has none, which is the worst case after kill -9. For each start,
+``shadeproxy serve`` is started on the tier, and gets requests until they are hits. Then a page cache in this
+process recovers the tier, while a task on the same event loop measures how long it has to wait.
 
 Run: ``python bench/start.py [N] [directory]`` (default: 1,000,000 pages in a temporary directory on disk).
 """
@@ -68,7 +69,7 @@ class Held:
     take_in_s: float
     blocked_ms: float
     memory_bytes: float
-    """Growth of the process's RssAnon for each resident."""
+    """Bytes by which the process's RssAnon grew for each resident page."""
     find_us: float
     victim_us: float
 
@@ -127,7 +128,9 @@ class Site:
 
 
 def serve(site: Site) -> Served:
-    """Start the product on ``site``, send requests until they are hits, and kill it."""
+    """Start the product on ``site``, send requests until ``HITS`` in a row are hits, wait until all pages are
+    recovered, and kill it.
+    """
     s3, control = free_port(), free_port()
     overrides = [*site.overrides, f"s3.listen=127.0.0.1:{s3}", f"control.listen=127.0.0.1:{control}"]
     arguments = [item for pair in overrides for item in ("--set", pair)]
@@ -183,8 +186,8 @@ class _NoWeights:
 
 
 async def _take_in(cache: PageCache) -> tuple[float, float]:
-    """Return the seconds that recovery took, and another task's longest wait on the event loop, in
-    milliseconds.
+    """Return the seconds that recovery took, and the longest wait of another task on the event loop
+    meanwhile, in milliseconds.
     """
     waits: list[float] = []
 
@@ -207,7 +210,9 @@ async def _take_in(cache: PageCache) -> tuple[float, float]:
 
 
 def hold(site: Site) -> Held:
-    """Recover the tier of ``site`` within this process, and return the figures."""
+    """Recover the tier of ``site`` in this process. Return the times, and the memory for each resident
+    page.
+    """
     gc.collect()
     before = _rss_anon_bytes()
     cache = PageCache(
@@ -250,7 +255,9 @@ def _find_us(residents: Residents) -> float:
 
 
 def _victim_us(cache: PageCache) -> float:
-    """Choose a victim for a page of the usual size without evicting it; return the microseconds."""
+    """Return the median of microseconds to choose a victim for a page of the usual size. No page is
+    evicted.
+    """
     placement, rounds = cache.placement, []
     newcomer = int(cache.residents.ready()[0])
     for _ in range(300):

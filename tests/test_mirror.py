@@ -167,6 +167,7 @@ TABLE = {
     "engine.base": "engine/test_engine.py",
     "engine.freshness.versions": "engine/freshness/test_revalidation.py",
     "engine.index.columns": "engine/index/test_residents.py",
+    "engine.index.hash_table": "engine/index/test_residents.py",
     "engine.index.members": "engine/index/test_residents.py",
     "engine.index.metadata": "engine/test_engine_rights.py",
     "engine.page_observer": "prefetch/test_parts.py",

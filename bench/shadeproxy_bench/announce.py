@@ -22,8 +22,8 @@ def register(
     dataset: str = "data",
     needs: Mapping[str, float] = {},
 ) -> None:
-    """Register the objects of ``pieces`` as samples 0, 1, ... of a data set that every job reads. ``needs``:
-    fields of PUT /v1/jobs.
+    """Register the objects of ``pieces`` as samples 0, 1, ... of a data set, and ``jobs`` that read it.
+    ``needs``: further fields of PUT /v1/jobs.
     """
     lines = [msgspec.json.encode({"bucket": BUCKET, "key": piece.path.split("/", 2)[2]}) for piece in pieces]
     ours.call("PUT", f"/v1/datasets/{dataset}", b"\n".join(lines), "application/jsonl")
@@ -38,7 +38,7 @@ def put_order(ours: Served, job: str, epoch: int, order: Order, *, rank: int = 0
 
 
 def post_scores(ours: Served, job: str, scores: Scores) -> None:
-    """Post ``scores`` for the samples 0, 1, ...; samples whose score is nan are left out."""
+    """Post ``scores``, of which number n is for sample n. Samples whose score is nan are left out."""
     ids = np.flatnonzero(~np.isnan(scores))
     columns = ids.astype("<u4").tobytes() + scores[ids].astype("<f4").tobytes()
     body = len(ids).to_bytes(4, "little") + columns

@@ -9,14 +9,16 @@ from shadeproxy_bench.faults import ReferenceMissing
 
 
 class Certificate(NamedTuple):
-    """PEM files. The certificate is its own authority."""
+    """PEM files of a certificate, which is its own authority, and of its key."""
 
     cert: Path
     key: Path
 
 
 def make_certificate(work: Path) -> Certificate:
-    """Write the two files into ``work``. Raises ReferenceMissing where openssl is not installed."""
+    """Write a certificate and its key into ``work``. Raises ReferenceMissing where openssl is not
+    installed.
+    """
     program = shutil.which("openssl")
     if program is None:
         raise ReferenceMissing("openssl is not installed; on Debian and Ubuntu: apt-get install openssl")

@@ -1,11 +1,11 @@
 """Stock clients under load, in a process of their own: ``python -m shadeproxy_bench.clients``.
 
-Each line on stdin is a job (``Job`` as JSON), each line on stdout the result of one. Every worker reads one
-object after another until the time is over. Bytes are counted as they arrive, so an object that takes longer
-than the window counts for the part that arrived within it. The clock starts when every worker has its first
-bytes, so starting threads and connecting are not measured. Workers do not wait for each other, because
-hundreds of threads that are released at once do not make a steady load. With so many threads, Python lets
-some wait for seconds, so the clock starts after half the length of the window at the latest.
+Each line on stdin is a job (``Job`` as JSON), and each line on stdout is the result of one job. Every worker
+reads one object after another until the time is over. Bytes are counted as they arrive, so an object that
+takes longer than the window counts for the part that arrived within it. The clock starts when every worker
+has its first bytes, so starting threads and connecting are not measured. Workers do not wait for each other,
+because hundreds of threads that are released at once do not make a steady load. With so many threads, Python
+lets some wait for seconds, so the clock starts after half the length of the window at the latest.
 """
 
 import asyncio
@@ -30,10 +30,11 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Read ``objects`` objects of ``size_bytes`` in turn for ``seconds``, ``connections`` at a time.
+    """A job: read ``objects`` objects of ``size_bytes`` in turn for ``seconds``, over ``connections``
+    connections.
 
     ``compare``: compare the bytes of each worker's first object, as far as it is read, which costs the client
-    time. ``credentials``: sign requests with these.
+    time. ``credentials``: the client's, with which it signs.
     """
 
     client: ClientName
@@ -74,8 +75,8 @@ class _Count:
         self._lock = threading.Lock()
 
     def numbers(self) -> Iterator[int]:
-        """Yield the numbers of objects for one worker until the time is over. At least one number
-        is yielded.
+        """Yield the numbers of the objects that one worker shall read, until the time is over. At least one
+        number is yielded.
         """
         while True:
             with self._lock:
@@ -89,8 +90,8 @@ class _Count:
         return time.perf_counter() >= self._deadline or bool(self.errors)
 
     def came(self, number: int, position: int, chunk: Any, *, turn: int) -> int:
-        """Count ``chunk``, which belongs to object number ``number`` and begins at ``position``. The object
-        is the ``turn``th one that the worker reads. Return the position after the chunk.
+        """Count ``chunk``, which belongs to object number ``number`` and begins at ``position``. ``turn``:
+        number of objects that the worker read before this one. Return the position after the chunk.
         """
         if turn == 0 and self.job.compare:
             self._compare(number, position, chunk)
@@ -186,8 +187,8 @@ def _make_obstore(job: Job) -> Any:
 
 
 class Clients:
-    """Keeps one client for each (library, endpoint, credentials, connections), as a long-running program
-    would, until it is closed.
+    """Keeps one client for each combination of library, endpoint, credentials and connections until it is
+    closed, as a long-running program would.
     """
 
     def __init__(self) -> None:
@@ -204,7 +205,9 @@ class Clients:
         return Done(count.bytes, job.seconds, error)
 
     def close(self) -> None:
-        """End the connections of boto3's clients. A store of obstore ends its own when it is forgotten."""
+        """Close boto3's clients, which ends their connections. A store of obstore ends its own when it is
+        forgotten.
+        """
         for (library, *_), client in self._clients.items():
             if library == "boto3":
                 client.close()

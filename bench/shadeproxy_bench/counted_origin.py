@@ -1,8 +1,8 @@
-"""The bench's origin that counts what it answers, and takes multipart uploads: ``python -m
+"""The bench's origin, extended: it counts its answers, and takes multipart uploads: ``python -m
 shadeproxy_bench.counted_origin``.
 
 ``GET /-/counts`` returns the counts. Parts of an upload have ``PART_BYTES`` each, and are compared with the
-bytes of the object like every other body. Prints its port first.
+bytes of the object like every other body. The process prints its port first.
 """
 
 import argparse
@@ -32,8 +32,9 @@ _COMPLETED = (
 
 
 class Counts(msgspec.Struct):
-    """Answers so far. ``gets``: number of answers with a body. ``bytes``: sum of these bodies. ``heads``:
-    number of answers to a HEAD. ``writes``: number of uploads.
+    """Counts of the origin's answers so far. ``gets``: answers with a body. ``bytes``: sum of the lengths of
+    these bodies. ``heads``: answers to a HEAD. ``writes``: requests with a body, of which a multipart upload
+    is several.
     """
 
     gets: int = 0
@@ -49,7 +50,9 @@ def counts_at(url: str) -> Counts:
 
 
 class AnyBody(Upload):
-    """The body of a request whose bytes are not compared, and the document that answers the request."""
+    """The body of a request, which is not compared with anything, and the document that answers the
+    request.
+    """
 
     def __init__(self, length: int, text: bytes) -> None:
         super().__init__(length, memoryview(b""))
@@ -60,7 +63,7 @@ class AnyBody(Upload):
 
 
 class CountedServer(ObjectServer):
-    """One connection; ``counts`` are the counts of all connections."""
+    """One connection to the origin. ``counts`` are the counts of all connections together."""
 
     def __init__(self, link: Link, latency: Latency, counts: Counts) -> None:
         super().__init__(link, latency, seed=0)

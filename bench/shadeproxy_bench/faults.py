@@ -1,10 +1,10 @@
-"""The errors for rows without a number. They are part of the product's tree of errors."""
+"""Errors that leave a row of the results without a number. They are part of the product's tree of errors."""
 
 from shadeproxy.core.errors import ShadeProxyError
 
 
 class BenchError(ShadeProxyError):
-    """A row cannot be trusted: wrong bytes, a wrong status, or a server that broke off."""
+    """A row cannot be trusted: a client got wrong bytes or a wrong status, or a server broke off."""
 
 
 class ReferenceMissing(ShadeProxyError):

@@ -1,7 +1,7 @@
-"""Traces of a stock client S beside a job H. They show what the hints of H cost S.
+"""Traces of a stock client S beside a job H. The hit ratio of S on them shows what the hints of H cost S.
 
-Client 0 is S, with a hot set of its own. Job 1 is H, with shuffled epochs over a data set. Their reads
-alternate, a hundred a second together. The ids of S come first. The functions are pure: a seed gives one
+Client 0 is S, with a hot set of its own. Job 1 is H, with shuffled epochs over a data set. The reads of S and
+H alternate, a hundred a second together. The ids of S come first. The functions are pure: a seed gives one
 trace.
 """
 
@@ -27,8 +27,8 @@ Ids = NDArray[np.int64]
 
 
 def beside(said: Said, *, loops: bool = False, seed: int = 0) -> Trace:
-    """Return a trace of S beside H, whose hints are of the kind ``said``. ``loops``: True if S reads 390
-    objects in turn, otherwise 300 at random.
+    """Return a trace of S beside H, whose hints are of the kind ``said``. ``loops``: S reads 390 objects in
+    turn if True, and 300 objects at random if False.
     """
     random = np.random.default_rng(seed)
     own = _LOOP if loops else HOT
@@ -42,7 +42,7 @@ def after_a_kill(*, epochs: bool, seed: int = 0) -> Trace:
     """Return a trace of H and then of S. H announces six epochs, and is killed in the fourth. After that S
     reads alone.
 
-    ``epochs``: True if S reads five shuffled epochs of 800 objects, otherwise 300 objects at random.
+    ``epochs``: S reads five shuffled epochs of 800 objects if True, and 300 objects at random if False.
     """
     random = np.random.default_rng(seed)
     own = _AFTER_SAMPLES if epochs else HOT
@@ -61,8 +61,8 @@ def after_a_kill(*, epochs: bool, seed: int = 0) -> Trace:
 def _hints(
     random: np.random.Generator, said: Said, own: int, order: Ids, jobs: NDArray[np.uint8]
 ) -> JobHints:
-    """Return the hints of H: its order by epochs, of which the next epoch is announced at half of the last,
-    and scores at the end of each epoch. ``said``: the kind of hints. Some kinds leave out the order or the
+    """Return the hints of H: its order, and scores at the end of each epoch. The order of an epoch is
+    announced at half of the epoch before. ``said``: the kind of hints. Some kinds leave out the order or the
     scores; others make them false.
     """
     since, known = _next_at_half(len(order))
@@ -87,7 +87,7 @@ def _hints(
 
 
 def _scores(random: np.random.Generator) -> NDArray[np.float32]:
-    """Return scores like SHADE's: ln(10 + rank by loss within a batch)."""
+    """Return scores for all samples, like SHADE's: ln(10 + rank by loss within a batch)."""
     scores = np.empty(SAMPLES)
     for start in range(0, SAMPLES, _BATCH):
         batch = random.normal(size=min(_BATCH, SAMPLES - start))
@@ -96,8 +96,8 @@ def _scores(random: np.random.Generator) -> NDArray[np.float32]:
 
 
 def _next_at_half(reads: int) -> tuple[Ids, Ids]:
-    """Return the columns of an order. Its first epoch is known at once. Each later epoch is known when half
-    of the epoch before it has been read.
+    """Return two columns: reads of H, and how many entries of its order are known from each of them on. The
+    first epoch is known at once, and each later one when half of the epoch before it has been read.
     """
     halves = np.arange(SAMPLES // 2, reads, SAMPLES)
     return np.append(0, halves), np.minimum(np.append(SAMPLES, halves + SAMPLES * 3 // 2), reads)

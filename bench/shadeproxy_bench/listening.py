@@ -1,4 +1,4 @@
-"""A listener in a server process. The process prints the listener's port as its first line."""
+"""Listeners of a server process, which prints its port as its first line."""
 
 import asyncio
 import socket
@@ -24,8 +24,8 @@ def port_of(server: asyncio.Server) -> int:
 
 
 def shared_sockets(count: int) -> list[socket.socket]:
-    """Return ``count`` listening sockets at one free port of loopback. The kernel divides connections among
-    them.
+    """Return ``count`` sockets that listen at the same free port of loopback. The kernel divides connections
+    among them.
     """
     sockets: list[socket.socket] = []
     for _ in range(count):
@@ -53,7 +53,7 @@ async def serve_at(
 async def serve(
     connection: Callable[[], asyncio.BaseProtocol], port: int = 0, *, tls: ssl.SSLContext | None = None
 ) -> None:
-    """Listen as ``listen``, print the port, and serve until cancelled."""
+    """Listen on ``port`` of loopback (0: any free one), print the port, and serve until cancelled."""
     server = await listen(connection, port, tls=tls)
     print(port_of(server), flush=True)
     await server.serve_forever()

@@ -1,10 +1,10 @@
-"""Load generators that keep a server busy while its CPU is counted: wrk where installed, else our own
+"""Load generators that keep a server busy while its CPU is counted: wrk where it is installed, else our own
 reader.
 
-Servers are compared in saturation. wrk spends so little CPU that it saturates even the fastest server. Our
-reader is slower: under it a fast server sleeps and wakes for single requests, which costs the server more.
-Both generators cycle through the same requests on keep-alive connections. wrk does not look at bodies, so a
-measurement with wrk also compares a sample of bodies in the same round (``reader``).
+Servers are compared while they are saturated. wrk spends so little CPU that it saturates even the fastest
+server. Our reader is slower: under it a fast server sleeps and wakes for single requests, which costs the
+server more. Both generators cycle through the same requests on keep-alive connections. wrk does not look at
+bodies, so a measurement with wrk also compares a sample of bodies in the same round, by ``reader``.
 """
 
 import itertools
@@ -64,8 +64,9 @@ Requests = Sequence[tuple[Piece, bytes]]
 
 
 class Answered(NamedTuple):
-    """The number of answers, and the number of each thread. Thread n of m has the requests n, n + m, ... and
-    cycles through them. If there are several threads, the number of each may be off by one or two.
+    """The number of answers of a run. ``total``: of all threads together. ``of_threads``: of each thread.
+    Thread n of m has the requests n, n + m, ... and cycles through them. If there are several threads, the
+    count of a thread may be off by one or two.
     """
 
     total: int
@@ -78,7 +79,9 @@ class Load(Protocol):
     name: str
 
     def run(self, server: Served, requests: Requests, *, connections: int, seconds: float) -> Answered:
-        """Cycle through ``requests``. Raises BenchError for a wrong answer."""
+        """Cycle through ``requests`` for ``seconds``, and return the number of answers. Raises BenchError for
+        a wrong answer.
+        """
         ...
 
 
@@ -114,7 +117,7 @@ class WrkLoad:
         count = int(result["requests"])
         if self._threads == 1:
             return Answered(count, (count,))
-        # At the end each connection waits for an answer.
+        # At the end each connection waits for an answer to a request that its thread has counted.
         waiting = connections // self._threads
         return Answered(count, tuple(max(0, int(asked) - waiting) for asked in result["asked"]))
 
@@ -133,6 +136,6 @@ class ReaderLoad:
 
 
 def best_load(*, threads: int = 1) -> Load:
-    """Return wrk with ``threads`` threads, or our own client, which has one."""
+    """Return wrk with ``threads`` threads; where wrk is not installed, our own client, which has one."""
     program = shutil.which("wrk", path=PATH)
     return ReaderLoad() if program is None else WrkLoad(program, threads=threads)

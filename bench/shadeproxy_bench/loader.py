@@ -1,4 +1,5 @@
-"""A model of a training loop with a DataLoader: workers read batches, and a consumer takes them in order.
+"""A model of a training loop with a DataLoader: workers read batches, and a consumer takes the batches in
+order.
 
 As in torch, batches are dealt to the workers in turn. Each worker reads the samples of its batch one after
 another over a connection of its own. A worker may be at most two batches ahead of the consumer. As S3 clients
@@ -18,7 +19,9 @@ from shadeproxy_bench.faults import BenchError
 PREFETCH_FACTOR = 2
 TRIES = 10
 PAUSE_S = 1.0
-"""The pause before a request is sent again that was answered 503 SlowDown: the proxy's ``Retry-After``."""
+"""The pause after an answer 503 SlowDown, before the request is sent again. It is the proxy's
+``Retry-After``.
+"""
 _OK = (b"HTTP/1.1 200", b"HTTP/1.1 206")
 _SLOW_DOWN = b"HTTP/1.1 503"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -28,7 +31,7 @@ Before = Callable[[int], Awaitable[None]]
 
 class Epoch(NamedTuple):
     """The times of one epoch. ``compute_s``: the length that the epoch would have if the consumer never
-    waited.
+    waited for a batch.
     """
 
     wall_s: float
@@ -37,8 +40,8 @@ class Epoch(NamedTuple):
 
 
 class Loader:
-    """A loop that reads from ``address``: ``workers`` workers, ``batch`` samples a batch, ``rate_per_s``
-    samples computed a second.
+    """A training loop that reads from ``address`` by ``workers`` workers. A batch has ``batch`` samples, and
+    the loop computes ``rate_per_s`` samples a second.
     """
 
     def __init__(self, address: tuple[str, int], *, workers: int, batch: int, rate_per_s: float) -> None:
@@ -48,8 +51,8 @@ class Loader:
         self._step_s = batch / rate_per_s
 
     async def epoch(self, requests: Sequence[bytes], before: Before | None = None) -> Epoch:
-        """Read ``requests`` in order, and return the times. ``before(n)`` is awaited before batch n is
-        computed.
+        """Read the samples of one epoch by ``requests``, in order, and return the times. ``before(n)`` is
+        awaited before batch n is computed.
         """
         batches = [requests[at : at + self._batch] for at in range(0, len(requests), self._batch)]
         done = [asyncio.get_running_loop().create_future() for _ in batches]
@@ -102,7 +105,9 @@ class Loader:
 
 
 async def _read(request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read one object. Raises BenchError if ``TRIES`` tries were refused, or if the answer is no object."""
+    """Read one sample. Raises BenchError if each of ``TRIES`` tries was answered 503, or if another answer is
+    no object.
+    """
     for pause_s in [PAUSE_S] * (TRIES - 1) + [0.0]:
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")

@@ -25,12 +25,14 @@ class Meeting:
             raise BenchError("another reader failed") from error
 
     def fail(self) -> None:
-        """Let all readers that wait here fail."""
+        """Let every reader that waits here, or will wait, fail."""
         self._barrier.abort()
 
 
 def together(exchanges: Iterable[Exchange], meeting: Meeting, *, every: int = 1) -> Iterator[Exchange]:
-    """Yield ``exchanges``. Before the first of them and each ``every``-th after it, wait for all readers."""
+    """Yield ``exchanges``. Wait for all readers before the first exchange, and then before every
+    ``every``-th.
+    """
     for turn, exchange in enumerate(exchanges):
         if turn % every == 0:
             meeting.meet()
@@ -40,7 +42,9 @@ def together(exchanges: Iterable[Exchange], meeting: Meeting, *, every: int = 1)
 def read_all(
     servers: Sequence[Served], exchanges: Sequence[Iterable[Exchange]], meeting: Meeting
 ) -> list[Reading]:
-    """Read all at the same time, each over one connection. Raises the first error of a reader."""
+    """Read the exchanges of each server at the same time, over one connection to each. Raises the first error
+    of a reader that failed by itself.
+    """
 
     def one(server: Served, own: Iterable[Exchange]) -> Reading:
         try:

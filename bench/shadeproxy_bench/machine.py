@@ -1,4 +1,4 @@
-"""The machine, and the resources that its processes have used, read from /proc.
+"""The machine's description, and the resources that its processes have used, read from /proc.
 
 CPU is the user and system time of a process with all its living descendants. The kernel rounds this time to
 ticks (10 ms on most machines), so a window of measurement must be many ticks long.
@@ -17,7 +17,7 @@ from shadeproxy.core import interpreter
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 _BUSY_PER_CPU = 0.25
-"""Load per CPU above which other work disturbs a run."""
+"""Load average per CPU above which other work disturbs a run."""
 
 
 def cpu_s(pid: int) -> float:
@@ -58,9 +58,8 @@ def is_alive(pid: int) -> bool:
 
 def describe() -> str:
     """Return one line: processor, CPUs, memory, kernel, Python and how it was built, version of shadeproxy.
-
-    Results of runs whose lines differ are not merged. Of the kernel only the version is in the line, not the
-    build.
+    Results of runs whose lines differ are not merged. Therefore the line has the kernel's version, but not
+    its build.
     """
     kernel = platform.release().partition("-")[0]
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
@@ -71,7 +70,7 @@ def describe() -> str:
 
 
 def warnings() -> tuple[str, ...]:
-    """Return the reasons why numbers measured now are less reliable."""
+    """Return the reasons why numbers measured on this machine now are less reliable."""
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     found = []
     if load > _BUSY_PER_CPU * cpus:
@@ -87,13 +86,15 @@ def warnings() -> tuple[str, ...]:
 
 
 def raise_descriptor_limit() -> None:
-    """Allow hundreds of connections in this process and its children; the soft limit is often 1,024."""
+    """Raise the soft limit of open files, often 1,024, to the hard one, for hundreds of connections in this
+    process and its children.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _stats() -> dict[int, list[str]]:
-    """Return, by process, the fields of /proc/PID/stat from the field "state" on."""
+    """Return the fields of /proc/PID/stat of each process, beginning with the field "state"."""
     stats = {}
     for directory in _PROC.iterdir():
         if directory.name.isdigit():

@@ -1,5 +1,5 @@
-"""Writes ``results.md``: the machine, the table, which targets were missed and by how much, and how each row
-is measured.
+"""Writes ``results.md``: the machine, the table of rows, which targets were missed and by how much, and how
+each row is measured.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from shadeproxy_bench.words import by_grid, number, spread, summary, verdict
 
 
 def markdown(results: Results) -> str:
-    """Return the whole document."""
+    """Return the whole document ``results.md``."""
     single = [row for row in results.rows if row.cell is None]
     lines = [
         "# Measurements",
@@ -75,7 +75,7 @@ def _shortfalls(rows: Sequence[Row]) -> list[str]:
 
 
 def _methods(rows: Sequence[Row]) -> list[str]:
-    """Return one item for each way of measuring. Rows that are measured alike share an item."""
+    """Return one item of a list for each way of measuring. Rows that are measured alike share an item."""
     by_way: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         by_way.setdefault((row.suite, row.how, row.ratio_is), []).append(row)

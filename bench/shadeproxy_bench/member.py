@@ -1,8 +1,8 @@
 """``shadeproxy serve`` with a shorter wait for late writes of dead proxies than the product's minute:
 ``python -m shadeproxy_bench.member``.
 
-During that wait a proxy checks objects with the origin at every read. With a minute, hits of a new proxy
-could be measured only after a minute.
+While a proxy waits for late writes, it checks objects with the origin at every read. With the product's wait,
+hits of a new proxy could be measured only after a minute.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from shadeproxy.config import Settings
 
 
 def main(prepare: Callable[[float], None] = lambda _late_write_s: None) -> None:
-    """Serve. ``prepare`` is called first. Its argument is the number of seconds after which a late write is
-    over.
+    """Call ``prepare``, and then serve. The argument of ``prepare`` is the number of seconds for which the
+    proxy waits for late writes.
     """
     parser = argparse.ArgumentParser(description="A proxy of a measured cluster.")
     parser.add_argument("--config", type=Path, required=True)

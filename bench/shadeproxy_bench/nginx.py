@@ -1,5 +1,5 @@
-"""nginx as the reference: one worker, files on tmpfs, and every variant of its settings that may be the
-fastest.
+"""nginx as the reference: one worker that serves files on tmpfs, with every variant of its settings that may
+be the fastest.
 
 All variants are ports of one process. Its CPU is therefore the CPU of one worker, whichever port is read.
 """
@@ -45,7 +45,7 @@ _CACHED = (
     " proxy_http_version 1.1; proxy_set_header Connection ''; proxy_cache objects; proxy_cache_valid 200 1h;"
     " proxy_cache_key $uri; sendfile on; tcp_nopush on; }} }}\n"
 )
-# nginx before 1.23 has no TLS 1.3 by default; the proxy has it.
+# The proxy has TLS 1.3, which nginx before 1.23 does not have by default.
 _TLS = " ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {cert}; ssl_certificate_key {key}"
 _STORING = (
     "upstream origin {{ server {upstream}; keepalive 256; keepalive_requests 1000000000; }}\n"
@@ -69,9 +69,9 @@ def nginx(
 ) -> Iterator[list[Served]]:
     """Serve the objects of ``pieces`` by nginx. They are written below ``work``, which should be on tmpfs.
 
-    Yields its variants. ``cached``: proxy_cache is one of them, with nginx itself as its upstream.
-    ``certificate``: the variants that read files speak HTTPS only, and proxy_cache is left out. Raises
-    ReferenceMissing where nginx is not installed.
+    Yields one server for each variant of the settings. ``cached``: proxy_cache is one of the variants, with
+    nginx itself as its upstream. ``certificate``: the variants that read files speak HTTPS only, and
+    proxy_cache is left out. Raises ReferenceMissing where nginx is not installed.
     """
     cached = cached and certificate is None
     _program()
@@ -94,7 +94,8 @@ def nginx(
 def storing_nginx(work: Path, behind: Served, *, cache_bytes: int = _CACHE_BYTES) -> Iterator[Served]:
     """Run nginx with an empty ``proxy_cache`` of ``cache_bytes`` in ``work``, in front of ``behind``.
 
-    It keeps its connections to the origin. x-shade-cache is HIT or MISS. Raises ReferenceMissing.
+    nginx keeps its connections to ``behind``. Its answers say HIT or MISS in x-shade-cache. Raises
+    ReferenceMissing where nginx is not installed.
     """
     ports = _ports([STORING])
     servers = _STORING.format(port=ports[STORING], upstream=behind.authority)
@@ -110,7 +111,9 @@ def _program() -> str:
 
 
 def _ports(names: Sequence[str]) -> dict[str, int]:
-    """Return a free port for each name, because nginx does not report the ports that it takes."""
+    """Return a free port for each name. nginx does not report the ports that it takes, so they are chosen
+    here.
+    """
     return dict(zip(names, count(free_port(len(names))), strict=False))
 
 
@@ -118,12 +121,14 @@ def _ports(names: Sequence[str]) -> dict[str, int]:
 def _running(
     work: Path, servers: str, ports: Mapping[str, int], *, cache_bytes: int = _CACHE_BYTES
 ) -> Iterator[list[Served]]:
-    """Run nginx with these server blocks, which listen at ``ports``, in a new directory of ``work``."""
+    """Run nginx with the server blocks ``servers``, which listen at ``ports``, in a new directory of
+    ``work``.
+    """
     program = _program()
     own = work / "nginx"
     own.mkdir()
     config = own / "nginx.conf"
-    # Otherwise a worker started by root would become the user "nobody", who may not read our directories.
+    # A worker started by root would otherwise become a user who may not read our directories.
     user = "user root root;" if os.getuid() == 0 else ""
     config.write_text(_CONFIG.format(user=user, work=own, servers=servers, cache_bytes=cache_bytes))
     command = [program, "-e", "stderr", "-p", str(own), "-c", str(config)]

@@ -14,14 +14,15 @@ import numpy as np
 
 BUCKET = "bench"
 _BASE_BYTES = 16 * 1024**2
-# An odd step, so that offsets repeat only after _BASE_BYTES objects.
+# The step from the offset of a body to that of the next; odd, so that offsets repeat only after _BASE_BYTES
+# objects.
 _STEP = 4099
 _KEY = re.compile(r"([1-9]\d*)/(\d{8})\.bin")
 
 
 class Piece(NamedTuple):
-    """``length`` bytes at ``offset`` of object ``number``, which has ``size_bytes``; by default the whole
-    object.
+    """A range of an object: ``length`` bytes at ``offset`` of object ``number``, which has ``size_bytes``; by
+    default the whole object.
     """
 
     size_bytes: int
@@ -31,7 +32,7 @@ class Piece(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The raw path of the object below an endpoint."""
+        """The path of the object in the URL, below an endpoint."""
         return f"/{BUCKET}/{key_of(self.size_bytes, self.number)}"
 
     @property

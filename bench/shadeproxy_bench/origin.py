@@ -1,9 +1,9 @@
 """A lean S3 origin with a stated latency, in processes of its own: ``python -m shadeproxy_bench.origin``.
 
-Answers GET and HEAD of the objects of ``bench.objects``, whole or one range; every bucket and key of that
-form exists. Takes a PUT of such an object, and refuses one with other bytes. It makes bodies from the key and
-stores nothing, so that it is never the bottleneck: a GET takes under 20 us, and where that is too much for
-one process, several share the port. Prints its port first.
+Answers GET and HEAD of the objects of ``objects``, whole or one range; every key of their form exists, in the
+bucket of the bench. Takes a PUT of such an object, and refuses a PUT with other bytes. The origin makes
+bodies from the key and stores nothing, so that it is never the bottleneck. A GET takes under 20 us of a
+process; where that is too much for one process, several share the port. The process prints its port first.
 """
 
 import argparse
@@ -54,8 +54,8 @@ class Link:
 
 
 class Latency:
-    """The seconds before an answer: ``median_s``, or with ``sigma`` lognormal around it, as with object
-    stores.
+    """The seconds that pass before an answer. Always ``median_s``; with ``sigma``, lognormal around it, as
+    with object stores.
     """
 
     def __init__(self, median_s: float, *, sigma: float, seed: int) -> None:
@@ -70,7 +70,7 @@ class Latency:
 
 
 class Upload:
-    """The body of a PUT as it arrives, compared with the bytes of the object."""
+    """The body of a PUT. It is compared with the bytes of the object as it arrives."""
 
     def __init__(self, length: int, expected: memoryview) -> None:
         self._left_bytes = length
@@ -96,7 +96,7 @@ class Upload:
 
 
 class ObjectServer(asyncio.Protocol):
-    """One connection. Requests are answered in the order in which they arrive."""
+    """One connection to the origin. Requests are answered in the order in which they arrive."""
 
     def __init__(self, link: Link, latency: Latency, *, seed: int) -> None:
         self._link = link
@@ -119,7 +119,7 @@ class ObjectServer(asyncio.Protocol):
                 self._schedule(self._answer(head))
 
     def _take_body(self) -> bool:
-        """Take arrived bytes of an upload; return whether a head comes next."""
+        """Take the bytes of an upload that have arrived. Return whether a request's head comes next."""
         if self._upload is None:
             return True
         self._received = self._upload.take(self._received)
@@ -139,7 +139,7 @@ class ObjectServer(asyncio.Protocol):
 
     def _schedule(self, parts: tuple[bytes, memoryview]) -> None:
         loop = asyncio.get_running_loop()
-        # Read the time now, after the wait for the latency: meanwhile other answers have used the link.
+        # Read the time here, not when the body is sent: meanwhile other answers will have used the link.
         now_s = loop.time()
         ready_s = max(now_s + self._latency.next_s(), self._last_s)
         self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))
@@ -203,8 +203,9 @@ def main() -> None:
 
 
 def _fork(listeners: list[socket.socket]) -> socket.socket:
-    """Print the port, start a process for each listener but one, and return the listener of the process that
-    runs. Connections of a closed listener are refused, so each process keeps only its own open.
+    """Print the port, and start a process for each listener but the first. In each process, return the
+    listener that it serves, and close the others. The listener of a process that ends is then closed
+    everywhere, and connections to it are refused instead of waiting.
     """
     print(listeners[0].getsockname()[1], flush=True)
     own = next((one for one in listeners[1:] if not os.fork()), listeners[0])

@@ -1,6 +1,7 @@
 """A cluster of proxies that share their pages (cluster.pages = "owned"), with Redis and a counting origin.
 
-All of it runs on loopback. Proxies and Redis can be killed and started again; they keep their directories.
+All processes run on loopback. Proxies and Redis can be killed and started again. A proxy then finds its
+directory as it left it.
 """
 
 import json
@@ -34,7 +35,9 @@ from shadeproxy_bench.settings import settings_of
 
 LEASE_S = 3.0
 SOON_S = 0.5
-"""Seconds in which late writes may arrive, in most rows. The product waits for a minute."""
+"""Seconds for which a proxy waits for late writes of dead proxies, in most rows. The product waits for a
+minute.
+"""
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.counted_origin")
 _SERVE = (sys.executable, "-m", "shadeproxy", "serve")
 _MEMBER = (sys.executable, "-m", "shadeproxy_bench.member")
@@ -45,7 +48,7 @@ _POLL_S = 0.02
 
 
 class Engine:
-    """Redis on one port, which can be killed and started again without its data."""
+    """Redis on one port. It can be killed, and started again without its data."""
 
     def __init__(self, work: Path) -> None:
         self._work = work
@@ -57,7 +60,7 @@ class Engine:
         self._stack.close()
 
     def start(self) -> None:
-        """Start again, and wait for the first answer."""
+        """Start Redis again, and wait for its first answer."""
         self.url, self._port, self.pid = self._stack.enter_context(redis(self._work, self._port))
 
     def close(self) -> None:
@@ -65,8 +68,8 @@ class Engine:
 
 
 class Member:
-    """One proxy of a cluster. ``settings``: its configuration. ``late_write_s``: seconds in which late writes
-    may arrive; None: the product's own.
+    """One proxy of a cluster. ``settings``: its configuration. ``late_write_s``: seconds for which it waits
+    for late writes of dead proxies; None: as long as the product.
     """
 
     def __init__(
@@ -89,12 +92,12 @@ class Member:
         return self._served
 
     def start(self) -> None:
-        """Start, and wait until all pages of an earlier process are recovered."""
+        """Start the process, and wait until it has recovered all pages of its earlier processes."""
         self.launch()()
         until(lambda: not self.get("/v1/stats")["gauges"]["recovering_segments"], "pages are recovered")
 
     def launch(self) -> Callable[[], None]:
-        """Start the process; return a function that waits until it is ready."""
+        """Start the process. Return a function that waits until the process is ready."""
         child = self._stack.enter_context(
             running(self.name, self._command, log=self._log, env=plain_environment())
         )
@@ -110,7 +113,7 @@ class Member:
         return wait
 
     def stop(self) -> None:
-        """End the process by SIGTERM, and wait for its end."""
+        """Send SIGTERM to the process, and wait for its end."""
         self._stack.close()
 
     def kill(self) -> None:
@@ -118,17 +121,21 @@ class Member:
         self._stack.close()
 
     def get(self, path: str) -> Any:
-        """Return the answer to a control call."""
+        """Return the decoded answer to GET ``path`` at the control listener."""
         return json.loads(self.served.call("GET", path))
 
     def relayed(self, figure: str) -> int:
-        """Return the sum of a figure of ``relayed`` in GET /v1/stats over all results and other proxies."""
+        """Return one figure of ``relayed`` in GET /v1/stats, summed over all results and all other
+        proxies.
+        """
         total: int = sum(row[figure] for row in self.get("/v1/stats")["cluster"]["relayed"])
         return total
 
 
 class Owned:
-    """A running cluster of owners, with its origin ``source`` and its ``engine``."""
+    """A running cluster of proxies, of which each owns a part of the objects. ``source``: its origin.
+    ``engine``: its Redis.
+    """
 
     def __init__(self, work: Path, source: Served, engine: Engine, members: list[Member]) -> None:
         self.work = work
@@ -137,7 +144,9 @@ class Owned:
         self.members = members
 
     def start(self, members: Sequence[Member]) -> None:
-        """Start members at the same time, and wait until all members have one settled view and a lease."""
+        """Start ``members`` at the same time. Wait until the view of all members is settled and each has a
+        lease.
+        """
         for wait in [member.launch() for member in members]:
             wait()
         self.settle(self.members)
@@ -149,7 +158,7 @@ class Owned:
         until(lambda: settled([one.get("/v1/cluster") for one in members]), "the view is settled")
 
     def owners(self, pieces: Sequence[Piece]) -> list[int]:
-        """Return for each object the place of its owner in ``members``. Raises BenchError if a proxy names
+        """Return the owner of each object, as a place in ``members``. Raises BenchError if a proxy names
         another owner.
         """
         asked = self.members[0]
@@ -181,8 +190,8 @@ def owned(
     late_write_s: float | None = SOON_S,
     later: int = 0,
 ) -> Iterator[Owned]:
-    """Run ``count`` proxies with ``ram_bytes`` each. ``later``: number of further members that are not
-    started yet. The origin answers after ``latency_s``.
+    """Run ``count`` proxies with ``ram_bytes`` of cache each, as a cluster. ``later``: number of further
+    members, which are not started yet. The origin answers after ``latency_s``.
     """
     with ExitStack() as opened:
         work = opened.enter_context(workplace())
@@ -216,7 +225,7 @@ def owned(
 
 @contextmanager
 def alone(cluster: Owned, *, ram_bytes: int) -> Iterator[Served]:
-    """Run a proxy without a cluster in front of the same origin, otherwise with the same settings."""
+    """Run a proxy that is in no cluster, in front of the same origin and with otherwise the same settings."""
     directory = cluster.work / f"alone{len(list(cluster.work.glob('alone*')))}"
     settings = settings_of(directory, cluster.source.url, ram=ram_bytes, rule=_RULE)
     one = Member("alone", directory, settings, late_write_s=None)
@@ -244,7 +253,7 @@ def _has_job(server: Served) -> bool:
 
 
 def rendezvous(nodes: Sequence[Mapping[str, Any]]) -> Rendezvous:
-    """Return the shares of nodes as GET /v1/cluster shows them."""
+    """Return the shares of objects that the nodes own. ``nodes``: nodes as GET /v1/cluster shows them."""
     ordered = sorted(nodes, key=lambda node: node["node"])
     return Rendezvous([node["node"] for node in ordered], [node["weight"] for node in ordered])
 
@@ -254,7 +263,7 @@ def hash_of(piece: Piece) -> int:
 
 
 def until(condition: Callable[[], Any], what: str, limit_s: float = _LIMIT_S) -> float:
-    """Wait until ``condition`` is true; return the seconds that it took. Raises BenchError after
+    """Wait until ``condition`` is true. Return the seconds that this took. Raises BenchError after
     ``limit_s``.
     """
     began = time.monotonic()

@@ -1,7 +1,8 @@
-"""The parts of a suite: rows, each measured by a function of its own.
+"""The parts of a suite: its rows, each measured by a function of its own.
 
-A suite is a generator: servers that several rows share start in it and end with it. A measurement that gives
-no number raises ReferenceMissing, TooFewCores, NotBuilt or BenchError; the row then says so.
+A suite is a generator of rows. Servers that several rows share start in the generator and end with it. A
+measurement that gives no number raises ReferenceMissing, TooFewCores, NotBuilt or BenchError, and its row
+shows why.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,8 +27,8 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A row to measure. ``how``: the method, in a sentence for the results. ``cell``: (line, column) in the
-    grid that the rows of a suite form together; None for a row that stands alone.
+    """A row to measure. ``how``: the method, in a sentence for the results. ``cell``: the row's place, (line,
+    column), in the grid of its suite; None for a row that stands alone.
     """
 
     name: str

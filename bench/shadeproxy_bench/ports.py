@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from shadeproxy_bench.faults import BenchError
 
 _PORTS = range(20_000, 32_000)
-"""These ports are below those that the kernel gives to clients. Otherwise a client that connects while no
-server listens could connect to itself.
+"""Ports below those that the kernel gives to clients. From a port of the kernel's range, a client that
+connects while no server listens could connect to itself.
 """
 _TRIES = 1000
 
 
 def free_port(width: int = 1) -> int:
-    """Return the first of ``width`` adjacent ports of loopback on which nothing listens. Raises
-    BenchError.
+    """Return the first of ``width`` adjacent ports of loopback on which no program listens. Raises BenchError
+    if none are found.
     """
     for _ in range(_TRIES):
         first = random.choice(_PORTS)

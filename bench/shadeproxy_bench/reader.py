@@ -18,7 +18,7 @@ from typing import Self
 from shadeproxy_bench.faults import BenchError
 
 Exchange = tuple[bytes, memoryview]
-"""A request and its expected body."""
+"""A request as bytes, and the body that is expected in its answer."""
 
 _HEAD_BYTES = 16 * 1024
 _PATIENCE_S = 30.0
@@ -26,7 +26,7 @@ _PATIENCE_S = 30.0
 
 @dataclass(slots=True)
 class Reading:
-    """The result of ``read``. ``sources``: number of answers for each value of x-shade-cache ("" without the
+    """The result of ``read``. ``sources``: number of answers by their x-shade-cache ("": answers without the
     field).
     """
 
@@ -37,7 +37,7 @@ class Reading:
 
 
 class _Link:
-    """One connection and the answer that is arriving on it."""
+    """One connection, and the answer that is arriving on it."""
 
     def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None) -> None:
         self.socket = socket.create_connection(address, timeout=_PATIENCE_S)
@@ -63,9 +63,11 @@ class _Link:
         self.socket.sendall(self.request)
 
     def receive(self, heard: Callable[[str], None]) -> bool:
-        """Take arrived bytes; return whether the answer is complete and right. ``heard``: see ``read``."""
+        """Take the bytes that have arrived. Return whether the answer is complete and right. ``heard`` is
+        called with the answer's x-shade-cache.
+        """
         while not self._receive(heard):
-            # epoll reports bytes that lie in the kernel, but not bytes that are decrypted already.
+            # epoll reports bytes that wait in the kernel, but no bytes that TLS has decrypted already.
             if not (isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()):
                 return False
         return True
@@ -125,11 +127,11 @@ def read(
     told: Callable[[str], None] | None = None,
     trusted: str = "",
 ) -> Reading:
-    """Read ``exchanges`` over ``connections`` connections: all of them, or with ``seconds`` those that begin
-    in that time.
+    """Read ``exchanges`` over ``connections`` connections. All exchanges are read, or with ``seconds`` only
+    those that begin in that time.
 
-    ``told`` is called with the x-shade-cache of each answer, in the order of arrival. ``trusted``: see
-    ``Served``; unless it is empty, read over TLS. Raises BenchError for any wrong answer.
+    ``told`` is called with the x-shade-cache of each answer, in the order of arrival. ``trusted``: the PEM
+    file of the authority of a server that is read over TLS. Raises BenchError for any wrong answer.
     """
     tls = ssl.create_default_context(cafile=trusted) if trusted else None
     waiting = _until(seconds, exchanges) if seconds else iter(exchanges)
@@ -188,7 +190,7 @@ def _until(seconds: float, exchanges: Iterable[Exchange]) -> Iterator[Exchange]:
 
 
 def _field(lowered_head: bytes, name: bytes) -> bytes:
-    """Return the value of a header field of a lower-case head; b"" if the head lacks the field."""
+    """Return the value of a header field; b"" if the head lacks the field. The head is in lower case."""
     start = lowered_head.find(b"\r\n" + name + b":")
     if start < 0:
         return b""

@@ -1,4 +1,4 @@
-"""The suites by name, in the order in which they run. A new suite is a generator, and a line in this
+"""The suites by name, in the order in which they run. A new suite is a generator of rows, and a line in this
 module.
 """
 

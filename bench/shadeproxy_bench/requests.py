@@ -1,4 +1,4 @@
-"""Requests as bytes, signed or not. A measurement makes all its requests before it begins."""
+"""HTTP requests as bytes, signed or not. A measurement makes all its requests before it begins."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from shadeproxy_bench.objects import Piece
 
 REGION = "us-east-1"
 CLIENT = Credentials("BENCHCLIENT", "secret-of-the-bench-client")
-"""The client that a proxy under test knows. These credentials are valid on loopback, during a run."""
+"""Credentials of the client that a proxy under test knows. They are valid on loopback, during a run."""
 
 Field = tuple[str, str]
 DISTINCT_SIGNED = 20_000
@@ -26,8 +26,8 @@ def signature_of(
     credentials: Credentials = CLIENT,
     now_s: float | None = None,
 ) -> list[Field]:
-    """Return the header fields that sign a request. ``fields``: more fields to sign besides Host. ``now_s``:
-    the time of signing; None: now.
+    """Return the header fields that sign a request. ``fields``: fields that are signed besides Host.
+    ``now_s``: the time of signing; None: now.
     """
     return sign_request(
         method=method,
@@ -55,8 +55,8 @@ def plain_requests(pieces: Sequence[Piece], host: str) -> list[bytes]:
 def signed_requests(
     pieces: Sequence[Piece], host: str, *, distinct: int = DISTINCT_SIGNED
 ) -> list[tuple[Piece, bytes]]:
-    """Return at least ``distinct`` signed requests that cycle through ``pieces``. Their times differ by
-    seconds, so that no two are alike.
+    """Return at least ``distinct`` signed requests that cycle through ``pieces``. Requests for the same piece
+    are signed with different times, so that they differ.
 
     A cache of signatures would therefore gain nothing. The requests are valid for ten minutes.
     """

@@ -1,7 +1,7 @@
-"""Results of a run: rows that are judged against their targets, and the file that stores them.
+"""Results of a run: rows that are judged against their targets, and the file that stores the rows.
 
 Law: ``met`` is true only for a row that was measured and reached its target. A row in any other state
-(failed, reference missing, not built) shows that state and counts as not met.
+(failed, reference missing, too few cores, not built) shows that state and counts as not met.
 """
 
 import math
@@ -15,8 +15,7 @@ RatioIs = Literal["reference / ours", "ours / reference"]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A target for a row. The judged figure must not be beyond ``bound``, in the direction that ``at_least``
-    gives.
+    """A target for a row. The judged figure must be at least ``bound``, or at most, if ``at_least`` is False.
 
     ``of``: the figure that is judged, either the row's ratio or our own figure in the row's unit.
     """
@@ -32,8 +31,8 @@ class Target(msgspec.Struct, frozen=True):
         return value >= self.bound if self.at_least else value <= self.bound
 
     def shortfall(self, *, ours: float, ratio: float | None) -> float | None:
-        """Return by which share of the bound the target was missed; None if it was met, if it cannot be
-        judged, or if the bound is 0.
+        """Return the share of the bound by which the target was missed. None if the target was met or cannot
+        be judged, or if the bound is 0.
         """
         value = ours if self.of == "ours" else ratio
         if value is None or not self.bound or self.met(ours=ours, ratio=ratio):
@@ -46,8 +45,8 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Medians of both sides, and the least and largest of their rounds. ``reference``: None if the row has
-    no reference.
+    """Medians of the rounds of both sides. The spreads are the least and the largest round. ``reference``:
+    None if the row has no reference.
     """
 
     ours: float
@@ -58,10 +57,10 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the results. ``target``: None for a row that is only information; then ``met`` is None
-    too.
+    """One line of the results. ``target``: None for a row that is only information; ``met`` of a measured row
+    is then None too.
 
-    ``shortfall``: by which share of its bound the target was missed. ``cell``: see ``Planned``.
+    ``shortfall``: the share of the target's bound by which the row missed it. ``cell``: see ``Planned``.
     """
 
     suite: str
@@ -91,7 +90,7 @@ class Doubt(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """The results of one or more runs. ``date``: ISO 8601, of the latest run."""
+    """The results of one or more runs on one machine. ``date``: ISO 8601, of the latest run."""
 
     machine: str
     date: str
@@ -100,8 +99,8 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def merged(earlier: Results | None, now: Results) -> Results:
-    """Return ``now``, and the rows and doubts of other suites from an earlier run on the same machine. Each
-    row is in its place.
+    """Return ``now``, completed by an earlier run on the same machine: by the rows and doubts of suites that
+    did not run now. The suites keep their order.
     """
     ran = {row.suite for row in now.rows}
     if earlier is None or earlier.machine != now.machine or all(row.suite in ran for row in earlier.rows):

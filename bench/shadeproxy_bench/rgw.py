@@ -1,8 +1,8 @@
 """Ceph RGW as the reference: a real S3 server on this machine, which checks signatures.
 
 It consists of one monitor, one OSD that keeps the objects in its memory, and one gateway. A script of the
-tests starts them; it exists only in a checkout. However the block ends, all processes are ended and all files
-removed.
+tests starts the three; it exists only in a checkout. However the ``with`` block ends, all processes are ended
+and all files are removed.
 """
 
 import http.client
@@ -32,7 +32,7 @@ _PUT_S = 60.0
 
 
 class Gateway(NamedTuple):
-    """A running gateway and its two accounts."""
+    """A running gateway, and the credentials of its two accounts."""
 
     served: Served
     main: Credentials
@@ -77,13 +77,16 @@ def rgw(work: Path, *, store_gib: int = 2, settings: str = "", threads: int = 64
             Credentials(known["alt_access_key"], known["alt_secret_key"]),
         )
     finally:
-        # Start the script in a session of its own, so that a second Ctrl-C does not stop it.
+        # Run the script in a session of its own, so that a second Ctrl-C does not stop it before all is
+        # removed.
         wipe = ["/bin/bash", str(SCRIPT), "wipe", str(folder)]
         subprocess.run(wipe, check=False, timeout=_START_S, start_new_session=True)
 
 
 def put_objects(gateway: Gateway, pieces: Iterable[Piece]) -> None:
-    """Create the bench's bucket, with the objects of ``pieces``. Raises BenchError."""
+    """Create the bench's bucket, and put the objects of ``pieces`` into it. Raises BenchError if RGW
+    refuses.
+    """
     connection = http.client.HTTPConnection(*gateway.served.address, timeout=_PUT_S)
     try:
         _put(connection, gateway, f"/{BUCKET}", b"")

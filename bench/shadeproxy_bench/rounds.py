@@ -1,5 +1,5 @@
-"""Rounds of measurement. Both sides are measured in turn, so that both meet the same machine. The results
-are medians and spreads.
+"""Rounds of measurement. Our side and the reference are measured in turn, so that both meet the same state of
+the machine. The results are medians and spreads of the rounds.
 """
 
 import statistics
@@ -11,7 +11,7 @@ Side = Callable[[], float]
 
 
 def alternate(ours: Side, reference: Side, *, rounds: int) -> Measured:
-    """Measure in turn: in each round first the reference, then ours."""
+    """Measure both sides in turn: in each round first the reference, then our side."""
     samples: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         samples[1].append(reference())
@@ -25,7 +25,7 @@ def repeat(ours: Side, *, rounds: int) -> Measured:
 
 
 def measured(ours: list[float], reference: list[float] | None = None, *, note: str = "") -> Measured:
-    """Return medians and spreads of the rounds' figures."""
+    """Return the medians and spreads of all rounds, of our side and of the reference."""
     return Measured(
         ours=statistics.median(ours),
         reference=statistics.median(reference) if reference else None,

@@ -1,4 +1,4 @@
-"""One run of the bench: every requested suite, row by row, then the files of results.
+"""One run of the bench: measures every requested suite, row by row, then writes the files of results.
 
 A row that cannot be measured never ends the run. Its place in the results gives the reason.
 """
@@ -34,8 +34,8 @@ from shadeproxy_bench.words import summary
 def run_bench(
     names: Iterable[str], *, quick: bool, out: Path | None, console: Console, only: str = ""
 ) -> Results:
-    """Measure the suites ``names`` (all if none is given), print the rows, and write ``out``/results.json
-    and .md.
+    """Measure the suites ``names`` (all suites if no name is given), print the rows, and write results.json
+    and results.md into ``out``.
 
     ``only``: measure only rows whose name has this text. Rows of other suites from an earlier run on this
     machine stay in ``out``. Raises ConfigError for an unknown name.
@@ -70,7 +70,9 @@ def run_bench(
 
 
 def select(names: Iterable[str]) -> dict[str, Suite]:
-    """Return the suites of those names, in the order in which suites run. Raises ConfigError."""
+    """Return the suites ``names`` (all suites if empty), in the order in which suites run. Raises ConfigError
+    for an unknown name.
+    """
     wanted = list(names) or list(SUITES)
     unknown = [name for name in wanted if name not in SUITES]
     if unknown:
@@ -81,7 +83,7 @@ def select(names: Iterable[str]) -> dict[str, Suite]:
 def measure_all(
     suites: dict[str, Suite], scale: Scale, watch: Callable[[Row], None], *, only: str = ""
 ) -> Iterator[Row]:
-    """Measure and yield every row of the suites whose name has the text ``only``. ``watch`` is called with
+    """Measure and yield every row whose name has the text ``only``, suite by suite. ``watch`` is called with
     each row as soon as it is measured.
     """
     for name, suite in suites.items():

@@ -1,4 +1,6 @@
-"""The servers of a measurement: the proxy under test and its origin. Each is ready when it is yielded."""
+"""The servers of a measurement: the proxy under test and its origin. Each server is ready when it is
+yielded.
+"""
 
 import shutil
 import sys
@@ -24,9 +26,9 @@ _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.origin")
 
 
 class Served(NamedTuple):
-    """A running server: its address, and the process whose tree does the work.
+    """A running server: its address, and the process that does the work, alone or by its children.
 
-    ``trusted``: the PEM file of the authority that signed its certificate; "" for plain HTTP.
+    ``trusted``: the PEM file of the authority that signed the server's certificate; "" for plain HTTP.
     """
 
     name: str
@@ -52,7 +54,7 @@ class Served(NamedTuple):
 
     @property
     def control_fields(self) -> dict[str, str]:
-        """Header fields of a control call."""
+        """Header fields that every control call needs."""
         return {"Authorization": f"Bearer {self.control_token}"} if self.control_token else {}
 
     def call(
@@ -67,8 +69,8 @@ class Served(NamedTuple):
 
 @contextmanager
 def workplace(*, on_disk: bool = False) -> Iterator[Path]:
-    """Make a directory for one measurement, and remove it afterwards. It is on tmpfs if possible, or on disk
-    if asked for.
+    """Make a directory for one measurement, and remove it afterwards. It is on tmpfs where there is one,
+    unless ``on_disk`` is set.
     """
     parent = _SHM if _SHM.is_dir() and not on_disk else None
     path = Path(mkdtemp(prefix="shadeproxy-bench-", dir=parent))
@@ -80,7 +82,9 @@ def workplace(*, on_disk: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def listening(name: str, command: Sequence[str], work: Path) -> Iterator[Served]:
-    """Run a server that prints its port first. Its log is ``work``/``name``.log. Raises ShadeProxyError."""
+    """Run a server that prints its port as its first line. Its log is ``work``/``name``.log. Raises
+    ShadeProxyError if it ends before.
+    """
     with running(name, command, log=work / f"{name}.log", env=plain_environment(), piped=True) as child:
         assert child.process.stdout is not None
         line = child.process.stdout.readline()
@@ -101,9 +105,9 @@ def origin(
     processes: int = 1,
     name: str = "origin",
 ) -> Iterator[Served]:
-    """Run an S3 server that answers after ``latency_s`` (lognormal around it with ``sigma``), over a link of
+    """Run an S3 server that answers after ``latency_s`` (with ``sigma``: lognormal around it), over a link of
     ``rate`` bytes a second (0: unlimited). With ``certificate`` it speaks HTTPS only. ``processes``: number
-    of processes that share its port; a ``rate`` needs one.
+    of processes that share its port; with a ``rate`` there can be only one.
     """
     command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
     command += ["--rate", str(rate), "--seed", str(seed), "--processes", str(processes)]
@@ -130,13 +134,13 @@ def proxy(
     certificate: Certificate | None = None,
     name: str = "proxy",
 ) -> Iterator[Served]:
-    """Run ``shadeproxy serve`` in front of ``behind``, with empty caches and all other settings at their
-    defaults.
+    """Run ``shadeproxy serve`` in front of ``behind``, with empty caches. Settings that no argument names
+    have their defaults.
 
-    ``inflight_bytes``, ``origin_connections``: 0 is the default of the product. ``signed``: signatures are
-    demanded and verified. ``clients``: the clients that the proxy knows. ``upstream``: the credentials that
+    ``inflight_bytes``, ``origin_connections``: 0 is the default of the product. ``signed``: the proxy demands
+    and verifies signatures. ``clients``: the clients that the proxy knows. ``upstream``: the credentials that
     sign requests to ``behind`` (None: unsigned). ``rules``: freshness by bucket and prefix. ``more``: other
-    sections of the configuration. ``certificate``: its S3 listener speaks HTTPS only.
+    sections of the configuration. ``certificate``: the S3 listener of the proxy speaks HTTPS only.
     """
     own: dict[str, str] = {"source": "anonymous"}
     if upstream is not None:
@@ -154,7 +158,7 @@ def proxy(
         settings["origin"] = {**settings["origin"], "max_connections": origin_connections}
     if inflight_bytes:
         settings["cache"]["inflight"] = inflight_bytes
-    # Stock clients sign even when they need not.
+    # The proxy knows its clients even if it demands no signatures, because stock clients always sign.
     known = [_client(work / f"{name}-{turn}.secret", client) for turn, client in enumerate(clients)]
     settings["auth"] = {"anonymous": not signed, "clients": known}
     token = token_hex() if signed else ""

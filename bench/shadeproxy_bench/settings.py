@@ -8,8 +8,8 @@ from typing import Any
 def settings_of(
     directory: Path, endpoint: str, *, ram: int | str, rule: Mapping[str, str], page_bytes: int = 0
 ) -> dict[str, Any]:
-    """Return settings for files in ``directory``, free ports of loopback, anonymous clients, and no
-    prefetching. ``ram``: capacity of the RAM tier. ``page_bytes``: 0 is the default of the product.
+    """Return settings of a proxy with files in ``directory``, free ports of loopback, anonymous clients, and
+    no prefetching. ``ram``: capacity of the RAM tier. ``page_bytes``: 0 is the default of the product.
     """
     settings: dict[str, Any] = {
         "s3": {"listen": "127.0.0.1:0"},

@@ -1,8 +1,9 @@
 """Unequal training loops side by side, through one proxy, over one slow link.
 
 Each loop has a data set of its own, announces each epoch's order half an epoch early, and reports its
-computing time, as the SDK does. All begin together and run for a fixed time. The slowdown of an epoch is its
-wall time over its computing time, so a processor that is busy with other work changes it little.
+computing time, as the SDK does. All loops end at the same fixed time. The slowdown of an epoch is its wall
+time over its computing time. Computing time is what is left of the wall time without stalls, so a processor
+that is busy with other work changes the slowdown little.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ _REPORT_S = 1.0
 
 class Loop(NamedTuple):
     """A training loop. ``sample_bytes`` also names the data set, so each loop must have another value.
-    ``needs``: fields of PUT /v1/jobs. ``begins_s``: how many seconds later than the other loops it begins.
+    ``needs``: fields of PUT /v1/jobs. ``begins_s``: seconds from the start of the run to the begin of this
+    loop.
     """
 
     name: str
@@ -44,7 +46,9 @@ class Loop(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """One epoch of a loop. ``ended_s``: seconds from the start of all loops."""
+    """One epoch of a loop that has ended. ``ended_s``: seconds from the start of the run to the
+    epoch's end.
+    """
 
     loop: str
     number: int
@@ -53,8 +57,8 @@ class Ended(NamedTuple):
 
 
 class SideBySide(NamedTuple):
-    """The epochs of all loops. ``read_bytes``: bytes of the samples that were computed. ``stats``: the last
-    statistics of the proxy.
+    """The results of loops side by side. ``epochs``: the epochs of all loops. ``read_bytes``: bytes of the
+    samples that were computed. ``stats``: the statistics of the proxy at the end.
     """
 
     epochs: list[Ended]
@@ -67,7 +71,7 @@ class SideBySide(NamedTuple):
         return self.read_bytes / self.wall_s
 
     def slowdowns(self, loop: str, *, after: int = 0, since_s: float = 0.0) -> list[float]:
-        """Return the slowdowns of a loop's epochs. Leave out the first ``after`` epochs, and epochs that
+        """Return the slowdowns of a loop's epochs. The first ``after`` epochs are left out, and epochs that
         ended before ``since_s``.
         """
         return [
@@ -86,7 +90,9 @@ def run_side_by_side(
     lasting_s: float,
     policy: str = "default",
 ) -> SideBySide:
-    """Run ``loops`` through an empty proxy with room for the share ``cached`` of all announced data."""
+    """Run ``loops`` through an empty proxy for ``lasting_s``. The proxy has room for the share ``cached`` of
+    all announced data.
+    """
     announced = [one for one in loops if one.is_announced]
     room = int(cached * sum(one.samples * (one.sample_bytes + _RECORD_BYTES) for one in announced))
     with ExitStack() as opened:
@@ -146,7 +152,7 @@ async def _train(
 
 
 class _Reader:
-    """Makes the requests and the reports of one epoch of a loop."""
+    """Makes the requests of one epoch of a loop, and sends its order and its reports."""
 
     def __init__(self, ours: Served, loop: Loop, epoch: int, coming: Order) -> None:
         self._ours, self._loop, self._epoch, self._coming = ours, loop, epoch, coming
@@ -161,7 +167,9 @@ class _Reader:
         return f"GET {piece.path} HTTP/1.1\r\nHost: {self._ours.authority}\r\n{tag}\r\n".encode()
 
     async def before(self, batch: int) -> None:
-        """Announce and report, as the SDK does in the background."""
+        """Announce the next order at half of the epoch, and report progress every second, as the SDK does in
+        the background.
+        """
         self.batches = batch
         if not self._loop.is_announced:
             return

@@ -1,4 +1,6 @@
-"""Results on a terminal: a line for each row when it is measured, then tables of rows and of grids."""
+"""Shows results on a terminal: a line for each row as soon as it is measured, then tables of rows and of
+grids.
+"""
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -21,7 +23,7 @@ def row_line(row: Row) -> str:
 
 
 def tables(results: Results) -> RenderableType:
-    """Return all rows of a run as tables. Rows that form a grid are one table."""
+    """Return all rows of a run as tables. The rows of a suite that form a grid are a table of their own."""
     single = [row for row in results.rows if row.cell is None]
     shown: list[RenderableType] = [_rows(single)] if single else []
     shown += [_grid(cells) for cells in by_grid(results.rows)]

@@ -1,8 +1,8 @@
-"""The client and the origin around the processes under test, and the cores that all of them need.
+"""The client and the origin around the processes under test, and the number of cores that all of them need.
 
-A client or an origin that is slower than the processes would be measured in their place. On a machine with a
-core for each process and as many again, both therefore grow with the number of processes. On a smaller
-machine only CPU is measured, with one client and one origin.
+If the client or the origin were slower than the processes under test, its speed would be measured in place of
+theirs. On a machine with a core for each process and as many again, both therefore grow with the number of
+processes. On a smaller machine only CPU is measured, with one client and one origin.
 """
 
 from typing import Literal, NamedTuple
@@ -13,16 +13,16 @@ from shadeproxy_bench.faults import TooFewCores
 Kind = Literal["miss", "hit", "PUT"]
 
 _FEW: dict[Kind, int] = {"miss": 32, "hit": 32, "PUT": 4}
-"""Connections on a machine where cores are shared."""
+"""Number of connections on a machine where processes share cores."""
 _EACH: dict[Kind, int] = {"miss": 64, "hit": 32, "PUT": 16}
-"""Connections for each process under test. An origin 5 ms away answers 200 requests a second on each, so 64
-allow a process 12,800 misses a second.
+"""Number of connections for each process under test. An origin 5 ms away answers 200 requests a second on
+each, so 64 connections allow a process 12,800 misses a second.
 """
 
 
 class Sides(NamedTuple):
-    """``threads`` of the client (processes, for uploads), ``origins``: processes of the origin. ``apart``:
-    no process under test shares a core.
+    """Sizes of the client and the origin. ``threads``: threads of the client, or its processes for uploads.
+    ``origins``: processes of the origin. ``apart``: True if no process under test shares a core.
     """
 
     connections: int
@@ -32,7 +32,7 @@ class Sides(NamedTuple):
 
     @property
     def told(self) -> str:
-        """Threads, origins and cores in words, for the results."""
+        """Connections, and if the cores are apart also threads and origins, in words for the results."""
         if not self.apart:
             return f"{self.connections} connections"
         others = f"client of {self.threads} threads, origin of {self.origins} processes"
@@ -40,8 +40,8 @@ class Sides(NamedTuple):
 
 
 def sides_of(kind: Kind, processes: int) -> Sides:
-    """Return the sides for ``processes`` processes on this machine. A hit needs no origin, but over TLS it
-    costs the client as much as the proxy.
+    """Return the sizes of client and origin for ``processes`` processes under test on this machine. A hit
+    needs no origin, but over TLS it costs the client as much as the proxy.
     """
     cores = available_cores()
     if cores < needed_cores(processes):
@@ -53,14 +53,14 @@ def sides_of(kind: Kind, processes: int) -> Sides:
 
 
 def needed_cores(processes: int) -> int:
-    """Return the cores for processes under test, a client and an origin. A client and an origin together do
-    as much work for a request as the proxy.
+    """Return the number of cores that processes under test, a client and an origin need. For a request,
+    client and origin together do as much work as the proxy.
     """
     return 2 * processes
 
 
 def require_cores(processes: int) -> None:
-    """Raise TooFewCores if processes, client and origin would share cores."""
+    """Raise TooFewCores if processes under test, client and origin would share cores."""
     cores, needed = available_cores(), needed_cores(processes)
     if cores < needed:
         raise TooFewCores(

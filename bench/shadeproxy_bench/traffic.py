@@ -1,5 +1,5 @@
-"""Traces of stock traffic, which no job announces: popular objects, new ones, loops, and objects never read
-again.
+"""Traces of stock traffic, which no job announces: reads of popular objects, of new ones, in loops, and of
+objects that are never read again.
 
 The functions are pure: the same arguments give the same trace. Every client is a stock client, even one that
 trains.
@@ -16,16 +16,17 @@ from shadeproxy.simulate.workloads import Orders, interleaved, lagged, shards, s
 
 Reads = NDArray[np.int64]
 
-_NEWEST = 5000  # number of the newest objects, which are read by age
+_NEWEST = 5000  # number of the newest objects, among which the recent ones are read
 _NEW_SHARE = 0.1
 
 
 def zipf_reads(
     random: np.random.Generator, objects: int, reads: int, exponent: float, *, every: int = 0
 ) -> Reads:
-    """Return ids below ``objects``. The k-th most popular one is read in proportion to ``k ** -exponent``.
+    """Return reads of ``objects`` objects, as ids. The k-th most popular object is read in proportion to ``k
+    ** -exponent``.
 
-    ``every``: number of reads after which popularity is dealt out again at random; 0: never.
+    ``every``: number of reads after which objects change their popularity at random; 0: never.
     """
     odds = np.arange(1.0, objects + 1) ** -exponent
     ranks = random.choice(objects, reads, p=odds / odds.sum())
@@ -46,7 +47,9 @@ def zipf(objects: int, reads: int, exponent: float, *, every: int = 0, seed: int
 
 
 def scan_then_zipf(objects: int, reads: int, exponent: float, *, scan: int, seed: int = 0) -> Trace:
-    """Return one pass over ``scan`` other objects, then Zipf traffic; ``reads`` reads in all."""
+    """Return one pass over ``scan`` objects, then Zipf traffic on ``objects`` other ones. The trace has
+    ``reads`` reads in all.
+    """
     later = zipf_reads(np.random.default_rng(seed), objects, reads - scan, exponent)
     return stock(np.concatenate([objects + np.arange(scan), later]), objects + scan)
 
@@ -54,8 +57,8 @@ def scan_then_zipf(objects: int, reads: int, exponent: float, *, scan: int, seed
 def zipf_with_scans(
     objects: int, reads: int, exponent: float, *, scan: int, every: int, seed: int = 0
 ) -> Trace:
-    """Return Zipf traffic with scans. After every ``every`` reads a scan reads ``scan`` objects, which are
-    never read again. The trace has ``reads`` reads in all.
+    """Return Zipf traffic with scans. After every ``every`` Zipf reads a scan reads ``scan`` new objects,
+    which are never read again. The trace has ``reads`` reads in all.
     """
     ids, first = zipf_reads(np.random.default_rng(seed), objects, reads, exponent), objects
     parts = []
@@ -66,8 +69,8 @@ def zipf_with_scans(
 
 
 def newest_first(reads: int, *, seed: int = 0) -> Trace:
-    """Return reads: a tenth of them reads new objects, the others read recent objects. The age of a recent
-    object has a Zipf distribution of exponent 1.
+    """Return traffic in which a tenth of the reads are of new objects, and the others of recent objects. The
+    age of a recent object has a Zipf distribution of exponent 1.
     """
     random = np.random.default_rng(seed)
     ages = zipf_ranks(random, _NEWEST, reads)
@@ -78,14 +81,14 @@ def newest_first(reads: int, *, seed: int = 0) -> Trace:
 
 
 def zipf_ranks(random: np.random.Generator, objects: int, reads: int) -> Reads:
-    """Return ranks from 0, drawn in proportion to 1 / (rank + 1)."""
+    """Return drawn ranks, from 0 on. A rank is drawn in proportion to 1 / (rank + 1)."""
     odds = 1 / np.arange(1.0, objects + 1)
     return random.choice(objects, reads, p=odds / odds.sum())
 
 
 def moving_hot_set(hot: int, phases: int, reads_each: int, *, seed: int = 0) -> Trace:
-    """Return a trace in phases. Each phase has ``hot`` objects of its own, which are read in random order,
-    ``reads_each`` times each.
+    """Return a trace in phases. Each phase has ``hot`` objects of its own, and reads each of them
+    ``reads_each`` times, in random order.
     """
     random = np.random.default_rng(seed)
     return stock(
@@ -102,7 +105,9 @@ def loop(objects: int, rounds: int, *, seed: int = 0) -> Trace:
 
 
 def one_after_another(objects: int, epochs: int, *, sets: int = 2, seed: int = 0) -> Trace:
-    """Return shuffled epochs of one data set, then of the next, ``sets`` in all."""
+    """Return shuffled epochs of one data set, then of the next one. There are ``sets`` data sets of
+    ``objects`` objects.
+    """
     random = np.random.default_rng(seed)
     return stock(
         np.concatenate([
@@ -115,7 +120,7 @@ def training_beside_zipf(
     objects: int, epochs: int, *, share: float, exponent: float = 1.0, seed: int = 0
 ) -> Trace:
     """Return shuffled epochs of ``objects`` objects, mixed with Zipf traffic on as many others. ``share``:
-    the share of reads that are training.
+    the share of all reads that belong to the epochs.
     """
     random = np.random.default_rng(seed)
     training = np.concatenate([random.permutation(objects) for _ in range(epochs)])
@@ -125,7 +130,7 @@ def training_beside_zipf(
 
 
 def interleaved_at_random(random: np.random.Generator, parts: Sequence[Reads]) -> Reads:
-    """Return the parts' reads in a random order that keeps the order within each part."""
+    """Return the reads of all parts in a random order. The reads of one part keep their order."""
     whose = random.permutation(np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
     ids = np.empty(len(whose), np.int64)
     for number, part in enumerate(parts):
@@ -134,7 +139,7 @@ def interleaved_at_random(random: np.random.Generator, parts: Sequence[Reads]) -
 
 
 def trained(objects: int, epochs: int, *, jobs: int = 1, ranks: int = 1, seed: int = 0) -> Trace:
-    """Return the reads of jobs without an SDK, each with shuffled epochs of its own over one data set."""
+    """Return the reads of jobs without an SDK over one data set. Each job has shuffled epochs of its own."""
     orders: list[Orders] = [shuffled(objects, epochs, seed=seed + job, ranks=ranks) for job in range(jobs)]
     return unannounced(interleaved(orders, objects))
 

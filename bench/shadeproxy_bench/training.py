@@ -1,8 +1,8 @@
 """A training loop on servers of its own: shuffled epochs, over an origin with a stated latency and link.
 
-The loop is a model (loader.py): workers read one sample after another, and a consumer sleeps. Each epoch's
-order is announced half an epoch early, as the SDK does. The first epoch, in which the cache fills, is
-reported apart from the later ones.
+The loop is a model (loader.py): workers read one sample after another, and a consumer sleeps instead of
+computing. Each epoch's order is announced half an epoch early, as the SDK does. The first epoch, in which the
+cache fills, is reported apart from the later ones.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Load(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to read samples. ``policy``: None to read from the origin, without a proxy."""
+    """A way to read samples. ``policy``: the proxy's; None to read from the origin, without a proxy."""
 
     name: str
     policy: str | None
@@ -51,8 +51,8 @@ ALL = Way("order and prefetch", "default", announced=True, prefetching=True)
 
 
 class Run(NamedTuple):
-    """The epochs of one run. The bytes from the origin are those of the later epochs. ``prefetch``: the
-    counts of prefetched pages, as in the statistics.
+    """The epochs of one run. ``origin_bytes``: bytes read from the origin in the later epochs. ``prefetch``:
+    counts of prefetched pages in the later epochs, by outcome.
     """
 
     first: Epoch
@@ -62,22 +62,22 @@ class Run(NamedTuple):
 
     @property
     def wall_s(self) -> float:
-        """Wall time of the later epochs."""
+        """Wall time of all epochs but the first."""
         return sum(epoch.wall_s for epoch in self.later)
 
     @property
     def compute_s(self) -> float:
-        """Computing time of the later epochs."""
+        """Computing time of all epochs but the first."""
         return sum(epoch.compute_s for epoch in self.later)
 
     @property
     def stall(self) -> float:
-        """Stall of the later epochs, in per cent of their wall time."""
+        """Stall of all epochs but the first, in per cent of their wall time."""
         return 100 * sum(epoch.stall_s for epoch in self.later) / self.wall_s
 
 
 def train(load: Load, way: Way, *, epochs: int) -> Run:
-    """Train through an empty proxy that has room for a fifth of the data."""
+    """Train in the way ``way``. A proxy is empty at the start, and has room for a fifth of the data."""
     ram_bytes = int(CACHED * load.samples * (load.sample_bytes + _RECORD_BYTES))
     with ExitStack() as opened:
         work = opened.enter_context(workplace())

@@ -1,9 +1,9 @@
 """Takes memory of a virtual machine from the host before a row that needs new memory is measured.
 
-A guest waits for the host's page fault when it touches memory for the first time, or again after its kernel
-has reported it as free (balloon, free page reporting). In the machine of docs/measurements.md, new memory for
-a page of 100 KB then costs 320 us instead of 50, and the process that touches it pays. That is a cost of the
-machine, not of the server.
+When a guest touches memory for the first time, it waits for a page fault of the host. It does so again for
+memory that its kernel has reported as free (balloon, free page reporting). In the machine of
+docs/measurements.md, new memory for a page of 100 KB then costs 320 us instead of 50, and the process that
+touches it pays. That is a cost of the machine, not of the server.
 """
 
 import mmap
@@ -14,7 +14,7 @@ from pathlib import Path
 
 _MIB = 1024**2
 _PROCESSES_BYTES = 512 * _MIB
-"""Memory that the proxy, the origin and the client of a row use, besides the data they store."""
+"""Memory that the proxy, the origin and the client of a row use, besides the data that the row stores."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -22,10 +22,10 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @contextmanager
 def warm_memory(stored_bytes: int) -> Iterator[int]:
-    """Touch the memory for a row that stores ``stored_bytes`` in files, and keep it while the block is open.
-    Yield the number of bytes touched.
+    """Touch the memory for a row that stores ``stored_bytes`` in files, and keep a part of it while the block
+    is open. Yield the number of bytes touched.
 
-    Every page is touched once. All but one page in each MiB are given back at once. The remaining pages keep
+    Every page is touched once. Then all pages but one in each MiB are given back. The pages that remain keep
     the kernel from forming blocks of 2 MiB, which it would report to the host as free. At most half of the
     available memory is touched; 0 bytes if the system is not Linux or too little memory is left.
     """
@@ -43,12 +43,14 @@ def warm_memory(stored_bytes: int) -> Iterator[int]:
 
 
 def _bounded(wanted_bytes: int) -> int:
-    """Return ``wanted_bytes`` as whole MiB, at most half of the available memory."""
+    """Return ``wanted_bytes``, rounded down to whole MiB. The result is at most half of the available
+    memory.
+    """
     return min(wanted_bytes, _available_bytes() // 2) // _MIB * _MIB
 
 
 def _available_bytes() -> int:
-    """Return the bytes of memory that the machine has available and this control group allows; 0 if
+    """Return the bytes of memory that the machine has available and that this control group allows; 0 if
     unknown.
     """
     try:

@@ -1,4 +1,4 @@
-"""Formats figures and verdicts, alike on a terminal and in Markdown."""
+"""Formats figures and verdicts, in the same way for a terminal and for Markdown."""
 
 from collections.abc import Iterable
 
@@ -13,21 +13,21 @@ def number(value: float | None) -> str:
 
 
 def spread(value: float | None, between: tuple[float, float] | None) -> str:
-    """Return a median and, if the rounds differ, the least and the largest in parentheses."""
+    """Return a median. If the rounds differ, the least and the largest round follow in parentheses."""
     if value is None or between is None or between[0] == between[1]:
         return number(value)
     return f"{number(value)} ({number(between[0])}..{number(between[1])})"
 
 
 def verdict(row: Row) -> str:
-    """Return "met" or "not met"; the reason for a missing number; nothing for a row that is not judged."""
+    """Return "met" or "not met"; why a row has no number; nothing for a row that is not judged."""
     if row.status != "measured":
         return row.status
     return {True: "met", False: "not met", None: ""}[row.met]
 
 
 def summary(results: Results) -> str:
-    """Return how many targets were met."""
+    """Return a text that says how many targets were met."""
     judged = [row for row in results.rows if row.target is not None]
     met = sum(row.met is True for row in judged)
     missing = sum(row.status != "measured" for row in judged)
@@ -36,7 +36,7 @@ def summary(results: Results) -> str:
 
 
 def by_grid(rows: Iterable[Row]) -> list[dict[tuple[str, str], Row]]:
-    """Return the rows that are cells of a grid: a dict by (line, column) for each suite."""
+    """Return a dict for each suite that has a grid: its rows by (line, column)."""
     grids: dict[str, dict[tuple[str, str], Row]] = {}
     for row in rows:
         if row.cell is not None:

@@ -1,1 +1,3 @@
-"""Measured epochs beside those that ``shadeproxy plan`` predicts for them, from the profile of one run."""
+"""Measured epochs beside the epochs that ``shadeproxy plan`` predicts for them, from the profile of
+one run.
+"""

@@ -14,8 +14,8 @@ from shadeproxy.plan.prices import CachePrices, Instance, OriginPrices, Prices, 
 from shadeproxy_bench.predictions.runs import SAMPLE_BYTES, SAMPLES, Found, Point
 
 PRICES = Prices(
-    # Each machine is named by the number of workers for which it has processors. Bigger machines and a cache
-    # cost more than the time that they save. So the cheapest run is a slow one.
+    # Each machine is named by the number of workers for which it has processors. Bigger machines and a bigger
+    # cache cost more than the time that they save, so the cheapest run is a slow one.
     instances={"4": Instance(per_hour=0.5), "8": Instance(per_hour=1.5), "16": Instance(per_hour=4.0)},
     date="made up: 10 $ an hour for a cache of all the data",
     origin=OriginPrices(per_1000_requests=0.0004, per_gib=0.01),
@@ -24,14 +24,15 @@ PRICES = Prices(
 EPOCHS = 30
 _DEADLINES = 16
 _FIRST, _LAST = 1.1, 0.95
-"""The shortest deadline as a share of the fastest run's time, and the longest as a share of the slowest
+"""The shortest deadline as a multiple of the fastest run's time, and the longest as a share of the slowest
 run's.
 """
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A choice under one deadline. ``regret``: its real cost over the real cost of the cheapest configuration
-    that meets the deadline, less 1. ``late``: whether its real run is late. None: nothing was chosen.
+    """A choice under one deadline. ``regret``: the real cost of the chosen configuration, over that of the
+    cheapest configuration that meets the deadline, less 1. ``late``: whether the real run of the chosen one
+    is late. Both are None if nothing was chosen.
     """
 
     deadline_s: float
@@ -40,8 +41,8 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Choices(msgspec.Struct, frozen=True):
-    """The choices of ``plan``, and the choices of two simple rules: always the cheapest, and always the
-    biggest configuration.
+    """The choices of ``shadeproxy plan`` under all deadlines, and the choices of two simple rules: always the
+    cheapest configuration, and always the biggest.
     """
 
     configurations: int
@@ -52,7 +53,7 @@ class Choices(msgspec.Struct, frozen=True):
 
 def choose_all(grid: Sequence[Found]) -> Choices:
     """Choose for several deadlines among the configurations with the profiled latency and without a link.
-    Then choose again among those of them without an announced order.
+    Then choose once more, only among those of these configurations that have no announced order.
     """
     predictor, profiled = Predictor(grid[0].profile), grid[0].point
     able = [
@@ -67,7 +68,7 @@ def choose_all(grid: Sequence[Found]) -> Choices:
 
 
 def _choose(predictor: Predictor, able: Sequence[Found], choices: Choices) -> None:
-    """Add the choices among ``able`` to ``choices``."""
+    """Choose for each deadline among ``able``, and add the choices to ``choices``."""
     real_s = [_run_s(found) for found in able]
     real = [_cost(found, run_s) for found, run_s in zip(able, real_s, strict=True)]
     free = _rows(predictor, able, None)

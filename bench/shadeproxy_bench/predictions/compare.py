@@ -1,4 +1,4 @@
-"""Predictions of the product beside measurements."""
+"""Compares measured settings with the rows that ``shadeproxy plan`` predicts for them."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -13,15 +13,17 @@ from shadeproxy_bench.predictions.runs import LATER, Found, Point
 
 Group = Literal["demand", "prefetch", "prefetch on a full link", "batches by the SDK"]
 _FULL = 0.8
-"""A link is full if missed bytes take at least this share of the time that training computes."""
+"""A link is full if it takes at least this share of the computing time to carry the missed bytes."""
 _ANNOUNCED_AT = 0.5
-"""Share of an epoch after which runs.py announces the next order. The SDK does so at the beginning."""
+"""Share of an epoch after which runs.py announces the next order. The SDK announces it when an epoch
+begins.
+"""
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One setting, as measured and as predicted. Errors are signed shares of the measured value. But
-    ``bytes_error``, ``hit_error`` and ``stall_error`` are shares of all bytes read, of all reads, and of the
-    time.
+    """One setting, as measured and as predicted. ``error`` and ``bound_error`` are signed shares of the
+    measured time. ``bytes_error``, ``hit_error`` and ``stall_error`` are differences, as shares of all bytes
+    read, of all reads, and of the time.
     """
 
     point: Point
@@ -30,7 +32,7 @@ class Compared(msgspec.Struct, frozen=True):
     predicted_s: float
     spread: float
     bound_s: float
-    """max(compute, missed bytes / link), which leaves the latency out."""
+    """The bound max(compute, missed bytes / link), which leaves the latency out."""
     bytes_error: float
     hit_error: float
     stall_error: float
@@ -46,8 +48,9 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Errors of several settings, as shares: mean and worst absolute error of the epoch's time, the same for
-    the bound, and the mean difference between the slowest and the fastest later epoch of a run.
+    """Errors of the times predicted for several settings, as shares. ``mean`` and ``worst``: absolute errors
+    of ``shadeproxy plan``. ``bound_mean`` and ``bound_worst``: those of the bound. ``spread``: the difference
+    between the slowest and the fastest later epoch of a run, as a mean over runs.
     """
 
     count: int
@@ -59,7 +62,7 @@ class Errors(msgspec.Struct, frozen=True):
 
 
 def predict_row(predictor: Predictor, found: Found, profiled: Point) -> Row:
-    """Return the row that ``shadeproxy plan`` gives for a setting."""
+    """Return the row that ``shadeproxy plan`` predicts for the setting of ``found``."""
     profile, point = predictor.profile, found.point
     size_bytes = found.profile.cache_bytes
     stored_bytes = profile.samples * profile.stored_bytes_per_sample
@@ -102,7 +105,9 @@ def compare(predictor: Predictor, found: Found, profiled: Point) -> Compared:
 
 
 def compare_all(grid: Sequence[Found]) -> list[Compared]:
-    """Predict all settings but the first from the profile of the first."""
+    """Predict all settings but the first from the profile of the first, and compare each with its
+    measurement.
+    """
     predictor = Predictor(grid[0].profile)
     return [compare(predictor, found, grid[0].point) for found in grid[1:]]
 

@@ -1,4 +1,4 @@
-"""The settings that are run: first the profiled one, then those that are predicted from its profile."""
+"""The settings that are run: first the profiled one, then the ones that are predicted from its profile."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,12 +8,16 @@ from shadeproxy_bench.predictions.runs import Found, Point, run_point
 
 PROFILED = Point(cached=0.2, workers=8, announced=False, latency_s=0.1)
 _AT_ONCE = 2
-"""Settings that run at once. Nearly all their time is waiting: one needs a tenth of a core."""
+"""Number of settings that run at the same time. Nearly all their time is waiting: one needs a tenth of a
+core.
+"""
 _ORDERS = (False, True)
 
 
 def points(*, quick: bool) -> list[Point]:
-    """Return the profiled setting, and then the others: caches and workers, latencies, links."""
+    """Return the profiled setting, and then those that differ from it in cache, workers, order, latency or
+    link.
+    """
     latency_s = PROFILED.latency_s
     caches = (0.2, 0.5, 1.0) if quick else (0.05, 0.2, 0.5, 0.8, 1.0)
     workers = (8, 16) if quick else (4, 8, 16)
@@ -28,7 +32,7 @@ def points(*, quick: bool) -> list[Point]:
 
 
 def run_all(wanted: Sequence[Point]) -> Iterator[Found]:
-    """Run the settings, ``_AT_ONCE`` at a time, and return them in their order."""
+    """Run the settings, ``_AT_ONCE`` at a time, and yield what was measured in the order of the settings."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             yield from pool.map(run_point, wanted)
@@ -38,5 +42,5 @@ def run_all(wanted: Sequence[Point]) -> Iterator[Found]:
 
 @cache
 def measured_grid(*, quick: bool) -> tuple[Found, ...]:
-    """Run ``points`` once in this process, and return all."""
+    """Run all of ``points``, and return what was measured. They run only once in this process."""
     return tuple(run_all(points(quick=quick)))

@@ -1,4 +1,4 @@
-"""Runs epochs of one setting on the running proxy: its origin sleeps, and its loader reports as the SDK does.
+"""Runs epochs of one setting on the running proxy. The origin sleeps, and the loader reports as the SDK does.
 
 Reads wait for the origin rather than for processors, so that a busy machine hardly changes the times.
 """
@@ -21,13 +21,13 @@ SAMPLES = 768
 SAMPLE_BYTES = 16_000
 RATE_PER_S = 192.0
 BATCH = 4
-"""With 16 workers, readers are a sixth of an epoch apart, because each reads up to two batches ahead. Further
-apart, a cache of 5 % loses pages before they are read, and no formula of ``shadeproxy plan`` has this loss
-(docs/adr/0047).
+"""Samples in a batch. Each of 16 workers reads up to two batches ahead, so that readers are up to a sixth of
+an epoch apart. If they were further apart, a cache of 5 % would lose pages before they are read. No formula
+of ``shadeproxy plan`` has this loss (docs/adr/0047).
 """
 LATER = 8
 """Number of epochs after the first one, which fills the cache. The time of a short epoch depends on where its
-misses lie: two of one run differ by up to 14 %.
+misses lie: two epochs of one run differ by up to 14 %.
 """
 _JOB = "train"
 
@@ -49,7 +49,9 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Measurements of one setting. ``hits`` and ``origin_bytes``: for each of the later epochs."""
+    """Measurements of one setting. ``hits`` (as shares of the reads) and ``origin_bytes``: for each later
+    epoch.
+    """
 
     point: Point
     first: Epoch
@@ -60,12 +62,12 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def epoch_s(self) -> float:
-        """Seconds of a later epoch."""
+        """Mean seconds of a later epoch."""
         return sum(epoch.wall_s for epoch in self.later) / len(self.later)
 
     @property
     def spread(self) -> float:
-        """Difference of the slowest and the fastest later epoch, as a share of their mean."""
+        """Difference between the slowest and the fastest later epoch, as a share of the mean."""
         walls = [epoch.wall_s for epoch in self.later]
         return (max(walls) - min(walls)) / self.epoch_s
 
@@ -83,7 +85,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def run_point(point: Point, *, samples: int = SAMPLES, later: int = LATER) -> Found:
-    """Run the first epoch and ``later`` more, through an empty proxy."""
+    """Run the first epoch of a setting and ``later`` more, through a proxy that is empty at first."""
     with (
         workplace() as work,
         origin(work, latency_s=point.latency_s, rate=point.link_bytes_per_s) as source,
@@ -95,7 +97,7 @@ def run_point(point: Point, *, samples: int = SAMPLES, later: int = LATER) -> Fo
 async def _run(ours: Served, point: Point, samples: int, later: int) -> Found:
     pieces = [Piece(SAMPLE_BYTES, number) for number in range(samples)]
     requests = [f"GET {piece.path} HTTP/1.1\r\nHost: {ours.authority}\r\n" for piece in pieces]
-    # Each setting has other orders, because the time of a short epoch depends on where its misses lie.
+    # Each setting has orders of its own, because the time of a short epoch depends on where its misses lie.
     drawn = np.random.default_rng(list(msgspec.json.encode(point)))
     orders: list[Order] = [drawn.permutation(samples).astype(np.uint32) for _ in range(later + 2)]
     await asyncio.to_thread(register, ours, pieces, [_JOB])
@@ -140,7 +142,7 @@ def _report(ours: Served, point: Point, epoch: int, found: Epoch, samples: int) 
 
 
 def _counted(ours: Served) -> tuple[int, int]:
-    """Return the hits and the bytes from the origin so far."""
+    """Return the hits in RAM and the bytes read from the origin so far."""
     found: dict[str, Any] = json.loads(ours.call("GET", "/v1/stats"))
     return found["totals"]["hits_ram"], found["origin"]["bytes"]
 

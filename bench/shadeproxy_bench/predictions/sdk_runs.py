@@ -37,8 +37,8 @@ OTHERS = (
 
 
 def run_sdk(point: Point, *, samples: int = SAMPLES, epochs: int = _EPOCHS, spread: float = SPREAD) -> Found:
-    """Run ``epochs`` epochs through an empty proxy. Without an announced order, batches are in random
-    order.
+    """Run ``epochs`` epochs of a setting through a proxy that is empty at first. Without an announced order,
+    torch draws a random order.
     """
     with (
         workplace() as work,
@@ -99,5 +99,7 @@ def _found(ours: Served, point: Point, epochs: list[Epoch]) -> Found:
 
 @cache
 def measured_sdk() -> tuple[Found, ...]:
-    """Run the profiled setting and then the others, once in this process; return all."""
+    """Run the profiled setting and then the other ones, and return what was measured. They run only once in
+    this process.
+    """
     return tuple(run_sdk(point) for point in (PROFILED, *OTHERS))

@@ -1,4 +1,4 @@
-"""The time that ``shadeproxy plan`` takes on a long recording."""
+"""Measures the time that ``shadeproxy plan`` takes with a long recording."""
 
 import resource
 import subprocess
@@ -20,7 +20,9 @@ _TIMEOUT_S = 600
 
 
 def plan_seconds(reads: int) -> tuple[float, float]:
-    """Return seconds of wall and processor time for ``ROWS`` rows from a recording of ``reads`` reads."""
+    """Return the seconds of wall time and of processor time that a plan of ``ROWS`` rows takes, from a
+    recording of ``reads`` reads.
+    """
     with workplace() as work:
         _write(work, reads)
         command = [sys.executable, "-m", "shadeproxy", "plan", "--json"]

@@ -1,3 +1,3 @@
-"""Studies measure how much each idea of the product is worth. Each is one command, with its results in
-docs/studies/.
+"""Studies, which measure how much each idea of the product is worth. Each study is one command, and its
+results are in docs/studies/.
 """

@@ -1,4 +1,6 @@
-"""The text that a person wrote below a study's tables. It is kept when the tables are made again."""
+"""The section of a study's page that a person wrote below the tables. It is kept when the tables are made
+again.
+"""
 
 from pathlib import Path
 
@@ -6,11 +8,13 @@ _READ_BY_HAND = "## Findings and limits"
 
 
 def kept(earlier: Path) -> str:
-    """Return ``kept_of`` of the page at ``earlier``; only the title if there is no such page."""
+    """Return ``kept_of`` the page at ``earlier``; only the section's title if there is no such page."""
     return kept_of(earlier.read_text() if earlier.exists() else "")
 
 
 def kept_of(text: str) -> str:
-    """Return the last section of an earlier page; only its title if the page has no such section."""
+    """Return the section that a person wrote, from an earlier page; only its title if the page has no such
+    section.
+    """
     _, found, words = text.partition(_READ_BY_HAND)
     return f"{_READ_BY_HAND}{words.rstrip()}" if found else _READ_BY_HAND

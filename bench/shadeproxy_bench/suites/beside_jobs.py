@@ -1,4 +1,4 @@
-"""CPU of a whole proxy for each hit over HTTP: beside many jobs with orders and scores, and beside one.
+"""CPU of a whole proxy for each hit over HTTP, beside many jobs with orders and scores, and beside one job.
 
 The jobs share one dataset. Each job reads the orders that it announced, at its own place. Which job reads
 next is random. Each read names its job and epoch, as the SDK's reads do. Announcements come between the
@@ -31,7 +31,9 @@ _MOST_ROUNDS = 10
 
 
 class Hits(NamedTuple):
-    """The reads to measure. ``most``: more than a proxy answers in a round of ``seconds``."""
+    """The hits to measure. ``pieces``: the objects that are read. ``most``: more reads than a proxy answers
+    in a round of ``seconds``.
+    """
 
     pieces: list[Piece]
     most: int
@@ -39,7 +41,9 @@ class Hits(NamedTuple):
 
 
 class Crowd:
-    """The reads of ``jobs`` jobs through ``served``. They go on where the last ones ended."""
+    """The reads of ``jobs`` jobs through ``served``. Each call of ``coming`` goes on where answered reads
+    ended.
+    """
 
     def __init__(self, served: Served, pieces: list[Piece], *, jobs: int) -> None:
         self.served = served
@@ -54,20 +58,20 @@ class Crowd:
         self._waiting: list[tuple[Piece, bytes]] = []
 
     def coming(self, count: int) -> Requests:
-        """Return the next ``count`` reads, and announce the epochs that they begin."""
+        """Return the next ``count`` reads. Announce the order of each epoch that one of them begins."""
         missing = count - len(self._waiting)
         for job in self._random.integers(0, len(self._names), max(missing, 0)).tolist():
             self._waiting.append(self._next(job))
         return self._waiting[:count]
 
     def took(self, count: int) -> None:
-        """Note that the first ``count`` of the coming reads were answered."""
+        """Remove the first ``count`` of the coming reads, because they were answered."""
         if count > len(self._waiting):
             raise BenchError(f"{self.served.name} answered {count} reads, of {len(self._waiting)} announced")
         del self._waiting[:count]
 
     def least_trust(self) -> float:
-        """Return how far the least believed order is believed, from 0 to 1."""
+        """Return the trust in the order that is believed least, from 0 to 1."""
         shown = msgspec.json.decode(self.served.call("GET", "/v1/jobs"))
         return min(float(job["order_trust"]) for job in shown["jobs"])
 
@@ -84,8 +88,8 @@ class Crowd:
 
 
 def cost_us(crowd: Crowd, load: Load, hits: Hits) -> float:
-    """Return microseconds of the proxy's CPU for each hit. Raises BenchError for an answer that is wrong or
-    no hit.
+    """Return microseconds of the proxy's CPU for each hit. Raises BenchError for a wrong answer, or if one of
+    the reads that are compared first is no hit.
     """
     served, checked = crowd.served, crowd.coming(_CHECKED)
     exchanges = ((request, piece.body()) for piece, request in checked)
@@ -94,7 +98,7 @@ def cost_us(crowd: Crowd, load: Load, hits: Hits) -> float:
         raise BenchError(f"{served.name}: wanted hits, got {dict(found.sources)}")
     crowd.took(_CHECKED)
     requests = crowd.coming(hits.most)
-    time.sleep(_SETTLED_S)  # Until announced orders are built.
+    time.sleep(_SETTLED_S)  # until the announced orders are built
     before = cpu_s(served.pid)
     answered = load.run(served, requests, connections=CONNECTIONS, seconds=hits.seconds).total
     spent = cpu_s(served.pid) - before
@@ -105,7 +109,9 @@ def cost_us(crowd: Crowd, load: Load, hits: Hits) -> float:
 
 
 def hit_beside(hits: Hits, *, jobs: int, rounds: int) -> Measured:
-    """Return the CPU of a hit beside ``jobs`` jobs, and beside one job. Both are measured in turn."""
+    """Return the CPU of a hit of a proxy with ``jobs`` jobs, and of a proxy with one job, measured in
+    turn.
+    """
     room = sum(len(piece.body()) for piece in hits.pieces) * 3 // 2 + 64 * 1024**2
     with ExitStack() as opened:
         work = opened.enter_context(workplace())
@@ -127,7 +133,9 @@ def hit_beside(hits: Hits, *, jobs: int, rounds: int) -> Measured:
 
 
 def _settle(crowd: Crowd, load: Load, hits: Hits) -> None:
-    """Read until all orders are believed. Raises BenchError if they never are."""
+    """Read until the proxy believes all orders. Raises BenchError if it does not after ``_MOST_ROUNDS``
+    rounds.
+    """
     for _ in range(_MOST_ROUNDS):
         cost_us(crowd, load, hits)
         if (trust := crowd.least_trust()) >= _LEAST_TRUST:

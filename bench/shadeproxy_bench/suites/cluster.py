@@ -1,8 +1,8 @@
-"""Several proxies that share hints over Redis: the time until hints count everywhere, and the CPU that Redis
-or Valkey takes.
+"""Several proxies that share hints over Redis: the time until a hint counts at every proxy, and the CPU that
+Redis or Valkey takes.
 
-All processes share this machine, so times are upper bounds. The CPU of Redis is measured for its process
-alone.
+All processes share this machine, so the measured times are upper bounds. The CPU of Redis is that of its
+process alone.
 """
 
 import json
@@ -44,7 +44,7 @@ print(sum(name.partition(".")[0] in {"redis", "hiredis"} for name in sys.modules
 
 
 class Cluster(NamedTuple):
-    """Proxies of one cluster, and their engine."""
+    """Proxies of one cluster. ``engine``: the Redis server over which they share hints."""
 
     proxies: list[Served]
     engine: Redis
@@ -52,7 +52,9 @@ class Cluster(NamedTuple):
 
 @contextmanager
 def cluster(count: int, *, samples: int) -> Iterator[Cluster]:
-    """Run proxies that share one job on a data set of ``samples`` objects, which need not be there."""
+    """Run proxies that share one job. The job's data set has ``samples`` objects, which need not be in the
+    origin.
+    """
     with ExitStack() as opened:
         work = opened.enter_context(workplace())
         engine = opened.enter_context(redis(work))
@@ -77,7 +79,7 @@ def cluster(count: int, *, samples: int) -> Iterator[Cluster]:
 
 
 def register(one: Served, samples: int, *, world_size: int) -> None:
-    """Register the data set and the job of the bench."""
+    """Register the bench's data set of ``samples`` objects, and the job that reads it."""
     lines = "".join(f'{{"bucket":"bench","key":"images/{n:08d}.jpg"}}\n' for n in range(samples))
     one.call("PUT", "/v1/datasets/bench", lines.encode(), "application/x-ndjson")
     one.call("PUT", _JOB, json.dumps({"dataset": "bench", "world_size": world_size}).encode())
@@ -102,7 +104,7 @@ def order_everywhere(shared: Cluster, *, samples: int, rounds: int) -> Measured:
     here, there = shared.proxies[:2]
     drawn, spent = np.random.default_rng(0), []
     for epoch in range(rounds):
-        # The rank also calls the other proxy, because a proxy uses only the orders of ranks that call it; see
+        # The rank also calls the other proxy. A proxy uses only the orders of ranks that call it; see
         # docs/cluster.md.
         for one in (here, there):
             _progress(one, epoch)
@@ -117,8 +119,8 @@ def order_everywhere(shared: Cluster, *, samples: int, rounds: int) -> Measured:
 
 
 def engine_load(shared: Cluster, *, samples: int, batches_per_s: int, seconds: float) -> Measured:
-    """Return the share of a core that the engine takes while all proxies together get ``batches_per_s``
-    batches of scores.
+    """Return the per cent of a core that Redis takes while all proxies together get ``batches_per_s`` batches
+    of scores.
     """
     ended = threading.Event()
     sent = [0] * len(shared.proxies)
@@ -153,13 +155,15 @@ def engine_load(shared: Cluster, *, samples: int, batches_per_s: int, seconds: f
 
 
 def imported_without() -> Measured:
-    """Return how many modules of the Redis client a proxy without a cluster imports."""
+    """Return how many modules of the Redis client are imported with the composition root, if no cluster is
+    set up.
+    """
     ended = subprocess.run([sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True)
     return Measured(float(ended.stdout))
 
 
 def suite(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of shared hints, and the rows of owned pages."""
+    """Yield the rows about hints that proxies share, and the rows about pages that have owners."""
     samples = scale.pick(1_280_000, 128_000)
     with cluster(2, samples=samples) as two:
         yield Planned(

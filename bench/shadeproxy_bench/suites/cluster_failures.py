@@ -1,4 +1,6 @@
-"""Reads while the engine or an owner is gone: readers at all living nodes count every failure."""
+"""Reads of a cluster while Redis or an owner is gone: readers at the nodes that live count every failed
+read.
+"""
 
 import http.client
 import statistics
@@ -31,8 +33,8 @@ _BACK_S = 2.0
 
 
 class EngineLost(NamedTuple):
-    """The figures of outages of the log: failed reads, CPU of hits, and the seconds until all nodes have a
-    lease again.
+    """The figures of outages of Redis. ``reads``: failed reads. ``hits``: CPU of a hit during the outage over
+    that before. ``back``: seconds until all nodes have a lease again.
     """
 
     reads: Measured
@@ -41,11 +43,11 @@ class EngineLost(NamedTuple):
 
 
 class Readers:
-    """Readers, one at each of ``members``. Each reads ``pieces`` in turn until the block ends.
+    """Readers, one at each of ``members``. Each reads ``pieces`` in turn until the ``with`` block ends.
 
     ``tries``: number of tries after which a read counts as failed. ``failures``: reads that failed.
-    ``again``: number of tries after the first one of a read. ``longest_s``: duration of the longest read,
-    with all of its tries.
+    ``again``: number of tries that were not the first one of their read. ``longest_s``: duration of the
+    longest read, with all of its tries.
     """
 
     def __init__(self, members: Sequence[Member], pieces: Sequence[Piece], *, tries: int) -> None:
@@ -103,9 +105,9 @@ class Readers:
 def engine_lost(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, outages: int, seconds: float
 ) -> EngineLost:
-    """Kill the Redis server again and again. Return three things: the failed reads, how much slower hits of a
-    data set in use are while the server is gone, and the seconds from its restart until all nodes have a
-    lease again.
+    """Kill the Redis server again and again. Return three figures: the failed reads; how much more CPU hits
+    of a data set in use take while the server is gone; and the seconds from its restart until all nodes have
+    a lease again.
     """
     member, other = cluster.members[0], cluster.members[1]
     own = cluster.owned_by(0, pieces)
@@ -133,7 +135,7 @@ def engine_lost(
 
 
 def engine_restarted(cluster: Owned, pieces: Sequence[Piece], *, restarts: int) -> Measured:
-    """Kill the Redis server and start it again at once, again and again, while a writer writes ``pieces``
+    """Kill the Redis server and start it again at once, again and again. Meanwhile a writer writes ``pieces``
     through a node that does not own them. Return the seconds from a restart until all nodes have a lease of
     the new server.
     """
@@ -167,7 +169,7 @@ def engine_restarted(cluster: Owned, pieces: Sequence[Piece], *, restarts: int) 
 
 
 def owner_lost(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measured:
-    """Kill an owner again and again; return the reads that failed at the other nodes."""
+    """Kill an owner again and again. Return the number of reads that failed at the other nodes."""
     *others, owner = cluster.members
     with Readers(others, pieces, tries=_TRIES) as readers:
         for _ in range(kills):
@@ -192,8 +194,8 @@ def cached_pieces(scale: Scale, cluster: Owned) -> list[Piece]:
 def rows(
     scale: Scale, cluster: Callable[[], Owned], pieces: Callable[[], Sequence[Piece]]
 ) -> Iterator[Planned]:
-    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run. ``pieces``:
-    objects of a data set in use that their owners have cached.
+    """Yield the rows of failures. ``cluster`` starts the proxies, or returns them if they run. ``pieces``
+    returns objects of a data set in use, which their owners have cached.
     """
 
     @cache

@@ -1,5 +1,5 @@
-"""An outage of the engine under a training: readers of a data set go on, and a writer of checkpoints tries
-again until the engine is back.
+"""An outage of Redis under a training: readers of a data set go on, and a writer of checkpoints tries again
+until Redis is back.
 """
 
 import importlib
@@ -24,16 +24,19 @@ _TRIES = 20
 
 
 class Outage(NamedTuple):
-    """The figures of one outage: failed reads, and checkpoints that failed or were lost."""
+    """The figures of one outage. ``reads``: reads that failed. ``checkpoints``: checkpoints that failed or
+    were lost.
+    """
 
     reads: Measured
     checkpoints: Measured
 
 
 class Writer:
-    """A writer of checkpoints, with boto3 set as docs/cluster.md says: one every five seconds until the block
-    ends. ``written``: number of acknowledged checkpoints. ``failures``: why others failed. ``longest_s``:
-    duration of the longest write, with all of its tries. ``statuses``: number of answers with each status.
+    """A writer of checkpoints, with boto3 set as docs/cluster.md says. It writes one every five seconds until
+    the ``with`` block ends. ``written``: number of acknowledged checkpoints. ``failures``: why the other
+    writes failed. ``longest_s``: duration of the longest write, with all of its tries. ``statuses``: number
+    of answers with each status.
     """
 
     def __init__(self, server: Served) -> None:
@@ -78,8 +81,8 @@ class Writer:
 
 
 def outage(cluster: Owned, pieces: Sequence[Piece], *, seconds: float) -> Outage:
-    """Kill the Redis server for ``seconds`` under readers at all nodes and a writer at the first; return the
-    failed reads and checkpoints.
+    """Kill the Redis server for ``seconds``. Meanwhile a reader reads at each node, and a writer writes at
+    the first node. Return the failed reads, and the failed or lost checkpoints.
 
     Raises BenchError if no write was refused: then the outage did not reach the writer.
     """
@@ -117,8 +120,8 @@ def outage(cluster: Owned, pieces: Sequence[Piece], *, seconds: float) -> Outage
 def rows(
     scale: Scale, cluster: Callable[[], Owned], pieces: Callable[[], Sequence[Piece]]
 ) -> Iterator[Planned]:
-    """Yield the rows of the outage. ``cluster``: as in cluster_failures.py. ``pieces``: objects of a data set
-    in use that their owners have cached.
+    """Yield the rows of the outage. ``cluster`` starts the proxies, or returns them if they run. ``pieces``
+    returns objects of a data set in use, which their owners have cached.
     """
     seconds = float(scale.pick(60, 10))
 
@@ -152,7 +155,8 @@ def _client(server: Served) -> Any:
         signature_version=unsigned,
         s3={"addressing_style": "path"},
         retries={"mode": "standard", "total_max_attempts": _TRIES},
-        # The origin compares what comes with the object, so the body must come as it is.
+        # The origin compares the body with the object's bytes, so the client may not frame it with a
+        # checksum.
         request_checksum_calculation="when_required",
     )
     return importlib.import_module("boto3").client(

@@ -1,7 +1,7 @@
-"""The rows of owned pages: four proxies that share their pages and Redis, on loopback.
+"""The rows of owned pages: four proxies that share their pages, with Redis, on loopback.
 
-All processes share the cores of this machine. So only CPU and counts are judged. Wall times stand beside
-their A/A spread: the difference between two measurements of the same thing.
+All processes share the cores of this machine, so mostly CPU and counts are judged. Differences of time stand
+beside their A/A spread: the difference between two measurements of the same thing.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _LATENCY_S = 0.02
 
 
 def rows(scale: Scale) -> Iterator[Planned]:
-    """Yield all rows. The proxies start when the first row is measured."""
+    """Yield the rows of all modules about owned pages. The proxies start when the first row is measured."""
     with ExitStack() as opened:
 
         @cache

@@ -1,8 +1,8 @@
 """Hits of a cluster whose pages have owners, beside one proxy with the capacity of all nodes.
 
-One job with a rank at each node. All ranks read in step, each through its own node, by plain GETs with the
-job's header; each announces its next epoch at that node when half of the epoch is read. Hits are reads that
-the origin did not answer, from the second epoch on. Prefetching is off, as in ratios.py.
+One job has a rank at each node. All ranks read in step, each through its own node, by plain GETs with the
+job's header. Each rank announces its next epoch at its node when half of the epoch is read. Hits are reads
+that the origin did not answer, from the second epoch on. Prefetching is off, as in ratios.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,12 +32,14 @@ _EVERY = 8
 _CACHES = (0.05, 0.1)
 _KINDS = {"uniform": uniform, "importance": importance}
 _STATIC = {"uniform": 3.8}
-"""Least ratio of the hits to those of nodes that each keep a fixed part of the data, at the largest cache."""
+"""Least ratio of the hits to those of nodes that each keep a fixed part of the data. It is judged at the
+largest cache.
+"""
 
 
 class Ranks(NamedTuple):
-    """The reads of all ranks. ``orders``: by epoch and rank, the ids in order. ``weights``: by epoch, the
-    scores known while it is read; None without.
+    """The reads of all ranks of a job. ``orders``: by epoch and rank, the ids in order. ``weights``: by
+    epoch, the scores that are known while it is read; None for a job without scores.
     """
 
     orders: list[list[NDArray[np.uint32]]]
@@ -56,13 +58,13 @@ class Ranks(NamedTuple):
 
     @property
     def counted(self) -> int:
-        """Number of reads from the second epoch on."""
+        """Number of reads that count: those from the second epoch on."""
         return sum(len(order) for epoch in self.orders[1:] for order in epoch)
 
 
 def play(cluster: Owned, servers: Sequence[Served], ranks: Ranks) -> float:
-    """Let each rank read through its server; return the per cent of counted reads that the origin did not
-    answer.
+    """Let each rank read through its server. Return how many of the counted reads, in per cent, the origin
+    did not answer.
     """
     pieces = [Piece(_OBJECT_BYTES, number) for number in range(ranks.objects)]
     register_everywhere(servers, pieces, _JOB, needs={"world_size": len(servers)})
@@ -93,8 +95,8 @@ def play(cluster: Owned, servers: Sequence[Served], ranks: Ranks) -> float:
 
 
 def beside_one(kind: str, *, objects: int, epochs: int, cached: float) -> Measured:
-    """Return the hits of a cluster in per cent, beside the hits of one proxy with the capacity of
-    all nodes.
+    """Return the hits of a cluster in per cent, beside the hits of one proxy that has the capacity of all
+    nodes.
     """
     ranks = Ranks.of(_KINDS[kind](objects, epochs), NODES)
     ram_bytes = int(cached * objects * _RECORD_BYTES)
@@ -108,7 +110,7 @@ def beside_one(kind: str, *, objects: int, epochs: int, cached: float) -> Measur
 
 
 def rows(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of hits."""
+    """Yield the rows of hit ratios."""
     objects, epochs = scale.pick(4000, 800), scale.pick(5, 4)
     for kind in _KINDS:
         for cached in _CACHES[scale.pick(0, 1) :]:

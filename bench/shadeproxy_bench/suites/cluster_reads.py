@@ -1,7 +1,8 @@
-"""CPU of reads in a cluster whose pages have owners, and origin reads of objects that all nodes ask for.
+"""CPU of reads in a cluster whose pages have owners, and origin reads of objects that all nodes are asked for
+at once.
 
-CPU is counted for each process alone. Between rounds, the same reads are measured twice. The ratio of these
-two measurements should be 1; its spread is the A/A spread, below which no difference counts.
+CPU is counted for each process alone. In each round, the same reads are measured twice. The ratio of the two
+measurements should be 1. The spread of this ratio is the A/A spread; a difference below it does not count.
 """
 
 import statistics
@@ -26,19 +27,19 @@ _KB = 1000
 _SIZE_BYTES = 100 * _KB
 _RAM_BYTES = 192 * 1024**2
 _CONNECTIONS, _FEW = 16, 4
-"""Connections of a measurement, and of the reads before and after it."""
+"""Connections of a measurement, and connections of the reads before and after it."""
 _FIRST_COLD = 1_000_000
 
 
 class Cost(NamedTuple):
-    """Microseconds of CPU a request takes at the asked proxy and at another proxy."""
+    """Microseconds of CPU for one request: at the proxy that is asked, and at another proxy."""
 
     asked_us: float
     other_us: float
 
 
 def cost(asked: Served, other: Served, load: Load, pieces: Sequence[Piece], *, seconds: float) -> Cost:
-    """Return the CPU of two proxies while one is asked for ``pieces``."""
+    """Ask one proxy for ``pieces``, and return the CPU that it and another proxy take for a request."""
     requests = list(zip(pieces, plain_requests(pieces, asked.authority), strict=True))
     asked_s, other_s = cpu_s(asked.pid), cpu_s(other.pid)
     count = load.run(asked, requests, connections=_CONNECTIONS, seconds=seconds).total
@@ -55,14 +56,16 @@ def objects_of(cluster: Owned, place: int, *, count: int) -> list[Piece]:
 
 
 def require_hits(server: Served, pieces: Sequence[Piece]) -> None:
-    """Read all once. Raises BenchError for wrong bytes, and unless all are hits in RAM."""
+    """Read each of ``pieces`` once. Raises BenchError for wrong bytes, or if a read is not a hit in RAM."""
     reading = read_pieces(server, pieces, connections=_FEW)
     if set(reading.sources) != {"ram"}:
         raise BenchError(f"{server.name}: wanted hits of ram, got {dict(reading.sources)}")
 
 
 def warm(server: Served, pieces: Sequence[Piece]) -> None:
-    """Read all, until all are hits in RAM. Raises BenchError."""
+    """Read ``pieces`` again and again until all reads are hits in RAM. Raises BenchError if some are not
+    after five passes.
+    """
     for turn in range(5):
         reading = read_pieces(server, pieces, connections=_FEW)
         if turn and set(reading.sources) == {"ram"}:
@@ -74,8 +77,8 @@ def relayed(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, rounds: int, seconds: float
 ) -> tuple[Measured, Measured]:
     """Return two costs. The first is the CPU that the asked node takes for a relayed read. The second is the
-    CPU that the owner takes for it, beside a hit that is requested from the owner itself. ``pieces`` belong
-    to member 1, and are requested from member 0.
+    CPU that the owner takes for a relayed read, beside its CPU for a hit that a client requests from it.
+    ``pieces`` belong to member 1, and are requested from member 0.
     """
     near, owner = (member.served for member in cluster.members[:2])
     warm(near, pieces)
@@ -97,8 +100,8 @@ def relayed(
 def own_hits(
     cluster: Owned, other: Served, load: Load, pieces: Sequence[Piece], *, rounds: int, seconds: float
 ) -> Measured:
-    """Return the CPU of a hit at the owner as a multiple of that at ``other``, a proxy without a cluster: the
-    median of rounds A B B A.
+    """Return the CPU of a hit at the owner, as a multiple of the CPU at ``other``, a proxy without a cluster.
+    The result is the median of rounds of the form A B B A.
     """
     ours = cluster.members[1].served
     warm(other, pieces)
@@ -121,7 +124,7 @@ def own_hits(
 
 
 def cold(cluster: Owned, *, objects: int) -> Measured:
-    """Return how many origin reads a cold object costs if all nodes are asked for it at once."""
+    """Return the number of origin reads for a cold object if all nodes are asked for it at once."""
     pieces = [Piece(_SIZE_BYTES, _FIRST_COLD + number) for number in range(objects)]
     servers = [member.served for member in cluster.members]
     meeting, before = Meeting(len(servers)), cluster.counts()
@@ -139,7 +142,7 @@ def cold(cluster: Owned, *, objects: int) -> Measured:
 
 
 def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
-    """Yield the rows of reads. ``cluster`` starts the proxies, or returns those that run."""
+    """Yield the rows of reads. ``cluster`` starts the proxies, or returns them if they run."""
     load, seconds = best_load(), float(scale.pick(4, 1))
     pieces = cache(lambda: objects_of(cluster(), 1, count=scale.pick(500, 200)))
     found = cache(lambda: relayed(cluster(), load, pieces(), rounds=scale.rounds, seconds=seconds))
@@ -186,5 +189,5 @@ def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
 
 
 def between(values: Sequence[float]) -> str:
-    """Return the least and the largest of ratios, as text."""
+    """Return the least and the largest of ``values`` as text."""
     return f"{min(values):.3f}..{max(values):.3f}"

@@ -1,4 +1,4 @@
-"""Shares of a cluster whose pages have owners: the cost of a node that joins, leaves or restarts."""
+"""Owners' shares of the objects of a cluster: what it costs when a node joins, leaves or restarts."""
 
 import itertools
 import time
@@ -26,8 +26,8 @@ _MOST_AGAIN = 2.0
 
 
 class Moved(NamedTuple):
-    """Shares of all objects. The first is that of objects that get another owner. The second is that of
-    objects that move between two nodes that are in both views.
+    """Shares of all objects. ``all``: of the objects that get another owner. ``between``: of the objects that
+    move from one node to another, although both nodes are in both views.
     """
 
     all: float
@@ -35,7 +35,9 @@ class Moved(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """The figures of the rows that need proxies."""
+    """The figures of the rows for which proxies run. ``again`` and ``killed``: see ``restarted``, after a
+    stop and after a kill. ``copied``: see ``copied``.
+    """
 
     again: Measured
     killed: Measured
@@ -43,7 +45,7 @@ class Shares(NamedTuple):
 
 
 def moved(before: Rendezvous, after: Rendezvous, hashes: Hashes) -> Moved:
-    """Return the objects that get another owner."""
+    """Return the shares of the objects that get another owner, judged by ``hashes`` of objects."""
     was = np.array(before.nodes)[before.find_many(hashes)]
     now = np.array(after.nodes)[after.find_many(hashes)]
     other = was != now
@@ -53,8 +55,8 @@ def moved(before: Rendezvous, after: Rendezvous, hashes: Hashes) -> Moved:
 
 def moves(*, hashes: int, most: int) -> tuple[Measured, Measured]:
     """Return two numbers, for clusters of 1 to ``most`` nodes of equal weight. The first is the largest share
-    that a join or leave moves, as a multiple of 1/(N+1). The second is the number of objects that move
-    between nodes that stay.
+    of the objects that a join or leave moves, as a multiple of 1/(N+1). The second is the number of objects
+    that move between nodes that stay.
     """
     drawn = np.random.default_rng(0).integers(0, 2**64, hashes, dtype=np.uint64)
     views = [
@@ -73,8 +75,8 @@ def moves(*, hashes: int, most: int) -> tuple[Measured, Measured]:
 
 
 def read_again(cluster: Owned, member: Member, pieces: Sequence[Piece]) -> Measured:
-    """Read all of a restarted member's share through another member. Return the per cent of these bytes that
-    the origin sends once more.
+    """Read all objects that a restarted member owns through another member. Return the per cent of these
+    objects that the origin sends once more.
     """
     share = cluster.owned_by(cluster.members.index(member), pieces)
     before = cluster.counts()
@@ -85,8 +87,8 @@ def read_again(cluster: Owned, member: Member, pieces: Sequence[Piece]) -> Measu
 
 
 def restarted(cluster: Owned, pieces: Sequence[Piece], *, kill: bool) -> Measured:
-    """Restart one member, the last of those that run from the start, and return the result of ``read_again``
-    for it.
+    """Restart the last of the members that run from the start, by a kill or by a stop. Return the result of
+    ``read_again`` for this member.
     """
     member = cluster.members[_NODES - 1]
     if kill:
@@ -99,8 +101,8 @@ def restarted(cluster: Owned, pieces: Sequence[Piece], *, kill: bool) -> Measure
 
 
 def copied(cluster: Owned, pieces: Sequence[Piece]) -> Measured:
-    """Return the bytes that proxies read from each other and from the origin while a member joins and leaves,
-    without reads.
+    """Let a member join and leave while no client reads. Return the bytes that the proxies meanwhile read
+    from each other and from the origin.
     """
     *first, last = cluster.members
     nodes = first[0].get("/v1/cluster")["nodes"]
@@ -126,8 +128,8 @@ def copied(cluster: Owned, pieces: Sequence[Piece]) -> Measured:
 
 
 def measure_shares(scale: Scale) -> Shares:
-    """Run the rows that need proxies. The proxies run as the product does, with its minute for late
-    writes.
+    """Measure the figures for which proxies run. As in the product, the proxies wait for late writes for a
+    minute.
     """
     pieces = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(3000, 600))]
     with owned(_NODES, ram_bytes=_RAM_BYTES, late_write_s=None, later=1) as cluster:
@@ -139,7 +141,7 @@ def measure_shares(scale: Scale) -> Shares:
 
 
 def rows(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of shares."""
+    """Yield the rows about owners' shares."""
     counted = cache(partial(moves, hashes=_HASHES, most=scale.pick(8, 4)))
     found = cache(partial(measure_shares, scale))
     yield Planned(
@@ -180,5 +182,5 @@ def rows(scale: Scale) -> Iterator[Planned]:
 
 
 def _bytes(cluster: Owned, members: Sequence[Member]) -> int:
-    """Return the bytes that the origin and the proxies have sent to proxies so far."""
+    """Return the bytes so far that the origin has sent, and that ``members`` have relayed."""
     return cluster.counts().bytes + sum(member.relayed("bytes") for member in members)

@@ -1,5 +1,5 @@
-"""Writes in a cluster whose pages have owners: the cost of the relay to the owner, and the time until a dead
-owner's share takes writes again.
+"""Writes in a cluster whose pages have owners: the cost of the relay to the owner, and the time from an
+owner's death until its objects can be written again.
 """
 
 import http.client
@@ -34,7 +34,7 @@ _PAUSE_S = 0.02
 
 
 class Sender:
-    """A connection that sends writes one after another."""
+    """A connection that sends one write after another."""
 
     def __init__(self, server: Served) -> None:
         self._name = server.name
@@ -60,8 +60,8 @@ class Sender:
 def put_latencies(
     far: Served, owner: Served, pieces: Sequence[Piece], *, rounds: int
 ) -> tuple[Measured, Measured]:
-    """Return by how many milliseconds a PUT takes longer through ``far`` than through ``owner``, which owns
-    ``pieces``: the median, and the 99th percentile. Both are asked in turn.
+    """Return how many milliseconds longer a PUT takes through ``far`` than through ``owner``, which owns
+    ``pieces``: the difference of the medians, and of the 99th percentiles. Both proxies are asked in turn.
     """
     bodies = [bytes(piece.body()) for piece in pieces]
     spent: tuple[list[float], list[float]] = ([], [])
@@ -77,8 +77,8 @@ def put_latencies(
 
 
 def difference(ours: Sequence[float], reference: Sequence[float], percentile: float) -> Measured:
-    """Return the difference of a percentile between both sides. The note has both values, and the A/A spread:
-    the same difference between two halves of the reference.
+    """Return the percentile of ``ours`` less that of ``reference``. The note has both percentiles, and the
+    A/A spread: the difference of the percentiles of two halves of ``reference``.
     """
     here, there = (float(np.percentile(times, percentile)) for times in (ours, reference))
     halves = [float(np.percentile(half, percentile)) for half in (reference[::2], reference[1::2])]
@@ -90,7 +90,7 @@ def difference(ours: Sequence[float], reference: Sequence[float], percentile: fl
 
 
 def upload_rate(server: Served, number: int) -> float:
-    """Upload one object of 64 MB in parts, several at a time; return MB/s."""
+    """Upload one object of 64 MB in parts, several parts at a time. Return MB/s."""
     piece = Piece(_LONG_BYTES, number)
     body = bytes(piece.body())
     senders = [Sender(server) for _ in range(_SENDERS)]
@@ -115,9 +115,10 @@ def upload_rate(server: Served, number: int) -> float:
 
 
 def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Measured:
-    """Return MB/s of a multipart upload at member 0 of an object of member 1, and MB/s direct to the origin.
+    """Return MB/s of a multipart upload through member 0, of an object that member 1 owns, and MB/s direct to
+    the origin.
 
-    The note has what bounds both: the same upload through ``other``, a proxy without a cluster, in the same
+    The note says what bounds both: the same upload through ``other``, a proxy without a cluster, in the same
     rounds, and the processor time of each process.
     """
     far, owner = (member.served for member in cluster.members[:2])
@@ -125,7 +126,8 @@ def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Mea
     rates: tuple[list[float], list[float], list[float]] = ([], [], [])
     spent: list[list[float]] = []
     for server in (far, other):
-        # This upload is not measured. It opens the connections to the origin and to the owner.
+        # This upload is not measured. It opens the proxy's connections to the origin, and to the owner if
+        # there is one.
         upload_rate(server, number)
     for _ in range(rounds):
         for server, found in zip((cluster.source, far, other), rates, strict=True):
@@ -134,7 +136,7 @@ def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Mea
             if server is far:
                 spent.append([cpu_s(pid) - began for pid, began in zip(pids, before, strict=True)])
     direct, ours, others = rates
-    # The proxies and the origin are children of this process, so its figure includes theirs.
+    # The proxies and the origin are children of this process, so the CPU of this process includes theirs.
     asked, owners, origin, all_of_them = (
         1000 * statistics.mean(times) / (_LONG_BYTES / 1e6) for times in zip(*spent, strict=True)
     )
@@ -147,8 +149,8 @@ def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Mea
 
 
 def writes_again(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measured:
-    """Kill the owner of ``pieces`` again and again. Return the longest time until a write of one of them
-    through another node succeeds, in seconds.
+    """Kill the owner of ``pieces`` again and again. Return the longest time, in seconds, from a kill until
+    one of the objects can be written through another node.
     """
     near, owner = cluster.members[:2]
     took: list[float] = []
@@ -174,7 +176,7 @@ def writes_again(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Meas
 
 
 def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
-    """Yield the rows of writes. ``cluster`` starts the proxies, or returns those that run."""
+    """Yield the rows of writes. ``cluster`` starts the proxies, or returns them if they run."""
 
     @cache
     def pieces() -> list[Piece]:

@@ -1,4 +1,4 @@
-"""The cost of the decision on a miss: which page of a full tier is evicted for the new page, if any."""
+"""The cost of the decision on a miss: which page of a full tier, if any, is evicted for the new page."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ _FIELDS = (("Content-Type", "application/octet-stream"), ("Accept-Ranges", "byte
 
 
 class _Unwritten(SegmentStore):
-    """A tier that reserves and erases records, but does not write them."""
+    """A tier that reserves and erases records, but does not write their bytes."""
 
     def write(self, location: Location, header: RecordHeader, body: Body | WrittenBody) -> None:
         pass
@@ -52,7 +52,7 @@ class _Unwritten(SegmentStore):
 
 
 class _Beside(AtOnce):
-    """Runs work at once that the proxy would run off the event loop, and measures how long it takes."""
+    """Runs work that the proxy would run off the event loop at once, and measures how long the work takes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -68,12 +68,12 @@ class _Beside(AtOnce):
 
 
 def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measured:
-    """Return microseconds to note a miss and to decide on its page, ``together`` of them in one turn of the
-    loop.
+    """Return the microseconds for one miss: to record it and to decide on its page. ``together``: number of
+    misses in one turn of the loop.
 
     Objects are read at random, so some of the pages have been read before. The proxy makes tables of learnt
-    rates off the event loop, so the time for making them is not counted. ``mixed``: lognormal sizes,
-    otherwise all of one size.
+    rates off the event loop, so the time for making them is not counted. ``mixed``: objects have lognormal
+    sizes; otherwise all have one size.
     """
     random, beside = np.random.default_rng(0), _Beside()
     lengths = lognormal(random, _OBJECTS, _MEAN_BYTES, 1.0) if mixed else np.full(_OBJECTS, _MEAN_BYTES)

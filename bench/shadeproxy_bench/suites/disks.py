@@ -1,5 +1,5 @@
-"""Two disk tiers of speeds 1:4: the bytes a second that they deliver together, with pages dealt by speed and
-with pages dealt evenly.
+"""Two disk tiers of speeds 1:4: the bytes a second that both deliver together, if pages are dealt to the
+disks by speed, and if pages are dealt evenly.
 
 The tiers are real segment stores, and each page is read from its record. A queue imitates a disk's speed: it
 serves one read at a time, and ends no read before its bytes could have come. No page counts as hot.
@@ -37,8 +37,8 @@ _CAPACITY_BYTES = 2 * _OBJECTS * (_BODY_BYTES + 8192)
 
 
 async def deliver(directory: Path, told: Sequence[float], *, seconds: float) -> float:
-    """Return the bytes a second that ``_READERS`` readers of random pages get. ``told``: the disk speeds that
-    the proxy is given, by which it deals pages. Raises BenchError for a wrong byte.
+    """Return the bytes a second that ``_READERS`` readers of random pages get. ``told``: the disks' speeds as
+    the proxy is told, by which it deals pages. Raises BenchError for a wrong byte.
     """
     ram = SegmentStore("ram", directory / "ram", 1 << 20)
     disks = [
@@ -103,7 +103,9 @@ def _slot(cache: PageCache, number: int) -> int:
 
 
 def compare(*, rounds: int, seconds: float) -> Measured:
-    """Measure the share of the disks' speed that is delivered: pages dealt by speed, and evenly, in turn."""
+    """Measure the share of the disks' speed that is delivered, in turn with pages dealt by speed and dealt
+    evenly.
+    """
     by_speed, evenly = list[float](), list[float]()
     for _ in range(rounds):
         for shares, told in ((evenly, (1.0, 1.0)), (by_speed, SPEEDS)):

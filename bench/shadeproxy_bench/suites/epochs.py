@@ -1,4 +1,5 @@
-"""Wall time of shuffled epochs through the proxy with room for a fifth of the data, against the origin.
+"""Wall time of shuffled epochs through a proxy with room for a fifth of the data, beside epochs read from the
+origin.
 
 Every round begins with an empty proxy, so each round has one first epoch. Before each epoch through the
 proxy, the same order is read directly from the origin.
@@ -25,13 +26,13 @@ _EPOCHS = 3
 _ROUNDS = 3
 
 Rounds = list[list[tuple[float, float, float]]]
-"""Seconds through ours, seconds direct, and share of hits, by round and epoch."""
+"""Seconds through the proxy, seconds direct from the origin, and share of hits, by round and epoch."""
 
 
 def shuffled_epochs(
     ours: Served, source: Served, *, objects: int, seed: int
 ) -> list[tuple[float, float, float]]:
-    """Return for each epoch: seconds through ours, seconds direct, share of hits."""
+    """Return for each epoch: seconds through the proxy, seconds direct from the origin, and share of hits."""
     pieces = [Piece(_OBJECT_BYTES, number) for number in range(objects)]
     drawn = random.Random(seed)
     walls = []
@@ -45,7 +46,7 @@ def shuffled_epochs(
 
 
 def rounds_of_epochs(*, objects: int, rounds: int, sigma: float = 0.0) -> Rounds:
-    """Run ``shuffled_epochs`` with real servers, and with an empty proxy for each round."""
+    """Run ``shuffled_epochs`` with real servers. Each round has a new, empty proxy."""
     found = []
     ram_bytes = int(_CACHED * objects * _OBJECT_BYTES)
     with (
@@ -64,8 +65,8 @@ def first_epoch(rounds: Rounds) -> Measured:
 
 
 def worst_later_epoch(rounds: Rounds) -> Measured:
-    """Return the worst epoch after the first: the one with the worst median of its time, compared with the
-    direct epoch before it.
+    """Return the worst epoch after the first. It is the epoch whose median time is the longest, compared with
+    the direct epoch before it.
     """
     later = [
         (
@@ -85,8 +86,9 @@ def _of(judge: Callable[[Rounds], Measured], run: Callable[[], Rounds]) -> Measu
 
 
 def epochs(scale: Scale) -> Iterator[Planned]:
-    """Yield both rows, with a constant and with a varying latency of the origin. With a constant latency,
-    readers that have once waited at the same moment do so again in each batch.
+    """Yield the rows of the first and of the worst later epoch, with a constant and with a varying latency of
+    the origin. With a constant latency, readers that have once waited at the same moment do so again in each
+    batch.
     """
     objects = scale.pick(2000, 500)
     for sigma, varies, tells in (

@@ -1,7 +1,8 @@
-"""The first epoch of many readers through several processes, beside the same readers direct.
+"""The first epoch of many readers through a proxy of several processes, beside the same readers at the
+origin.
 
-Each round reads objects that were not requested before, in random order. The tier has room for all of them.
-The first round opens connections and is not counted.
+Each round reads objects that were not requested before, in random order. The tier has room for the objects of
+all rounds. The first round opens connections and is not counted.
 """
 
 import random
@@ -25,14 +26,14 @@ _OBJECT_BYTES = 100_000
 _READERS = 64
 _PROCESSES = (8, 4)
 _CLIENTS = 8
-"""Processes that the readers are divided among. At 64 readers and 5 ms each has 1,600 answers a second, a
-tenth of what it can read.
+"""Client processes among which the readers are divided. With 64 readers and 5 ms for an answer, each process
+gets 1,600 answers a second, a tenth of what it can read.
 """
 
 
 def read_epoch(server: Served, pieces: list[Piece], *, readers: int, clients: int) -> float:
-    """Return the seconds in which ``readers`` connections of ``clients`` processes read all pieces once and
-    compare every byte. Raises BenchError if a read was a hit.
+    """Return the seconds in which ``readers`` connections, in ``clients`` processes, read each of ``pieces``
+    once and compare every byte. Raises BenchError if a read was a hit.
     """
     ask = partial(read_pieces, server, connections=readers // clients)
     wall_s, readings = ask_from_processes(ask, pieces, processes=clients)
@@ -50,7 +51,9 @@ def first_epochs(
     readers: int = _READERS,
     clients: int = _CLIENTS,
 ) -> Measured:
-    """Return seconds through ours and direct, in turn."""
+    """Return the seconds of a first epoch through the proxy, and directly from the origin, measured in
+    turn.
+    """
     drawn = random.Random(0)
     sides: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds + 1):
@@ -64,8 +67,8 @@ def first_epochs(
 
 
 def measure_first_epoch(scale: Scale, latency_s: float) -> Measured:
-    """Run ``first_epochs`` with real servers and as many processes as the machine has cores for. Raises
-    TooFewCores.
+    """Run ``first_epochs`` with real servers, and with 8 processes or 4, as the machine has cores for. Raises
+    TooFewCores if there are too few for 4.
     """
     require_cores(_PROCESSES[-1])
     processes = next(number for number in _PROCESSES if needed_cores(number) <= available_cores())

@@ -2,7 +2,7 @@
 
 Thousands of distinct objects or ranges are read, so that remembering the last few requests gains nothing.
 Requests, connections and load are the same on both sides. After each round a sample of answers is compared
-byte for byte, and must have come from the tier under test.
+byte for byte. Our answers in the sample must have come from the tier under test.
 """
 
 import random
@@ -50,7 +50,7 @@ def shard_ranges(scale: Scale) -> list[Piece]:
 
 
 def cpu_us(server: Served, load: Load, requests: Requests, *, seconds: float) -> float:
-    """Return microseconds of the server's CPU per request."""
+    """Return microseconds of the server's CPU for a request."""
     before = cpu_s(server.pid)
     count = load.run(server, requests, connections=CONNECTIONS, seconds=seconds).total
     return (cpu_s(server.pid) - before) / count * 1e6
@@ -69,11 +69,12 @@ def compare(
     signed: bool = False,
     distinct: int = DISTINCT_SIGNED,
 ) -> Measured:
-    """Measure CPU per request of ours and of the cheapest reference, in turn. Both are warm.
+    """Measure the CPU for a request of our server and of the cheapest of ``references``, in turn. Both are
+    warm.
 
-    ``pilot``: load and seconds for finding the cheapest reference. ``signed``: ours gets ``distinct`` signed
-    requests, new ones in each round. Raises BenchError for a wrong byte on either side, and if ours answers
-    from other ``sources`` (values of x-shade-cache) than these.
+    ``pilot``: load and seconds for finding the cheapest reference. ``signed``: our server gets ``distinct``
+    signed requests, new ones in each round. Raises BenchError for a wrong byte on either side, and if our
+    server answers from other sources (values of x-shade-cache) than ``sources``.
     """
     for reference in references:
         check(reference, _plain(pieces, reference))
@@ -104,8 +105,8 @@ def compare(
 
 
 def warm_hit(pieces: Sequence[Piece], scale: Scale, *, tier: str = "ram", signed: bool = False) -> Measured:
-    """Run ``compare`` with real servers. ``tier``: "ram", or "disk" with a RAM tier too small for an
-    object.
+    """Run ``compare`` with real servers. ``tier``: the tier that is hit, "ram" or "disk". For "disk", the RAM
+    tier is too small for an object.
     """
     total = sum(size for size, _ in {(piece.size_bytes, piece.number) for piece in pieces})
     room = total + total // 2 + 64 * 1024**2
@@ -175,8 +176,8 @@ def _sample(requests: Requests) -> Requests:
 
 
 def warm(server: Served, pieces: Sequence[Piece], sources: Collection[str], *, signed: bool) -> None:
-    """Read until all answers come from ``sources``. Several passes may be needed, because pages are written
-    after they are read.
+    """Read all objects of ``pieces`` until all answers come from ``sources``. Several passes may be needed,
+    because pages are written after they are read.
     """
     whole = [Piece(size, number) for size, number in sorted({piece[:2] for piece in pieces})]
     for turn in range(_MOST_PASSES):
@@ -197,8 +198,8 @@ def check(
     *,
     connections: int = CONNECTIONS,
 ) -> set[str]:
-    """Compare all bodies, and return their sources. Raises BenchError for a wrong body, or a source not in
-    ``sources``.
+    """Compare the bodies of all answers, and return the answers' sources. Raises BenchError for a wrong body,
+    or for a source that is not in ``sources``.
     """
     exchanges = ((request, piece.body()) for piece, request in requests)
     reading = read(server.address, exchanges, connections=connections, trusted=server.trusted)

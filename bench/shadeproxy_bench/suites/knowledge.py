@@ -1,4 +1,5 @@
-"""Decisions on the event loop: applying scores, using orders, and choosing a victim among very many pages.
+"""The cost of hints and decisions on the event loop: applying scores, using orders, choosing a victim among
+very many pages, reads beside many jobs.
 
 Each figure is the CPU time for which one call holds the loop while nothing else runs on it. The spread
 contains the worst call.
@@ -42,8 +43,8 @@ def _ref(number: int) -> ObjectRef:
 
 
 def scored_job(samples: int) -> HintRegistry:
-    """Return a job on a data set of ``samples`` whole objects, all scored. Later samples have higher
-    scores.
+    """Return hints with one job, on a data set of ``samples`` whole objects that all have scores. Later
+    samples have higher scores.
     """
     builder = ManifestBuilder("bench")
     for number in range(samples):
@@ -58,7 +59,9 @@ def scored_job(samples: int) -> HintRegistry:
 
 
 def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
-    """Return milliseconds to check and apply ``scores`` scores, of a job on ``samples`` samples."""
+    """Return the milliseconds to check and apply ``scores`` scores. They belong to a job on ``samples``
+    samples.
+    """
     hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent = []
     for _ in range(rounds):
@@ -71,9 +74,9 @@ def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
 
 
 def take_order(*, samples: int, rounds: int) -> Measured:
-    """Return the milliseconds from the ids of an epoch to an order in use. The note gives the part in which
-    the event loop is held. The check and the build are no part of it, because the proxy runs them in its pool
-    of threads.
+    """Return the milliseconds from the ids of an epoch until their order is in use. The note says for how
+    long of that the event loop is held: the check and the build do not hold it, because the proxy runs them
+    in its pool of threads.
     """
     hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent, held = [], []
@@ -102,7 +105,7 @@ def _apply(hints: HintRegistry, ids: NDArray[np.int64], values: NDArray[np.float
 
 
 class _Books:
-    """A tier that only does the bookkeeping: it holds no bytes, and is full until a victim is named."""
+    """A tier that only does the bookkeeping. It holds no bytes, and is full until a victim is named."""
 
     def __init__(self, used_bytes: int) -> None:
         self.capacity_bytes = self.used_bytes = used_bytes
@@ -115,8 +118,8 @@ class _Books:
 
 
 def choose_victim(*, residents: int, choices: int) -> Measured:
-    """Return the microseconds that it takes to find a victim for a new page, if all pages have scores. This
-    draws a sample, looks up the weights of its pages, and ranks them.
+    """Return the microseconds that it takes to find a victim for a new page if all pages have scores. Finding
+    it means to draw a sample of pages, to look up their weights, and to rank them.
     """
     hints = scored_job(residents + 1)
     table = Residents(1)

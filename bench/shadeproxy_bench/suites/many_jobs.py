@@ -1,9 +1,9 @@
-"""The cost of hints by the number of jobs: noting reads, and ranking pages. The jobs share one dataset, or
-each has its own.
+"""The cost of hints by the number of jobs: recording reads, and ranking pages. The jobs share one dataset, or
+each job has its own.
 
-A round has 256 reads of random jobs, as they come to the proxy. 240 of them are hits, which are noted
-together. 16 are misses, which are noted one by one, and each asks for its own page. Then 1,024 resident pages
-are ranked once for the victims.
+A round has 256 reads of random jobs, as they come to the proxy. 240 reads are hits, which are recorded
+together. 16 reads are misses, each of which is recorded alone and followed by a question about its page. Once
+in a round, 1,024 resident pages are ranked to find victims.
 """
 
 import time
@@ -22,12 +22,14 @@ from shadeproxy_bench.rounds import measured
 
 _ROUND, _MISSES, _RANKED = 256, 16, 1024
 _NOW_S = 1.0
-_WARM_ROUNDS = 60  # So many rounds pass until the shared columns of 100,000 samples are in use.
+_WARM_ROUNDS = 60  # by then the shared columns of 100,000 samples are in use
 _PAGE = np.zeros(1, np.uint32)
 
 
 class Shape(NamedTuple):
-    """Datasets and hints of jobs. ``shared``: all jobs share one dataset; otherwise each has its own."""
+    """The form of the jobs' datasets and hints. ``shared``: all jobs share one dataset; otherwise each has
+    its own. ``announced``: jobs have orders. ``scored``: jobs have scores.
+    """
 
     shared: bool
     announced: bool
@@ -35,7 +37,9 @@ class Shape(NamedTuple):
 
 
 class Crowd:
-    """Jobs that read ``samples`` objects, in the order that they announced or at random."""
+    """Jobs that read ``samples`` objects in all, each in a random order, which it has announced if ``shape``
+    says so.
+    """
 
     def __init__(self, jobs: int, samples: int, shape: Shape) -> None:
         self.hints, self._random = HintRegistry(), np.random.default_rng(0)
@@ -74,7 +78,7 @@ class Crowd:
         return np.array([object_hash(ref) for ref in refs], np.uint64)
 
     def round(self) -> tuple[float, float]:
-        """Read 256 times. Return the CPU seconds of all calls, and of the longest."""
+        """Record 256 reads. Return the CPU seconds of all calls together, and of the longest call."""
         spent = []
         readers = self._random.integers(0, len(self._orders), _ROUND).tolist()
         reads = [(self._next(job), self._contexts[job]) for job in readers]
@@ -106,8 +110,8 @@ class Crowd:
 
 
 def read_beside(*, jobs: int, samples: int, shape: Shape, rounds: int) -> Measured:
-    """Return the microseconds that hints cost for each read: with ``jobs`` jobs, and with one job. Both are
-    measured in turn.
+    """Return the microseconds that hints cost for each read: with ``jobs`` jobs, and with one job, measured
+    in turn.
     """
     many, one = Crowd(jobs, samples, shape), Crowd(1, samples, shape)
     spent, alone, longest = [], [], 0.0

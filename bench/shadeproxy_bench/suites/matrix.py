@@ -1,9 +1,9 @@
-"""Stock clients through the warm proxy and on the origin: every size with every number of connections.
+"""Stock clients through a warm proxy and on the origin: every size of objects with every number of
+connections.
 
 The promise is that the proxy makes no client slower. There are three origins. One takes 5 ms to answer, as a
-near object store does, and costs nothing else. One is nginx with the files on tmpfs, which is faster than any
-object store. One is a real object store on this machine, Ceph RGW, with a warm proxy of its own in front of
-it.
+near object store does. One is nginx with the files on tmpfs, which is faster than any object store. One is a
+real object store on this machine, Ceph RGW, with a warm proxy of its own in front of it.
 """
 
 import importlib.util
@@ -42,15 +42,15 @@ _ROUNDS = 5
 _COMMAND = (sys.executable, "-m", "shadeproxy_bench.clients")
 _MB = 1e6
 _RGW_THREADS = 512
-# Seconds for which RGW continues to read for 256 abandoned connections, which would slow down our next
-# window.
+# When a window of 256 connections ends, RGW goes on reading for them for these seconds. Our next window
+# waits, because this would slow it down.
 _RGW_REST_S = 0.8
 
 Behind = Literal["5 ms origin", "nginx, 0 ms", "Ceph RGW, 0 ms"]
 
 
 class Sides(NamedTuple):
-    """The two servers that a cell compares, and the credentials of its clients on both."""
+    """The two servers that a cell compares, and the credentials with which its client signs for both."""
 
     ours: Served
     reference: Served
@@ -58,7 +58,9 @@ class Sides(NamedTuple):
 
 
 class Arena:
-    """Servers that the cells share. Each starts when the first cell needs it; ``close`` ends all of them."""
+    """The servers that the cells share. Each starts when the first cell needs it. ``close`` ends all of
+    them.
+    """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -85,7 +87,7 @@ class Arena:
         return self._warm(self.slow_origin)
 
     def sides(self, behind: Behind) -> Sides:
-        """Return the two servers of a cell. Raises ShadeProxyError."""
+        """Return the two servers that a cell compares. Raises ShadeProxyError if one does not start."""
         match behind:
             case "5 ms origin":
                 return Sides(self.warm_proxy, self.slow_origin)
@@ -98,8 +100,8 @@ class Arena:
 
     @cached_property
     def _on_rgw(self) -> Sides | ShadeProxyError:
-        """The sides on Ceph RGW, or the error of its start. It is tried only once, because a failing start
-        would take minutes in each of its cells.
+        """The sides with Ceph RGW as the origin, or the error of its start. The start is tried only once,
+        because a failing start would take minutes in each cell.
         """
         try:
             gateway = self._stack.enter_context(
@@ -112,8 +114,8 @@ class Arena:
         return Sides(ours, gateway.served, gateway.main)
 
     def _warm(self, behind: Served, *, account: Credentials | None = None, name: str = "proxy") -> Served:
-        """Run a proxy that has everything in RAM. ``account``: the reader's credentials, at the proxy and at
-        the origin.
+        """Run a proxy that has all objects in RAM. ``account``: the client's credentials at the proxy, and
+        the proxy's at the origin.
         """
         total = sum(piece.size_bytes for piece in self._pieces())
         ours = self._stack.enter_context(
@@ -177,8 +179,8 @@ class Arena:
 def cell(
     arena: Arena, client: ClientName, size: str, connections: int, *, behind: Behind, seconds: float
 ) -> Measured:
-    """Measure rates through the proxy and at the origin in turn. Before that, one window of each is not
-    counted but its bodies are compared.
+    """Measure rates through the proxy and at the origin in turn. One window of each side runs before: it is
+    not counted, but bodies are compared in it.
     """
     ours, reference, credentials = arena.sides(behind)
     rate = partial(arena.rate, client, credentials=credentials, size=size, connections=connections)
@@ -238,10 +240,10 @@ def matrix(scale: Scale) -> Iterator[Planned]:
 
 
 def _seconds(size: str, behind: Behind, *, quick: bool) -> float:
-    """Return the length of a window: longer for big objects, and shorter on RGW, where 256 bodies of 64 MB
-    begin late.
+    """Return the seconds of a window. Windows are longer for big objects. They are shorter on RGW, where 256
+    bodies of 64 MB begin late.
 
-    With these lengths all cells together take about 20 minutes; those on RGW take 6 of them.
+    With these lengths all cells together take about 20 minutes, of which the cells on RGW take 6.
     """
     full = 1.1 if size == "64 MB" else 0.8
     if behind == "Ceph RGW, 0 ms":

@@ -1,5 +1,5 @@
-"""The cost of a miss: throughput of a client through the proxy and direct; CPU of the proxy. Every object is
-read once.
+"""The cost of a miss: throughput of a client through the proxy and direct, and CPU of the proxy. Every object
+is read once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,13 @@ _OBJECT_BYTES = 100_000
 _CONNECTIONS = 32
 LATENCY_S = 0.02
 SIGMA = 0.5
-"""Sigma of a lognormal latency. The 99th percentile of object stores is three to five times the median."""
+"""Sigma of a lognormal latency. With it the 99th percentile is three times the median; that of object stores
+is three to five times the median.
+"""
 
 
 def read_pieces(server: Served, pieces: Sequence[Piece], *, connections: int) -> Reading:
-    """Read all pieces once, and compare every byte."""
+    """Read each of ``pieces`` once, and compare every byte."""
     requests = plain_requests(pieces, server.authority)
     bodies = [piece.body() for piece in pieces]
     exchanges = zip(requests, bodies, strict=True)
@@ -34,7 +36,7 @@ def read_pieces(server: Served, pieces: Sequence[Piece], *, connections: int) ->
 def read_misses(
     server: Served, pieces: list[Piece], *, connections: int = _CONNECTIONS
 ) -> tuple[float, float]:
-    """Return (objects/s, us of the proxy's CPU per object). Raises BenchError when a read was no miss."""
+    """Return (objects/s, us of the proxy's CPU for an object). Raises BenchError if a read was not a miss."""
     before = cpu_s(server.pid)
     reading = read_pieces(server, pieces, connections=connections)
     spent_s = cpu_s(server.pid) - before
@@ -46,7 +48,7 @@ def read_misses(
 def cold_reads(
     ours: Served, source: Served, *, objects: int, rounds: int, connections: int = _CONNECTIONS
 ) -> tuple[Measured, Measured]:
-    """Return (objects/s through ours and direct, us of our CPU per object).
+    """Return (objects/s through the proxy and direct from the origin, us of the proxy's CPU for an object).
 
     The first round warms connections and is not counted. Raises BenchError if a read was not a miss.
     """
@@ -65,7 +67,7 @@ def cold_reads(
 
 
 def cold(scale: Scale, *, latency_s: float = LATENCY_S, sigma: float = 0.0) -> tuple[Measured, Measured]:
-    """Run ``cold_reads`` with the real servers, and a RAM tier with room for everything."""
+    """Run ``cold_reads`` with real servers. The proxy's RAM tier has room for all objects."""
     objects = scale.pick(2000, 500)
     stored_bytes = (scale.rounds + 1) * objects * _OBJECT_BYTES
     with (

@@ -1,4 +1,4 @@
-"""Needs of jobs: four unequal loops share a cache and a slow link, with needs and without.
+"""Needs of jobs: four unequal loops share a cache and a slow link, with stated needs and without.
 
 The loops and their needs are those of the design, in the same proportions. Objects are long and rates low, so
 that the link is scarce and not the processor. The study ``studies.needs`` has the same rows in virtual time,
@@ -20,8 +20,8 @@ from shadeproxy_bench.sharing import Loop, SideBySide, run_side_by_side
 _BYTES = 50_000
 _LATENCY_S = 0.03
 _CACHED = 0.2
-# The link carries this share of the bytes that the loops would read if they never waited. In the design they
-# would read 155 MB/s, and the link carries 55.
+# The link carries this share of the bytes that the loops would read if they never waited. In the design, the
+# loops would read 155 MB/s, and the link carries 55.
 _LINK = 0.355
 _LOOPS = (
     Loop("a", 25.0, 250, _BYTES, {"slowdown": 1.10}),
@@ -37,12 +37,12 @@ _NEWCOMER = Loop("newcomer", 1000.0, 4000, _BYTES + 4, workers=64, is_announced=
 
 
 def link_bytes_per_s() -> float:
-    """Return the rate of the link."""
+    """Return the bytes a second that the link carries."""
     return _LINK * sum(loop.rate_per_s * loop.sample_bytes for loop in _LOOPS)
 
 
 def optimum() -> float:
-    """Return the least slowdown of the loops without a need, if all needs are kept."""
+    """Return the least possible slowdown of the loops without a need, if the needs of the others are kept."""
     needs = [loop.rate_per_s / loop.needs["slowdown"] if loop.needs else np.nan for loop in _LOOPS]
     columns = [
         [loop.rate_per_s for loop in _LOOPS],
@@ -55,7 +55,9 @@ def optimum() -> float:
 
 
 def missed(found: SideBySide) -> tuple[int, int]:
-    """Return how many epochs of jobs with a need were too slow for it, and how many epochs these jobs had."""
+    """Return two counts of epochs of jobs with a need: how many were too slow for the need, and how many
+    there were.
+    """
     pairs = [
         (one, loop.needs["slowdown"]) for loop in _KEPT for one in found.slowdowns(loop.name, after=_AFTER)
     ]
@@ -63,12 +65,14 @@ def missed(found: SideBySide) -> tuple[int, int]:
 
 
 def worst_other(found: SideBySide) -> float:
-    """Return the mean slowdown of that loop without a need which was slowed down most."""
+    """Return the mean slowdown of one loop: of those without a need, the one that was slowed down most."""
     return max(mean_slowdown(found, loop) for loop in _OTHERS)
 
 
 def mean_slowdown(found: SideBySide, loop: Loop, since_s: float = 0.0) -> float:
-    """Return the mean slowdown of a loop's epochs. Raises BenchError if it has none."""
+    """Return the mean slowdown of a loop's epochs that count, of those that ended after ``since_s``. Raises
+    BenchError if there is none.
+    """
     slowdowns = found.slowdowns(loop.name, after=_AFTER, since_s=since_s)
     if not slowdowns:
         raise BenchError(f"loop {loop.name} ended no epoch after the second: run it for longer")
@@ -102,7 +106,7 @@ def needs(scale: Scale) -> Iterator[Planned]:
     def missed_share() -> Measured:
         (count, epochs), (before, of) = missed(ours()), missed(today())
         note = f"{count} of {epochs} epochs; without stating them {before} of {of}"
-        # Without a missed epoch in the reference, no ratio is possible.
+        # Without a missed epoch in the reference no ratio is possible, so the reference is then None.
         return Measured(100 * count / max(epochs, 1), 100 * before / max(of, 1) or None, note=note)
 
     def others() -> Measured:

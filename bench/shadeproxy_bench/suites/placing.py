@@ -1,8 +1,8 @@
-"""``shadeproxy plan --place`` on a million samples: the makespan beside the bound of all samples, and the
-time.
+"""``shadeproxy plan --place`` on a million samples: the makespan beside the lower bound that holds for
+placing each sample by itself, and the seconds that planning takes.
 
-The samples are drawn at random: six data sets, 600 GB, 10,372 reads a second. Half of the data sets have
-unequal rates. Devices are described and not measured.
+The samples are drawn at random: six data sets, 600 GB, 10,372 reads a second. In half of the data sets,
+samples are read at unequal rates. Devices are described and not measured.
 """
 
 import time
@@ -43,7 +43,7 @@ _DATASETS = (
 
 
 def samples() -> Groups:
-    """Return the samples, each as a group of its own."""
+    """Return the drawn samples, each as a group of its own."""
     random = np.random.default_rng(0)
     sizes, rates, dataset = [], [], []
     for number, (share, mean_bytes, reads_per_s, unequal) in enumerate(_DATASETS):
@@ -59,7 +59,7 @@ def samples() -> Groups:
 
 
 def placed_and_bound(alone: Groups, devices: Sequence[Device]) -> tuple[float, float, Groups]:
-    """Place the samples in groups. Return the makespan, the bound for the samples one by one, and
+    """Place the samples in groups. Return the makespan, the lower bound for samples placed one by one, and
     the groups.
     """
     groups = group(alone.names, alone.dataset, alone.size_bytes, alone.reads_per_s)
@@ -69,7 +69,7 @@ def placed_and_bound(alone: Groups, devices: Sequence[Device]) -> tuple[float, f
 
 
 def near(alone: Groups, tiers: Sequence[Device]) -> Measured:
-    """Return the makespan divided by its lower bound, if each sample is placed by itself."""
+    """Return the makespan divided by its lower bound for samples placed one by one."""
     devices = [*tiers, ORIGIN]
     makespan, bound, groups = placed_and_bound(alone, devices)
     others = {"cascade": cascade(groups, devices), "largest first": largest_first(groups, devices)}
@@ -79,7 +79,7 @@ def near(alone: Groups, tiers: Sequence[Device]) -> Measured:
 
 
 def seconds(alone: Groups, tiers: Sequence[Device]) -> Measured:
-    """Return the time of grouping, placing and proving the bound."""
+    """Return the seconds that grouping, placing and proving the bound take together."""
     devices = [*tiers, ORIGIN]
     began_s = time.perf_counter()
     placed_and_bound(alone, devices)

@@ -1,7 +1,8 @@
-"""``shadeproxy plan`` beside the running proxy: one run is the profile, from which all others are predicted.
+"""``shadeproxy plan`` beside the running proxy: one run is the profile, from which all other runs are
+predicted.
 
-Every row uses the same runs (predictions/grid.py). The errors are compared with those of the usual bound,
-max(compute, missed bytes / link), with the bytes that were really missed.
+Every row uses the same runs (predictions/grid.py, predictions/sdk_runs.py). The errors are compared with
+those of the usual bound, max(compute, missed bytes / link), computed with the bytes that were really missed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ _REGRET = 0.03
 
 
 def mean_error(compared: Sequence[Compared]) -> Measured:
-    """Return the mean absolute error of the epochs' times, in per cent."""
+    """Return the mean absolute error of the predicted times of epochs, in per cent."""
     found = errors_of(compared)
     note = (
         f"{found.count} settings; epochs of one run differ by {found.spread:.1%};"
@@ -33,14 +34,14 @@ def mean_error(compared: Sequence[Compared]) -> Measured:
 
 
 def worst_error(compared: Sequence[Compared]) -> Measured:
-    """Return the worst absolute error of the epochs' times, in per cent."""
+    """Return the worst absolute error of the predicted times of epochs, in per cent."""
     worst = max(compared, key=lambda one: abs(one.error))
     note = f"{worst.point.name}: {worst.epoch_s:.2f} s, predicted {worst.predicted_s:.2f} s"
     return Measured(100 * abs(worst.error), 100 * errors_of(compared).bound_worst, note=note)
 
 
 def worst_of(compared: Sequence[Compared], value: Callable[[Compared], float], factor: float) -> Measured:
-    """Return the largest absolute value of another error, times ``factor``."""
+    """Return the largest absolute error of another figure, which ``value`` reads, times ``factor``."""
     worst = max(compared, key=lambda one: abs(value(one)))
     values = sorted(abs(value(one)) for one in compared)
     note = f"median {factor * values[len(values) // 2]:.2g}; worst: {worst.point.name}"
@@ -49,7 +50,7 @@ def worst_of(compared: Sequence[Compared], value: Callable[[Compared], float], f
 
 def regret(choices: Choices) -> Measured:
     """Return by how many per cent, on average, the real cost of a chosen run exceeds the cost of the best
-    run.
+    run. Runs that are late do not count.
     """
     chosen = [one.regret for one in choices.plan if one.regret is not None and not one.late]
     without = sum(one.regret is None for one in choices.plan)
@@ -61,7 +62,7 @@ def regret(choices: Choices) -> Measured:
 
 
 def late(choices: Choices) -> Measured:
-    """Return how many chosen runs end after their deadline."""
+    """Return how many of the chosen runs end after their deadline."""
     count = sum(bool(one.late) for one in choices.plan)
     return Measured(float(count), note=f"{_all(choices)}; {_others(choices)}")
 
@@ -81,7 +82,7 @@ def _judged(choices: Sequence[Choice]) -> str:
 
 
 def speed() -> Measured:
-    """Return the processor seconds of a plan from a long recording."""
+    """Return the processor seconds that ``shadeproxy plan`` takes with a recording of ``_READS`` reads."""
     wall_s, cpu_s = plan_seconds(_READS)
     return Measured(cpu_s, note=f"{wall_s:.1f} s of wall time beside other work")
 

@@ -33,7 +33,7 @@ _FEWEST_AHEAD = 8
 
 
 class Read(NamedTuple):
-    """One read of a trace. ``place``: number of the job's earlier reads in this epoch."""
+    """One read of a trace. ``place``: number of reads of the same job and epoch before this one."""
 
     job: int
     epoch: int
@@ -42,8 +42,8 @@ class Read(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Hints to send just before a read: the epochs whose orders are announced, and whether this epoch's
-    weights are posted.
+    """Hints to send just before a read. ``orders``: the epochs whose orders are announced. ``weights``:
+    whether the weights of the read's epoch are posted.
     """
 
     orders: list[int]
@@ -51,7 +51,9 @@ class Known(NamedTuple):
 
 
 class Reads:
-    """A trace, job by job: each job's reads, and the hints that are known at each read."""
+    """A trace by job: each job's orders, and the reads of all jobs with the hints that become known before
+    each read.
+    """
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
         self.trace = trace
@@ -83,7 +85,7 @@ class Reads:
             told[job], newest = max(told[job], known), max(newest, epoch)
 
     def _known(self, epoch: int, place: int, length: int) -> int:
-        """Return the first epoch whose order is not known yet at a place in ``epoch``. See
+        """Return the first epoch whose order is not known yet when a job is at ``place`` in ``epoch``. See
         simulate/hints.py.
         """
         if self._announce.epochs <= 0:
@@ -92,9 +94,7 @@ class Reads:
 
 
 def played(ours: Served, reads: Reads) -> Iterator[Exchange]:
-    """Yield the reads as requests. Hints that are due before a read are sent after the answer to the read
-    before it.
-    """
+    """Yield the reads as requests. Before a read is yielded, the hints that are due are sent to the proxy."""
     pieces = [Piece(OBJECT_BYTES, number) for number in range(reads.trace.objects)]
     register(ours, pieces, (f"job{job}" for job in range(reads.jobs)))
     requests = [
@@ -112,8 +112,8 @@ def played(ours: Served, reads: Reads) -> Iterator[Exchange]:
 
 
 def hit_ratio(reads: Reads, *, cached: float, policy: str) -> float:
-    """Return the per cent of counted reads (from each job's second epoch on) that a proxy answers from its
-    cache. The cache is empty at first and has room for ``cached`` of the data.
+    """Return the per cent of counted reads that a proxy answers from its cache. Reads count from each job's
+    second epoch on. The cache is empty at first and has room for ``cached`` of the data.
     """
     settings: dict[str, dict[str, Any]] = {"policy": {"name": policy}, "prefetch": {"enabled": False}}
     sources: list[str] = []
@@ -126,7 +126,9 @@ def hit_ratio(reads: Reads, *, cached: float, policy: str) -> float:
 
 
 def beside_lru(trace: Trace, announce: Announce, *, cached: float) -> Measured:
-    """Measure ours and LRU on the same reads. The note has the figures of the simulator and of exact MIN."""
+    """Measure the hits of our policy and of LRU on the same reads. The note has the hits of the simulator and
+    of exact MIN.
+    """
     ours = hit_ratio(Reads(trace, announce), cached=cached, policy="default")
     lru = hit_ratio(Reads(trace, Announce(0)), cached=cached, policy="lru")
     places, counted = int(cached * trace.objects), trace.counted()
@@ -140,7 +142,7 @@ def beside_lru(trace: Trace, announce: Announce, *, cached: float) -> Measured:
 
 
 def ratios(scale: Scale) -> Iterator[Planned]:
-    """Yield rows of hit ratios in per cent. The reference is LRU on the same reads."""
+    """Yield the rows of hit ratios in per cent. The reference is LRU on the same reads."""
     objects = scale.pick(5000, 1000)
     of_jobs = objects // 2
     draws = importance(objects, _EPOCHS)

@@ -1,9 +1,8 @@
-"""The cost of ``job.report`` to a training loop: microseconds a call, and the share of a small training
-step.
+"""The cost of ``job.report`` to a training loop: microseconds a call, and the share of a small training step.
 
 Steps with and without the report alternate, so that both meet the same machine. There are two cases. In one
-no proxy answers, which would be expensive for a caller that waits for it. In the other a proxy answers, and
-the sending thread competes with the loop for the interpreter.
+case no proxy answers, which would be expensive for a caller that waited for the answer. In the other a proxy
+answers, and the sending thread competes with the loop for the interpreter.
 """
 
 import importlib
@@ -38,8 +37,8 @@ def _nothing(_losses: Any) -> None:
 
 
 def make_step(batch: int) -> Callable[[Report], tuple[float, float]]:
-    """Return a function that runs a step of a small CNN on 32 x 32 images, and returns the seconds of the
-    whole step and of its report.
+    """Return a function that runs a training step of a small CNN on 32 x 32 images. It returns the seconds of
+    the whole step, and of the report within it.
 
     The step does little work, so the report's share of it is an upper bound.
     """
@@ -69,7 +68,7 @@ def make_step(batch: int) -> Callable[[Report], tuple[float, float]]:
 
 
 def report_cost(url: str, *, batch: int, steps: int) -> tuple[Measured, Measured]:
-    """Return (microseconds of the call, its share of a step without a report)."""
+    """Return (microseconds of a call of ``job.report``, the call's share of a step without a report)."""
     step = make_step(batch)
     shade, torch = _import("shadeproxy_sdk", "shadeproxy-sdk"), _import("torch", "torch")
     entries = (shade.Entry("bench", f"{sample}") for sample in range(_SAMPLES))

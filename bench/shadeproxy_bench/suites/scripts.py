@@ -1,4 +1,4 @@
-"""Loads measurements that are scripts in the repository's ``bench/``."""
+"""Loads functions of the scripts in the repository's ``bench/``, which measure some of the rows."""
 
 import importlib.util
 import sys

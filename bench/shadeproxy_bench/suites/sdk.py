@@ -1,8 +1,8 @@
-"""Samples a second of one process: the SDK reads the warm proxy, and s3torchconnector reads nginx.
+"""Samples a second of one process: the SDK reads from the warm proxy, and s3torchconnector reads from nginx.
 
-Our side is ``bench/sdk_batch.py``. Its ``reader(control_url, manifest, way, "tensors")`` returns a function
-that reads the samples of some ids into a batch tensor, in that way only, and returns the bytes received. The
-connector does not have to make a tensor.
+Our side is ``bench/sdk_batch.py``. Its ``reader(control_url, manifest, way, "tensors")`` returns a function.
+The function reads the samples of some ids into a batch tensor, by ``way`` only, and returns the bytes
+received. The connector's bytes are not made into tensors, which favours the connector.
 """
 
 import importlib
@@ -29,7 +29,7 @@ _THREADS = 16
 
 
 def sdk_rate(read: Callable[[list[int]], int], samples: int, *, batch: int) -> float:
-    """Return the samples a second of ``read`` (ids -> bytes received), which reads all samples in batches."""
+    """Return the samples a second of ``read`` (ids -> bytes received). It is given all samples in batches."""
     started = time.perf_counter()
     for first in range(0, samples, batch):
         ids = list(range(first, min(first + batch, samples)))
@@ -40,8 +40,8 @@ def sdk_rate(read: Callable[[list[int]], int], samples: int, *, batch: int) -> f
 
 
 def connector_rate(reader: Callable[[str], Any], keys: Sequence[str], *, threads: int, batch: int) -> float:
-    """Return the samples a second of ``reader`` (key -> bytes), in batches, by ``threads`` threads; 1: one
-    by one.
+    """Return the samples a second of ``reader`` (key -> bytes). The objects of a batch are read by
+    ``threads`` threads; 1: one after another.
     """
     started = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
@@ -53,7 +53,9 @@ def connector_rate(reader: Callable[[str], Any], keys: Sequence[str], *, threads
 
 
 def connector(server: Served) -> Callable[[str], Any]:
-    """Return a function of s3torchconnector's client on ``server``: key -> bytes. Raises ReferenceMissing."""
+    """Return a function key -> bytes, which reads from ``server`` by s3torchconnector's client. Raises
+    ReferenceMissing.
+    """
     try:
         client_module = importlib.import_module("s3torchconnectorclient._mountpoint_s3_client")
     except ImportError:
@@ -65,9 +67,9 @@ def connector(server: Served) -> Callable[[str], Any]:
 
 
 def compare_batches(way: str, *, samples: int, batch: int, rounds: int) -> Measured:
-    """Measure samples/s by ``way`` ("batch" or "locate"), and of the connector. The connector reads samples
-    one by one, as its data set does, and by a pool of threads; the better figure counts. Raises
-    BenchError for wrong bytes.
+    """Measure the samples a second that the SDK reads by ``way`` ("batch" or "locate"), and those of the
+    connector. The connector is tried one sample after another, as its data set reads, and with a pool of
+    threads; the better way is measured. Raises BenchError for wrong bytes.
     """
     make_reader = script_function("sdk_batch.py", "reader")
     shade = importlib.import_module("shadeproxy_sdk")
@@ -117,7 +119,7 @@ def sdk(scale: Scale) -> Iterator[Planned]:
 
 
 def _check(first: int, bodies: Sequence[Any]) -> None:
-    """Raise BenchError unless ``bodies`` are the samples from ``first`` on."""
+    """Raise BenchError unless ``bodies`` are the samples number ``first`` and following."""
     for number, body in enumerate(bodies, first):
         if bytes(body) != bytes(body_of(_OBJECT_BYTES, number)):
             raise BenchError(f"{key_of(_OBJECT_BYTES, number)}: wrong bytes")

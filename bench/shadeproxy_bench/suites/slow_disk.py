@@ -1,8 +1,9 @@
-"""A disk tier that is slower than the origin: wall time of epochs with it, beside the same proxy without it.
+"""A disk tier that is slower than the origin: wall time of epochs with the disk, beside the same proxy
+without it.
 
 The engine is the real one, over an origin in memory that answers after a delay. A queue that serves one read
-at a time imitates the disk's rate, and no page counts as hot. The same disk without the rule of ADR 54 is
-measured too: an engine that never learns how fast its origin is does not apply the rule.
+at a time imitates the disk's rate, and no page counts as hot. The disk is also measured without the rule of
+ADR 54. An engine does not apply that rule if it never learns how fast its origin is.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class _Disk(Enum):
 
 
 async def _train(directory: Path, *, objects: int, epochs: int, disk: _Disk) -> tuple[float, float]:
-    """Return the wall time of the epochs after the first one, and the share of reads that the disk answered.
+    """Return the wall time of all epochs but the first, and the share of all reads that the disk answered.
     Raises BenchError for a wrong byte.
     """
     memory, clock, stats = MemoryOrigin(), SystemClock(), Stats()
@@ -71,7 +72,7 @@ async def _train(directory: Path, *, objects: int, epochs: int, disk: _Disk) -> 
     )
     await asyncio.to_thread(cache.recover)
     delayed = DelayedOrigin(memory, delay_s=LATENCY_S, clock=clock)
-    # Only a counted origin tells the engine how fast it is.
+    # The engine learns the origin's speed only from a counted origin.
     origin = delayed if disk is _Disk.ALWAYS_READ else CountedOrigin(delayed, stats=stats, clock=clock)
     engine = Engine(
         origin, cache, rules=Rules(()), ledger=ledger, stats=stats, clock=clock, page_size=4 << 20
@@ -103,7 +104,9 @@ async def _epoch(engine: Engine, bodies: list[bytes], epoch: int) -> None:
 
 
 def compare(*, rounds: int, objects: int, epochs: int) -> Measured:
-    """Measure the wall time of epochs with the slow disk and without it, in turn."""
+    """Measure the wall time of epochs in turn: without a disk, with the slow disk, and with it but without
+    the rule.
+    """
     walls: dict[_Disk, list[float]] = {disk: [] for disk in _Disk}
     shares: dict[_Disk, list[float]] = {disk: [] for disk in _Disk}
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Disks with a given speed, over tiers in memory. The suites about disks share these parts."""
+"""Parts that the suites about disks share: disks of a given speed, imitated over tiers in memory."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from shadeproxy.tiers.store import SegmentStore
 
 
 class ColdStore(SegmentStore):
-    """A tier whose pages are never in the page cache."""
+    """A tier whose pages are never in the kernel's page cache."""
 
     def is_hot(self, location: Location) -> bool:  # noqa: ARG002 - as the tier
         return False
@@ -29,5 +29,5 @@ class Device:
 
 
 async def at_once(work: Callable[[], None]) -> None:
-    """Run I/O that takes no time."""
+    """Run ``work``, the I/O of a disk, at once: writes to the imitated disk take no time."""
     work()

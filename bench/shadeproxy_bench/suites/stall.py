@@ -1,8 +1,8 @@
-"""The time that a training loop waits for its data, with an order announced and the data prefetched.
+"""The time for which a training loop waits for its data if an order is announced and the data is prefetched.
 
 Objects are small where the rate matters, so that two cores suffice for loader, proxy and origin. The first
-epoch, in which the cache fills, is not counted. Our figure is from several rounds; figures shown only for
-comparison are from one.
+epoch, in which the cache fills, is not counted. Our figure is from several rounds. The references are from
+one.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _LINK_SAMPLE_BYTES = 64_000
 
 
 def stalled(runs: list[Run], lru: Run) -> Measured:
-    """Return the per cent of the time in which the consumer waited."""
+    """Return the per cent of the wall time for which the consumer waited, beside LRU without prefetching."""
     found = measured([run.stall for run in runs], [lru.stall])
     worst = max(100 * epoch.stall_s / epoch.wall_s for run in runs for epoch in run.later)
     issued, wasted = (sum(run.prefetch[name] for run in runs) for name in ("issued", "wasted"))
@@ -38,7 +38,7 @@ def stalled(runs: list[Run], lru: Run) -> Measured:
 
 
 def origin_bytes(load: Load, ours: Run, alone: Run) -> Measured:
-    """Return the bytes from the origin in the later epochs, in MB."""
+    """Return the MB read from the origin in the later epochs, with prefetching and without."""
     whole = load.samples * load.sample_bytes * len(ours.later)
     note = (
         f"{ours.origin_bytes / whole:.1%} of what was read, {alone.origin_bytes / whole:.1%} by eviction"
@@ -48,7 +48,9 @@ def origin_bytes(load: Load, ours: Run, alone: Run) -> Measured:
 
 
 def link_bound(load: Load, runs: list[Run]) -> Measured:
-    """Compare the wall time with the time needed to compute, or to carry the missed bytes over the link."""
+    """Return the wall time of epochs, and the time that they need at least: to compute, or to carry the
+    missed bytes over the link, whichever is longer.
+    """
     carried_s = [run.origin_bytes / load.link_bytes_per_s for run in runs]
     needed_s = [max(run.compute_s, carried) for run, carried in zip(runs, carried_s, strict=True)]
     read = load.samples * load.sample_bytes * sum(len(run.later) for run in runs)

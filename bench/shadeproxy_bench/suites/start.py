@@ -1,7 +1,9 @@
-"""The start with very many pages on disk, and the memory of a resident: ``bench/start.py``.
+"""The start with very many pages on disk, and the memory for each resident page, measured by
+``bench/start.py``.
 
-Its ``measure(pages, directory)`` returns a pair for "clean" and one for "killed". A pair is the times seen
-from outside (``accept_s``, ``first_hit_s``), and the memory of a page cache (``memory_bytes`` per resident).
+The script's ``measure(pages, directory)`` returns a pair for "clean" and one for "killed". The first of a
+pair has the times seen from outside (``accept_s``, ``first_hit_s``). The second has the memory of a page
+cache (``memory_bytes`` for each resident page).
 """
 
 from collections.abc import Iterator

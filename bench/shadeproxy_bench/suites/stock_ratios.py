@@ -1,8 +1,8 @@
 """Hit ratios of stock clients on the running proxy: alone, and beside a job whose hints are right or false.
 
 The traces are those of the study of hit ratios, so that proxy, simulator and the other policies see the same
-reads. Every read is a whole object over HTTP, one after another. The hints that a trace has before a read are
-sent after the answer to the read before it. Prefetching is off, as in ratios.py.
+reads. Every read is a whole object over HTTP, one after another. Hints that a trace has before a read are
+sent before it. Prefetching is off, as in ratios.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,14 +34,16 @@ _BESIDE: dict[Said, str] = {
     "false order": "a job with a false order",
     "huge scores": "a job with scores of 3e38",
 }
-# The least hits by Zipf's exponent: the best of LRU, S3-FIFO and W-TinyLFU in the simulator, less 0.5.
+# The least hits of a row in per cent, by Zipf's exponent. They are the most hits of LRU, S3-FIFO and
+# W-TinyLFU in the simulator, less 0.5.
 _LEAST = {0.6: 46.7, 0.8: 64.1, 1.0: 80.89, 1.2: 91.8}
-# The client's least hits: those under LRU in the simulator, less 2.
+# The least hits of the client in per cent, beside a job and after a job. They are those under LRU in the
+# simulator, less 2.
 _LEAST_BESIDE, _LEAST_AFTER = 51.6, 96.3
 
 
 class _Job:
-    """The hints of one job, which are sent as its reads go on."""
+    """One job, which sends its hints as the reads of the trace go on."""
 
     def __init__(self, ours: Served, pieces: list[Piece], hints: JobHints) -> None:
         self.name = f"job{hints.job}"
@@ -50,7 +52,7 @@ class _Job:
         register(ours, pieces[hints.first : hints.stop], [self.name], dataset=self.name)
 
     def tell(self, place: int) -> None:
-        """Send the hints that are known before the read ``place`` of the trace."""
+        """Send the hints that become known before read number ``place`` of the trace."""
         hints = self._hints
         known = int(hints.known_after(np.array(self._done)))
         if known > self._told:
@@ -63,12 +65,14 @@ class _Job:
                 self._scored += 1
 
     def read(self) -> None:
-        """Count a read of the job."""
+        """Count a read of this job, by which some of its hints become known."""
         self._done += 1
 
 
 def played(ours: Served, trace: Trace) -> Iterator[Exchange]:
-    """Yield the reads as requests. Reads of stock clients name no job."""
+    """Yield the reads of a trace as requests, after sending the hints of its jobs. Reads of stock clients
+    name no job.
+    """
     pieces = [Piece(OBJECT_BYTES, number) for number in range(trace.objects)]
     jobs = {hints.job: _Job(ours, pieces, hints) for hints in trace.hints}
     requests = [f"GET {piece.path} HTTP/1.1\r\nHost: {ours.authority}\r\n".encode() for piece in pieces]
@@ -86,8 +90,8 @@ def played(ours: Served, trace: Trace) -> Iterator[Exchange]:
 
 
 def hits_of(trace: Trace, *, places: int, policy: str) -> NDArray[np.bool_]:
-    """Return which reads a proxy with room for ``places`` objects, and empty at first, answers from its
-    cache.
+    """Return which reads a proxy answers from its cache. The cache has room for ``places`` objects and is
+    empty at first.
     """
     settings: dict[str, dict[str, Any]] = {"policy": {"name": policy}, "prefetch": {"enabled": False}}
     sources: list[str] = []
@@ -101,8 +105,8 @@ def hits_of(trace: Trace, *, places: int, policy: str) -> NDArray[np.bool_]:
 
 
 def beside_lru(trace: Trace, *, places: int) -> Measured:
-    """Measure the client's hits with our policy and with LRU, in per cent. The note has the hits of all
-    reads, and those of the simulator.
+    """Measure the hits of the stock client with our policy and with LRU, in per cent. The note has the
+    client's hits in the simulator, and the hits of all readers.
     """
     client = trace.job_of_reads() == NO_JOB
     announce = Announce(0, own=bool(trace.hints))
@@ -116,7 +120,7 @@ def beside_lru(trace: Trace, *, places: int) -> Measured:
 
 
 def stock_ratios() -> Iterator[Planned]:
-    """Yield rows of a stock client's hits in per cent of its reads. The reference is LRU on the same
+    """Yield the rows of a stock client's hits in per cent of its reads. The reference is LRU on the same
     reads.
     """
     rows = [

@@ -1,7 +1,8 @@
 """Server CPU of a miss that is stored, beside nginx with ``proxy_cache`` in front of the same origin.
 
 Both caches are on tmpfs, and each object is requested once, so every answer is a miss. After each round a
-sample of the requested objects is read again and compared byte for byte. It shows which share was stored.
+sample of the requested objects is read again and compared byte for byte. These reads show which share of the
+objects was stored.
 """
 
 import itertools
@@ -29,8 +30,8 @@ SECONDS = 1
 _SAMPLE = 200
 _LEAST_STORED = 0.5
 _FULL_BYTES = {4_000: 48 << 20, 100_000: 256 << 20}
-"""Capacity of a full tier by the size of its objects: small enough to be filled in seconds, and to evict
-pages in each round.
+"""Capacity of a full tier by the size of its objects. It is small enough to be filled in seconds, so that
+pages are evicted in each round.
 """
 _STORED = {"ram", "hit"}
 _BOUND_US = {4_000: 35.0, 100_000: 85.0} if COMPILED else {4_000: 55.0, 100_000: 110.0}
@@ -48,8 +49,8 @@ class NewObjects:
 
 
 def most_misses(seconds: float, connections: int = CONNECTIONS) -> int:
-    """Return a number of objects that ``connections`` connections cannot all read within ``seconds`` from an
-    origin LATENCY_S away.
+    """Return a number of objects that ``connections`` connections cannot all read within ``seconds``, because
+    the origin answers after LATENCY_S.
     """
     return connections + round(1.2 * seconds * connections / LATENCY_S)
 
@@ -57,7 +58,9 @@ def most_misses(seconds: float, connections: int = CONNECTIONS) -> int:
 def load_misses(
     server: Served, load: Load, new: NewObjects, *, seconds: float, connections: int = CONNECTIONS
 ) -> list[Piece]:
-    """Load ``server`` with misses; return the requested objects. Raises BenchError."""
+    """Load ``server`` with misses for ``seconds``, and return the requested objects. Raises BenchError if
+    there were too few of them.
+    """
     pieces = new.take(most_misses(seconds, connections))
     requests = list(zip(pieces, plain_requests(pieces, server.authority), strict=True))
     answered = load.run(server, requests, connections=connections, seconds=seconds)
@@ -72,17 +75,20 @@ def load_misses(
 
 
 def stored_share(server: Served, asked: Sequence[Piece]) -> float:
-    """Return the share of a sample of ``asked`` that is stored. Raises BenchError for a wrong byte."""
+    """Read a sample of ``asked`` again, and return the share of it that the cache answers. Raises BenchError
+    for a wrong byte.
+    """
     sample = asked[:: max(1, len(asked) // _SAMPLE)]
     reading = read_pieces(server, list(sample), connections=4)
     return sum(reading.sources[source] for source in _STORED) / len(sample)
 
 
 def require_stored(server: Served, asked: Sequence[Piece], connections: int = CONNECTIONS) -> float:
-    """Return ``stored_share``. Raises BenchError where it is too small for a cache that stores everything.
+    """Return ``stored_share``. Raises BenchError if the share is too small for a cache that stores all
+    objects.
 
-    At the end of a round the load hangs up during one request on each connection. That object need not be
-    stored.
+    At the end of a round the load hangs up during one request on each connection. The object of this request
+    need not be stored.
     """
     share = stored_share(server, asked)
     if share < max(1 - 2 * connections / len(asked), _LEAST_STORED):
@@ -100,7 +106,8 @@ def compare_misses(
     seconds: float,
     all_stored: bool,
 ) -> Measured:
-    """Measure CPU per miss of both in turn; the first round warms connections and is not counted.
+    """Measure the CPU for each miss of both servers in turn. The first round warms connections and is not
+    counted.
 
     Raises BenchError for a wrong byte on either side, and with ``all_stored`` for too few stored objects.
     """
@@ -121,14 +128,16 @@ def compare_misses(
 
 
 def fill(servers: Sequence[Served], new: NewObjects, capacity_bytes: int) -> None:
-    """Read more objects through each server than its cache holds."""
+    """Read more objects through each server than its cache holds, so that the cache is full."""
     pieces = new.take(capacity_bytes * 3 // 2 // new.size_bytes)
     for server in servers:
         read_pieces(server, pieces, connections=CONNECTIONS)
 
 
 def stored_miss(scale: Scale, size_bytes: int, *, full: bool, policy: str) -> Measured:
-    """Run ``compare_misses`` with real servers."""
+    """Run ``compare_misses`` with real servers. ``full``: the tier is full at the start; otherwise it has
+    room for all objects.
+    """
     grown_bytes = (scale.rounds + 1) * most_misses(SECONDS) * (size_bytes + 8192)
     capacity_bytes = _FULL_BYTES[size_bytes] if full else grown_bytes
     new = NewObjects(size_bytes)
@@ -182,6 +191,6 @@ def _beside_nginx(name: str, measure: Callable[[], Measured]) -> Planned:
 
 
 def _alone(measure: Callable[[], Measured]) -> Measured:
-    """Return our side of a measurement."""
+    """Return our side of a measurement, without the reference."""
     found = measure()
     return Measured(found.ours, None, found.ours_spread)

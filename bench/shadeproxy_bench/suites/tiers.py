@@ -1,6 +1,6 @@
-"""CPU per write of a 100 KB page: SegmentStore (reserve, write, release) against ``diskcache.set``.
+"""CPU for each write of a 100 KB page: SegmentStore (reserve, write, release) against ``diskcache.set``.
 
-Both are full and on the same disk, so every write displaces an older page.
+Both stores are full and on the same disk, so every write displaces an older page.
 """
 
 import random
@@ -51,7 +51,9 @@ class SegmentWriter:
 
 
 class DiskcacheWriter:
-    """diskcache with its usual settings: files for big values, LRU culling at the same capacity."""
+    """diskcache with its usual settings: big values are files of their own, and the least recently used
+    values leave when the capacity is reached.
+    """
 
     def __init__(self, path: Path, capacity_bytes: int) -> None:
         import diskcache  # noqa: PLC0415  only this comparison uses it as a cache of bodies
@@ -66,7 +68,9 @@ class DiskcacheWriter:
 
 
 class _Turn:
-    """Measures one writer: each call makes the next ``count`` writes, and returns their CPU per write."""
+    """Measures one writer. Each call makes the next ``count`` writes, and returns the CPU microseconds for a
+    write.
+    """
 
     def __init__(self, writer: Writer, bodies: list[bytes], count: int) -> None:
         self._writer, self._bodies, self._count = writer, bodies, count
@@ -81,8 +85,8 @@ class _Turn:
 
 
 def write_cost(*, writes: int, rounds: int, capacity_bytes: int = _CAPACITY_BYTES) -> Measured:
-    """Measure the microseconds of CPU for one write, of SegmentStore and diskcache in turn. Both are full:
-    twice the capacity has been written before.
+    """Measure the microseconds of CPU for a write of SegmentStore and of diskcache, in turn. Both are full,
+    because twice their capacity has been written before.
     """
     bodies = [random.Random(seed).randbytes(_BODY_BYTES) for seed in range(16)]
     with workplace(on_disk=True) as work:

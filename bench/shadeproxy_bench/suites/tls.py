@@ -1,4 +1,6 @@
-"""The cost of TLS: hits of an HTTPS listener beside nginx with the same certificate; misses over HTTPS."""
+"""The cost of TLS: CPU of hits at an HTTPS listener beside nginx with the same certificate, and CPU of misses
+from an HTTPS origin.
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
@@ -21,7 +23,7 @@ _BOUND_US = 155.0 if COMPILED else 170.0
 
 
 def encrypted_hit(pieces: Sequence[Piece], scale: Scale) -> Measured:
-    """Run ``hits.compare`` with servers that speak HTTPS."""
+    """Run ``hits.compare`` with servers that speak HTTPS, for hits in RAM."""
     room = 2 * sum(piece.size_bytes for piece in pieces) + 64 * 1024**2
     with workplace() as work, origin(work) as source:
         certificate = make_certificate(work)
@@ -43,7 +45,7 @@ def encrypted_hit(pieces: Sequence[Piece], scale: Scale) -> Measured:
 def encrypted_misses(
     over_tls: Served, plain: Served, *, objects: int, rounds: int, connections: int = 32
 ) -> tuple[Measured, Measured]:
-    """Return (us of CPU per miss of the proxy with an HTTPS origin, the difference to the proxy with a plain
+    """Return (us of the proxy's CPU for a miss with an HTTPS origin, the difference to the CPU with a plain
     origin).
 
     The first round warms connections and is not counted. Raises BenchError for wrong bytes.
@@ -65,7 +67,7 @@ def _told(over_tls: list[float], plain: list[float]) -> str:
 
 
 def https_origin(scale: Scale) -> tuple[Measured, Measured]:
-    """Run ``encrypted_misses`` with real servers."""
+    """Run ``encrypted_misses`` with real servers, which have room for all objects."""
     objects = scale.pick(2000, 1000)
     stored_bytes = 2 * (scale.rounds + 1) * objects * _OBJECT_BYTES
     with warm_memory(stored_bytes), workplace() as work:

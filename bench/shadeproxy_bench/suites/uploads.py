@@ -1,4 +1,6 @@
-"""Throughput of uploads: forwarded by the proxy, and to the origin itself, which compares every byte."""
+"""Throughput of uploads: forwarded by the proxy, and sent to the origin directly. The origin compares every
+byte.
+"""
 
 import socket
 import time
@@ -21,7 +23,9 @@ _PATIENCE_S = 30.0
 
 
 def upload(server: Served, pieces: Sequence[Piece], *, connections: int, seed: int = 0) -> float:
-    """Upload all objects; return objects/s. ``seed``: see ``body_of``. Raises BenchError for a refusal."""
+    """Upload all of ``pieces``, and return objects/s. ``seed``: see ``body_of``. Raises BenchError if an
+    upload is refused.
+    """
     shares = [pieces[start::connections] for start in range(connections)]
     began = time.perf_counter()
     with ThreadPoolExecutor(connections) as pool:
@@ -58,7 +62,9 @@ def _receive_status(link: socket.socket) -> bytes:
 def forwarded(
     ours: Served, source: Served, *, objects: int, rounds: int, connections: int = _CONNECTIONS
 ) -> Measured:
-    """Measure objects/s through ours and direct, in turn. Raises BenchError for a wrong byte."""
+    """Measure objects/s of uploads through the proxy and direct to the origin, in turn. Raises BenchError if
+    the origin refuses one, because a byte of it was wrong.
+    """
     pieces = [Piece(_OBJECT_BYTES, number) for number in range(objects)]
 
     def side(server: Served) -> float:

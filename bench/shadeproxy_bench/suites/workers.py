@@ -1,7 +1,7 @@
-"""Several serving processes beside a single one: CPU of all of them, CPU of the coordinator, throughput.
+"""Several processes of a proxy beside a single one: CPU of all processes, CPU of the coordinator, throughput.
 
-Throughput needs a core for each process and as many for client and origin; a machine without them says so.
-CPU per request is measured on any machine. It is higher where processes share a core.
+Throughput needs a core for each process, and as many for client and origin. On a machine without these cores,
+its rows say so. CPU for a request is measured on any machine. It is higher where processes share a core.
 """
 
 import time
@@ -42,35 +42,39 @@ from shadeproxy_bench.warm_memory import warm_memory
 
 _LEAST_RAM_BYTES = 64 * 1024**2
 _ALL_SERVE = 2
-"""Largest number of processes with which the coordinator still serves clients too (ADR 30)."""
+"""Largest number of processes with which the coordinator serves clients itself (ADR 30)."""
 _MEASURED_ANYWHERE = 3
-"""Largest number of processes that is measured on too few cores. It is the smallest number with which the
-coordinator has no clients.
+"""Largest number of processes that is measured on a machine with too few cores. It is the smallest number
+with which the coordinator has no clients.
 """
 _LEAST_SHARE = 0.05
 _WARMING = 5
 """Rounds before the counted rounds. A worker starts after the proxy is ready, and relays misses until it has
-connections to the origin. The coordinator's part of a miss fell by half over five seconds of load.
+connections to the origin. Over five seconds of load, the coordinator's part of a miss fell by half.
 """
 _USUAL_MISSES = 10_000
-"""Misses of a process in a second, for which memory is warmed where each round begins with a purge."""
+"""Misses of a process in a second, as many as are usual. Memory is warmed for these where each round begins
+with a purge.
+"""
 _SPEEDUP = {2: 1.8, 4: 3.0, 8: 6.0}
 
 
 class Asked(NamedTuple):
-    """The result of one load: the number of answers, and the seconds that they took."""
+    """The result of one load: the number of answers, and the seconds in which they came."""
 
     answers: int
     seconds: float
 
 
 Ask = Callable[[Served], Asked]
-"""Loads a server for a while, and compares a sample or has the origin compare. Raises BenchError."""
+"""Loads a server for a while. A sample of the answers is compared, or the origin compares uploads. Raises
+BenchError.
+"""
 
 
 class Cost(NamedTuple):
-    """The cost in one round. ``total_us``: microseconds of CPU for one request, in all processes.
-    ``coordinator_us``: the coordinator's part of it. ``rate``: requests a second.
+    """The cost of a request in one round. ``total_us``: microseconds of CPU in all processes.
+    ``coordinator_us``: the coordinator's part of them. ``rate``: requests a second.
     """
 
     total_us: float
@@ -79,7 +83,9 @@ class Cost(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The requests of a row. ``most_us``: the target for the coordinator's CPU for one request."""
+    """The requests of a row. ``most_us``: the target for the coordinator's CPU for one request. ``objects``:
+    number of objects, for hits and uploads.
+    """
 
     name: str
     kind: Kind
@@ -101,8 +107,8 @@ WORKS = (
 
 
 class Found(NamedTuple):
-    """The figures of several processes (ours), and the figures of one process (reference). The note of the
-    rate has the cores that were busy: if they are fewer than the processes, the processes were not the bound.
+    """The figures of several processes (ours), and of one process (reference). The note of ``rate`` says how
+    many cores were busy. If they are fewer than the processes, the processes did not bound the rate.
     """
 
     total: Measured
@@ -111,7 +117,7 @@ class Found(NamedTuple):
 
 
 def cost_of(server: Served, ask: Ask) -> Cost:
-    """Return the cost of the requests of one round."""
+    """Load the server for one round, and return the cost of a request."""
     total_s, own_s = cpu_s(server.pid), own_cpu_s(server.pid)
     answers, seconds = ask(server)
     own_s, total_s = own_cpu_s(server.pid) - own_s, cpu_s(server.pid) - total_s
@@ -127,9 +133,8 @@ def compare_processes(
     warm: Ask | None = None,
     before: Callable[[Served], None] = lambda _: None,
 ) -> Found:
-    """Measure both in turn, after rounds of ``warm`` (None: ``ask``). ``before`` is called before each round.
-
-    Raises BenchError for a wrong byte, and if the workers answered almost nothing.
+    """Measure both servers in turn, after rounds of ``warm`` (None: ``ask``). ``before`` is called before
+    each round. Raises BenchError for a wrong byte, or if the workers took almost no part of the work.
     """
     for server in (*[several] * _WARMING, one):
         before(server)
@@ -157,7 +162,9 @@ def compare_processes(
 def ask_misses(
     load: Load, new: NewObjects, *, seconds: float, connections: int, all_stored: bool = True
 ) -> Ask:
-    """Return an Ask for objects that were not requested before. With ``all_stored`` they must be stored."""
+    """Return an Ask that loads misses: objects that were not requested before. With ``all_stored`` the server
+    must store them.
+    """
 
     def ask(server: Served) -> Asked:
         asked = load_misses(server, load, new, seconds=seconds, connections=connections)
@@ -171,7 +178,9 @@ def ask_misses(
 
 
 def ask_hits(load: Load, pieces: list[Piece], *, seconds: float, connections: int) -> Ask:
-    """Return an Ask for cached objects."""
+    """Return an Ask for hits in RAM. It first reads all of ``pieces``, and raises BenchError if one is not a
+    hit.
+    """
 
     def ask(server: Served) -> Asked:
         requests = list(zip(pieces, plain_requests(pieces, server.authority), strict=True))
@@ -185,7 +194,9 @@ def ask_hits(load: Load, pieces: list[Piece], *, seconds: float, connections: in
 
 
 def ask_uploads(pieces: list[Piece], *, connections: int, clients: int) -> Ask:
-    """Return an Ask that uploads all objects from ``clients`` processes; the origin compares every byte."""
+    """Return an Ask that uploads all of ``pieces`` from ``clients`` processes. The origin compares every
+    byte.
+    """
 
     def ask(server: Served) -> Asked:
         if clients == 1:
@@ -200,7 +211,7 @@ def ask_uploads(pieces: list[Piece], *, connections: int, clients: int) -> Ask:
 
 
 def purge(server: Served) -> None:
-    """Drop all pages, and wait until they are dropped."""
+    """Drop all pages of the bench's bucket, and wait until they are dropped."""
     answer = server.call("POST", "/v1/purge", msgspec.json.encode({"uri": f"s3://{BUCKET}/"}))
     status = 202 if b'"state"' in answer else 200
     if end_of_purge(status, answer, partial(server.call, "GET")) != 200:
@@ -208,7 +219,9 @@ def purge(server: Served) -> None:
 
 
 def measure_processes(scale: Scale, processes: int, work: Work) -> Found:
-    """Run ``compare_processes`` with real servers. Raises TooFewCores."""
+    """Run ``compare_processes`` with real servers. Raises TooFewCores if this many processes need more
+    cores.
+    """
     if processes > _MEASURED_ANYWHERE:
         require_cores(processes)
     sides = sides_of(work.kind, processes)
@@ -242,8 +255,8 @@ def measure_processes(scale: Scale, processes: int, work: Work) -> Found:
 
 
 def _asks_of(work: Work, sides: Sides, servers: Iterable[Served]) -> tuple[Ask, Ask]:
-    """Return the Ask of rounds that count, and of those that warm. While workers start, the coordinator is
-    alone, and may get more misses than it can store.
+    """Return two Asks: for rounds that count, and for rounds that warm. The latter do not demand that every
+    miss is stored: while workers start, the coordinator is alone, and may get more misses than it can store.
     """
     load, connections = best_load(threads=sides.threads), sides.connections
     if work.kind == "miss":

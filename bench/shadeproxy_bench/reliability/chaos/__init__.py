@@ -2,5 +2,5 @@
 
 Run it by ``make chaos``. Laws: bodies and versions are those of the soak, so every byte is checked. Faults
 are injected from outside the product, which has no switch for them. An error is allowed only if S3 clients
-understand it and retry. Every request has an upper bound of time, and exceeding it is a fault.
+retry after it. Every request has an upper bound of time, and exceeding the bound is a fault.
 """

@@ -1,4 +1,4 @@
-"""Run chaos, print the result, exit with 1 when a check fails: ``make chaos``."""
+"""Run chaos, print the result, exit with 1 if a check fails: ``make chaos``."""
 
 import argparse
 import sys

@@ -1,7 +1,8 @@
-"""Unmodified boto3: reads, heads, listings, PutObject, CopyObject, multipart uploads, and its own retries.
+"""Unmodified boto3: reads, heads, listings, PutObject, CopyObject, multipart uploads, and boto3's own
+retries.
 
-boto3 itself checks the CRC-32 that the origin gives for whole objects. Only this client writes the objects
-that belong to boto3.
+boto3 itself checks the CRC-32 that the origin gives for whole objects. Some objects belong to boto3: only
+this client writes them.
 """
 
 import importlib
@@ -44,9 +45,7 @@ _BROKEN = (
 
 
 class Stock:
-    """Runs operations by the boto3 client of one thread. ``choices``: random numbers for this
-    thread alone.
-    """
+    """Runs operations by the boto3 client of one thread. ``choices``: random numbers of this thread."""
 
     def __init__(
         self, endpoint_url: str, *, data: ChaosData, versions: Versions, tally: Tally, choices: random.Random
@@ -68,17 +67,19 @@ class Stock:
         )
 
     def read(self) -> None:
-        """Make one read, of a form drawn at random."""
+        """Make one read: a whole object, a range, a HEAD or a listing, drawn at random."""
         form = self._random.choice((self._get, self._get, self._get, self._part, self._head, self._list))
         form()
 
     def change(self) -> None:
-        """Write or copy an object."""
+        """Write an object, or copy one onto itself."""
         form = self._random.choice((self._write, self._write, self._copy))
         form()
 
     def _write(self) -> None:
-        """Write the next version of one of boto3's objects, and read the object back at once."""
+        """Write the next version of one of boto3's objects. If that succeeds, read the object back at
+        once.
+        """
         number = self._data.ranges[4096][0]
         while not self._data.is_of_boto(number):
             number = self._random.choice(self._data.ranges[self._random.choice(_WRITTEN)])
@@ -90,7 +91,7 @@ class Stock:
             self._get(number)
 
     def _copy(self) -> None:
-        """Copy an object onto itself, as S3 clients do to change its fields."""
+        """Copy an object onto itself, as S3 clients do to change its header fields."""
         key = self._key(self._random.choice(self._data.ranges[100_000]))
         source = {"Bucket": BUCKET, "Key": key}
 
@@ -132,7 +133,7 @@ class Stock:
         self._asked("range", lambda: self._compared(number, start, stop, Range=field))
 
     def _compared(self, number: int, start: int, stop: int, **more: str) -> int:
-        """Read and compare a range; return the number of bytes. Raises Wrong."""
+        """Read a range of an object, and compare it. Return the number of bytes. Raises Wrong."""
         before = self._versions.acknowledged(number)
         answer = self._client.get_object(Bucket=BUCKET, Key=self._key(number), **more)
         body = answer["Body"].read()
@@ -168,8 +169,8 @@ class Stock:
         self._asked("list", ask)
 
     def _asked(self, kind: str, ask: Callable[[], int]) -> bool:
-        """Return whether the request succeeded with a right answer, and count the outcome. ``ask`` sends the
-        request and returns the number of bytes compared.
+        """Send a request, and count its outcome. Return whether it succeeded with a right answer. ``ask``
+        sends the request and returns the number of bytes compared.
         """
         kind = f"boto3 {kind}"
         try:

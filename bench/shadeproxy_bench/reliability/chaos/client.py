@@ -1,8 +1,7 @@
 """A client process of a chaos run. It ends when its stdin is closed.
 
 Its role is ``http`` (raw requests, slow readers, clients that hang up, the writer), ``sdk`` (batches by
-locate and by the batch call) or ``boto``. Its counts are in the file ``--tally``, which is rewritten every
-second.
+locate and by the batch call) or ``boto``. The process writes its counts to the file ``--tally`` every second.
 """
 
 import argparse
@@ -22,15 +21,17 @@ from shadeproxy_bench.reliability.soak.client import Client, parser_of, run
 from shadeproxy_sdk.errors import Busy, Unreachable
 
 LIMITS_S = {"http": 75.0, "sdk": 150.0, "boto": 200.0}
-"""Longest time of one step of a client, by role. A step is a request, a batch, or a call of boto3 with its
-retries.
+"""Longest time of one step of a client, by the client's role. A step is a request, a batch, or a call of
+boto3 with its retries.
 """
 _SILENCE_S = 45.0
 _FAST, _WRITE_EVERY_S, _AGAIN_S = 4, 0.15, 0.5
 
 
 class ChaosClient(Client):
-    """A client whose steps may fail if a fault explains the failure. Each step may take ``LIMITS_S``."""
+    """A client that counts a failed step as wrong only if no fault explains the failure. Each step may take
+    ``LIMITS_S``.
+    """
 
     session_type = HardenedSession
     data: ChaosData
@@ -67,7 +68,7 @@ class ChaosClient(Client):
         super().repeat(kind, watched, every_s)
 
     def write(self, turn: int) -> None:
-        """Overwrite objects, and purge nothing."""
+        """Overwrite objects again and again. Purge nothing."""
         self.repeat("overwrite", partial(writes.overwrite, self.session(turn)), _WRITE_EVERY_S)
 
     def _stock(self, turn: int) -> None:
@@ -81,7 +82,7 @@ class ChaosClient(Client):
         if turn:
             self.repeat("boto3 read", stock.read)
         else:
-            # Only this thread writes, so that versions of an object follow each other.
+            # Only one thread writes, so that the versions of an object follow each other.
             self.repeat("boto3 write", stock.change, _WRITE_EVERY_S)
 
     def train(self, way: str, turn: int) -> None:
@@ -103,7 +104,9 @@ class ChaosClient(Client):
 
 
 def excuse(error: shade.ShadeError) -> str:
-    """Return the outcome of a failed call of the SDK; "error" if it should not have failed."""
+    """Return the outcome that is counted for a failed call of the SDK: "error" if no fault explains the
+    failure.
+    """
     if isinstance(error, shade.ControlError):
         return f"control: {error.status}" if error.status >= 500 or error.status == 429 else "error"
     if "does not answer" in str(error) or isinstance(error, Unreachable | Busy):

@@ -1,7 +1,8 @@
-"""The soak's data set for chaos. Three writers have objects of their own.
+"""The data set of a chaos run: that of the soak, with objects of three writers.
 
-The raw client overwrites some objects, boto3 overwrites others, and the origin itself changes a third kind,
-like a writer that bypasses the proxy. Objects of the third kind may be read in any version up to the newest.
+The raw client overwrites the first kind of objects, and boto3 the second. The origin itself changes the third
+kind, like a writer that bypasses the proxy. An object of the third kind may be read in any version up to the
+newest.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ _BY_CLIENT, _BY_BOTO, _BY_ORIGIN = 3, 1, 5
 
 
 class ChaosData(DataSet):
-    """The objects of the run, and the writer of each of them."""
+    """The objects of the run, and which writer changes each of them."""
 
     def changes(self, number: int) -> bool:
         return number % _STRIDE in {_BY_CLIENT, _BY_BOTO, _BY_ORIGIN}
@@ -30,8 +31,8 @@ class ChaosData(DataSet):
 
 
 class Present:
-    """The present version of each object at the origin: uint32[count] in a file, so that it outlives the
-    process.
+    """The present version of each object at the origin. It is stored as uint32[count] in a file, so that it
+    outlives the process.
     """
 
     def __init__(self, path: Path, count: int) -> None:

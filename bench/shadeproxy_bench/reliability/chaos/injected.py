@@ -1,4 +1,4 @@
-"""Counts the injected faults by kind, in a file, so that the counts outlive a killed process."""
+"""Counts injected faults by kind. The counts are in a file, so that they outlive a killed process."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +8,8 @@ import numpy as np
 
 
 class Injected:
-    """Counts in ``path``, a file of uint64[len(kinds)], which is created if missing. One process uses it at
-    a time.
+    """Counts of faults in ``path``, a file of uint64[len(kinds)]. The file is created if it is missing. Only
+    one process may use it at a time.
     """
 
     def __init__(self, path: Path, kinds: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
-"""The faulty origin, a process of its own: the soak's origin with multipart uploads, CopyObject and CRC-32
-checksums. Its answers go wrong on the wire, by the faults of ``wire.py``.
+"""The faulty origin, a process of its own: the soak's origin, extended by multipart uploads, CopyObject and
+CRC-32 checksums. Its answers go wrong on the wire, by the faults of ``wire.py``.
 
-Present versions and parts of uploads are in files, so that the origin can be killed. Versions only grow: a
-write that arrives after a later one counts as overwritten by the later one. SIGUSR1 ends all faults.
+Present versions and parts of uploads are in files, so that the origin can be killed. Versions only grow: if
+an older version arrives after a newer one, the newer one stays. SIGUSR1 ends all faults.
 """
 
 import argparse
@@ -33,13 +33,13 @@ _XML = {"Content-Type": "application/xml"}
 _KNOWN_CHECKSUMS = 4096
 _THROTTLE_S, _REFUSE_S, _DELAY_S = 0.5, 1.0, 1.5
 _UPLOAD_BYTES = 64 * 1024
-"""An upload shorter than this arrives together with its head, so a fault between head and body does not fit
-it.
+"""Least size of an upload whose body is sent after its head was answered. A smaller upload arrives together
+with its head, so a fault between head and body does not fit it.
 """
 
 
 class ChaosOrigin(SoakOrigin):
-    """The faulty origin. ``data``: a ``ChaosData``. ``directory``: where parts of uploads are kept."""
+    """The faulty origin. ``data``: a ``ChaosData``. ``directory``: the directory of the parts of uploads."""
 
     data: ChaosData
 
@@ -64,11 +64,11 @@ class ChaosOrigin(SoakOrigin):
         self.present[number] = self.started.start(number)
 
     def is_checked(self, number: int) -> bool:
-        """Return whether an answer with the whole body has a checksum."""
+        """Return whether the answer to a GET of the whole object has a checksum."""
         return number % 2 == 0 and self.data.sizes[number] > 0
 
     def checksum(self, number: int) -> str:
-        """Return the base64 of the CRC-32 of the present body."""
+        """Return the CRC-32 of the present body, as base64."""
         tag = self.tag(number)
         if tag not in self._checksums:
             while len(self._checksums) >= _KNOWN_CHECKSUMS:
@@ -79,7 +79,9 @@ class ChaosOrigin(SoakOrigin):
 
 
 class ChaosConnection(SoakConnection):
-    """One connection. ``schedule`` chooses which answers are spoiled."""
+    """One connection to the faulty origin. The server's ``schedule`` chooses which of its answers are
+    spoiled.
+    """
 
     _origin: ChaosOrigin
 
@@ -191,7 +193,7 @@ class ChaosConnection(SoakConnection):
 
 
 class Server:
-    """A listener on ``port`` of loopback (0: any port). It can refuse connections for a while."""
+    """The origin's listener on ``port`` of loopback (0: any port). It can refuse connections for a while."""
 
     def __init__(self, origin: ChaosOrigin, schedule: Schedule[WireFault], port: int) -> None:
         self.schedule = schedule
@@ -208,7 +210,7 @@ class Server:
         self.port = port_of(self._listener)
 
     def refuse(self) -> None:
-        """Close the listener and all connections, for a while."""
+        """Close the listener and all connections. Listen again after a while."""
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._refuse())
 

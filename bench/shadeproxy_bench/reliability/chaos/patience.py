@@ -1,5 +1,5 @@
-"""Limits the time of each client step. Exceeding the limit is a hang: it is counted once, and all threads'
-stacks are printed.
+"""Limits the time of each step of a client. A step that exceeds the limit hangs: it is counted once, and the
+stacks of all threads are printed.
 """
 
 import faulthandler
@@ -14,7 +14,7 @@ from shadeproxy_bench.reliability.kit.tally import Tally
 
 
 class Patience:
-    """Watches the steps of a client. ``limit_s``: longest time of a step. ``gave_up``: set once a step took
+    """Watches the steps of a client. ``limit_s``: longest time of a step. ``gave_up``: True once a step took
     longer.
     """
 
@@ -28,7 +28,7 @@ class Patience:
 
     @contextmanager
     def over(self, kind: str) -> Iterator[None]:
-        """Watch the step that runs in the ``with`` block."""
+        """Watch the step that the ``with`` block runs."""
         turn = next(self._turns)
         with self._lock:
             self._doing[turn] = kind, time.monotonic()
@@ -39,7 +39,7 @@ class Patience:
                 self._doing.pop(turn, None)
 
     def look(self) -> None:
-        """Count the steps that have taken too long."""
+        """Count each running step that has taken too long, and watch it no longer."""
         late_s = time.monotonic() - self._limit_s
         with self._lock:
             late = [turn for turn, (_, began_s) in self._doing.items() if began_s < late_s]

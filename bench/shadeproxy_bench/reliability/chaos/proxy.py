@@ -1,5 +1,5 @@
-"""``shadeproxy serve`` on faulty media: the unmodified product, started with calls for its segments that may
-fail. SIGUSR1 ends all faults.
+"""``shadeproxy serve`` on faulty media: the unmodified product. The calls by which its tiers read and write
+segments may fail. SIGUSR1 ends all faults.
 """
 
 import argparse
@@ -32,7 +32,7 @@ RATES: Mapping[str, Mapping[MediumFault, float]] = {
         MediumFault.PUNCH_LOST: 0.005,
     },
 }
-"""Probability of each fault, by tier, in each call that it fits. EROFS, or eight EIO in a row, switch a
+"""Probability of each fault in each call that it fits, by tier. One EROFS, or eight EIO in a row, switch the
 tier off until the next start.
 """
 KINDS = [f"{tier} {fault}" for tier, rates in RATES.items() for fault in rates]

@@ -1,5 +1,5 @@
-"""The page of all chaos runs, and the results that it shows: one run for each seed, as JSON beside the
-page.
+"""The page about all chaos runs, and the results that it shows. The results are kept as JSON beside the page,
+one run for each seed.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ def summary(run: Run) -> list[str]:
 
 
 def keep(run: Run, directory: Path) -> Path:
-    """Store ``run`` among the results in ``directory``, and rewrite the page; return the page's path."""
+    """Store ``run`` among the results in ``directory``, and rewrite the page. Return the page's path."""
     directory.mkdir(parents=True, exist_ok=True)
     results = directory / "chaos.json"
     runs = msgspec.json.decode(results.read_bytes(), type=list[Run]) if results.exists() else []
@@ -72,7 +72,7 @@ def keep(run: Run, directory: Path) -> Path:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the page of ``runs``."""
+    """Return the page about ``runs``."""
     minutes = sum(run.seconds for run in runs) / 60
     requests = sum(run.counts.requests for run in runs)
     compared = sum(run.counts.compared_bytes for run in runs)

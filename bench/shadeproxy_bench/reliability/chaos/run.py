@@ -1,4 +1,4 @@
-"""One chaos run: faults and kills for a while, then a time without, then one read of every object."""
+"""One chaos run: first faults and kills, then a time without faults, then one read of every object."""
 
 import random
 import re
@@ -24,13 +24,13 @@ _TICK_S, _LINE_S = 0.5, 30.0
 _REST_S = 90.0
 _PATH = re.compile(r"\S*/(?=shadeproxy/)")
 _EXPECTED = "takes no more pages"
-"""Text of the error line that is expected: a medium is broken, and its tier is off."""
+"""Text of the only error line that is expected. It says that a medium is broken, and that its tier is off."""
 
 
 class Run(msgspec.Struct):
-    """The result. ``noticed``: faults that the proxy counted. ``swept``: counts of the last read of all
-    objects, without faults. ``faults``: descriptions of events that must not happen, besides those that
-    clients saw.
+    """The result of a run. ``counts``: outcomes of the clients' requests. ``noticed``: faults that the proxy
+    counted. ``swept``: outcomes of the last read of every object, without faults. ``faults``: descriptions of
+    events that must not happen, besides those that clients saw.
     """
 
     seed: int
@@ -53,9 +53,9 @@ Line = Callable[[str], None]
 
 
 def chaos(plan: Plan, out: Path, line: Line) -> Run:
-    """Run chaos, and call ``line`` with the progress now and then. The logs are kept in ``out``.
+    """Run chaos. ``line`` is called with the progress now and then. The logs are kept in ``out``.
 
-    Raises ShadeProxyError if something cannot be started.
+    Raises ShadeProxyError if a process cannot be started.
     """
     choices = random.Random(plan.seed)
     with workplace(on_disk=True) as work, workplace() as ram:
@@ -123,7 +123,7 @@ def _play(scene: Scene, choices: random.Random, line: Line) -> Run:
 
 
 def _sweep(scene: Scene) -> Counts:
-    """Read every object once, by a client that tolerates no failure."""
+    """Read every object once, by a client for which each failure counts. Return the outcomes."""
     data, tally = scene.plan.data, Tally()
     versions = Versions(scene.work / "versions", len(data))
     address = scene.served.address
@@ -138,7 +138,9 @@ def _sweep(scene: Scene) -> Counts:
 
 
 def _noticed(scene: Scene) -> Counter[str]:
-    """Return the fault counts of the proxy, which is about to end."""
+    """Return the proxy's own counts of faults; nothing if it does not answer. Call it before the proxy
+    ends.
+    """
     try:
         look = scene.watch.look()
     except (OSError, ShadeProxyError, KeyError):

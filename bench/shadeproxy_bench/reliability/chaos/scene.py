@@ -1,5 +1,5 @@
-"""The processes of a chaos run: faulty origin, proxy on faulty media, clients. They are started, killed and
-watched.
+"""The processes of a chaos run: faulty origin, proxy on faulty media, clients. The scene starts them, kills
+them, and notices when they end by themselves.
 """
 
 import os
@@ -34,8 +34,8 @@ _ORIGIN = (sys.executable, "-m", f"{_MODULES}.origin")
 _PROXY = (sys.executable, "-m", f"{_MODULES}.proxy")
 _ROLES = ("http", "sdk", "boto")
 _READY_S = 300.0
-"""This limit is generous, because other work may use the machine. The check is that the process starts, not
-how fast.
+"""Seconds in which a process must become ready. The limit is generous, because other work may use the
+machine: a run checks that the process starts, not how fast.
 """
 _ORPHANS_S, _START_TRIES, _START_AGAIN_S = 120.0, 40, 0.5
 _RULES = (
@@ -46,12 +46,12 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a run. ``kills``: weight of each kind of killing. ``kill_every_s``: mean seconds between
-    two kills.
+    """Settings of a run. ``kills``: weight of each kind of kill. ``kill_every_s``: mean seconds from one kill
+    to the next.
 
-    ``severity`` multiplies the rates of all faults. ``limit_s``: upper bound of a client's step; 0: the bound
-    of its role. ``origin`` and ``proxy``: the commands that start these two programs; tests pass other
-    programs with the same arguments.
+    ``severity`` multiplies the rates of all faults. ``limit_s``: longest time of a client's step; 0: that of
+    its role. ``origin`` and ``proxy``: the commands that start these two programs; tests pass other programs
+    with the same arguments.
     """
 
     seconds: float
@@ -86,7 +86,7 @@ class Plan:
 
 
 class Scene:
-    """The origin, proxy and clients of a run, as a context manager.
+    """The origin, proxy and clients of a run. As a context manager it starts and ends them.
 
     ``work``: a directory on disk. ``ram``: a directory on tmpfs. ``kills``: number of kills by kind.
     ``faults``: descriptions of events that must not happen.
@@ -125,7 +125,7 @@ class Scene:
 
     @property
     def served(self) -> Served:
-        """The address of the present proxy."""
+        """The address of the proxy process that runs now."""
         return Served("proxy", "127.0.0.1", self._s3, self.proxy.pid, f"http://127.0.0.1:{self._control}")
 
     @property
@@ -135,21 +135,21 @@ class Scene:
     # ------------------------------------------------------------------ starting
 
     def start_origin(self) -> None:
-        """Start the origin. Raises ShadeProxyError."""
+        """Start the origin, and wait until it listens. Raises ShadeProxyError."""
         child = self.origin.start()
         assert child.process.stdout is not None
         if not child.process.stdout.readline():
             raise child.failure()
 
     def start_proxy(self) -> None:
-        """Start the proxy. Raises ShadeProxyError if it does not become ready."""
+        """Start the proxy, and wait until it is ready. Raises ShadeProxyError."""
         began_s = time.monotonic()
         for left in reversed(range(_START_TRIES)):
             child = self.proxy.start()
             try:
                 wait_until_ready(child, _READY_S)
             except ShadeProxyError as error:
-                # A worker of the previous proxy may lock the directory for a moment longer.
+                # For a moment, a worker of the previous proxy may still lock the directory.
                 if not left or "is in use by process" not in str(error):
                     raise
                 self.kills["proxy refused to start beside a reader of the one before"] += 1
@@ -161,7 +161,9 @@ class Scene:
     # ------------------------------------------------------------------ killing
 
     def kill(self, kind: str) -> None:
-        """Kill a process in one of the ways of ``Plan.kills``, and restart it."""
+        """Kill a process in one of the ways of ``Plan.kills``. What the product does not restart is started
+        again.
+        """
         self.kills[kind] += 1
         match kind:
             case "proxy, kill -9" | "proxy, SIGTERM":
@@ -204,7 +206,7 @@ class Scene:
             one.child.process.send_signal(signal.SIGUSR1)
 
     def dismiss(self, limit_s: float) -> None:
-        """Ask the clients to end after their current steps, and wait for them up to ``limit_s``."""
+        """Ask the clients to end after their current steps. Wait for each client, for ``limit_s`` at most."""
         self._dismissed = True
         for client in self.clients.values():
             assert client.child.process.stdin is not None

@@ -1,4 +1,4 @@
-"""Decides which failures a raw client may retry."""
+"""A raw client's session under faults: it decides which failures of requests are allowed."""
 
 import time
 from xml.etree.ElementTree import ParseError
@@ -11,19 +11,19 @@ from shadeproxy_bench.reliability.kit.link import Answer, Cut, Silent
 from shadeproxy_bench.reliability.soak.session import Asked, Session, Wrong
 
 RETRIED_CODES = frozenset({"InternalError", "ServiceUnavailable", "SlowDown", "TooManyRequests"})
-"""Error codes that the SDKs of S3 retry by themselves."""
+"""Error codes after which the SDKs of S3 repeat a request by themselves."""
 CLAIMED = "right bytes, total as the origin claimed"
 _AGAIN_S = 0.1
 
 
 class HardenedSession(Session):
-    """A session that tolerates broken connections and answers that mean "not now"."""
+    """A session that allows broken connections, and answers that mean "not now"."""
 
     def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (the base's signature)
         if isinstance(error, Silent):
             return "hang"
         if isinstance(error, ConnectionRefusedError):
-            # No process listens, because the proxy was killed.
+            # No process listens, because the proxy was killed and starts again.
             time.sleep(_AGAIN_S)
             return "connection refused"
         return "cut"
@@ -41,7 +41,7 @@ class HardenedSession(Session):
         total, claim = (str(self.data.sizes[asked.number] + more) for more in (0, MORE_BYTES))
         unit, _, told = answer.fields.get("content-range", "").rpartition("/")
         if answer.status == 206 and told == claim:
-            # The proxy may pass on a range before the end of the origin's body shows that the stated total
+            # The proxy may answer with a part before the end of the origin's body shows that the stated total
             # was too large.
             fields = answer.fields | {"content-range": f"{unit}/{total}"}
             try:

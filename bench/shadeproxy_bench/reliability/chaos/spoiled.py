@@ -1,4 +1,4 @@
-"""Answers that go wrong on the wire: which part is sent, in which pieces, and how the connection ends."""
+"""Spoils answers on the wire: decides which part is sent, in which pieces, and how the connection ends."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,9 @@ _ERRORS = {
 
 
 class Spoiler:
-    """One answer with its ``fault``; None: no fault. ``choose(stop)`` draws a number in [0, stop)."""
+    """Writes one answer, spoiled by ``fault`` (None: as it is). ``choose(stop)`` draws a number in [0,
+    stop).
+    """
 
     def __init__(
         self, transport: asyncio.WriteTransport, fault: WireFault | None, choose: Callable[[int], int]
@@ -27,7 +29,9 @@ class Spoiler:
         self._choose = choose
 
     def refuses(self, method: str) -> bool:
-        """Return whether the fault replaces the whole answer. Then the request must not be carried out."""
+        """Return whether the fault replaces the whole answer. In this case, write the replacement; the
+        request must then not be carried out.
+        """
         match self._fault:
             case WireFault.STALL_HEAD:
                 return True
@@ -43,7 +47,7 @@ class Spoiler:
         return False
 
     def write(self, parts: Parts) -> None:
-        """Write the answer, spoiled by its fault."""
+        """Write the answer, spoiled by the fault."""
         if self._transport.is_closing():
             return
         head, body = bytes(parts[0]), b"" if len(parts) == 1 else bytes(parts[1])

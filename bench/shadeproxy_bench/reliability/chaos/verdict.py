@@ -1,4 +1,4 @@
-"""The verdict on a chaos run: every check with its finding."""
+"""The verdict on a chaos run: every check of the run, with its finding."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from shadeproxy_bench.reliability.kit.bodies import MIB
 from shadeproxy_bench.reliability.kit.verdict import Check
 
 _LEAST_S = 240.0
-"""Only runs at least this long must include every kind of fault."""
+"""Seconds from which on a run must have injected every kind of fault."""
 
 
 def judge(run: Run) -> list[Check]:
-    """Return all checks. The run passed unless one of them is False."""
+    """Return all checks of ``run``. The run passed unless a check is False."""
     outcomes, swept = run.counts.outcomes, run.swept
     wrong, errors, hangs = (outcomes.get(name, 0) for name in ("wrong", "error", "hang"))
     right = swept.outcomes.get("ok", 0)
@@ -50,7 +50,7 @@ def judge(run: Run) -> list[Check]:
 
 def _all_injected(run: Run) -> Check:
     name = "every kind of fault was injected"
-    # The number of faults EROFS is up to chance, because a single one switches the tier off.
+    # A run may have no EROFS by chance: it is rare, because a single one switches the tier off.
     missing = [kind for kind, count in run.injected.items() if not count and "EROFS" not in kind]
     if run.seconds < _LEAST_S and missing:
         return Check(name, None, f"not judged: the run is shorter than {_LEAST_S / 60:.0f} min")

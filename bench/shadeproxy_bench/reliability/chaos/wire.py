@@ -1,4 +1,4 @@
-"""The faults of an origin on the wire, and the requests that each fault fits."""
+"""The faults of an origin on the wire, and the operations that each fault fits."""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
@@ -7,7 +7,7 @@ from shadeproxy_bench.reliability.kit.schedule import Schedule
 
 
 class WireFault(StrEnum):
-    """A fault of one answer. THROTTLE and REFUSE last for a while."""
+    """A fault of one answer. THROTTLE and REFUSE affect all answers for a while."""
 
     DELAY = "delay"
     ERROR_500 = "500 InternalError"
@@ -34,10 +34,10 @@ class WireFault(StrEnum):
 
 READ, PAGED, RANGED, CHECKED, CHANGING = "read", "paged read", "ranged read", "checked read", "changing read"
 HEAD, LIST, WRITE, FINISH, UPLOAD = "head", "list", "write", "finish", "upload"
-"""Operations of an origin, in this order: a whole body; a body of several pages, which a reader need not read
-to its end; one range; a whole body with a checksum; a body of an object that may change now (requested with
-If-Match); a head; a listing; a write, or a part of one; CopyObject or CompleteMultipartUpload; the arrival of
-an upload's body, which precedes ``WRITE``.
+"""Operations of the origin. READ: a whole body. PAGED: a body of several pages, which a reader need not read
+to its end. RANGED: one range. CHECKED: a whole body with a checksum. CHANGING: a body of an object that may
+change now, requested with If-Match. HEAD and LIST: a head; a listing. WRITE: a write, or a part of one.
+FINISH: CopyObject or CompleteMultipartUpload. UPLOAD: the arrival of an upload's body, before its ``WRITE``.
 """
 
 _READS = {READ, PAGED, RANGED, CHECKED, CHANGING}
@@ -60,7 +60,7 @@ FITS: Mapping[WireFault, frozenset[str]] = {
         ),
         # If a body is not read to its end, no reader can notice that the end is missing.
         ((WireFault.LENGTH_MORE,), _BODIES - {PAGED}),
-        # These two faults can be noticed only with a stated length or a checksum.
+        # LENGTH_LESS and FLIP can be noticed only with a stated range or a checksum.
         ((WireFault.LENGTH_LESS,), {RANGED, CHECKED}),
         ((WireFault.FLIP,), {CHECKED}),
         ((WireFault.CHANGE, WireFault.CHANGE_UNASKED), {CHANGING}),
@@ -72,7 +72,7 @@ FITS: Mapping[WireFault, frozenset[str]] = {
 }  # fmt: skip
 
 MORE_BYTES = 4096
-"""Bytes by which a false Content-Length is too large."""
+"""Number of bytes by which a false Content-Length is too large."""
 
 RATES: Mapping[WireFault, float] = {
     WireFault.DELAY: 0.01,
@@ -97,9 +97,7 @@ RATES: Mapping[WireFault, float] = {
     WireFault.OK_ERROR: 0.1,
     WireFault.REFUSE: 0.0006,
 }
-"""Probability of each fault in a request that it fits. Faults that change or complete something fit few
-requests.
-"""
+"""Probability of each fault in an operation that it fits. It is higher for faults that fit few operations."""
 
 
 def scheduled(
@@ -109,7 +107,7 @@ def scheduled(
     seed: int = 0,
     noted: Callable[[WireFault], None] = lambda _fault: None,
 ) -> Schedule[WireFault]:
-    """Return a schedule for the faulty origin; see ``kit/schedule.py``."""
+    """Return a schedule of faults for the origin; see ``kit/schedule.py``."""
 
     def fits(kind: WireFault, operation: str) -> bool:
         return operation in FITS[kind]

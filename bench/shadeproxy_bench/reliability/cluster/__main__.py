@@ -1,4 +1,6 @@
-"""Run a cluster under faults, print the result, exit with 1 for a violation: ``make chaos-cluster``."""
+"""Run a cluster under faults, print the result, exit with 1 if there was a violation: ``make
+chaos-cluster``.
+"""
 
 import argparse
 import sys
@@ -75,7 +77,9 @@ def main() -> int:
 
 
 def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
-    """Play the rounds of one seed that are missing in ``directory``. Return None if they cannot be played."""
+    """Play the rounds of one seed that the results in ``directory`` lack. Return the result of the seed.
+    Return None if that seed was run with other options, or if a process did not start.
+    """
     kept = load(directory) if directory else []
     found = next((one for one in kept if one.seed == fresh.seed), fresh)
     if _kind(found) != _kind(fresh):
@@ -101,8 +105,8 @@ def _kind(found: Found) -> tuple[float, str, int, int, int]:
 
 
 def _network(wanted: str) -> str | None:
-    """Return the kind of network. Where namespaces are wanted and permitted, the program starts again in
-    one. Return None if they are wanted alone and not permitted.
+    """Return the kind of network. If namespaces are wanted and permitted, start the program again in one.
+    Return None if only namespaces are wanted and they are not permitted.
     """
     if wanted == RELAYS:
         return RELAYS

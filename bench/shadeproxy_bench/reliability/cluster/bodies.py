@@ -1,4 +1,6 @@
-"""The objects: each body names its object and the write that made it, and can be checked byte by byte."""
+"""The objects of a run. Each body names its object and the write that made it, and can be checked byte by
+byte.
+"""
 
 import re
 from functools import lru_cache
@@ -9,8 +11,8 @@ import numpy as np
 BUCKET: Final = "cluster"
 OBJECTS: Final = 200
 HOT: Final = 24
-"""Objects that are asked for most of the time. All other objects are cached for long before they are asked
-for again. So the run notices a proxy that forgets to doubt its cached pages.
+"""Number of hot objects, which most requests ask for. All other objects lie in the caches for long before
+they are asked for again. So the run notices a proxy that forgets to doubt its cached pages.
 """
 SIZES: Final = (4_096, 30_000, 150_000, 300_000)
 PAGE_BYTES: Final = 128 * 1024
@@ -27,7 +29,7 @@ def key_of(number: int) -> str:
 
 
 def stage_of(number: int, seq: int) -> str:
-    """Return the key of the object that a write copies."""
+    """Return the key of the object that a write by CopyObject copies."""
     return f"{_STAGES}/{number:08d}/{seq:08d}"
 
 
@@ -43,14 +45,14 @@ def tag_of(number: int, seq: int) -> str:
 
 
 def seq_of_tag(number: int, tag: str) -> int | None:
-    """Return the write whose ETag this is; None if no write of this object has it."""
+    """Return the number of the write whose ETag is ``tag``; None if it is no ETag of this object."""
     found = _TAG.fullmatch(tag)
     return int(found[2]) if found and int(found[1]) == number else None
 
 
 def size_of(number: int, seq: int) -> int:
-    """Return the size of a body. The sizes of an object's bodies differ, so that a mixture of two writes is
-    noticed.
+    """Return the size of the body of a write. Bodies of one object have different sizes, so that a mixture of
+    two writes is noticed.
     """
     return SIZES[number % len(SIZES)] + seq * 37 % 101
 
@@ -62,7 +64,7 @@ def body_of(number: int, seq: int) -> bytes:
 
 
 def seq_of_body(number: int, body: bytes) -> int | None:
-    """Return the write that made the body; None if it is no body of this object."""
+    """Return the number of the write that made ``body``; None if ``body`` is no body of this object."""
     found = _HEAD.match(body)
     if not found or int(found[1]) != number:
         return None

@@ -1,7 +1,7 @@
-"""Readers and writers, which ask random nodes. Each object has one writer at a time.
+"""Readers and writers, which ask random nodes. At any time each object has at most one writer.
 
-A reader repeats failed requests as S3 clients do, perhaps at another node, for as long as its patience lasts.
-A writer repeats nothing: its next write is a new one.
+A reader repeats a failed request as S3 clients do, perhaps at another node, until its patience is over. A
+writer repeats nothing: its next write is a new one.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Clients:
         self._writing = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
-        # A stopped proxy gives no answer, and the longest stop lasts this long.
+        # A stopped proxy gives no answer, so patience must outlast the longest stop.
         self._patience_s = max(PATIENCE_S, _PATIENT_LEASES * cluster.shape.lease_s)
 
     def start(self, readers: int, writers: int) -> None:
@@ -72,7 +72,7 @@ class Clients:
             self._tasks.append(asyncio.create_task(self._write_on()))
 
     async def pause_writers(self) -> None:
-        """Let no further write begin, and wait until none is under way."""
+        """Let no further write begin, and wait until all writes that run have ended."""
         self._may_write.clear()
         if self._writing:
             await self._idle.wait()
@@ -103,8 +103,8 @@ class Clients:
         connections.close()
 
     async def read(self, connections: Connections, number: int, at: Node | None = None) -> None:
-        """Read an object, again and again until an answer can be judged. ``at``: the node to ask; None: a
-        random node for each try.
+        """Read an object, again and again until an answer can be judged or patience is over. ``at``: the node
+        to ask; None: a random node for each try.
         """
         judge, kind = self._judge, _drawn(self._choices, _READS)
         give_up_s = time.monotonic() + self._patience_s
@@ -203,7 +203,9 @@ class Clients:
         return outcome_of(kind, numbers[0], sent)
 
     def _choice(self, share_of_hot: float, numbers: Sequence[int]) -> int:
-        """Return one of the objects: a hot one with the given probability, if there is one."""
+        """Return one of ``numbers``. It is a hot object with probability ``share_of_hot``, if there
+        is one.
+        """
         hot = [one for one in numbers if one < HOT]
         return self._choices.choice(hot if hot and self._choices.random() < share_of_hot else numbers)
 
@@ -213,7 +215,9 @@ def _drawn(choices: random.Random, shares: dict[str, float]) -> str:
 
 
 def _state(number: int, kind: str, answer: Answer) -> int | None:
-    """Return the state of an object that an answer shows; None if the answer shows no possible state."""
+    """Return the state in which an answer shows an object: the number of a write, or ``ABSENT``. Return None
+    if the answer shows neither.
+    """
     if answer.status == 404:
         return ABSENT if kind == "HEAD" or code_of(answer.body) in {"NoSuchKey", ""} else None
     seq = seq_of_tag(number, answer.fields.get("etag", ""))

@@ -1,4 +1,6 @@
-"""The faults, drawn from the seed and the number of the round, so that a run can be resumed."""
+"""The faults of a run. They are drawn from the seed and the number of the round, so that a run can be
+resumed.
+"""
 
 import asyncio
 import os
@@ -33,7 +35,7 @@ SHARES: Final = {
     LEAVE: 2,
 }
 OF_WORKERS: Final = {WORKER_KILL: 6, WORKER_STOP: 6}
-"""The shares of faults of workers, where proxies have some."""
+"""The shares of the faults of workers. They are drawn only where proxies have workers."""
 _AT_ONCE = (1, 1, 1, 2, 2, 3)
 
 
@@ -41,7 +43,7 @@ def faults_of(
     seed: int, number: int, kills: int = SHARES[KILL], *, workers: int = 1
 ) -> list[tuple[str, random.Random]]:
     """Return the faults of one round, each with a source of random numbers. ``kills``: the share of kills,
-    beside the other kinds' ``SHARES``. ``workers``: processes of each proxy.
+    which replaces that in ``SHARES``. ``workers``: processes of each proxy.
     """
     shares = SHARES | {KILL: kills} | (OF_WORKERS if workers > 1 else {})
     drawn = random.Random(f"{seed}/{number}")
@@ -50,8 +52,8 @@ def faults_of(
 
 
 class Faults:
-    """Causes the faults of a cluster. The faults of one round overlap, and all are over when the
-    round ends.
+    """Causes the faults in a cluster. The faults of one round overlap. All of them are over when the round
+    ends.
     """
 
     def __init__(self, cluster: Cluster, found: Found, journal: Journal) -> None:
@@ -108,7 +110,7 @@ class Faults:
         if node is None:
             return False
         await self._end(node, number)
-        # Some nodes stay away for so long that they lose their share.
+        # One in five nodes may stay away for so long that it loses its share of the objects.
         most = 2 * LEAVE_LEASES if drawn.random() < 0.2 else 4
         await asyncio.sleep(drawn.random() * most * self._lease_s)
         await self._start(node)
@@ -246,11 +248,13 @@ class Faults:
     # ------------------------------------------------------------------
 
     async def _wait(self, drawn: random.Random) -> None:
-        """Wait for one lease, or up to ``MOST_LEASES``."""
+        """Wait for at least one lease, and at most ``MOST_LEASES``."""
         await asyncio.sleep((1 + (MOST_LEASES - 1) * drawn.random()) * self._lease_s)
 
     def _take(self, drawn: random.Random, wanted: Node | None = None) -> Node | None:
-        """Return a node that runs and has no other fault; None if there is none."""
+        """Return a node that runs and has no other fault, and mark it as having one. Return None if there is
+        no such node. ``wanted``: the only node that may be taken.
+        """
         free = [node for node in self._cluster.up if node not in self._taken]
         if wanted is not None:
             free = [node for node in free if node is wanted]

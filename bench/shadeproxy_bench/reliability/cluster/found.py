@@ -1,4 +1,4 @@
-"""The result of a run, which is kept as JSON and continued by the next run of the same seed."""
+"""The result of a run. It is kept as JSON, and the next run of the same seed continues it."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ _MOST_FAILURES = 50
 
 
 class Found(msgspec.Struct):
-    """The counts of one seed. ``violations``: counts by kind. ``failures``: descriptions of the first
-    violations.
+    """The counts of one seed. ``violations``: number of violations by kind. ``failures``: descriptions of the
+    first violations.
 
     ``notes``: counts of events that are no violations: requests at the origin, writes that the origin got
     twice, reads that returned an older state than an earlier read. ``slowest``: the longest times, in
     seconds. ``networks``: number of rounds by kind of network. ``kills``: the share of kills among the
-    faults. ``workers``: processes of each proxy. ``nodes``: number of proxies, without the one that joins
-    and leaves.
+    faults. ``workers``: processes of each proxy. ``nodes``: number of proxies, without the one that joins and
+    leaves.
     """
 
     seed: int
@@ -38,11 +38,11 @@ class Found(msgspec.Struct):
     nodes: int = 4
 
     def note_time(self, name: str, seconds: float) -> None:
-        """Keep ``seconds`` if it is the longest time so far under this name."""
+        """Keep ``seconds`` if no longer time was noted under ``name`` before."""
         self.slowest[name] = round(max(seconds, self.slowest.get(name, 0.0)), 3)
 
     def fail(self, kind: str, what: str) -> None:
-        """Count a violation."""
+        """Count a violation of a kind, and keep its description if there are few so far."""
         add(self.violations, kind)
         if len(self.failures) < _MOST_FAILURES:
             self.failures.append(f"{kind}: {what}")
@@ -57,7 +57,7 @@ def add(counts: dict[str, int], name: str, count: int = 1) -> None:
 
 
 def summed(many: list[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sum of counts."""
+    """Return the sum of several counts, name by name."""
     total: dict[str, int] = {}
     for counts in many:
         for name, count in counts.items():

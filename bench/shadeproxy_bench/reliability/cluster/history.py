@@ -1,5 +1,5 @@
-"""The history of one object: the order in which the origin carried the writes out. It gives the verdict on
-each read.
+"""The history of one object: the order in which the origin carried its writes out. The history gives the
+verdict on each read of the object.
 
 A read may return the state of a write, unless a later write was answered with success before the read began.
 "Later" means the order at the origin. A write whose outcome its client does not know may be carried out at
@@ -14,10 +14,11 @@ ABSENT: Final = 0
 
 
 class History:
-    """The states of one object, in the order in which its origin took them on; ``ABSENT`` is the first one.
+    """The states of one object, in the order in which the object took them on at the origin. ``ABSENT`` is
+    the first state.
 
-    ``floor``: place of the last state whose write was answered with success. ``offences``: descriptions of
-    writes that the proxies repeated too late or answered wrongly.
+    ``floor``: place of the oldest state that a read may return, because its write was answered with success.
+    ``offences``: descriptions of writes that the proxies repeated too late or answered wrongly.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class History:
         return self.states[-1]
 
     def carry_out(self, state: int, now_s: float) -> None:
-        """Note that the origin carried out the write that makes ``state``."""
+        """Add ``state`` to the history, because the origin carried out the write that makes it."""
         first = self._last.get(state)
         if state != ABSENT and first is not None:
             self.repeated += 1
@@ -48,10 +49,12 @@ class History:
         self.times.append(now_s)
 
     def acknowledge(self, state: int, began_s: float) -> None:
-        """Note that a write, sent at ``began_s``, was answered with success."""
+        """Raise the floor to ``state``, because the write that makes it was answered with success. The write
+        was sent at ``began_s``.
+        """
         if state == ABSENT:
-            # All removals look alike. Take the earliest removal that the answer may mean, because it raises
-            # the floor least.
+            # All removals look alike. Take the earliest removal that the answer may mean. It raises the floor
+            # least, so that no right read is judged stale.
             places = [place for place, at_s in enumerate(self.times) if at_s >= began_s]
             place = next((one for one in places if self.states[one] == ABSENT), None)
         else:
@@ -62,7 +65,9 @@ class History:
             self.floor = max(self.floor, place)
 
     def refuse(self, state: int) -> None:
-        """Note that a write was refused. A refusal promises that the write is never carried out."""
+        """Note that the write that makes ``state`` was refused. A refusal promises that it is never carried
+        out.
+        """
         if state == ABSENT:
             return
         if state in self._last:
@@ -70,8 +75,8 @@ class History:
         self._refused.add(state)
 
     def judge(self, state: int, floor: int) -> str:
-        """Return the verdict on a read of ``state``. ``floor``: the floor at the moment when the
-        read began.
+        """Return the verdict on a read that returned ``state``. ``floor``: the history's floor at the moment
+        when the read began.
         """
         place = self._last.get(state)
         if place is None:
@@ -79,5 +84,5 @@ class History:
         return RIGHT if place >= floor else STALE
 
     def place_of(self, state: int) -> int:
-        """Return the last place of a state that the object had."""
+        """Return the last place of ``state`` in the history. The object must have had that state."""
         return self._last[state]

@@ -9,9 +9,10 @@ from shadeproxy_bench.reliability.cluster.network import Connect, Streams, conne
 from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
 
 HUNG_S: Final = 45.0
-"""A request that has no complete answer after this time hangs. The longest fault with short leases is far
-shorter. A run with longer leases adds ``HUNG_LEASES``: a link is cut for up to ten leases, TCP then repeats a
-lost packet late, and the product waits 60 s for the answer to a relayed write.
+"""Seconds after which a request without a complete answer counts as hung. The longest fault with short leases
+is far shorter. A run adds ``HUNG_LEASES`` leases, because with long leases an answer may take longer: a link
+is cut for up to ten leases, TCP then repeats a lost packet late, and the product waits 60 s for the answer to
+a relayed write.
 """
 HUNG_LEASES: Final = 10
 REFUSED, CUT, HUNG = "connection refused", "cut", "hung"
@@ -19,7 +20,7 @@ _MOST_PAUSE_S = 0.3
 
 
 class Answer(NamedTuple):
-    """An answer, or its absence: with ``status`` 0 there was no answer, and ``failure`` says why."""
+    """An answer to a request. If there was none, ``status`` is 0, and ``failure`` says why."""
 
     status: int
     fields: Fields
@@ -28,7 +29,9 @@ class Answer(NamedTuple):
 
 
 class Connections:
-    """Kept connections of one client, one for each port. Its requests come one after another."""
+    """The connections of one client, one for each port, which it keeps. The client sends one request after
+    another.
+    """
 
     def __init__(
         self, choices: random.Random, connect: Connect = connect_on_loopback, hung_s: float = HUNG_S
@@ -48,7 +51,7 @@ class Connections:
         *,
         pauses: int = 0,
     ) -> Answer:
-        """Make a request. ``pauses``: how many times the upload of the body pauses."""
+        """Make a request, and return the answer. ``pauses``: number of pauses in the upload of the body."""
         lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
         lines += [f"{name}: {value}" for name, value in (fields or {}).items()]
         if body or method in {"PUT", "POST"}:

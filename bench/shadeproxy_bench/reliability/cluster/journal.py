@@ -1,4 +1,4 @@
-"""The events of a run, so that the report of a violation can show the events before it."""
+"""The events of a run. The report of a violation shows the events before it."""
 
 import time
 from collections import deque
@@ -16,7 +16,7 @@ class _Event(NamedTuple):
 
 
 class Journal:
-    """Events of the last seconds: faults, and the writes and reads of each object."""
+    """The last events: faults, and the writes and reads of each object."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
@@ -30,11 +30,13 @@ class Journal:
         self._events.append(_Event(self.now_s(), _FAULT, text))
 
     def note(self, number: int, text: str) -> None:
-        """Note an event of an object."""
+        """Record an event of object ``number``."""
         self._events.append(_Event(self.now_s(), number, text))
 
     def before(self, number: int) -> list[str]:
-        """Return the lines that led to this moment: all faults, and the events of one object."""
+        """Return the events of the last seconds, a line each: all faults, and the events of object
+        ``number``.
+        """
         least_s = self.now_s() - _BEFORE_S
         return [
             f"{one.at_s:9.3f}  {'FAULT  ' * (one.number == _FAULT)}{one.text}"

@@ -1,5 +1,5 @@
-"""The judge of a run: knows the histories, counts outcomes, and describes violations with the events before
-them.
+"""The judge of a run: it knows the histories of the objects, counts the outcomes of requests, and describes
+violations with the events before them.
 """
 
 import asyncio
@@ -18,7 +18,9 @@ _LONG_LEASES = 24
 
 
 class Judge:
-    """Judges the answers to reads and writes. ``told``: the directory for descriptions of violations."""
+    """Judges the answers to reads and writes. ``told``: the directory into which descriptions of violations
+    are written.
+    """
 
     def __init__(
         self, found: Found, histories: Sequence[History], journal: Journal, cluster: Cluster, told: Path
@@ -32,14 +34,16 @@ class Judge:
         self._asking: set[asyncio.Task[None]] = set()
 
     def begin(self, number: int) -> tuple[int, int]:
-        """Return two places in the object's history, for a read that begins now: the oldest state that it may
-        return, and the newest state that any read has returned so far.
+        """Return two places in the object's history, for a read that begins now: that of the oldest state
+        which the read may return, and that of the newest state which any read has returned so far.
         """
         history = self.histories[number]
         return history.floor, history.seen
 
     def read(self, number: int, state: int, begun: tuple[int, int], what: str) -> str:
-        """Judge a read of ``state``, and return its outcome. ``what`` describes it."""
+        """Judge a read that returned ``state``, and return the verdict. ``begun``: the result of ``begin``.
+        ``what`` describes the read.
+        """
         floor, seen = begun
         history = self.histories[number]
         verdict = history.judge(state, floor)
@@ -56,7 +60,7 @@ class Judge:
         return RIGHT
 
     def wrote(self, number: int, state: int, began_s: float, outcome: str) -> None:
-        """Note the outcome of a write that makes ``state``."""
+        """Enter the outcome of a write that makes ``state`` into the object's history."""
         history = self.histories[number]
         before = len(history.offences)
         if outcome == ACKNOWLEDGED:
@@ -66,21 +70,21 @@ class Judge:
         self.look_for_offences(number, before)
 
     def look_for_offences(self, number: int, before: int) -> None:
-        """Report the offences in an object's history, except the first ``before`` ones, which were reported
-        already.
+        """Report the offences in an object's history, but not the first ``before`` of them, which were
+        reported already.
         """
         for offence in self.histories[number].offences[before:]:
             self.violate("write", number, offence)
 
     def violate(self, kind: str, number: int, what: str) -> None:
-        """Count a violation, and write down the events before it."""
+        """Count a violation, and write it down with the events before it."""
         self.journal.note(number, f"VIOLATION: {kind}: {what}")
         self.found.fail(kind, f"{self.journal.now_s():.3f} s, {key_of(number)}: {what}")
         self._write_down(kind, number)
 
     def note_time(self, name: str, number: int, seconds: float, what: str) -> None:
-        """Keep ``seconds`` if it is the longest time under this name. If it is very long, also write down the
-        events before it, although it is no violation.
+        """Keep ``seconds`` if no longer time was noted under ``name``. If ``seconds`` are very many, also
+        write down the events before, although such a time is no violation.
         """
         self.found.note_time(name, seconds)
         if seconds > _LONG_LEASES * self.found.lease_s:
@@ -97,7 +101,7 @@ class Judge:
             task.add_done_callback(self._asking.discard)
 
     async def told(self) -> None:
-        """Wait until all violations are written down."""
+        """Wait until the descriptions of all violations are written."""
         await asyncio.gather(*self._asking)
 
     async def _tell(self, place: int, kind: str, number: int, lines: list[str]) -> None:

@@ -1,7 +1,8 @@
-"""Links between the processes that can be cut, for one sender or for all, in one direction or in both.
+"""Links between the processes of a run. A link can be cut for one sender or for all senders, in one direction
+or in both.
 
 All processes are on one machine, so a link is a TCP relay in front of a listener. A silent link holds the
-bytes that it got. When the cut ends, it passes them on, like a network with a long delay.
+bytes that it got. When the cut ends, the link passes the bytes on, like a network with a long delay.
 """
 
 import asyncio
@@ -17,16 +18,16 @@ _PIECE_BYTES = 1 << 16
 _BACKLOG = 100
 _TCP = Path("/proc/net/tcp")
 ANYBODY: Final = ""
-"""The sender of a link that only one process uses."""
+"""The name under which a connection counts if the link does not know the process that opened it."""
 _LOST = (OSError, asyncio.IncompleteReadError)
 _STOPS_REQUESTS = frozenset({Cut.SILENT, Cut.REQUESTS})
 _STOPS_ANSWERS = frozenset({Cut.SILENT, Cut.ANSWERS})
 
 
 class Link:
-    """A relay to ``target``, a port of loopback. ``port``: the port of the relay. ``senders``: returns the
-    process ids of the named senders; None: all connections count as from ``ANYBODY``. Connections of
-    processes that are no sender also count as from ``ANYBODY``.
+    """A relay to ``target``, a port of loopback. ``port``: the port of the relay. ``senders``: a function
+    that returns process ids by the names of senders. A connection from a process that is no sender counts as
+    from ``ANYBODY``. With ``senders`` None, every connection does.
     """
 
     def __init__(self, target: int, port: int, senders: Pids | None = None) -> None:
@@ -39,14 +40,14 @@ class Link:
         self._open: dict[asyncio.Task[None], str] = {}
 
     async def open(self) -> None:
-        """Accept connections."""
+        """Accept connections at ``port`` from now on."""
         if self._listener is None:
             self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
             self._listener.setblocking(False)
             asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     def shut(self) -> None:
-        """Refuse connections, as the host of a process that has ended does."""
+        """Refuse connections at ``port``, as a host does when the listening process has ended."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -79,7 +80,7 @@ class Link:
         self._changed = asyncio.Event()
 
     def _accept(self, listener: socket.socket) -> None:
-        """Begin to relay a connection. An ``asyncio.Server`` is not used: it would lose a connection that
+        """Accept a connection, and begin to relay it. An ``asyncio.Server`` would lose a connection that
         comes while the server is being closed.
         """
         with suppress(OSError):
@@ -92,7 +93,7 @@ class Link:
 
     def _end(self, task: asyncio.Task[None], connection: socket.socket) -> None:
         del self._open[task]
-        connection.close()  # If a task is cancelled before it has begun, it does not close its connection.
+        connection.close()  # A task that is cancelled before it begins does not close its connection.
 
     async def _relay(self, connection: socket.socket, sender: str) -> None:
         ends: list[Streams] = []
@@ -115,8 +116,8 @@ class Link:
     async def _pump(
         self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, sender: str, stops: frozenset[Cut]
     ) -> None:
-        """Pass bytes on until the connection ends. While a cut stops this direction, hold the bytes, and the
-        end of the connection.
+        """Pass bytes on until the connection ends. While a cut stops this direction, hold what has come:
+        bytes, or the end of the connection.
         """
         while True:
             piece, lost = b"", False
@@ -139,7 +140,7 @@ class Link:
             await self._changed.wait()
 
     def _sender(self, port: int) -> str:
-        """Return the name of the process whose connection comes from ``port``."""
+        """Return the name of the sender whose connection to this relay comes from ``port``."""
         if self._senders is None:
             return ANYBODY
         line = re.search(rf"0100007F:{port:04X} 0100007F:{self.port:04X} 01 .*", _TCP.read_text())
@@ -151,7 +152,7 @@ class Link:
 
 
 def _holds(pid: int, socket: str) -> bool:
-    """Return whether a process has the socket with this inode."""
+    """Return whether a process has ``socket`` open, named as in /proc: "socket:[inode]"."""
     with suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):

@@ -1,10 +1,10 @@
 """A network of network namespaces: each process has an interface and an address of its own, and a cut loses
 packets.
 
-A bridge connects the namespaces. A packet is lost because its sender has a wrong hardware address for the
-receiver, so the sender notices nothing, and TCP sends the packet again and again. The run itself is in a
-namespace too, so that nothing of it is visible on the machine, and the kernel removes all of it when the last
-process has ended.
+A bridge connects the namespaces. To lose packets, the sender is given a wrong hardware address for the
+receiver. The sender notices nothing, and TCP sends the packets again and again. The run itself is in a
+namespace too, so that its network is not visible on the machine. The kernel removes all namespaces when the
+last process has ended.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def refusal() -> str:
 
 
 def enter() -> None:
-    """Start this program again, in namespaces of its own. This does not return."""
+    """Replace this process by the same program in new namespaces. This does not return."""
     command = _inside(sys.executable, *sys.orig_argv[1:])
     os.execvpe(command[0], command, os.environ | {_ENTERED: "1"})
 
@@ -106,14 +106,14 @@ class Namespaces:
         )
 
     def command(self, place: str, command: Sequence[str]) -> list[str]:
-        # ``ip`` is replaced by the command, which keeps its process id.
+        # nsenter replaces itself by the command, which therefore has the process id that was started.
         return ["nsenter", f"--net=/run/netns/{place}", *command]
 
     async def up(self, place: str) -> None:
-        """Do nothing: the kernel accepts connections while a process listens."""
+        """Do nothing: the kernel accepts connections as long as a process listens."""
 
     def down(self, place: str) -> None:
-        """Do nothing: the kernel refuses connections when no process listens."""
+        """Do nothing: the kernel refuses connections as soon as no process listens."""
 
     async def cut(self, one: str, other: str, how: Cut) -> None:
         await asyncio.to_thread(self._cut, one, other, how)
@@ -175,7 +175,7 @@ class Namespaces:
                 _ip("-n", sender, "route", "delete", "unreachable", self._host(receiver))
 
     def _send(self, sender: str, receiver: str, *, lost: bool = False) -> None:
-        """Decide whether packets of ``sender`` to ``receiver`` arrive."""
+        """Let the packets that ``sender`` sends to ``receiver`` arrive, or with ``lost`` get lost."""
         hardware = _NOWHERE if lost else _HARDWARE.format(self._numbers[receiver])
         entry = (self._host(receiver), "lladdr", hardware, "dev", "eth0", "nud", "permanent")
         _ip("-n", sender, "neigh", "replace", *entry)
@@ -184,7 +184,9 @@ class Namespaces:
         return _HOST.format(self._numbers[place])
 
     def _socket_at(self, place: str) -> socket.socket:
-        """Return a new socket of the namespace of a place. It stays there."""
+        """Return a new socket in the namespace of ``place``. A socket stays in the namespace in which it was
+        made.
+        """
         self._enter(self._files[place])
         try:
             return socket.socket()
@@ -198,7 +200,7 @@ class Namespaces:
 
 
 def _ip(*arguments: str) -> None:
-    """Run ``ip``. Raises BenchError with what it says."""
+    """Run the program ``ip``. Raises BenchError with its error text if it fails."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=_LIMIT_S)
     if done.returncode:
         raise BenchError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

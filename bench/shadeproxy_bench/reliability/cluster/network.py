@@ -1,6 +1,6 @@
-"""The interface of a run's network: the addresses of its processes, and the cuts between them.
+"""The interface of a run's network: the addresses of the run's processes, and the cuts between them.
 
-Places are the names of nodes, and ``ENGINE``.
+A place is where a process runs. Places are named by the names of nodes, and ``ENGINE``.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 ENGINE: Final = "engine"
 LOOPBACK: Final = "127.0.0.1"
 LIMIT_BYTES: Final = 1 << 20
-"""The longest head of an answer that a connection reads."""
+"""The longest line or head of an answer that a connection reads, in bytes."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[int], Awaitable[Streams]]
@@ -41,7 +41,7 @@ class Site(NamedTuple):
 
 
 class Network(Protocol):
-    """``engine_host``: the address on which the engine listens."""
+    """The network of a run. ``engine_host``, ``engine_port``: the address on which the engine listens."""
 
     engine_host: str
     engine_port: int
@@ -52,33 +52,35 @@ class Network(Protocol):
     def site(self, node: str) -> Site: ...
 
     def command(self, place: str, command: Sequence[str]) -> list[str]:
-        """Return the command that runs ``command`` at a place."""
+        """Return a command that runs ``command`` at ``place``."""
 
     async def up(self, place: str) -> None:
-        """Accept connections to a place, whose process runs now or soon."""
+        """Let connections to ``place`` in: the process there runs now, or soon."""
 
     def down(self, place: str) -> None:
-        """Refuse connections to a place, whose process has ended."""
+        """Refuse connections to ``place``, because the process there has ended."""
 
     async def cut(self, one: str, other: str, how: Cut) -> None:
-        """Cut two places from each other. If only one of the two sends requests to the other, it is
-        ``one``.
+        """Cut two places from each other, in the way ``how``. If only one of them sends requests to the
+        other, it is ``one``.
         """
 
     async def heal(self, one: str, other: str) -> None:
-        """Connect two places again."""
+        """Undo all cuts between two places."""
 
     async def connect(self, port: int) -> Streams:
-        """Connect to a port from the place where the listening process runs. Raises OSError."""
+        """Connect to ``port`` on the loopback of the place where a process listens at this port. Raises
+        OSError.
+        """
 
     async def aclose(self) -> None:
-        """Remove the network. The processes have ended."""
+        """Remove the network. All processes must have ended."""
 
 
 Pids = Callable[[], Mapping[str, int]]
-"""Returns the process ids of the nodes that have run, by name."""
+"""A function that returns the process ids of the nodes that were started, by name."""
 MakeNetwork = Callable[[Sequence[str], Pids], Network]
-"""Makes a network for nodes of these names."""
+"""A function that makes a network for nodes of the given names."""
 
 
 async def connect_on_loopback(port: int) -> Streams:

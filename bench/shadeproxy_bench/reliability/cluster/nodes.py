@@ -1,4 +1,6 @@
-"""The processes of a run: proxies of one cluster, and the engine that carries their leases."""
+"""The processes of a run: proxies of one cluster, and the engine, a Redis server that carries their
+leases.
+"""
 
 import asyncio
 import os
@@ -28,9 +30,9 @@ from shadeproxy_bench.settings import settings_of
 
 OWNED, LOCAL = "owned", "local"
 LEAVE_LEASES: Final = 8
-"""Leases for which a node that is away keeps its share."""
+"""Number of leases for which a node that is away keeps its share of the objects."""
 MOST_LEASES: Final = 10
-"""Most leases for which a process is stopped, or a link cut."""
+"""Largest number of leases for which a process is stopped, or a link cut."""
 _PROXY = "shadeproxy_bench.reliability.cluster.proxy"
 _SPARE_S, _TELL_S = 3.0, 2.0
 _READY_S, _REDIS_S = 90.0, 10.0
@@ -40,14 +42,14 @@ _AGAIN_S, _ASK_S = 0.05, 2.0
 
 
 def late_s(lease_s: float) -> float:
-    """Return the time after which no write is carried out any more. A stopped proxy may send a write when it
-    continues, and the origin may carry it out late.
+    """Return the seconds after which a write that was sent cannot be carried out any more. A stopped proxy
+    may send the write only when it continues, and the origin may carry it out late.
     """
     return MOST_LEASES * lease_s + MOST_LATE_S + _SPARE_S
 
 
 class Shape(NamedTuple):
-    """The settings of all proxies. ``workers``: processes of each."""
+    """The settings that all proxies of a run share. ``workers``: processes of each proxy."""
 
     pages: str
     lease_s: float
@@ -56,7 +58,9 @@ class Shape(NamedTuple):
 
 
 class Summary(msgspec.Struct):
-    """The view of a node: its number, the number of the settled view, and the nodes that are not away."""
+    """The view of the cluster that a node has. ``view``: its number. ``settled``: the number of the view that
+    is settled. ``nodes``: all nodes of the view, of which some are away.
+    """
 
     node: str = ""
     view: int = 0
@@ -70,9 +74,9 @@ class Summary(msgspec.Struct):
 
 
 class Node:
-    """One proxy, which is killed and started again with the same ports and directory.
+    """One proxy. It is killed and started again, with the same ports and the same directory.
 
-    ``up``: True if clients may ask it.
+    ``up``: True if clients may send requests to it.
     """
 
     def __init__(self, name: str, work: Path, shape: Shape, network: Network) -> None:
@@ -108,8 +112,8 @@ class Node:
         self.up = True
 
     async def end(self, number: signal.Signals) -> int:
-        """End the proxy by a signal, and return its exit status. If it does not end in time, it is killed,
-        and the status is that of SIGKILL.
+        """End the proxy by a signal, and return its exit status. A proxy that does not end in time is killed;
+        its status is then that of SIGKILL.
         """
         self.up = False
         try:
@@ -122,15 +126,15 @@ class Node:
         return status
 
     def forget(self) -> None:
-        """Remove its state and its pages, so that it is a new node at its next start."""
+        """Remove the node's state and pages, so that it is a new node at its next start."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def summary(self) -> Summary:
-        """Return its view of the cluster; an empty one if it does not answer."""
+        """Return the node's view of the cluster; an empty one if the node does not answer."""
         return await self._get("/v1/cluster", Summary) or Summary()
 
     async def owner(self, key: str) -> str:
-        """Return the owner of an object as this node names it, as text."""
+        """Return a line that says which owner this node names for an object."""
         found = await self._get(f"/v1/cluster/owner/{BUCKET}/{key.replace('/', '%2F')}", dict[str, Any])
         return f"{self.name}: {found}"
 
@@ -187,7 +191,7 @@ class Node:
 
 
 class Engine:
-    """The Redis server that carries the leases. It keeps nothing over a restart."""
+    """The Redis server that carries the leases. It loses all data at a restart."""
 
     def __init__(self, work: Path, network: Network) -> None:
         self._work, self._network = work, network
@@ -210,7 +214,7 @@ class Engine:
         )
 
     async def call(self, command: str) -> bool:
-        """Send a command; return whether it was answered without an error."""
+        """Send a command to the server. Return whether it was answered without an error."""
         try:
             reader, out = await self._network.connect(self._network.engine_port)
         except OSError:
@@ -222,7 +226,7 @@ class Engine:
 
 
 class Cluster:
-    """All processes of a run. The last node is a guest: it joins and leaves."""
+    """All processes of a run. The last node is a guest, which joins and leaves."""
 
     def __init__(self, work: Path, shape: Shape, count: int, make_network: MakeNetwork) -> None:
         names = [f"node{place}" for place in range(count + 1)]
@@ -241,13 +245,13 @@ class Cluster:
         return Connections(choices, self.network.connect, HUNG_S + HUNG_LEASES * self.shape.lease_s)
 
     async def start(self) -> None:
-        """Make the network, start the engine and all nodes but the guest. Raises ShadeProxyError."""
+        """Make the network, and start the engine and all nodes but the guest. Raises ShadeProxyError."""
         await self.network.open()
         await self.start_engine()
         await asyncio.gather(*(node.start() for node in self.nodes if node is not self.guest))
 
     async def start_engine(self) -> None:
-        """Start the engine, and let connections to it come. Raises ShadeProxyError."""
+        """Start the engine, and let connections to it in. Raises ShadeProxyError."""
         await self.engine.start()
         await self.network.up(ENGINE)
 
@@ -256,14 +260,14 @@ class Cluster:
         self.network.down(ENGINE)
 
     async def aclose(self) -> list[str]:
-        """End all processes; return descriptions of those that ended badly."""
+        """End all processes. Return descriptions of the nodes whose exit status was not 0."""
         statuses = await asyncio.gather(*(self._end(node) for node in self.nodes))
         await asyncio.to_thread(self.engine.process.__exit__)
         await self.network.aclose()
         return [status for status in statuses if status]
 
     def kill(self) -> None:
-        """Kill the processes that still run. For the end of a run that failed."""
+        """Kill the processes that still run, at the end of a run that failed."""
         for process in (self.engine.process, *(node.process for node in self.nodes)):
             if process.turn >= 0 and not process.ended():
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A memory origin that is slow now and then, and notes in which order it carries writes out.
+"""An origin in memory that is slow now and then, and records in which order it carries writes out.
 
 A write whose request has arrived completely is carried out even if its sender is gone. Some writes are
 carried out seconds later, like late writes of proxies that were killed or cut off.
@@ -28,20 +28,22 @@ from shadeproxy_bench.reliability.kit.origin import (
 )
 
 MOST_LATE_S: Final = 2.0
-"""The longest time after which a write is carried out."""
+"""The longest time, in seconds, from the arrival of a write until it is carried out."""
 _KEYS = re.compile(r"<Key>([^<]+)</Key>")
 _OK, _NO_CONTENT = "200 OK", "204 No Content"
 
 
 class MemoryOrigin(StreamingOrigin):
-    """Keeps all objects in memory. ``histories``: the histories of the objects that are judged."""
+    """Keeps all objects in memory. ``histories``: by number of the object, the history by which its reads are
+    judged.
+    """
 
     def __init__(self, count: int, choices: random.Random) -> None:
         self.histories = [History() for _ in range(count)]
         self.damaged: list[str] = []
-        """Descriptions of writes whose body does not belong to their object."""
+        """Descriptions of writes whose body does not belong to the object that they name."""
         self.asked: Counter[str] = Counter()
-        """Requests by method."""
+        """Number of requests by method."""
         self.idle = asyncio.Event()
         """Set while no write that has arrived waits to be carried out."""
         self.idle.set()
@@ -133,7 +135,7 @@ class MemoryOrigin(StreamingOrigin):
             await self._copy(out, key, unquote(source).removeprefix("/").removeprefix(f"{BUCKET}/"))
 
     async def _store(self, key: str, body: bytes) -> str:
-        """Carry a write out, some time after now, and return the ETag."""
+        """Carry a write out now or a little later. Return the ETag."""
         with self._arrived():
             await self._be_late()
             self._put(key, body)
@@ -195,7 +197,7 @@ class MemoryOrigin(StreamingOrigin):
                 self.idle.set()
 
     async def _pause(self, share: float) -> None:
-        """Wait for a moment in ``share`` of the calls."""
+        """Wait for up to 0.3 s, in ``share`` of the calls."""
         if self._choices.random() < share:
             await asyncio.sleep(self._choices.random() * 0.3)
 

@@ -1,4 +1,4 @@
-"""A network on loopback whose links are relays. It needs no rights."""
+"""A network on loopback whose links are relays. It needs no special rights."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -20,7 +20,9 @@ _PORTS = 5
 
 
 class _Links(NamedTuple):
-    """The links of a node: from it to the engine, and from the other nodes to it."""
+    """The ports of a node, and its two links: from the node to the engine, and from the other nodes to the
+    node.
+    """
 
     s3_port: int
     control_port: int
@@ -29,7 +31,7 @@ class _Links(NamedTuple):
 
 
 class Relays:
-    """Implements ``Network``. ``pids``: process ids, by which a relay finds the node that has opened a
+    """Implements ``Network``. ``pids``: returns process ids, by which a relay finds the node that opened a
     connection.
     """
 
@@ -43,7 +45,7 @@ class Relays:
             self._nodes[name] = links
 
     async def open(self) -> None:
-        """Do nothing: each link is opened when the process behind it starts."""
+        """Do nothing: the links to a process are opened when it starts."""
 
     def site(self, node: str) -> Site:
         links = self._nodes[node]
@@ -89,7 +91,7 @@ class Relays:
         return [self._nodes[place].peer]
 
     def _between(self, one: str, other: str) -> list[tuple[Link, str]]:
-        """Return the links between two places, each with the sender for which it is cut."""
+        """Return the links between two places, each with the sender for which it must be cut."""
         if other == ENGINE:
             return [(self._nodes[one].engine, ANYBODY)]
         return [(self._nodes[one].peer, other), (self._nodes[other].peer, one)]

@@ -1,4 +1,4 @@
-"""The page of the runs, and the file of their totals."""
+"""The page about the runs, and the file with the result of each seed."""
 
 import fcntl
 import os
@@ -40,7 +40,7 @@ _SUMS: Final = {
     "join": (JOIN,),
     "leave": (LEAVE,),
 }
-"""The kinds of faults that are counted together in the first table."""
+"""The kinds of faults that the first table counts together, by the name of their sum."""
 _ABOUT = """\
 Four proxies of one cluster (or as many as `NODES`) as real processes, each with 64 MiB of RAM, and at times
 one more; a memory origin that is slow now and then, and carries some writes out up to two seconds late;
@@ -66,7 +66,7 @@ origin."""
 
 
 def results(directory: Path) -> Path:
-    """Return the path of the totals."""
+    """Return the path of the file with the results in a directory."""
     return directory / f"{NAME}.json"
 
 
@@ -77,8 +77,8 @@ def load(directory: Path) -> list[Found]:
 
 
 def keep(found: Found, directory: Path) -> None:
-    """Store the result of a seed among the others, and rewrite the page. Runs of other seeds may do the same
-    meanwhile.
+    """Store the result of a seed among the results in ``directory``, and rewrite the page. Runs of other
+    seeds may do so at the same time.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
@@ -93,7 +93,7 @@ def keep(found: Found, directory: Path) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keep other processes from writing the totals of a directory."""
+    """Keep other processes from writing the results in a directory while the block runs."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -103,7 +103,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def markdown(runs: Sequence[Found]) -> str:
-    """Return the page."""
+    """Return the page about the runs."""
     total = {
         name: summed([getattr(one, name) for one in runs])
         for name in ("faults", "reads", "writes", "sources", "notes", "violations", "complaints", "networks")
@@ -144,7 +144,7 @@ def markdown(runs: Sequence[Found]) -> str:
 
 
 def sums_of(runs: Sequence[Found]) -> dict[str, int]:
-    """Return the sums over all seeds."""
+    """Return the sums of the counts of all runs."""
     faults = summed([one.faults for one in runs])
     counts = {"rounds": sum(one.rounds for one in runs)}
     counts |= {name: sum(faults.get(kind, 0) for kind in kinds) for name, kinds in _SUMS.items()}
@@ -166,7 +166,7 @@ def _sums(runs: Sequence[Found]) -> list[str]:
 
 
 def _options(found: Found) -> str:
-    """Return the options of a seed that are not the defaults."""
+    """Return the options of a seed's command that differ from the defaults."""
     plain = Found(found.seed, LEASE_S, found.pages, kills=SHARES[KILL])
     given = (
         ("LEASE", f"{found.lease_s:g}", found.lease_s != plain.lease_s),

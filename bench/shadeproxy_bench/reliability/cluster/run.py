@@ -1,4 +1,4 @@
-"""The rounds: readers and writers ask all proxies of a cluster, while processes and links fail."""
+"""Plays the rounds: readers and writers ask all proxies of a cluster, while processes and links fail."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
 
 CALM_ROUNDS: Final = 10
-"""Rounds after which the faults pause, and the cluster must be whole again."""
+"""Number of rounds after which the faults pause, and the cluster must become whole."""
 _READERS, _WRITERS = 8, 6
 _AGAIN_S = 0.1
 _SETTLED_LEASES = 4
@@ -33,9 +33,9 @@ _PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 
 
 class Plan(NamedTuple):
-    """``rounds``: number of rounds in all, including those of earlier runs with this seed. ``out``: the
-    directory for violations and logs. ``save``: called with the result so far, after each pause of the
-    faults. ``faulty``: whether there are faults. ``network``: RELAYS or NAMESPACES.
+    """The settings of a run. ``rounds``: number of rounds in all, including those of earlier runs with the
+    same seed. ``out``: the directory for violations and logs. ``save``: called with the result so far, in
+    each pause of the faults. ``faulty``: whether there are faults. ``network``: RELAYS or NAMESPACES.
     """
 
     rounds: int
@@ -48,7 +48,9 @@ class Plan(NamedTuple):
 
 
 def play(found: Found, plan: Plan, say: Callable[[str], None]) -> Found:
-    """Play the rounds that are missing in ``found``. Raises ShadeProxyError if a process does not start."""
+    """Play the rounds that ``found`` lacks, and return it. Raises ShadeProxyError if a process does not
+    start.
+    """
     with workplace() as work:
         return asyncio.run(_Run(found, plan, work, say).play())
 
@@ -65,7 +67,7 @@ class _Run:
 
     async def play(self) -> Found:
         network = Namespaces if self._plan.network == NAMESPACES else Relays
-        # In namespaces the proxies find the origin at another address of this process.
+        # Proxies in namespaces of their own reach the origin at another address than loopback.
         host = "0.0.0.0" if self._plan.network == NAMESPACES else LOOPBACK
         server = await asyncio.start_server(
             self._origin.serve_connection, host, 0, limit=self._origin.piece_bytes
@@ -109,8 +111,8 @@ class _Run:
         found.seconds = before_s + time.monotonic() - began_s
 
     def _pause_s(self) -> float:
-        """Return the pause until the next round. After a long pause, proxies trust their caches again, which
-        they doubted because of the last faults.
+        """Return the pause until the next round. Some pauses are so long that proxies trust the pages again
+        which they doubted after the last faults.
         """
         least_s = late_s(self._found.lease_s) if self._choices.random() < _LONG_PAUSES else 0.0
         return least_s + self._choices.random() * 3 * self._found.lease_s
@@ -118,8 +120,8 @@ class _Run:
     # ------------------------------------------------------------------ after the faults
 
     async def _calm(self) -> None:
-        """Judge the cluster after the last fault: all nodes must agree on a view, take writes, and return the
-        origin's present objects.
+        """Judge the cluster in a pause of the faults: all nodes must agree on a view, take writes, and return
+        the origin's present objects.
         """
         self._journal.fault("the faults pause")
         self._look_at_origin()
@@ -128,14 +130,14 @@ class _Run:
         await self._clients.pause_writers()
         await self._origin.idle.wait()
         if self._choices.random() < _PATIENT_SWEEPS:
-            # Wait until proxies no longer check each read. Only then does a read show a page that a proxy
-            # forgot to doubt.
+            # Wait until proxies no longer check each read with the origin. Only then does a read show a page
+            # that a proxy forgot to doubt.
             await asyncio.sleep(late_s(self._found.lease_s) + _AFTER_CHECKS_S)
         await self._sweep()
         self._clients.resume_writers()
 
     async def _become_whole(self) -> None:
-        """Wait until all nodes have the same view, which is settled and contains all of them."""
+        """Wait until all running nodes have the same view, which is settled and names exactly these nodes."""
         began_s = time.monotonic()
         deadline_s = began_s + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
         while True:
@@ -155,7 +157,7 @@ class _Run:
             await asyncio.sleep(_AGAIN_S)
 
     async def _write_everywhere(self) -> None:
-        """Write through each node until it succeeds."""
+        """Write three times through each node, and try again until each write succeeds."""
         began_s = time.monotonic()
         await asyncio.gather(*(self._write_at(node) for node in self._cluster.up))
         self._found.note_time("then, until each proxy has taken three writes", time.monotonic() - began_s)
@@ -172,7 +174,7 @@ class _Run:
         connections.close()
 
     async def _sweep(self) -> None:
-        """Read each object at one node, and each hot object at every node, while no write is under way. The
+        """Read each object at one node, and each hot object at every node, while no write is under way. Each
         answer must be the origin's present object.
         """
         for history in self._origin.histories:

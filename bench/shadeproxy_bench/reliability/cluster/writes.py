@@ -1,4 +1,4 @@
-"""The requests of one write: the calls of S3 that make or remove an object, and their outcome."""
+"""Sends writes: the calls of S3 that make or remove an object. One write may take several requests."""
 
 import hashlib
 from base64 import b64encode
@@ -15,8 +15,8 @@ _PARTS = 2
 
 
 class Sent(NamedTuple):
-    """The last answer of a write. A write may take several requests; ``asked`` says whether the one was sent
-    that makes the origin carry it out.
+    """The last answer to the requests of one write. ``asked``: whether the request was sent that makes the
+    origin carry the write out.
     """
 
     answer: Answer
@@ -26,7 +26,7 @@ class Sent(NamedTuple):
 async def send(
     connections: Connections, port: int, kind: str, numbers: Sequence[int], *, seq: int, pauses: int
 ) -> Sent:
-    """Send a write to the proxy at ``port``. Only ``DELETE_MANY`` concerns several objects. ``pauses``:
+    """Send a write to the proxy at ``port``. Only ``DELETE_MANY`` writes to more than one object. ``pauses``:
     number of pauses in the upload of a body.
     """
     number = numbers[0]
@@ -51,7 +51,7 @@ async def send(
 
 
 def outcome_of(kind: str, number: int, sent: Sent) -> str:
-    """Return the outcome of a write for one of its objects."""
+    """Return the outcome of a write for the object ``number``."""
     answer = sent.answer
     if not sent.asked:
         return NOT_DONE
@@ -59,7 +59,7 @@ def outcome_of(kind: str, number: int, sent: Sent) -> str:
         removed = f"<Deleted><Key>{key_of(number)}</Key>".encode() in answer.body
         return ACKNOWLEDGED if removed else UNKNOWN
     if answer.status in {200, 204}:
-        # These two calls may answer 200 with an error in the document.
+        # A multipart upload or a copy may be answered 200 with an error in the document.
         told = kind in {MULTIPART, COPY} and b"<Error>" in answer.body
         return UNKNOWN if told else ACKNOWLEDGED
     return NOT_DONE if answer.status == 503 or answer.failure == REFUSED else UNKNOWN
@@ -99,5 +99,5 @@ async def _upload(connections: Connections, port: int, target: str, body: bytes)
 
 
 def _summed(body: bytes) -> dict[str, str]:
-    """Return the checksum field of a body. S3 refuses DeleteObjects without it."""
+    """Return the header field with the checksum of a body. S3 refuses DeleteObjects without it."""
     return {"Content-MD5": b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()}

@@ -1,4 +1,4 @@
-"""Run crash, print the result, exit with 1 for a failure: ``make crash``."""
+"""Run crash, print the result, exit with 1 if there was a failure: ``make crash``."""
 
 import argparse
 import sys

@@ -1,8 +1,8 @@
-"""``Board``: shared memory with the phases that a proxy is in, and the step at which it dies. It outlives the
-proxy.
+"""``Board``: shared memory in which a proxy counts its phases and steps, and finds the step at which it must
+die. The board outlives the proxy.
 
 The proxy's own process writes the board. The run reads it, even after kill -9. ``Board.step`` is called
-around every change of a file, so a death can be planned at any of them.
+around every change of a file, so a death can be planned at any of these changes.
 """
 
 import mmap
@@ -53,8 +53,8 @@ ARM_AT_START, ARM_WHEN_READY, ARM_AT_STOP = range(3)
 
 
 class Board:
-    """The board of one proxy. ``cells``: i64; for each phase the number of calls in it, then the named
-    cells.
+    """The board of one proxy. ``cells``: i64 values. The first cells have, for each phase, the number of
+    calls that are in it now. The named cells follow.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,20 +67,20 @@ class Board:
         self.cells = np.frombuffer(self._map, np.int64)
 
     def clear(self, *, die_at: int, armed: int) -> None:
-        """Begin a new life. The proxy dies at its step ``die_at`` (0: at none), counted from the moment
-        ``armed`` on.
+        """Clear the board for the next proxy. The proxy dies at its step number ``die_at`` (0: at none).
+        Steps are counted from the moment ``armed`` on.
         """
         self.cells[:] = 0
         self.cells[DIE_AT], self.cells[ARMED], self.cells[DIED] = die_at, armed, -1
 
     @property
     def phases(self) -> list[str]:
-        """The phases that the proxy was in."""
+        """The phases in which the proxy is, or was when it ended."""
         return [phase for phase, count in zip(PHASES, self.cells, strict=False) if count > 0]
 
     @property
     def died_at(self) -> str:
-        """The step at which a planned death happened; "" without one."""
+        """The step at which a planned death happened; "" if none happened."""
         return STEPS[died] if (died := int(self.cells[DIED])) >= 0 else ""
 
     @contextmanager
@@ -93,8 +93,8 @@ class Board:
             self.cells[number] -= 1
 
     def step(self, name: str) -> bool:
-        """Count a step, if steps are counted now, and die in it if that is planned. In the middle of a
-        write, return True instead of dying, because the caller must first write a part.
+        """Count a step, if steps are counted now. If a death is planned at this step, die; only in the middle
+        of a write, return True instead, because the caller must first write a part.
         """
         armed = int(self.cells[ARMED])
         if (armed == ARM_WHEN_READY and not self.cells[READY]) or (

@@ -1,5 +1,5 @@
-"""Clients of a proxy that will be killed. They read, overwrite and delete, and compare everything that they
-read.
+"""Clients of a proxy that will be killed. They read, overwrite and delete objects, and compare everything
+that they read.
 """
 
 import threading
@@ -13,8 +13,8 @@ from shadeproxy_bench.reliability.kit.link import Cut, Link
 from shadeproxy_bench.requests import head_of
 
 _TIMEOUT_S = 30.0
-# Part of the proxy's error message for a write that was sent to the origin before the origin was killed.
-# The origin may or may not have carried out that write.
+# Part of the proxy's error message for a write that was sent to the origin, but not answered. The origin may
+# or may not have carried out such a write.
 _UNKNOWN = b"so it may have carried out the request"
 _GONE = (OSError, Cut)
 
@@ -31,7 +31,7 @@ class Connection:
         self._link.close()
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> None:
-        """Read an object, or its bytes [start, stop), and compare."""
+        """Read an object, or its bytes [start, stop), and compare the answer with the truth."""
         least = self._truth.least(key)
         self._link.send(
             _request("GET", key, {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"})
@@ -39,14 +39,16 @@ class Connection:
         self._judge(key, least, span)
 
     def get_all(self, keys: Sequence[str]) -> None:
-        """Read many objects by requests that are sent at once."""
+        """Read many objects by requests that are sent at once, and compare the answers with the truth."""
         least = {key: self._truth.least(key) for key in keys}
         self._link.send(b"".join(_request("GET", key) for key in keys))
         for key in keys:
             self._judge(key, least[key], None)
 
     def write(self, key: str) -> None:
-        """Write the next version of ``key``. In some versions the object does not exist: then delete it."""
+        """Write the next version of ``key``. There are versions in which the object does not exist; write
+        such a version by a DELETE.
+        """
         version = self._truth.next_version(key)
         body = body_of(key, version)
         if body is None:
@@ -78,7 +80,9 @@ def _request(method: str, key: str, fields: Mapping[str, str] | None = None) -> 
 
 
 class Crowd:
-    """Clients that run in parallel until the proxy is gone or ``end`` is called."""
+    """Clients that run in parallel until the proxy is gone or ``end`` is called. Each client writes keys of
+    its own, and reads all keys.
+    """
 
     def __init__(self, port: int, truth: Truth, seed: int, *, clients: int = 3) -> None:
         self.sources: Counter[str] = Counter()
@@ -93,7 +97,7 @@ class Crowd:
             thread.start()
 
     def end(self) -> None:
-        """Let the clients send no more requests, and return when the last client has ended."""
+        """Let the clients send no more requests, and wait until all clients have ended."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -122,9 +126,10 @@ class Crowd:
 
 
 def read_all(port: int, truth: Truth) -> Counter[str]:
-    """Read every object once, and return a count by source. If the proxy ends, so does this read.
+    """Read every object once, and return the number of answers by source. The reads end early if the proxy
+    ends.
 
-    All requests are sent at once on one connection, because a round trip for each would take a second on a
+    All requests are sent at once on one connection. One round trip after another would take a second on a
     busy machine.
     """
     sources: Counter[str] = Counter()

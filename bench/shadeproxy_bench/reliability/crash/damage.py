@@ -19,14 +19,14 @@ _BLOCK_BYTES = 4096
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a file, for the report."""
+    """Return the kind of a file: that of a segment, a catalogue or the database, or else the file's name."""
     if path.name.startswith("cache.db"):
         return f"database{path.name.removeprefix('cache.db')}"
     return {".seg": "segment", ".cat": "catalogue"}.get(path.suffix, path.name)
 
 
 def victims(directories: list[Path]) -> list[Path]:
-    """Return the files that can be damaged, in order."""
+    """Return the files in ``directories`` that can be damaged, in order."""
     return sorted(
         path
         for directory in directories
@@ -37,8 +37,8 @@ def victims(directories: list[Path]) -> list[Path]:
 
 
 def choose(paths: list[Path], rng: Random) -> Path:
-    """Draw a kind of file, then a file of that kind, because there are many segments and only one
-    database.
+    """Draw a kind of file, and then a file of that kind. If files were drawn directly, the only database
+    would seldom be among the many segments.
     """
     kind = rng.choice(sorted({kind_of(path) for path in paths}))
     return rng.choice([path for path in paths if kind_of(path) == kind])
@@ -77,8 +77,8 @@ def _instead(kind: str, old: int, left: int, rng: Random) -> bytes:
 
 
 def _place(descriptor: int, size: int, rng: Random) -> int:
-    """Draw a place that is not in a hole, because most of a segment is holes. Often it is the start of a
-    record or of the file.
+    """Draw a place in a file that is not in a hole, because most of a segment is holes. The place is often
+    near the start of a record or of the file.
     """
     place = rng.randrange(size)
     try:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Found:
-    """Counts of a run. ``phases``: the phases in which kill -9 ended proxies. ``failures``: wrong results,
-    each with its reason.
+    """The counts of a run. ``phases``: by phase, how many proxies that kill -9 ended were in it.
+    ``failures``: descriptions of what went wrong.
     """
 
     seed: int

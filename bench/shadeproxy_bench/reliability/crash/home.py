@@ -1,4 +1,6 @@
-"""``Home``: directories and settings of proxies that run one after another. It starts and ends them."""
+"""``Home``: the directories and settings that proxies use one after another. It starts and ends the
+proxies.
+"""
 
 import json
 import os
@@ -20,11 +22,11 @@ RAM_BYTES, DISK_BYTES = 1 << 19, 1 << 20
 
 
 class Stuck(Exception):
-    """A proxy did not finish within a minute a step that usually takes milliseconds."""
+    """A step of a proxy that usually takes milliseconds did not end within a minute."""
 
 
 class Nursery:
-    """The process of nursery.py, for its parent."""
+    """Starts the process of nursery.py, which forks proxies, and sends orders to it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -53,8 +55,8 @@ class Nursery:
 
 @dataclass
 class Home:
-    """The home of proxies. ``root`` is on a disk, ``shm`` in memory. ``choices``: settings that differ
-    between homes.
+    """The home of proxies that follow each other. ``root`` is on a disk, ``shm`` in memory. ``choices``:
+    settings that differ between homes.
     """
 
     root: Path
@@ -107,7 +109,9 @@ class Home:
     # ------------------------------------------------------------------ life and death
 
     def start(self, *, die_at: int, armed: int, seed: int) -> None:
-        """Start a proxy that dies by itself at step ``die_at`` (0: at none)."""
+        """Start a proxy. It dies by itself at its step number ``die_at`` (0: at none), counted from the
+        moment ``armed`` on.
+        """
         self.board.clear(die_at=die_at, armed=armed)
         self.log_start = self.log.stat().st_size
         self.pid = self.nursery.ask(
@@ -121,18 +125,20 @@ class Home:
 
     @property
     def alive(self) -> bool:
-        """True if the present process exists and is not a zombie."""
+        """True if the process of the latest proxy exists and is not a zombie."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except FileNotFoundError:
             return False
 
     def wait_ready(self) -> bool:
-        """Return True when the proxy serves, and False if it ended instead."""
+        """Wait until the proxy serves, and return True. Return False if it ended before."""
         return self.wait_for(lambda: bool(self.board.cells[READY]))
 
     def wait_for(self, condition: Any) -> bool:
-        """Return True when ``condition`` is true, and False if the process ended before. Raises Stuck."""
+        """Wait until ``condition`` is true, and return True. Return False if the process ended before. Raises
+        Stuck after a minute.
+        """
         end = time.monotonic() + _LIMIT_S
         while not condition():
             if not self.alive:
@@ -152,14 +158,14 @@ class Home:
         return self.nursery.ask(wait=self.pid)
 
     def kill(self) -> int:
-        """Send SIGKILL, and wait as ``end`` does."""
+        """Send SIGKILL to the proxy. Wait for its end, and return its exit status."""
         self.signal(signal.SIGKILL)
         return self.end()
 
     # ------------------------------------------------------------------ its files and its log
 
     def said(self) -> str:
-        """Return the log of the present proxy."""
+        """Return what the latest proxy has logged."""
         with self.log.open("rb") as log:
             log.seek(self.log_start)
             return log.read().decode("utf-8", "replace")

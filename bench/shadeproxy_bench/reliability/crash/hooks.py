@@ -1,6 +1,8 @@
-"""``tie``: reports a proxy's phases and steps on a board. Functions are phases, and system calls are steps.
+"""``tie``: reports a proxy's phases and steps on a board. Functions of the product are phases, and system
+calls are steps.
 
-It runs in the process of the proxy, before the proxy starts, and changes nothing of the product's behaviour.
+``tie`` is called in the process of the proxy before the proxy starts. It changes nothing of the product's
+behaviour.
 """
 
 import functools
@@ -27,14 +29,18 @@ _SQLITE_STEP = 40  # instructions of SQLite's virtual machine
 
 
 def small_segments() -> None:
-    """Make segments small, so that a small tier has as many as a big one, and returns free room soon."""
+    """Make segments small. A small tier then has as many segments as a big one, and returns free room to the
+    medium soon.
+    """
     _set(files, "_LEAST_SEGMENT_BYTES", 1 << 17)
     _set(files, "_SEGMENTS_WANTED", 1 << 20)
     _set(store, "_LEAST_SLACK_BYTES", 1 << 15)
 
 
 def tie(board: Board, seed: int) -> None:
-    """Report this process on the board from now on."""
+    """Report the phases and steps of this process on the board from now on. ``seed``: decides how much a torn
+    write writes.
+    """
     _steps(board, Random(seed))
     coroutines: list[tuple[Any, str, str]] = [
         (proxy.Proxy, "_start", "starting"),
@@ -117,7 +123,7 @@ def _watch_writes(board: Board) -> None:
 
 
 def _watch_database(board: Board) -> None:
-    """Count steps inside SQLite, which calls back after every few instructions while it writes."""
+    """Count steps inside SQLite, which calls a function after every few instructions while it writes."""
     real = _get(StateStore, "_commit")
 
     def tick() -> int:
@@ -136,7 +142,8 @@ def _watch_database(board: Board) -> None:
 
 
 def _watch_books(board: Board) -> None:
-    """Count the readable pages, the pages that a start would keep, and the pending segments, on the board.
+    """Count three things on the board: the readable pages, the pages of these that a start would keep, and
+    the pending segments.
 
     A start drops pages of objects that have a tombstone, because these objects were written a moment before
     (docs/adr/0021).
@@ -232,13 +239,13 @@ def _steps(board: Board, rng: Random) -> None:
 
 
 def _get(owner: object, name: str) -> Any:
-    """Return an attribute of the product, private or not."""
+    """Return an attribute of the product, which may be private."""
     return getattr(owner, name)
 
 
 def _set(owner: object, name: str, value: object) -> None:
-    """Replace an attribute of the product. Raises AttributeError if the product no longer has one of that
-    name.
+    """Replace an attribute of the product. Raises AttributeError if the product has no attribute of that name
+    any more.
     """
     getattr(owner, name)
     setattr(owner, name, value)

@@ -1,5 +1,5 @@
-"""The lives of the proxies of one home. A life is: start, compare, load, die. Between two lives files may be
-damaged.
+"""The lives of the proxies of one home. In a life a proxy starts, its state is compared, it works under load,
+and it dies. Between two lives files may be damaged.
 """
 
 import re
@@ -57,7 +57,7 @@ _NOTICED = {
 
 
 class Family:
-    """Proxies that follow each other in one home, with the clients around them."""
+    """The proxies that follow each other in one home, and the clients around them."""
 
     def __init__(self, home: Home, rng: Random, found: Found, number: int) -> None:
         self._home, self._rng, self._found, self._number = home, rng, found, number
@@ -86,16 +86,16 @@ class Family:
             self._start_origin()
         else:
             home.choices |= {"origin.kind": "file", "origin.path": str(self._buckets)}
-        # Damage to a page may be noticed much later. So in homes where pages are counted, nothing is damaged.
+        # Damage to a page may be noticed much later, so nothing is damaged in homes where pages are counted.
         self._damages = number % 2 == 1
-        # Facts about the previous life: how many pages it had, whether it ended in order, and whether its
-        # files are undamaged.
+        # Facts about the previous life: the number of its pages that must survive (None: unknown), whether it
+        # ended in order, and whether its files are undamaged since.
         self._pages: int | None = None
         self._clean = False
         self._whole = True
 
     def live(self, kills: int) -> None:
-        """Run proxies until ``kills`` of them were killed, or something is wrong."""
+        """Run proxies until ``kills`` of them were killed or something went wrong."""
         most = self._found.kills + kills
         while self._found.kills < most and not self._found.failures:
             before = len(self._truth.wrong) + len(self._scribe.wrong)
@@ -139,7 +139,7 @@ class Family:
             step, armed = int(60 ** rng.random()), ARM_AT_STOP
         quiet = self._pages is not None and not self._damages and rng.random() < _QUIET_SHARE
         if quiet:
-            # The reads of the training process would move pages while they are counted.
+            # The reads of the training process would move pages while the pages are counted.
             self._end_sdk()
         home.start(die_at=step, armed=armed, seed=rng.randrange(1 << 30))
         if how == "killed while it starts":
@@ -154,8 +154,8 @@ class Family:
         self._load(how, rng.randrange(1 << 30))
 
     def _look(self, *, quiet: bool) -> None:
-        """Read everything before any write, and compare. ``quiet``: True if nothing was read since the start;
-        then count the pages too.
+        """Read all state and all objects before any write, and compare them. ``quiet``: nothing was read
+        since the start, so count the pages too.
         """
         home, found = self._home, self._found
         if quiet and self._pages is not None:
@@ -196,7 +196,9 @@ class Family:
         self._bury(how, status)
 
     def _visit(self) -> None:
-        """Start a training process now and then, and kill the origin now and then while it answers."""
+        """Start a training process if there is none, and a new one now and then. Now and then kill the origin
+        while it answers, and start it again.
+        """
         if self._sdk is None or self._rng.random() < _SDK_SHARE:
             self._end_sdk()
             with (self._home.root / "sdk").open("wb") as said:
@@ -266,7 +268,9 @@ class Family:
         self._truth.look(settled=self._origin is None)
 
     def _refused(self, said: str) -> None:
-        """Check that the error of a refused start names the setting to change, and change it."""
+        """Check that the error of a refused start names the directory to change. Remove the directories, so
+        that the next start succeeds.
+        """
         text = next(line for line in said.splitlines() if line.startswith("error: "))
         self._found.refused += 1
         self._found.refusals[re.sub(r"/\S+|\d+", "...", text)] += 1

@@ -1,7 +1,8 @@
-"""A process that imports the proxy once and forks one for each order, so that a start costs no imports.
+"""A process that imports the proxy once, and forks a proxy for each order, so that a start costs no imports.
 
-It reads one JSON object a line, and answers each with a JSON object. Each proxy is the real ``serve`` in a
-process of its own, which can be killed like any other process.
+It reads one JSON object a line, and answers each with a number: the process id of the new proxy, or the exit
+status of one that ended. Each proxy is the real ``serve`` in a process of its own, which can be killed like
+any other process.
 """
 
 import json
@@ -18,7 +19,7 @@ from shadeproxy_bench.reliability.crash.board import Board
 
 
 def _live(order: dict[str, Any]) -> int:
-    """Run a proxy and return its exit status. Errors are printed as the command line prints them."""
+    """Run a proxy, and return its exit status. An error is printed as the command line prints it."""
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)

@@ -1,6 +1,6 @@
 """The objects of a crash run. A body is made from its key and version, so that every byte can be judged.
 
-Versions of a key only grow. In some versions the object does not exist.
+The versions of a key only grow. There are versions in which the object does not exist.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ PAGE_BYTES = 16_384
 
 @lru_cache(maxsize=4096)
 def body_of(key: str, version: int) -> bytes | None:
-    """Return the body of a version; None: the object does not exist in that version."""
+    """Return the body of a version; None if the object does not exist in that version."""
     rng = Random(f"{key}/{version}")
     if version and rng.random() < 0.1:
         return None
@@ -26,8 +26,8 @@ def body_of(key: str, version: int) -> bytes | None:
 
 
 def fits(key: str, versions: range, got: bytes | None, start: int = 0, stop: int | None = None) -> bool:
-    """Return whether ``got`` is the part from ``start`` to ``stop`` of one of these versions; None: no
-    object.
+    """Return whether ``got`` is the part from ``start`` to ``stop`` of one of ``versions``. ``got`` is None
+    if no object was found.
     """
     for version in versions:
         body = body_of(key, version)

@@ -1,7 +1,7 @@
-"""An S3 server over a directory. The run kills this server as well as the proxy. Its arguments are the
-directory and the port.
+"""An S3 server over a directory. The run kills this server, too. Its arguments are the directory and the
+port.
 
-Law: an acknowledged write is complete in the directory, whatever kills the server.
+Law: an acknowledged write is complete in the directory, even if the server is killed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _LATENCY_S = 0.001
 
 
 class DirectoryConnection(OriginConnection):
-    """One connection: GET and HEAD of an object or one range, PUT, DELETE."""
+    """One connection, which answers GET and HEAD of an object or one range of it, PUT and DELETE."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(_LATENCY_S)

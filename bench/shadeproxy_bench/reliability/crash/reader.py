@@ -1,4 +1,4 @@
-"""A training process that reads the cache's own files until it is killed.
+"""A training process that reads samples through the SDK from the cache's own files, until it is killed.
 
 Run it by ``python -m shadeproxy_bench.reliability.crash.reader URL SEED``. It prints the number of right
 samples so far. At the first wrong byte it prints the reason, and exits with 1.
@@ -22,7 +22,7 @@ def main(url: str, seed: int) -> int:
         try:
             found = client.read_many(manifest, ids)
         except shade.ShadeError:
-            time.sleep(0.02)  # The proxy is gone, and another will be started.
+            time.sleep(0.02)  # The proxy is gone, and another one will be started.
             continue
         for number, body in zip(ids, found, strict=True):
             if body != body_of(FIXED_KEYS[number], 0):

@@ -1,4 +1,5 @@
-"""A run: homes one after another, and in each home lives one after another. Most lives end by kill -9.
+"""A crash run: homes one after another, and in each home lives of proxies one after another. Most lives end
+by kill -9.
 
 The seed decides the planned end of every life, and the damage between two lives. The exact moment of a kill
 depends on the machine.
@@ -29,8 +30,8 @@ def crash(
     most_s: float = float("inf"),
     say: Callable[[str], None] | None = None,
 ) -> Found:
-    """Run and kill proxies until ``kills`` were killed, or ``most_s`` seconds have passed. ``failures`` of
-    the result: everything that went wrong.
+    """Run and kill proxies until ``kills`` were killed, ``most_s`` seconds have passed, or something went
+    wrong. ``failures`` of the result says what went wrong.
     """
     found, started_s = Found(seed, kills), time.monotonic()
     nursery = Nursery()

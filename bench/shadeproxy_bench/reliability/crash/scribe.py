@@ -1,9 +1,9 @@
-"""A client of the control listener. It registers, scores and announces, and reads everything back after a
+"""A client of the control listener. It registers, scores and announces, and reads the state back after a
 restart.
 
 All scores of a post have the same value, which grows with each post. So a column with two values was written
-only in part, and a smaller value means that a post was lost. The manifest of ``turning`` always has the same
-keys, rotated by a number.
+only in part, and a smaller value means that a post was lost. The manifest of the data set ``turning`` always
+has the same keys, rotated by a number that grows.
 """
 
 import http.client
@@ -22,7 +22,7 @@ _COUNT = len(FIXED_KEYS)
 
 
 class Scribe:
-    """The control state that was sent to the proxies of one home, and the part of it that is known to be on
+    """The control state that was sent to the proxies of one home. It knows which part of the state is on
     disk.
     """
 
@@ -40,8 +40,8 @@ class Scribe:
 
     def start(self, seed: int) -> None:
         self._over.clear()
-        # State that the previous proxy had only in memory ended with it, except the state that was read back
-        # since.
+        # What the previous proxy had only in memory ended with that proxy. What was read back since counts as
+        # durable.
         self._acknowledged = 0
         self._thread = threading.Thread(target=self._work, args=(Random(seed),), daemon=True)
         self._thread.start()
@@ -56,8 +56,8 @@ class Scribe:
         self._durable = self._durable_turn = self._acknowledged = 0
 
     def check(self, *, clean: bool) -> None:
-        """Read the state back after a start. ``clean``: the previous proxy stopped in order, so nothing may
-        be lost.
+        """Read the state back after a start, and compare it. ``clean``: the previous proxy stopped in order,
+        so nothing may be lost.
         """
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
@@ -141,7 +141,7 @@ class Scribe:
         body: bytes | dict[str, Any] | None = None,
         kind: str = "application/json",
     ) -> bytes | None:
-        """Return the answer's body; None for an unknown name."""
+        """Make a call. Return the answer's body; None for an unknown name or any other error."""
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         connection.request(method, path, body=data, headers={"Content-Type": kind} if data else {})
         answer = connection.getresponse()

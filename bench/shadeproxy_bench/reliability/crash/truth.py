@@ -1,7 +1,8 @@
-"""``Truth``: the versions at the origin, as far as the clients can know them, for comparing every answer.
+"""``Truth``: the versions of the objects at the origin, as far as the clients can know them. Every answer is
+compared with it.
 
-A key has one client that writes it; any client reads it. An acknowledged version must be seen from then on. A
-version whose write got no answer may or may not exist, until the run has looked at the origin.
+A key has one client that writes it; any client reads it. From its acknowledgement on, a version must be seen.
+A version whose write got no answer may or may not exist, until the run has looked at the origin.
 """
 
 import threading
@@ -11,7 +12,9 @@ from shadeproxy_bench.reliability.crash.objects import BUCKET, FIXED_KEYS, KEYS,
 
 
 class Truth:
-    """The versions by key. Thread-safe. ``directory``: the directory of the origin's buckets."""
+    """The versions of the objects by key. Thread-safe. ``directory``: the directory of the origin's
+    buckets.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._bucket = directory / BUCKET
@@ -27,14 +30,14 @@ class Truth:
             path.write_bytes(body_of(key, 0) or b"")
 
     def next_version(self, key: str) -> int:
-        """Return the number of the version to write next."""
+        """Return the number of the version that is written next."""
         with self._lock:
             self._numbers[key] += 1
             self._tried[key] = self._numbers[key]
             return self._numbers[key]
 
     def written(self, key: str, version: int) -> None:
-        """Note that a write was acknowledged."""
+        """Record that the write of a version was acknowledged."""
         with self._lock:
             self._known[key] = version
 
@@ -47,7 +50,8 @@ class Truth:
         self, key: str, least: int, got: bytes | None, *, start: int = 0, stop: int | None = None, how: str
     ) -> None:
         """Compare an answer with the versions that it may have. ``got``: the body of the answer; None: the
-        object does not exist. ``least``: the oldest version allowed, by ``least(key)`` when the read began.
+        object does not exist. ``least``: the oldest version allowed, as ``least(key)`` returned it when the
+        read began.
         """
         with self._lock:
             versions = range(least, self._tried[key] + 1)
@@ -59,8 +63,8 @@ class Truth:
             self.wrong.append(f"{key} {start}-{stop}: {size}: {what}; wanted {versions}; {how}")
 
     def look(self, *, settled: bool) -> None:
-        """Set the known versions to those at the origin, while no client writes. ``settled``: True if no
-        write is under way at the origin either.
+        """Look up which versions the origin has. No client may write meanwhile. ``settled``: no write is
+        under way at the origin either, so later versions do not exist.
         """
         for key in self._known:
             path = self._bucket / key

@@ -1,4 +1,4 @@
-"""Run the fuzz, print the result, exit with 1 for a failure: ``make fuzz``."""
+"""Run the fuzz, print the result, exit with 1 if there was a failure: ``make fuzz``."""
 
 import argparse
 import sys

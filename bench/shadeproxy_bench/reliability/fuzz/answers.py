@@ -1,7 +1,7 @@
-"""Reads answers strictly: every byte of a connection must be part of an HTTP/1.1 answer.
+"""Reads answers strictly: every byte that a connection returns must be part of an HTTP/1.1 answer.
 
-An answer must also agree with itself: it has one framing, the proxy's own fields, an ETag that is the MD5 of
-its body, a Content-Range as long as its body, and an error document that is XML.
+An answer must also agree with itself: it has one framing, the proxy's own fields, a body that fits its ETag
+if that is an MD5, a Content-Range as long as its body, and an error document that is XML.
 """
 
 import hashlib
@@ -20,12 +20,14 @@ _CHUNK = re.compile(rb"([0-9a-f]+)\r\n")
 
 
 class Unreadable(Exception):
-    """The server's bytes are not HTTP, or an answer contradicts itself."""
+    """Bytes of the server are no HTTP, or an answer contradicts itself."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. ``whole``: True if the body is complete. ``body``: None if none was sent, as for a HEAD."""
+    """An answer. ``whole``: True if the body is complete. ``body``: None if no body was sent, as for a
+    HEAD.
+    """
 
     status: int
     fields: dict[bytes, bytes]
@@ -38,9 +40,10 @@ class Answer:
 
 
 def read_answers(data: bytes, *, may_be_head: bool) -> Iterator[Answer]:
-    """Yield the answers in ``data`` without interim ones. The last answer may be cut. Raises Unreadable.
+    """Yield the answers in ``data`` without the interim ones. The last answer may be incomplete. Raises
+    Unreadable.
 
-    ``may_be_head``: an answer without its body may be the answer to a HEAD.
+    ``may_be_head``: an answer that is followed by no body may be the answer to a HEAD.
     """
     while data:
         head, mark, rest = data.partition(b"\r\n\r\n")

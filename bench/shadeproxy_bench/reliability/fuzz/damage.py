@@ -1,4 +1,6 @@
-"""Damages requests: a part of their meaning, before or after signing, and their bytes."""
+"""Damages requests: a part of their meaning, before or after they are signed, and the bytes of several of
+them.
+"""
 
 from collections.abc import Callable
 from random import Random
@@ -213,7 +215,7 @@ def bend(request: Request, random: Random) -> None:
 
 
 def spoil(data: bytes, random: Random) -> bytes:
-    """Return ``data`` with some of its bytes damaged."""
+    """Return ``data``, the bytes of requests, with some of the bytes damaged."""
     for _ in range(random.choice((1, 1, 1, 2, 5, 20))):
         data = random.choice(_SPOILS)(data, random)
     return data

@@ -1,6 +1,6 @@
 """Requests as clients send them: every operation, every way to send a body, every way to sign.
 
-They are drawn from a ``Random``. One ``Forms`` is one client with a bucket of its own.
+The requests are drawn from a ``Random``. One ``Forms`` is one client with a bucket of its own.
 """
 
 import base64
@@ -19,8 +19,8 @@ from shadeproxy_bench.reliability.fuzz.signing import AMZ_DATE, NOW_S, REGION, c
 
 KEYS = ("a", "b/c", "ümlaut+%.bin", "a//b", "../up", "sp ace", "big", "pages", "empty", "k" * 900)
 STILL = "still"
-"""Key of an object that is read again and again and never written. The request cache remembers only such
-requests.
+"""Key of an object that is read again and again and never written. Only requests for it are repeated, so that
+the request cache remembers them.
 """
 
 SIZES = {STILL: 4000, "a": 10, "b/c": 4096, "big": 300_000, "pages": 40_000, "empty": 0}
@@ -32,8 +32,8 @@ _SUB_RESOURCES = (
 
 
 class Forms:
-    """Draws requests. ``bucket``: used by this client alone, so that answers do not depend on other
-    clients.
+    """Draws the requests of one client. ``bucket``: only this client uses it, so that answers do not depend
+    on other clients.
     """
 
     def __init__(self, random: Random, bucket: str) -> None:
@@ -41,7 +41,7 @@ class Forms:
         self._bucket = bucket
 
     def draw(self) -> Request:
-        """Return a request without damage, although its signature may be by the wrong key."""
+        """Return a request without damage. Its signature may be made with a wrong key."""
         one = self._random.choice
         form: Callable[[], Request] = one(
             (self._get,) * 8
@@ -56,7 +56,7 @@ class Forms:
     # ------------------------------------------------------------------ reads
 
     def again(self) -> list[Request]:
-        """Return the same plain read a few times, so that the fast lane remembers it."""
+        """Return the same plain read three times. The fast lane remembers it after the first time."""
         request = self._request("GET", STILL)
         for name, value in (("x-shade-job", "job;epoch=1;rank=0"), ("x-amz-checksum-mode", "ENABLED")):
             if self._random.random() < 0.2:
@@ -166,8 +166,8 @@ class Forms:
         return self._with_body(request, document)
 
     def _put_streamed(self) -> Request:
-        """Return an upload in aws-chunked form: signed or not, with a trailer or not, with Content-Length or
-        chunked.
+        """Return an upload in aws-chunked form. It is signed or not, has a trailer or not, and is framed by
+        Content-Length or by chunked transfer.
         """
         random = self._random
         body = values.body(random, None)
@@ -219,7 +219,7 @@ class Forms:
         return self._random.choice(KEYS)
 
     def _upload(self) -> str:
-        """Return an upload id. Most of them belong to no upload."""
+        """Return an id of a multipart upload. Most of the ids belong to no upload."""
         return self._random.choice(("0" * 32, "x", "", hashlib.md5(self._bucket.encode()).hexdigest()))
 
     def _with_body(self, request: Request, body: bytes) -> Request:
@@ -239,7 +239,7 @@ class Forms:
         return request
 
     def _settle(self, request: Request, payload_hash: str) -> Request:
-        """Sign more than half of the requests, and return the request."""
+        """Sign the request with probability 0.6, and return it."""
         if self._random.random() < 0.6:
             sign(request, choose(self._random), payload_hash, self._random)
         return request
@@ -260,8 +260,8 @@ def _framed(request: Request, random: Random) -> Request:
 
 
 def aws_chunked(pieces: list[bytes], keys: Credentials | None, seed: str, *, trailing: bool) -> bytes:
-    """Return ``pieces`` as chunks that ``keys`` sign after ``seed``. ``trailing``: append a CRC32 as a
-    trailer.
+    """Return ``pieces`` in aws-chunked form. With ``keys`` the chunks are signed, in a chain that begins with
+    the signature ``seed``. ``trailing``: append a CRC32 as a trailer.
     """
     out, previous = b"", seed
     scope = Scope(AMZ_DATE[:8], REGION)

@@ -1,5 +1,5 @@
-"""``Request``: the parts of a request, which can be damaged one by one, and its bytes. Nothing is checked
-here.
+"""``Request``: the parts of an HTTP request, which can be damaged one by one, and the request's bytes.
+Nothing is checked here.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Field = tuple[bytes, bytes]
 
 @dataclass
 class Request:
-    """A request. ``query``: encoded pairs. ``wire``: the body as it is sent, including its framing.
+    """A request. ``query``: percent-encoded pairs. ``wire``: the body as it is sent, with its framing.
     ``damaged``: True if no client would send the request.
     """
 
@@ -50,5 +50,5 @@ def quoted(text: str) -> bytes:
 
 
 def transfer_chunks(pieces: list[bytes]) -> bytes:
-    """Return ``pieces`` in the chunked transfer coding."""
+    """Return ``pieces`` as a body in the chunked transfer coding."""
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece) + b"0\r\n\r\n"

@@ -1,7 +1,7 @@
-"""A run: clients in parallel, each with a bucket and a random stream of its own.
+"""A fuzz run: clients in parallel, each with a bucket and random numbers of its own.
 
-The seed decides the requests of every client. Case 17 of client 3 of seed 1, for example, always has the same
-bytes.
+The seed decides the requests of every client. For example, case 17 of client 3 with seed 1 always has the
+same bytes.
 """
 
 import asyncio
@@ -56,12 +56,10 @@ class Found:
 async def fuzz(
     requests: int, seed: int, directory: Path, *, say: Callable[[str], None] | None = None
 ) -> Found:
-    """Send at least ``requests`` requests. ``failures`` of the result: everything that the proxy did
-    wrong.
-    """
+    """Send at least ``requests`` requests. ``failures`` of the result says what the proxy did wrong."""
     found, started_s = Found(seed, requests), time.monotonic()
-    # Open all resources that stay open once they were opened, such as the loop's pool of threads. They must
-    # not count as leaks.
+    # Open all resources that stay open from their first use on, such as the loop's pool of threads. Later
+    # they would count as leaks.
     await _Client.rehearse(directory / "first")
     tasks_before, descriptors_before = len(asyncio.all_tasks()), open_descriptors()
     complaints = await _ask(found, requests, directory / "second", say)
@@ -79,7 +77,9 @@ async def fuzz(
 async def _ask(
     found: Found, requests: int, directory: Path, say: Callable[[str], None] | None
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Run all clients to the end. Return the complaints in the log."""
+    """Run all clients to their end. Return the complaints in the log, each with the cases that ran
+    meanwhile.
+    """
     async with running(directory) as target:
         clients = [
             _Client(target, listener, found, found.seed, turn)
@@ -107,14 +107,14 @@ class _Client:
 
     @staticmethod
     async def rehearse(directory: Path) -> None:
-        """Send a few requests that are not counted."""
+        """Send a few requests to listeners of their own. They are not counted."""
         async with running(directory) as target:
             for listener in target.listeners:
                 await _Client(target, listener, Found(0), 0, 0).prepare()
 
     async def prepare(self) -> None:
         """Make the client's bucket, with objects of every size."""
-        # A listener that accepts no unsigned requests cannot be used for this, so write to its origin.
+        # A listener that accepts no unsigned requests would refuse these, so write to its origin directly.
         origin = self._listener.origin
         if not self._listener.anonymous:
             origin.put(self._bucket, "health", _HEALTH)
@@ -128,7 +128,7 @@ class _Client:
             await self._play(case, "the preparation", count=False)
 
     async def run(self, requests: int) -> None:
-        """Play one connection after another."""
+        """Play one connection after another, until ``requests`` requests are sent."""
         sent = 0
         for number in itertools.count():
             if sent >= requests:
@@ -140,7 +140,9 @@ class _Client:
                 await self.look()
 
     async def look(self) -> None:
-        """Check that an ordinary write and an ordinary read still work."""
+        """Check that an ordinary write and an ordinary read still work. A listener that refuses unsigned
+        requests is not checked.
+        """
         if not self._listener.anonymous:
             return
         await self._play(simple("PUT", f"/{self._bucket}"), "the look after a while", count=False)

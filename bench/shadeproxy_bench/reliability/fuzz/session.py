@@ -1,4 +1,6 @@
-"""One connection of the fuzz: its bytes, the pieces in which they are sent, and checks of the answers."""
+"""Plays one connection of the fuzz: its bytes, the pieces in which the bytes are sent, and the checks of the
+answers.
+"""
 
 import asyncio
 from collections import Counter
@@ -14,11 +16,11 @@ from shadeproxy_bench.reliability.fuzz.forms import Forms
 from shadeproxy_bench.reliability.fuzz.http import Request
 
 QUIET_S = 0.02
-"""A client whose requests are damaged closes its side after this time without a byte."""
+"""Seconds without a byte after which a client with damaged requests closes its side."""
 
 BOUND_S = 60.0
-"""A server that neither answers nor closes within this time hangs. The time is long, because machines may be
-busy.
+"""Seconds within which a server must answer or close; otherwise it hangs. They are many, because the machine
+may be busy.
 """
 
 FAILED = frozenset({500, 502, 504})
@@ -27,8 +29,8 @@ FAILED = frozenset({500, 502, 504})
 @dataclass(frozen=True)
 class Case:
     """The requests of one connection. ``sound``: every request is complete and as a client sends it, and the
-    last one asks to close. ``hang_up``: the client resets the connection when everything is sent, and
-    reads nothing.
+    last one asks to close. ``hang_up``: when everything is sent, the client resets the connection and reads
+    nothing.
     """
 
     pieces: tuple[bytes, ...]
@@ -61,7 +63,9 @@ def draw(random: Random, bucket: str) -> Case:
 
 
 def simple(method: str, path: str, body: bytes = b"") -> Case:
-    """Return a plain unsigned request, for preparing and for checking that everything still works."""
+    """Return a plain unsigned request, as is used to prepare buckets, and to check that the proxy still
+    works.
+    """
     request = Request(method.encode(), path.encode(), fields=[(b"Host", b"s3.fuzz.example")], wire=body)
     request.add("Content-Length", str(len(body)))
     request.add("Connection", "close")
@@ -69,7 +73,9 @@ def simple(method: str, path: str, body: bytes = b"") -> Case:
 
 
 async def converse(port: int, case: Case) -> Counter[str]:
-    """Play ``case``, and count the answers by status. Raises Unreadable, TimeoutError (a hang), OSError."""
+    """Send ``case``, and return the number of answers by status. Raises Unreadable, TimeoutError (a hang),
+    OSError.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     received = bytearray()
     ended = asyncio.create_task(_receive(reader, received))
@@ -119,13 +125,13 @@ async def _send(writer: asyncio.StreamWriter, case: Case) -> None:
             return
         writer.write(piece)
         await writer.drain()
-        # Wait, so that the server receives the next piece separately.
+        # Give the loop two turns, so that the server receives the next piece separately.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
 
 async def _receive(reader: asyncio.StreamReader, into: bytearray) -> bool:
-    """Receive until the end. Return True if the connection ended with a reset."""
+    """Receive bytes until the connection ends. Return True if it ended with a reset."""
     try:
         while piece := await reader.read(1 << 18):
             into += piece

@@ -1,4 +1,4 @@
-"""Signs the fuzz's requests: not at all, in each form that S3 knows, or with a wrong key."""
+"""Signs the requests of the fuzz in each form that S3 knows, also with a wrong key or at a wrong time."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ from shadeproxy.core.sigv4 import (
 from shadeproxy_bench.reliability.fuzz.http import Request, quoted
 
 NOW_S = 1_770_000_000.0
-"""The time of every run, so that a seed always makes the same bytes."""
+"""The time at which every run signs, so that a seed always makes the same bytes."""
 
 REGION = "us-east-1"
 GOOD = Credentials("fuzz-client", "fuzz/Secret+key=")
@@ -32,14 +32,16 @@ AMZ_DATE = format_amz_date(NOW_S)
 
 
 def choose(random: Random) -> Credentials:
-    """Draw credentials, mostly valid ones."""
+    """Draw credentials. One in twenty is wrong."""
     if random.random() < 0.05:
         return random.choice(_WRONG)
     return random.choice((GOOD,) * 6 + (LIMITED, TOKEN))
 
 
 def sign(request: Request, keys: Credentials, payload_hash: str, random: Random) -> None:
-    """Sign the request in one of the forms. ``payload_hash``: the hash that the header promises."""
+    """Sign the request in one of the forms that S3 knows. ``payload_hash``: the hash of the body that the
+    request promises.
+    """
     way = random.choice((_header, _header, _header, _presigned, _version_2, _version_2_presigned))
     if payload_hash.startswith("STREAMING-"):
         way = _header
@@ -47,7 +49,9 @@ def sign(request: Request, keys: Credentials, payload_hash: str, random: Random)
 
 
 def seed_of(request: Request) -> str:
-    """Return the signature in the header. A chain of chunk signatures begins with it."""
+    """Return the signature in the Authorization header. The chain of a body's chunk signatures begins with
+    it.
+    """
     field = next((value for name, value in request.fields if name == b"Authorization"), b"")
     return field.rpartition(b"Signature=")[2].decode("latin-1")
 
@@ -73,7 +77,9 @@ def sign_header(
     also: set[str] | None = None,
     now_s: float = NOW_S,
 ) -> None:
-    """Sign by version 4 in the Authorization header. ``also``: lower-case names of further fields to sign."""
+    """Sign by version 4 in the Authorization header. ``also``: names of further fields to sign, in lower
+    case.
+    """
     names = {name.lower() for name, _ in _text(request)}
     must = {name for name in names if name.startswith(("host", "x-amz-", "content-md5"))} | (also or set())
     added = sign_request(

@@ -1,10 +1,10 @@
 """The target of the fuzz: real listeners on loopback, each with an engine of its own over an origin in
 memory.
 
-There are four listeners. The first answers hits by the fast lane, the second answers everything by aiohttp,
-and the third refuses anonymous clients. The origin of the fourth is another listener, over HTTP: so forwarded
-requests pass through a real S3 client, and that listener verifies them again. If the request cache is
-compiled, its compiled form answers known hits, except at the last listener.
+There are four listeners. The first answers hits by the fast lane, the second answers every request by
+aiohttp, and the third refuses anonymous clients. The fourth has the third as its origin, over HTTP: so
+forwarded requests pass through a real S3 client, and the third listener verifies them again. If the request
+cache is compiled, its compiled form answers remembered hits, except at the second and the fourth listener.
 """
 
 import asyncio
@@ -48,14 +48,16 @@ CLIENTS = (
 
 
 class FixedClock(SystemClock):
-    """A clock whose wall time stands still, so that a seed always makes the same signatures."""
+    """A clock whose wall time stands still. A seed therefore always makes the same signatures."""
 
     def now_s(self) -> float:
         return NOW_S
 
 
 class WatchedLane(FastLane):
-    """A fast lane that counts, in ``known``, its answers from the request cache."""
+    """A fast lane that counts the requests that it answers from the request cache. ``known``: their
+    number.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -77,34 +79,34 @@ class WatchedLane(FastLane):
 
 
 class GeneralLane(FastLane):
-    """A lane that answers nothing, so that aiohttp answers everything."""
+    """A lane that answers no request, so that aiohttp answers every request."""
 
     def answer(self, raw: Any, out: Any) -> None:  # noqa: ARG002 - the signature of what it stands for
         return None
 
 
 class Complaints(logging.Handler):
-    """A log handler that keeps errors, and all records with a traceback."""
+    """A log handler that keeps error records, and all records with a traceback."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.found: list[tuple[str, tuple[str, ...]]] = []
         self.playing: set[str] = set()
-        """The cases under way. One of them is the cause of a complaint."""
+        """The cases that run now. One of them is the cause of a complaint."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or record.exc_info:
             self.say(self.format(record))
 
     def say(self, text: str) -> None:
-        """Keep a complaint, and the cases under way, one of which caused it."""
+        """Keep a complaint, with the cases that run now, one of which is its cause."""
         self.found.append((text, tuple(sorted(self.playing))))
 
     def debug(self, event: str, **fields: object) -> None:
         """Ignore the line that the S3 handler logs for each request."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """Ignore warnings of the S3 handler, because they are about clients and the origin."""
+        """Ignore the S3 handler's warnings, because they are about clients and the origin."""
 
     def exception(self, event: str, **fields: object) -> None:
         """Keep the S3 handler's report of an unforeseen exception."""
@@ -139,7 +141,7 @@ class _NoWeights:
 
 @dataclass
 class Listener:
-    """One proxy. ``anonymous``: True if it accepts unsigned requests."""
+    """One listener with its proxy. ``anonymous``: True if it accepts unsigned requests."""
 
     name: str
     port: int
@@ -150,7 +152,7 @@ class Listener:
 
 @dataclass
 class Target:
-    """The listeners that the fuzz runs against, the errors that they log, and the operations that they
+    """The listeners that the fuzz sends requests to, the errors that they log, and the operations that they
     report.
     """
 
@@ -162,7 +164,7 @@ class Target:
 
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[Target]:
-    """Run the listeners, and close everything at the end of the block."""
+    """Run the listeners. At the end of the block, close everything and judge what is left."""
     target = Target()
     loop = asyncio.get_running_loop()
     logging.getLogger().addHandler(target.complaints)
@@ -256,7 +258,7 @@ async def _listen(
 
 
 def _judge(name: str, engine: Engine, target: Target) -> None:
-    """Complain of anything that is still under way after everything was closed."""
+    """Add a complaint if the engine, which is closed, still has something under way."""
     try:
         engine.assert_quiescent()
     except AssertionError as error:
@@ -269,7 +271,7 @@ def _judge_handler(name: str, handler: S3Handler, target: Target) -> None:
 
 
 def open_descriptors() -> Counter[str]:
-    """Count this process's open descriptors by kind or path."""
+    """Count the open descriptors of this process, by kind or path."""
     targets: Counter[str] = Counter()
     for entry in Path("/proc/self/fd").iterdir():
         try:

@@ -1,4 +1,6 @@
-"""Values of fields, parameters and documents: usual ones, and ones at the limits of the allowed values."""
+"""Draws values of fields, parameters and documents: usual values, and values at the limits of what is allowed
+or beyond.
+"""
 
 import random as randoms
 from datetime import UTC, datetime
@@ -137,7 +139,7 @@ _EXPIRATIONS = (
 
 
 def byte_range(random: Random) -> str:
-    """Draw a value of Range, mostly a valid one."""
+    """Draw a value of Range. At least half of the values are valid."""
     if random.random() < 0.5:
         start = random.randrange(50_000)
         return f"bytes={start}-{start + random.randrange(50_000)}"
@@ -150,7 +152,7 @@ def date(random: Random) -> str:
 
 
 def entity_tag(random: Random) -> str:
-    """Draw one or several entity tags, or none."""
+    """Draw a value that names one or several entity tags, or none."""
     return random.choice(_TAGS)
 
 
@@ -194,7 +196,7 @@ def expiration(random: Random, now_s: float) -> str:
 
 
 def odd_conditions(random: Random) -> list[object]:
-    """Draw conditions that fail or are malformed; mostly none."""
+    """Draw conditions of a policy that fail or are malformed. In most cases draw none."""
     if random.random() < 0.8:
         return []
     return [
@@ -218,7 +220,7 @@ def odd_conditions(random: Random) -> list[object]:
 
 
 def document(random: Random) -> bytes:
-    """Draw a body for one of the sub-resources."""
+    """Draw a body for a request to one of the sub-resources."""
     inner = "".join(f"<Part>{random.choice(_XML_TEXT)}</Part>" for _ in range(random.randrange(3)))
     return random.choice(_PROLOGUES) + f"<Anything>{inner}</Anything>".encode()
 
@@ -234,7 +236,9 @@ def complete_document(random: Random) -> bytes:
 
 
 def delete_document(random: Random, keys: tuple[str, ...]) -> bytes:
-    """Draw a body of DeleteObjects. It seldom names keys that exist, so that objects are left to read."""
+    """Draw a body of DeleteObjects. It seldom names keys that exist, so that there are still objects to
+    read.
+    """
     named = [
         escape(random.choice(keys)) if random.random() < 0.2 else random.choice(_XML_TEXT)
         for _ in range(random.choice((0, 1, 1, 2, 3, 1001)))
@@ -245,13 +249,13 @@ def delete_document(random: Random, keys: tuple[str, ...]) -> bytes:
 
 
 def tagging_document(random: Random) -> str:
-    """Draw the tagging field of a form."""
+    """Draw the value of a form's field ``tagging``."""
     tag = f"<Tag><Key>{random.choice(_XML_TEXT)}</Key><Value>{random.choice(_XML_TEXT)}</Value></Tag>"
     return f"<Tagging><TagSet>{tag}</TagSet></Tagging>"
 
 
 def form(random: Random, fields: dict[str, str], boundary: bytes, file: bytes) -> bytes:
-    """Return a body of multipart/form-data, sometimes with a part whose head is odd."""
+    """Return a body of multipart/form-data with ``fields`` and ``file``. Sometimes a part has an odd head."""
     parts = [
         b'Content-Disposition: form-data; name="%b"\r\n\r\n%b' % (name.encode(), value.encode())
         for name, value in fields.items()

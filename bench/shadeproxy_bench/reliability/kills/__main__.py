@@ -1,4 +1,4 @@
-"""Run kills, print the result, exit with 1 for a failure: ``make kills``."""
+"""Run kills, print the result, exit with 1 if there was a failure: ``make kills``."""
 
 import argparse
 import sys

@@ -1,4 +1,6 @@
-"""A client of the kills: it reads and writes objects over new connections, and compares every byte."""
+"""The clients' calls in a run of kills: they read and write objects over new connections, and compare every
+byte.
+"""
 
 import asyncio
 import random
@@ -17,9 +19,10 @@ _MOST_PAUSE_S = 0.06
 
 
 class End(NamedTuple):
-    """The end of a read or an upload.
+    """The end of a read or of an upload.
 
-    ``port``: the client's own port; 0 if it did not connect. ``version``: the version that was read.
+    ``outcome``: how it ended. ``port``: the client's own port; 0 if it could not connect. ``version``: the
+    version that a read returned.
     """
 
     outcome: str
@@ -29,7 +32,7 @@ class End(NamedTuple):
 
 
 async def read(address: tuple[str, int], piece: Piece) -> End:
-    """Read an object over a new connection."""
+    """Read an object over a new connection, and return how that ended."""
     version = 0
 
     async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
@@ -49,7 +52,9 @@ async def read(address: tuple[str, int], piece: Piece) -> End:
 
 
 async def write(address: tuple[str, int], piece: Piece, version: int, choices: random.Random) -> End:
-    """Upload a version of an object over a new connection, in pieces with pauses between them."""
+    """Upload a version of an object over a new connection, in pieces with pauses between them. Return how
+    that ended.
+    """
 
     async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
         fields = f"Host: localhost\r\nContent-Length: {piece.size_bytes}\r\n{VERSION_FIELD}: {version}"
@@ -72,7 +77,7 @@ async def _converse(
     ask: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]],
     cut: str,
 ) -> End:
-    """Run ``ask`` over a new connection. ``cut``: the outcome if the connection breaks off."""
+    """Run ``ask`` over a new connection. ``cut``: the outcome if the connection breaks off meanwhile."""
     try:
         reader, out = await asyncio.open_connection(*address, limit=_PIECE_BYTES)
     except OSError:
@@ -87,13 +92,17 @@ async def _converse(
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[str, Fields]:
-    """Return status and fields of an answer. Raises IncompleteReadError where it breaks off."""
+    """Return the status and the header fields of an answer. Raises IncompleteReadError if the head breaks
+    off.
+    """
     line, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
     return line.split(" ")[1], fields_of(lines)
 
 
 async def _compare(reader: asyncio.StreamReader, body: memoryview) -> str:
-    """Return the outcome of a body. Raises ConnectionError where it breaks off."""
+    """Read the body of an answer, and return whether it is RIGHT or WRONG. Raises ConnectionError if it
+    breaks off.
+    """
     got = 0
     while got < len(body):
         data = await reader.read(_PIECE_BYTES)

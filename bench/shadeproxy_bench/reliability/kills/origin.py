@@ -1,7 +1,7 @@
 """A slow S3 origin that counts the requests for each page, and knows which answers and uploads are under way.
 
 Objects can be overwritten. The body of version v of object n is the body of object n + v in
-``bench.objects``, so numbers of overwritten objects are ``VERSIONS`` apart.
+``shadeproxy_bench.objects``, so the numbers of overwritten objects are ``VERSIONS`` apart.
 """
 
 import asyncio
@@ -36,19 +36,21 @@ def version_of(piece: Piece, tag: str) -> int | None:
 
 
 class PacedOrigin(StreamingOrigin):
-    """Serves the objects of ``bench.objects``, each body in pieces with random pauses between them."""
+    """Serves the objects of ``shadeproxy_bench.objects``. Bodies are sent in pieces with random pauses
+    between them.
+    """
 
     def __init__(self, choices: random.Random) -> None:
         self.gets: Counter[tuple[int, int]] = Counter()
-        """Requests by number of the object and number of the page."""
+        """Number of requests by (number of the object, number of the page)."""
         self.under_way: set[int] = set()
-        """The proxy's ports of connections whose answers are not finished."""
+        """The proxy's ports of the connections on which an answer is not finished."""
         self.versions: Counter[int] = Counter()
         """The current version of each object, by its number."""
         self.uploading: set[int] = set()
-        """The proxy's ports of connections whose uploads are not answered."""
+        """The proxy's ports of the connections on which an upload is not answered yet."""
         self.damaged: list[str] = []
-        """Descriptions of uploads whose body came to its end, but with wrong bytes."""
+        """Descriptions of uploads that were complete, but had wrong bytes."""
         self._choices = choices
 
     async def answer(self, asked: Exchange) -> None:
@@ -79,7 +81,9 @@ class PacedOrigin(StreamingOrigin):
             self.under_way.discard(asked.port)
 
     async def _store(self, piece: Piece, asked: Exchange) -> None:
-        """Make a version the current one when its last byte has come, and answer after a pause."""
+        """Receive an upload. When its last byte has come, make its version the current one; after a pause,
+        answer.
+        """
         version = int(asked.fields[VERSION_FIELD])
         self.uploading.add(asked.port)
         try:

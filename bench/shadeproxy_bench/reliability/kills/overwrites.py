@@ -1,7 +1,7 @@
-"""Objects that are overwritten while processes are lost, and the versions that a read may return.
+"""Objects that are overwritten while processes are lost, and the versions that a read of them may return.
 
-If version a was the last acknowledged one when a read began, and b the last sent one when it ended, the read
-must return a version in a .. b. Each object has one writer. An upload that broke off may or may not have been
+A read must return a version in a .. b, if a was the last acknowledged version when the read began, and b the
+last sent version when it ended. Each object has one writer. An upload that broke off may or may not have been
 carried out, so its writer stops until the next round. A round begins when the origin has no upload under way.
 """
 
@@ -17,7 +17,7 @@ from shadeproxy_bench.reliability.kit.versions import Versions
 
 STALE = "stale"
 OVERTAKEN = "cut, overwritten"
-"""The read broke off because the object was overwritten meanwhile: the rest of its old version no longer
+"""The read broke off because its object was overwritten meanwhile: the rest of the old version no longer
 existed.
 """
 SIZES: Final = (4_096, 100_000, 1_000_000) * 6
@@ -28,7 +28,7 @@ Address = tuple[str, int]
 
 
 class Overwrites:
-    """The overwritten objects, their writers and readers."""
+    """The overwritten objects, with their writers and readers."""
 
     def __init__(self, directory: Path, origin: PacedOrigin, choices: random.Random) -> None:
         self.pieces = [Piece(size, _FIRST_NUMBER + VERSIONS * turn) for turn, size in enumerate(SIZES)]
@@ -37,13 +37,15 @@ class Overwrites:
         self._choices = choices
 
     async def play(self, address: Address) -> list[End]:
-        """Write and read for one round."""
+        """Write and read the objects for one round. Return how each read and upload ended."""
         writers = [self._write(address, place) for place in range(len(self.pieces))]
         readers = [self._read_some(address) for _ in range(_READERS)]
         return [end for ends in await asyncio.gather(*writers, *readers) for end in ends]
 
     async def compare(self, address: Address) -> list[End]:
-        """Read each object while no upload is under way. The version must be the origin's."""
+        """Read each object while no upload is under way. A read that returns another version than the origin
+        has is stale.
+        """
         for place, piece in enumerate(self.pieces):
             self._versions.acknowledge(place, self._origin.versions[piece.number])
         ends = await asyncio.gather(*(read(address, piece) for piece in self.pieces))

@@ -1,4 +1,4 @@
-"""The page of a run of kills."""
+"""The page about a run of kills."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ be either."""
 
 
 def markdown(found: Found) -> str:
-    """Return the page."""
+    """Return the page about the run."""
     outcomes = {loss: dict(sorted(counts.items())) for loss, counts in found.outcomes.items()}
     names = sorted({name for counts in outcomes.values() for name in counts})
     rows = [[*_counts(found, loss), *_cells(outcomes[loss], names)] for loss in sorted(outcomes)]

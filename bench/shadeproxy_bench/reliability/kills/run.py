@@ -1,4 +1,4 @@
-"""The rounds: clients read cold objects and overwrite others through all workers. At a random moment a
+"""Plays the rounds: clients read cold objects and overwrite others through all workers. At a random moment a
 process is killed or stopped.
 """
 
@@ -31,7 +31,7 @@ from shadeproxy_bench.settings import settings_of
 WORKER_KILLED, WORKER_STOPPED = "worker, kill -9", "worker, SIGSTOP and SIGCONT"
 COORDINATOR_KILLED = "coordinator, kill -9"
 LOSSES = (*(WORKER_KILLED, WORKER_STOPPED, WORKER_STOPPED) * 3, COORDINATOR_KILLED)
-"""The losses of ten rounds, in order."""
+"""The kind of loss in each of ten rounds, in order."""
 _SIZES = {4_096: 45, 100_000: 45, 1_000_000: 8, PAGE_BYTES: 2}
 _CLIENTS, _READS = 96, 3
 _PROCESSES = 3
@@ -50,8 +50,8 @@ _RECORD_BYTES = 16 * 1024
 
 
 class Found(msgspec.Struct):
-    """The result. ``fills``, ``uploads``: pages that a lost process was fetching, and uploads that it was
-    forwarding, by kind of loss.
+    """The result of a run. ``rounds``: number of rounds by kind of loss. ``fills`` and ``uploads``, also by
+    kind of loss: pages that lost processes were fetching, and uploads that they were forwarding.
     """
 
     seed: int
@@ -60,7 +60,7 @@ class Found(msgspec.Struct):
     uploads: dict[str, int] = {}
     outcomes: dict[str, dict[str, int]] = {}
     pages: dict[str, int] = {}
-    """Pages by the number of requests for each."""
+    """Number of pages by the number of requests that the origin got for the page."""
     failures: list[str] = []
     seconds: float = 0.0
 
@@ -73,7 +73,8 @@ def kills(
     losses: Sequence[str] = LOSSES,
     most_s: float = float("inf"),
 ) -> Found:
-    """Play ``rounds`` rounds, with ``losses`` in turn. No round begins after ``most_s`` seconds.
+    """Play ``rounds`` rounds, in which the processes of ``losses`` are lost in turn. No round begins after
+    ``most_s`` seconds.
 
     Raises ShadeProxyError if a proxy does not start.
     """
@@ -154,9 +155,9 @@ class _Kills:
         return [await read(self._served.address, piece) for piece in wanted]
 
     async def _lose(self, loss: str) -> tuple[int, int, set[int] | None]:
-        """Kill or stop a process. Return how many pages it was fetching, how many uploads it was forwarding,
-        and the ports of the clients that lost their connections (None: all, because the coordinator was
-        killed).
+        """Kill or stop a process. Return how many pages the process was fetching and how many uploads it was
+        forwarding. Also return the ports of the clients that lost their connections; None: all did, because
+        the coordinator was killed.
         """
         if loss == COORDINATOR_KILLED:
             workers = machine.children_of(self._proxy.pid)
@@ -194,7 +195,9 @@ class _Kills:
                 failures.append(f"{loss}: {piece.path} was read {count} times")
 
     async def _wait_until_calm(self, loss: str) -> None:
-        """Wait until nothing is under way. If something is held for too long, note a failure."""
+        """Wait until the proxy has no reads, bytes in flight or connections. If some remain for too long,
+        record a failure.
+        """
         watch = Watch(self._served, self._work)
         deadline_s = time.monotonic() + _CALM_S
         while any(held := _held(await asyncio.to_thread(watch.look))):
@@ -204,8 +207,8 @@ class _Kills:
             await asyncio.sleep(_AGAIN_S)
 
     async def _judge_books(self) -> None:
-        """Compare the bytes of the tier with the bytes of the objects. Every object that was read must be in
-        the tier; overwritten objects may be.
+        """Compare the bytes in the tier with the bytes of the objects. Every object that was only read must
+        be in the tier; overwritten objects may be.
         """
         self._found.failures += [f"the origin got another body: {what}" for what in self._origin.damaged]
         sample = await asyncio.to_thread(Watch(self._served, self._work).look)
@@ -237,7 +240,7 @@ class _Kills:
         return settings
 
     async def _start(self) -> None:
-        """Start the proxy, and wait for its workers and pages."""
+        """Start the proxy, and wait until it is ready and its workers serve."""
         child = self._proxy.start()
         server = await asyncio.to_thread(wait_until_ready, child, _READY_S)
         port = int(server.s3_url.rpartition(":")[2])

@@ -1,3 +1,3 @@
-"""Parts that the long runs and the tests share: faults drawn from a seed, and media and origins with these
-faults.
+"""Parts that the long runs and the tests share: schedules of faults drawn from a seed, media and origins that
+suffer such faults, and the judging of runs.
 """

@@ -1,4 +1,4 @@
-"""The data set: sizes, keys, and the bytes and ETag of every version of every object.
+"""The data set of the long runs: sizes, keys, and the bytes and ETag of every version of every object.
 
 Bodies are slices of one random base that repeats after a prime number of bytes. Therefore no two pages of an
 object, no two objects and no two versions have the same bytes at the same place.
@@ -22,7 +22,9 @@ _TAG = re.compile(r'"([0-9a-f]{24})([0-9a-f]{8})"')
 
 
 class SizeClass(NamedTuple):
-    """Objects of one size. They have ``share`` of the data set's bytes, but are at least ``least``."""
+    """A class of objects that all have ``size_bytes``. Together they have ``share`` of the data set's bytes,
+    but there are at least ``least`` of them.
+    """
 
     size_bytes: int
     share: float
@@ -44,7 +46,7 @@ CLASSES = (
 
 
 class DataSet:
-    """Objects 0 .. len - 1 of about ``total_bytes`` in all, sorted by size."""
+    """The objects number 0 .. len - 1, sorted by size. Together they have about ``total_bytes``."""
 
     def __init__(self, seed: int, total_bytes: int) -> None:
         self.seed = seed
@@ -68,13 +70,13 @@ class DataSet:
         return [f"{size}/{number:06d}.bin" for number, size in enumerate(self.sizes)]
 
     def number_of(self, key: str) -> int | None:
-        """Return the number of the object with that key; None if there is none."""
+        """Return the number of the object with the key ``key``; None if there is no such object."""
         found = _KEY.fullmatch(key)
         number = int(found[2]) if found else len(self)
         return number if number < len(self) and self.keys[number] == key else None
 
     def is_written(self, number: int) -> bool:
-        """Return whether the writer overwrites the object."""
+        """Return whether the soak's writer overwrites the object."""
         return number % 7 == 3
 
     def changes(self, number: int) -> bool:

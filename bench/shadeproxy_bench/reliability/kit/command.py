@@ -1,4 +1,4 @@
-"""The parts that the commands of the long runs share: printed lines, signals, errors and pages."""
+"""Parts that the commands of the long runs share: printing, signals, errors and the writing of pages."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +17,8 @@ def say(text: object) -> None:
 
 
 def begin() -> Sequence[str]:
-    """Print the machine and the warnings about it, and raise the limit of descriptors. Return the
-    warnings.
+    """Print what the machine is and what may disturb a run on it, and raise the limit of descriptors. Return
+    the warnings.
     """
     warnings = machine.warnings()
     say(machine.describe())
@@ -29,8 +29,8 @@ def begin() -> Sequence[str]:
 
 
 def attempt(run: Callable[[], Result]) -> Result | None:
-    """Return the result of ``run``. If it cannot run, print why, and return None. SIGTERM ends it like
-    Ctrl-C.
+    """Return the result of ``run``. If it raises ShadeProxyError, print why, and return None. SIGTERM ends
+    ``run`` as Ctrl-C does.
     """
     try:
         with termination_as_interrupt():
@@ -41,7 +41,7 @@ def attempt(run: Callable[[], Result]) -> Result | None:
 
 
 def keep_page(directory: Path, name: str, text: str, plot: Callable[[Path], None] | None = None) -> None:
-    """Write ``name``.md into ``directory``, and with ``plot`` also ``name``.png."""
+    """Write the page ``name``.md into ``directory``, and with ``plot`` also the picture ``name``.png."""
     directory.mkdir(parents=True, exist_ok=True)
     if plot is not None:
         plot(directory / f"{name}.png")
@@ -50,7 +50,9 @@ def keep_page(directory: Path, name: str, text: str, plot: Callable[[Path], None
 
 
 def conclude(failures: Sequence[object], name: str, text: str, directory: Path | None) -> int:
-    """Print the failures and the page, write the page into ``directory``, and return the exit status."""
+    """Print the failures and the page, and write the page into ``directory``. Return the exit status of the
+    command.
+    """
     for failure in failures[:20]:
         say(failure)
     say(text)

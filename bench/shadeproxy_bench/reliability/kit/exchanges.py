@@ -1,6 +1,4 @@
-"""S3 origins of the long runs that stream bodies. Each connection answers one request after another, in
-order.
-"""
+"""S3 origins of the long runs that stream bodies. Each connection answers its requests one after another."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +9,9 @@ from shadeproxy_bench.reliability.kit.origin import Fields, described, document,
 
 
 class Exchange(NamedTuple):
-    """A request, and the writer for its answer. Its head has been read, so ``reader`` gives its body."""
+    """A request, and the writer for its answer. Its head has been read, so ``reader`` yields its body
+    next.
+    """
 
     method: str
     target: str
@@ -26,7 +26,7 @@ class Exchange(NamedTuple):
 
     @property
     def port(self) -> int:
-        """The client's port."""
+        """The client's port, at the other end of the connection."""
         return int(self.out.get_extra_info("peername")[1])
 
 
@@ -38,7 +38,7 @@ class StreamingOrigin:
     piece_bytes = 1 << 20
 
     async def answer(self, asked: Exchange) -> None:
-        """Answer one request."""
+        """Answer one request. Subclasses define this."""
         raise NotImplementedError
 
     async def serve_connection(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
@@ -55,7 +55,7 @@ class StreamingOrigin:
             out.close()
 
     async def serve(self) -> None:
-        """Serve on a free port of loopback until cancelled. The port is printed first."""
+        """Print a free port of loopback, and serve there until cancelled."""
 
         def connection() -> asyncio.BaseProtocol:
             reader = asyncio.StreamReader(limit=self.piece_bytes // 2)
@@ -65,7 +65,9 @@ class StreamingOrigin:
 
 
 async def pieces_of(asked: Exchange, piece_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the body of a request as it arrives. Raises ConnectionResetError if it ends early."""
+    """Yield the body of a request in pieces as they arrive. Raises ConnectionResetError if the body ends
+    early.
+    """
     left = asked.length
     while left:
         piece = await asked.reader.read(min(piece_bytes, left))
@@ -76,7 +78,7 @@ async def pieces_of(asked: Exchange, piece_bytes: int) -> AsyncIterator[bytes]:
 
 
 def say(out: asyncio.StreamWriter, status: str, body: bytes = b"", more: Fields | None = None) -> None:
-    """Write a complete answer."""
+    """Write a whole answer, head and body."""
     out.write(head_of(status, len(body), more or {}) + body)
 
 
@@ -86,7 +88,9 @@ def refuse(out: asyncio.StreamWriter, status: str, code: str) -> None:
 
 
 def begin_object(out: asyncio.StreamWriter, span: str | None, size_bytes: int, tag: str) -> tuple[int, int]:
-    """Write the head of an answer with an object, and return the bytes [start, stop) that must follow it."""
+    """Write the head of an answer with an object or a range of it. Return the bytes [start, stop) of the
+    object that must follow.
+    """
     start, stop = span_of(span, size_bytes)
     status, fields = described(start, stop, size_bytes, tag, ranged=span is not None)
     out.write(head_of(status, stop - start, fields))

@@ -17,7 +17,7 @@ Data = bytes | bytearray | memoryview
 
 
 class MediumFault(StrEnum):
-    """A fault of one call. The first word of its name is the call."""
+    """A fault of one call. The first word of its name is the kind of call."""
 
     READ_EIO = "read: EIO"
     READ_SLOW = "read: slow"
@@ -44,7 +44,9 @@ _SLOW = frozenset({MediumFault.READ_SLOW, MediumFault.WRITE_SLOW})
 
 
 class FaultyCalls:
-    """``inner`` with the faults of ``schedule``. Thread-safe. ``slow_s``: seconds that a slow call takes."""
+    """``inner``, with the faults of ``schedule``. Thread-safe. ``slow_s``: seconds that a slow call takes
+    longer.
+    """
 
     def __init__(
         self, schedule: Schedule[MediumFault], *, inner: Calls = SYSTEM, slow_s: float = 0.05
@@ -74,7 +76,9 @@ class FaultyCalls:
         self._inner.flush(descriptor)
 
     def _suffer(self, operation: str) -> MediumFault | None:
-        """Return the next fault of the schedule. Raise its error, or sleep, if that is the fault."""
+        """Return the next fault of the schedule for this kind of call. If the fault is an error, raise it; if
+        it is slowness, sleep first.
+        """
         fault = self.schedule.next(operation)
         if fault in _SLOW:
             time.sleep(self._slow_s)
@@ -90,5 +94,5 @@ def scheduled(
     seed: int = 0,
     noted: Callable[[MediumFault], None] = lambda _fault: None,
 ) -> Schedule[MediumFault]:
-    """Return a schedule for ``FaultyCalls``; see ``kit/schedule.py``."""
+    """Return a schedule of faults for ``FaultyCalls``; see ``kit/schedule.py``."""
     return Schedule(MediumFault.startswith, script=script, rates=rates, seed=seed, noted=noted)

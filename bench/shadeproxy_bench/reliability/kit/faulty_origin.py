@@ -1,8 +1,8 @@
 """``FaultyOrigin``: an origin that fails on request, for tests and long runs.
 
-Faults come from a script (one entry per call, in order, then none) or from a seeded draw. The same seed gives
-the same faults. The origin never invents bytes: it yields the inner origin's bytes, delayed, cut, under
-another ETag or length, or with one bit flipped.
+Faults come from a script (one entry for each call, in order) or, after its end, from a seeded draw. The same
+seed gives the same faults. The origin never invents bytes: it yields the inner origin's bytes, delayed, cut,
+under another ETag or length, or with one bit flipped.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The faults of one call. Several fields may be set together.
+    """The faults of one call. Several of the fields may be set together.
 
     ``delay_s``: wait before anything else. ``error``: raise it instead of answering. ``cut_after_bytes``:
     raise BodyCutShort after this many bytes. ``stall_after_bytes``: send nothing more after this many bytes,
     until the reader gives up. ``trickle_bytes``: send pieces of this size, each after ``trickle_delay_s``.
-    ``flip_etag``: claim another version. ``flip_bit_at``: flip the last bit of that byte of the body.
-    ``short_by_bytes``: claim that the object is shorter by this many bytes, and omit its end. If it is
-    negative, claim that the object is longer, and cut the body short.
+    ``flip_etag``: claim another version. ``flip_bit_at``: flip the last bit of the byte at this place of the
+    body. ``short_by_bytes``: claim that the object is shorter by this many bytes, and omit its end. If this
+    is negative, claim that the object is longer, and break the body off at its true end.
     """
 
     delay_s: float = 0.0
@@ -54,7 +54,8 @@ NO_FAULT = Fault()
 
 
 class FaultyOrigin(WrappedOrigin):
-    """``inner`` with ``delay_s`` before every call, then with scripted faults, then with drawn ones.
+    """``inner`` with ``delay_s`` before every call, and with faults: first those of ``script``, then drawn
+    ones.
 
     ``rate``: probability that a call after the script's end has one of ``faults``. ``stalled`` is set when a
     body stalls. ``calls`` counts all calls.
@@ -163,7 +164,7 @@ class FaultyOrigin(WrappedOrigin):
 
 
 def _spoils(fault: Fault) -> bool:
-    """Return whether the fault concerns the body itself."""
+    """Return whether the fault concerns the way in which the body comes, or its bytes."""
     spoiled = fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes, fault.flip_bit_at
     return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s or fault.short_by_bytes < 0)
 

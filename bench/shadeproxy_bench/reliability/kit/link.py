@@ -1,6 +1,6 @@
-"""One keep-alive connection to the proxy on a blocking socket: requests and answers as bytes.
+"""One keep-alive connection to the proxy on a blocking socket. Requests and answers are bytes.
 
-Only the framing is judged: a connection that ends inside an answer raises ``Cut``.
+Only the framing is judged here: a connection that ends inside an answer raises ``Cut``.
 """
 
 import socket
@@ -16,15 +16,15 @@ _MOST_HEAD_BYTES = 32 * 1024
 
 
 class Cut(Exception):
-    """The proxy closed the connection, or was silent for too long, before the answer was complete."""
+    """The connection ended, or the proxy was silent for too long, before the answer was complete."""
 
 
 class Silent(Cut):
-    """No byte arrived for too long."""
+    """No byte arrived, or none was taken, for too long."""
 
 
 class Pace(NamedTuple):
-    """A pace of reading: receive ``chunk_bytes``, pause for ``pause_s``, and repeat."""
+    """A pace of reading: receive ``chunk_bytes`` at most, pause for ``pause_s``, and repeat."""
 
     chunk_bytes: int = MIB
     pause_s: float = 0.0
@@ -34,8 +34,8 @@ FULL_SPEED = Pace()
 
 
 class Answer(NamedTuple):
-    """An answer. ``fields``: header fields by lower-case name. ``body``: ``length`` bytes at ``start`` of
-    ``buffer``, valid until the next answer.
+    """An answer. ``fields``: header fields by lower-case name. Its body is the ``length`` bytes at ``start``
+    of ``buffer``, which are valid until the next answer.
     """
 
     status: int
@@ -58,8 +58,8 @@ class Answer(NamedTuple):
 
 
 class Link:
-    """A connection, opened on first use and again after ``close``. ``silence_s``: seconds without a byte
-    until Silent.
+    """A connection to the proxy. It is opened on first use, and again after ``close``. ``silence_s``: seconds
+    without a byte after which Silent is raised.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Link:
         self._start = self._stop = 0
 
     def send(self, request: bytes) -> None:
-        """Send ``request``; connect first if necessary. Raises Cut, OSError."""
+        """Send ``request``; connect first if there is no connection. Raises Cut, OSError."""
         if self._socket is None:
             self._socket = socket.socket()
             if self._receive_bytes:
@@ -90,7 +90,7 @@ class Link:
             raise Cut(f"the request could not be sent: {error}") from error
 
     def receive(self, *, without_body: bool = False, pace: Pace = FULL_SPEED) -> Answer:
-        """Receive the next answer. Raises Cut."""
+        """Receive the next answer at ``pace``. Raises Cut."""
         rest = self._stop - self._start
         self._view[:rest] = bytes(self._view[self._start : self._stop])
         self._start, self._stop = 0, rest
@@ -110,7 +110,7 @@ class Link:
         return Answer(int(status[9:12]), fields, self._buffer, end + 4, length)
 
     def taste(self, count: int) -> None:
-        """Receive once, at most ``count`` bytes, and leave the rest of the answer unread."""
+        """Receive at most ``count`` bytes, once. Leave the rest of the answer unread."""
         assert self._socket is not None
         self._socket.recv(count)
 

@@ -1,4 +1,6 @@
-"""The complaints of a proxy: the error lines of its log, with equal ones counted together."""
+"""The complaints of a proxy: the error lines of its log. Lines that differ only in numbers are counted
+together.
+"""
 
 import re
 from collections import Counter
@@ -17,7 +19,7 @@ class _LogLine(msgspec.Struct):
 
 
 def complaints(log: Path) -> list[str]:
-    """Return each kind of error line once, with its count and the place where the error was raised."""
+    """Return a line for each kind of error line: its count, its text, and where the error was raised."""
     kinds: Counter[str] = Counter()
     for line in log.read_text(errors="replace").splitlines():
         with suppress(msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""S3 origins of the long runs: connections that keep a whole request in memory, answers, and documents.
+"""S3 origins of the long runs that keep a whole request in memory: their connections, answers and documents.
 
 A run subclasses ``OriginConnection`` and defines its objects. Origins whose bodies are too big for memory use
 exchanges.py.
@@ -12,11 +12,11 @@ _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 Fields = dict[str, str]
 """Header fields by name. In a request the names are lower-case."""
 Parts = list[bytes | memoryview]
-"""Head and body of an answer; only the head if there is no body."""
+"""Head and body of an answer. An answer without a body has only the head."""
 
 
 class OriginConnection(asyncio.Protocol):
-    """One connection. Requests are answered after ``latency_s``, in the order in which they arrive."""
+    """One connection. Each request is answered ``latency_s`` after it has arrived."""
 
     def __init__(self, latency_s: float) -> None:
         self._latency_s = latency_s
@@ -45,16 +45,18 @@ class OriginConnection(asyncio.Protocol):
             self.respond(method, target, fields, body)
 
     def expects(self, fields: Fields) -> bool:  # noqa: ARG002 (subclasses look at it)
-        """Return whether to wait for the rest of a body. This is called once, when the head has arrived."""
+        """Return whether to take the body of a request. This is called once, when the head and not yet all of
+        the body has arrived.
+        """
         return True
 
     def respond(self, method: str, target: str, fields: Fields, body: bytes) -> None:
-        """Answer one request after the latency."""
+        """Answer one request, ``latency_s`` after it has arrived."""
         answer = self.answer(method, target, fields, body)
         asyncio.get_running_loop().call_later(self._latency_s, self._write, answer)
 
     def answer(self, method: str, target: str, fields: Fields, body: bytes) -> Parts:
-        """Return head and body of the answer to one request."""
+        """Return head and body of the answer to one request. Subclasses define this."""
         raise NotImplementedError
 
     def _write(self, parts: Parts) -> None:
@@ -63,25 +65,25 @@ class OriginConnection(asyncio.Protocol):
 
 
 def fields_of(lines: list[str]) -> Fields:
-    """Return the header fields of a head, given without its first line."""
+    """Return the header fields of a head, whose lines are given without the first one."""
     pairs = (line.partition(":") for line in lines)
     return {name.lower(): value.strip() for name, _, value in pairs}
 
 
 def answer_of(status: str, body: bytes | memoryview, more: Fields, *, with_body: bool = True) -> Parts:
-    """Return head and body of an answer."""
+    """Return head and body of an answer. ``more``: header fields besides the usual ones."""
     head = head_of(status, len(body), {"x-amz-request-id": "origin", **more})
     return [head, body] if with_body else [head]
 
 
 def error_of(status: str, code: str, method: str) -> Parts:
-    """Return head and XML document of an error; for HEAD only the head."""
+    """Return head and XML document of an error answer. For HEAD, return only the head."""
     text = document(f"<Error><Code>{code}</Code></Error>")
     return answer_of(status, text, {"Content-Type": "application/xml"}, with_body=method != "HEAD")
 
 
 def object_of(method: str, body: bytes | memoryview, tag: str, fields: Fields) -> Parts:
-    """Return the answer to a GET or HEAD of an object, for the whole object or one range, with or without
+    """Return the answer to a GET or HEAD of an object. The request may name one range, and may have
     If-Match.
     """
     if fields.get("if-match", tag) != tag:
@@ -95,7 +97,9 @@ def object_of(method: str, body: bytes | memoryview, tag: str, fields: Fields) -
 
 
 def span_of(value: str | None, size_bytes: int) -> tuple[int, int]:
-    """Return the bytes [start, stop) that a Range field names, ``bytes=a-b`` or ``bytes=a-``."""
+    """Return the bytes [start, stop) that a Range field names, ``bytes=a-b`` or ``bytes=a-``. None: the whole
+    object.
+    """
     if value is None:
         return 0, size_bytes
     first, _, last = value.removeprefix("bytes=").partition("-")
@@ -103,7 +107,7 @@ def span_of(value: str | None, size_bytes: int) -> tuple[int, int]:
 
 
 def described(start: int, stop: int, size_bytes: int, tag: str, *, ranged: bool) -> tuple[str, Fields]:
-    """Return status and fields of an answer with the bytes [start, stop) of an object."""
+    """Return the status and the header fields of an answer with the bytes [start, stop) of an object."""
     fields = {
         "ETag": tag,
         "Last-Modified": _DATE,
@@ -116,31 +120,31 @@ def described(start: int, stop: int, size_bytes: int, tag: str, *, ranged: bool)
 
 
 def head_of(status: str, length: int, fields: Fields) -> bytes:
-    """Return the head of an answer."""
+    """Return the head of an answer whose body has ``length`` bytes."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {length}"]
     lines += [f"{name}: {value}" for name, value in fields.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 def document(inner: str) -> bytes:
-    """Return an XML document."""
+    """Return an XML document with the declaration before ``inner``."""
     return f"{_XML}{inner}".encode()
 
 
 def list_buckets_of(bucket: str) -> bytes:
-    """Return the answer to ListBuckets, with one bucket."""
+    """Return the body of the answer to ListBuckets, which names one bucket."""
     named = f"<Bucket><Name>{bucket}</Name><CreationDate>2026-01-01T00:00:00.000Z</CreationDate></Bucket>"
     return document(f"<ListAllMyBucketsResult><Buckets>{named}</Buckets></ListAllMyBucketsResult>")
 
 
 def created_of(upload: str) -> bytes:
-    """Return the answer of CreateMultipartUpload."""
+    """Return the body of the answer to CreateMultipartUpload."""
     return document(
         f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
     )
 
 
 def result_of(operation: str, tag: str) -> bytes:
-    """Return the answer of CompleteMultipartUpload or CopyObject."""
+    """Return the body of the answer to CompleteMultipartUpload or CopyObject."""
     quoted = tag.replace('"', "&quot;")
     return document(f"<{operation}Result><ETag>{quoted}</ETag></{operation}Result>")

@@ -1,4 +1,4 @@
-"""The processes that a run kills and restarts, each on the same port as before."""
+"""Processes that a run kills and starts again."""
 
 import signal
 import time
@@ -14,7 +14,7 @@ _GONE_S = 60.0
 
 
 class Phoenix:
-    """A process of ``command(turn)``, which is started again each time it ends. Its logs are
+    """A process that is started again whenever it was ended: in turn N it runs ``command(N)``, with the log
     ``work``/``name``-N.log.
 
     This is a context manager, at whose end the process is gone.
@@ -38,7 +38,7 @@ class Phoenix:
 
     @property
     def child(self) -> Child:
-        """The process that runs now."""
+        """The process of the latest start."""
         assert self._child is not None, "started before it is looked at"
         return self._child
 
@@ -47,11 +47,11 @@ class Phoenix:
         return self.child.process.pid
 
     def start(self) -> Child:
-        """Start another process in place of one that has ended."""
+        """Start the next process. The one before must have ended, or is ended now."""
         self._stack.close()
         self.turn += 1
         self.logs.append(self._work / f"{self.name}-{self.turn}.log")
-        # Remove the AWS variables: an endpoint in them would let the SDK bypass the proxy.
+        # Remove the AWS variables: by an endpoint in them, the SDK would bypass the proxy.
         env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
         self._child = self._stack.enter_context(
             running(self.name, self._command(self.turn), log=self.logs[-1], env=env, piped=self._piped)
@@ -59,8 +59,8 @@ class Phoenix:
         return self._child
 
     def end(self, number: signal.Signals) -> int:
-        """Send a signal, wait until the process has ended, and return its status. Its children are left
-        alone.
+        """Send a signal to the process, wait until it has ended, and return its status. The process's
+        children get no signal.
         """
         self.child.process.send_signal(number)
         return self.child.process.wait(_GONE_S)
@@ -71,7 +71,9 @@ class Phoenix:
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Return True when the condition becomes true, and False if that takes longer than ``limit_s``."""
+    """Wait until the condition is true. Return False if that takes longer than ``limit_s``, and otherwise
+    True.
+    """
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Waits for the end of a purge. A purge that takes longer than a second goes on as an operation."""
+"""Waits for the end of a purge. A purge that takes longer than a second goes on as a long operation."""
 
 import time
 from collections.abc import Callable
@@ -9,9 +9,9 @@ _INTERVAL_S = 0.1
 
 
 def end_of_purge(status: int, answer: bytes, get: Callable[[str], bytes]) -> int:
-    """Wait for the end of a purge, and return a status for it: 200 if everything was dropped, 0 if the proxy
-    no longer answers. ``status``, ``answer``: the answer to the call of the purge. ``get`` returns the answer
-    of a path, b"" if there is none.
+    """Wait for the end of a purge. Return 200 if all pages were dropped, 0 if the proxy no longer answers,
+    and otherwise the status of the failure. ``status``, ``answer``: the answer to the call that began the
+    purge. ``get`` returns the body of the answer to a GET of a path, b"" if there is no answer.
     """
     while status == 202:
         if not answer:

@@ -1,6 +1,6 @@
-"""Faults that are injected into calls: first from a script, then by a seeded draw.
+"""A schedule of faults for calls: the faults come first from a script, then from a seeded draw.
 
-This module knows neither medium nor network. Equal script, rates, seed and order of calls give equal faults.
+The schedule knows neither medium nor network. Equal script, rates, seed and order of calls give equal faults.
 """
 
 import random
@@ -15,8 +15,8 @@ Kind = TypeVar("Kind")
 class Schedule(Generic[Kind]):
     """Decides which call gets which fault. Thread-safe.
 
-    The first entry of ``script`` goes to the next call that it ``fits``; earlier calls get no fault. After
-    the script's end, each call gets each fault that fits it with the probability in ``rates``. ``noted`` is
+    The first fault of ``script`` goes to the next call that it ``fits``; calls before get no fault. After the
+    script's end, each fault that fits a call hits it with the fault's probability in ``rates``. ``noted`` is
     called with each fault, on the thread of the call.
     """
 
@@ -42,12 +42,12 @@ class Schedule(Generic[Kind]):
             self._script.extend(kinds)
 
     def hasten(self, kind: Kind) -> None:
-        """Put ``kind`` at the front of the script."""
+        """Put ``kind`` at the front of the script, so that the next call that it fits gets it."""
         with self._lock:
             self._script.appendleft(kind)
 
     def end(self) -> None:
-        """Stop injecting faults."""
+        """Stop injecting faults, for all later calls."""
         with self._lock:
             self._script.clear()
             self._rates.clear()
@@ -61,7 +61,7 @@ class Schedule(Generic[Kind]):
         return kind
 
     def choose(self, stop: int) -> int:
-        """Draw a number in [0, stop), for the place in a body where a fault happens."""
+        """Draw a number in [0, stop), which says at which place of a body a fault happens."""
         with self._lock:
             return self._random.randrange(stop)
 

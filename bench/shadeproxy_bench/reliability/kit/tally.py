@@ -1,5 +1,5 @@
-"""The results of a client: counts that can be summed, and descriptions of the first faults. Thread-safe.
-Processes exchange them as a JSON file.
+"""The counts of a client's results, which can be summed, and descriptions of its first faults. A process
+passes its counts on as a JSON file.
 """
 
 import threading
@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 FAULTS = frozenset({"wrong", "error", "hang"})
-"""Outcomes that no client should see."""
+"""Outcomes of requests that no client should see."""
 _MOST_FAULTS = 20
 
 
 class Counts(msgspec.Struct):
-    """Counts of requests. ``outcomes``: "ok", "slow down", "cut beside a write", "wrong", "error".
-    ``sources``: values of x-shade-cache of object reads. ``faults``: descriptions of the first wrong
-    answers and errors.
+    """Counts of requests. ``kinds``: by kind of request. ``outcomes``: "ok", "slow down", "cut beside a
+    write", "wrong", "error" and others. ``sources``: values of x-shade-cache of object reads. ``faults``:
+    descriptions of the first wrong answers and errors.
     """
 
     kinds: dict[str, int] = {}
@@ -32,7 +32,7 @@ class Counts(msgspec.Struct):
 
 
 class Tally:
-    """The counts of one process."""
+    """The counts of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class Tally:
         self._faults: list[str] = []
 
     def answered(self, kind: str, compared_bytes: int = 0, source: str = "", count: int = 1) -> None:
-        """Count ``count`` answers that were right."""
+        """Count ``count`` requests of a kind whose answers were right."""
         with self._lock:
             self._kinds[kind] += count
             self._outcomes["ok"] += count
@@ -52,7 +52,7 @@ class Tally:
                 self._sources[source] += 1
 
     def failed(self, kind: str, outcome: str, what: str = "") -> None:
-        """Count one failed request. ``what`` describes it if it is a fault."""
+        """Count one failed request. ``what`` describes the failure if it is a fault."""
         with self._lock:
             self._kinds[kind] += 1
             self._outcomes[outcome] += 1
@@ -60,7 +60,9 @@ class Tally:
                 self._faults.append(f"{outcome}: {kind}: {what}")
 
     def write(self, path: Path) -> None:
-        """Replace ``path`` in one step, so that a reader always finds a complete state."""
+        """Write the counts so far to ``path``. The file is replaced in one step, so that a reader always
+        finds it complete.
+        """
         with self._lock:
             counts = Counts(
                 dict(self._kinds),
@@ -75,7 +77,7 @@ class Tally:
 
 
 def read_counts(paths: Iterable[Path]) -> Counts:
-    """Return the sum of the clients' counts so far."""
+    """Return the sum of the counts in the files ``paths``. A missing file counts nothing."""
     kinds: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     sources: Counter[str] = Counter()

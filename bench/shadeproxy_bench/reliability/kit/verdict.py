@@ -1,4 +1,4 @@
-"""The checks of a run, formatted for the terminal and for its page."""
+"""The checks of a run as text, for the terminal and for the run's page."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ _MARKS = {True: "passed", False: "FAILED", None: "not judged"}
 
 
 class Check(NamedTuple):
-    """One check. ``passed``: None if it could not be judged; then ``found`` says why."""
+    """One check of a run. ``passed``: None if it could not be judged; ``found`` then says why."""
 
     name: str
     passed: bool | None
@@ -22,18 +22,18 @@ def failed(checks: Sequence[Check]) -> bool:
 
 
 def check_lines(checks: Sequence[Check]) -> list[str]:
-    """Return a line for the terminal for each check."""
+    """Return one line for the terminal for each check."""
     return [f"{_MARKS[check.passed]:>10}  {check.name}: {check.found}" for check in checks]
 
 
 def checks_table(checks: Sequence[Check]) -> list[str]:
-    """Return lines of Markdown with each check, its verdict and its finding."""
+    """Return a table in Markdown: each check with its verdict and its finding."""
     return table(
         ["check", "verdict", "found"], ([check.name, _MARKS[check.passed], check.found] for check in checks)
     )
 
 
 def counts_table(name: str, value: str, rows: Mapping[str, str | int]) -> list[str]:
-    """Return lines of Markdown: a table sorted by name, and an empty line."""
+    """Return a table in Markdown of counts by name, sorted by name, and an empty line."""
     cells = ([row, found if isinstance(found, str) else f"{found:,}"] for row, found in sorted(rows.items()))
     return [*table([name, value], cells), ""]

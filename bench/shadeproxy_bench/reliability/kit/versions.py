@@ -1,9 +1,9 @@
-"""The versions of an object that may be read now: two numbers for each object, in a file that all clients
+"""The versions of each object that may be read now: two numbers for each object, in a file that all clients
 map.
 
-The one writer raises ``started`` before it sends version v, and ``acknowledged`` when the proxy has answered
-200. If ``acknowledged`` was a when a read began, and ``started`` was b when it ended, the read must return a
-version in a .. b.
+The one writer of an object raises ``started`` before it sends version v, and ``acknowledged`` when the proxy
+has answered 200. A read must return a version in a .. b, if ``acknowledged`` was a when the read began, and
+``started`` was b when it ended.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 
 class Versions:
     """The numbers ``started`` and ``acknowledged`` of each object. ``path``: a file of uint32[2, count],
-    made by ``create``.
+    which ``create`` makes.
     """
 
     def __init__(self, path: Path, count: int) -> None:
@@ -31,7 +31,9 @@ class Versions:
         return int(self._columns[1, number])
 
     def start(self, number: int) -> int:
-        """Return the next version of ``number``, and note that it is about to be sent."""
+        """Return the next version of object ``number``, and raise ``started`` to it, because it will be sent
+        now.
+        """
         self._columns[1, number] += 1
         return self.started(number)
 

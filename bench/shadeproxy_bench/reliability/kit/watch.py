@@ -1,4 +1,6 @@
-"""The proxy's resources as seen from outside: /proc, its statistics, and the files of its tiers."""
+"""Samples of a proxy's resources, taken from outside: from /proc, its statistics, and the files of its
+tiers.
+"""
 
 import re
 import time
@@ -15,8 +17,8 @@ _STATUS = re.compile(r"^(RssAnon|RssFile|RssShmem|Threads):\s+(\d+)", re.MULTILI
 
 
 class Sample(msgspec.Struct):
-    """One sample. Descriptors are by kind. ``tier_bytes``, ``tier_disk_bytes`` (blocks of the files) and
-    ``tier_capacity_bytes`` are by tier, ``evictions`` by tier and reason.
+    """One sample of a proxy's resources. Descriptors are counted by kind. ``tier_bytes``, ``tier_disk_bytes``
+    (blocks of the tier's files) and ``tier_capacity_bytes`` are by tier, ``evictions`` by tier and reason.
     """
 
     at_s: float
@@ -49,7 +51,7 @@ class Sample(msgspec.Struct):
 
 
 class Watch:
-    """Samples one proxy, whose files are below ``work``."""
+    """Takes samples of one proxy, whose files are below ``work``."""
 
     def __init__(self, proxy: Served, work: Path) -> None:
         self._proxy = proxy

@@ -1,5 +1,5 @@
-"""The workers of a proxy, seen from outside: the processes that accept connections, and the connections of
-each.
+"""The workers of a proxy, seen from outside: whether a process accepts connections, and which connections it
+has.
 """
 
 from contextlib import suppress
@@ -10,7 +10,7 @@ _ESTABLISHED, _LISTENS = "01", "0A"
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether a worker waits for connections."""
+    """Return whether the process is a worker that waits for connections at ``port``."""
     process = Path(f"/proc/{pid}")
     inodes = {inode for inode, own, _ in _sockets(_LISTENS) if own == port}
     with suppress(OSError):
@@ -26,13 +26,13 @@ def listens(pid: int, port: int) -> bool:
 
 
 def clients_of(pid: int, port: int) -> set[int]:
-    """Return the clients' ports of the connections to ``port`` that a process has accepted."""
+    """Return the clients' own ports, of the connections to ``port`` that a process has accepted."""
     held = _held_by(pid)
     return {other for inode, own, other in _sockets(_ESTABLISHED) if own == port and inode in held}
 
 
 def ports_to(pid: int, port: int) -> set[int]:
-    """Return the own ports of the connections that a process has made to ``port``."""
+    """Return the process's own ports, of the connections that it has made to ``port``."""
     held = _held_by(pid)
     return {own for inode, own, other in _sockets(_ESTABLISHED) if other == port and inode in held}
 
@@ -46,8 +46,8 @@ def _held_by(pid: int) -> set[str]:
 
 
 def _sockets(state: str) -> list[tuple[str, int, int]]:
-    """Return all TCP sockets in a state. Each has the text to which links of its descriptors point, its own
-    port, and the port of the other end.
+    """Return all TCP sockets in a state. Each is given as the text to which a descriptor's link points, its
+    own port, and the port of the other end.
     """
     lines = [line.split() for line in _TCP.read_text().splitlines()[1:]]
     return [

@@ -1,4 +1,4 @@
-"""Run the memory check, print the result, exit with 1 when a check fails: ``make memory``."""
+"""Run the memory check, print the result, exit with 1 if a check fails: ``make memory``."""
 
 import argparse
 import sys

@@ -1,9 +1,8 @@
 """The clients of a memory run, one thread each: ``python -m shadeproxy_bench.reliability.memory.client``.
 
-Clients with even numbers upload with one PutObject and download with one GET. Those with odd numbers do as
+Clients with even numbers upload with one PutObject and download with one GET. Clients with odd numbers do as
 boto3 does over TLS: multipart uploads with a trailing CRC-32 after each part, and ranged GETs with If-Match.
-Every request is signed. The number of bytes moved is in the file ``--tally``, which is rewritten every
-second.
+Every request is signed. The process writes the number of bytes moved to the file ``--tally`` every second.
 """
 
 import argparse
@@ -35,7 +34,9 @@ class Failed(Exception):
 
 
 class _Body(NamedTuple):
-    """``length`` bytes of an object from ``offset`` on. ``trailed``: sent in chunks, followed by a CRC-32."""
+    """The part of an object that a request moves: ``length`` bytes at ``offset``. ``trailed``: the bytes are
+    sent in chunks, and followed by a CRC-32.
+    """
 
     offset: int
     length: int
@@ -43,7 +44,7 @@ class _Body(NamedTuple):
 
 
 class Mover:
-    """One client that uploads and reads one object of its own, over one connection."""
+    """One client, which uploads one object of its own and then downloads it, over one connection."""
 
     def __init__(self, options: argparse.Namespace, number: int, stream: Stream, tally: Tally) -> None:
         self._options = options
@@ -57,7 +58,7 @@ class Mover:
         self._buffer = memoryview(bytearray(PIECE_BYTES))
 
     def run(self) -> None:
-        """Upload, then download. A fault ends the client and is counted."""
+        """Upload the object, then download it. A failure ends the client and is counted."""
         whole, in_parts = _Body(0, self._options.size), self._number % 2 == 1
         kind = "upload"
         try:
@@ -92,8 +93,8 @@ class Mover:
     def _exchange(
         self, kind: str, method: str, query: str, *, body: _Body | None = None, document: bytes = b""
     ) -> bytes:
-        """Send a request until the answer is 200, and return the answer's body. After a SlowDown send it
-        again, as clients do.
+        """Send a request, again after each SlowDown as clients do, until the answer is 200. Return the
+        answer's body. Raises Failed for any other answer, and after ``_TRIES`` SlowDowns.
         """
         for _ in range(_TRIES):
             response = self._sent(method, query, body, document)
@@ -163,7 +164,7 @@ class Mover:
             for piece in self._pieces(body) if body else (document,):
                 self._line.send(piece)
         except (BrokenPipeError, ConnectionResetError):
-            # The proxy refused the request before the end of its body. The answer, read below, says why.
+            # The proxy refused the request before the end of its body. Read the answer: it says why.
             pass
         return self._line.getresponse()
 
@@ -186,7 +187,9 @@ def _trailer(checksum: int) -> bytes:
 
 
 def _trailed_length(length: int) -> int:
-    """Return the number of bytes on the wire for ``length`` bytes sent in chunks."""
+    """Return the length on the wire of a body of ``length`` bytes that is sent in chunks, with its
+    trailer.
+    """
     full, rest = divmod(length, PIECE_BYTES)
     sizes = [PIECE_BYTES] * full + [rest] * bool(rest)
     return length + sum(len(f"{size:x}") + 4 for size in sizes) + len(b"0\r\n") + len(_trailer(0))

@@ -1,8 +1,8 @@
 """The origin of a memory run: ``python -m shadeproxy_bench.reliability.memory.origin``.
 
-It answers GET and HEAD (whole or one range) of objects whose bytes are computed while they are sent. It
-accepts PutObject and multipart uploads, compares the bytes as they arrive at ``--rate``, and discards them. A
-wrong body gets 400. The origin prints its port first.
+It answers GET and HEAD (whole or one range) of objects whose bytes are computed while they are sent. It takes
+PutObject and multipart uploads, compares their bytes as they arrive at ``--rate``, and discards them. A wrong
+body is answered 400. The process prints its port first.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _PART = re.compile(r"(?:^|&)partNumber=(\d+)")
 
 
 class Origin(StreamingOrigin):
-    """Objects of ``size_bytes``; multipart uploads have parts of ``part_bytes``."""
+    """Serves objects that all have ``size_bytes``. Parts of multipart uploads have ``part_bytes``."""
 
     piece_bytes = PIECE_BYTES
 
@@ -60,7 +60,9 @@ class Origin(StreamingOrigin):
             refuse(out, "501 Not Implemented", "NotImplemented")
 
     async def _take(self, number: int, offset: int, asked: Exchange) -> bool:
-        """Return whether the received body is the part of the object at ``offset``."""
+        """Take the body of a request. Return whether it is the part of the object that begins at
+        ``offset``.
+        """
         right, pace, taken = True, Pace(self._bytes_per_s), 0
         async for piece in pieces_of(asked, PIECE_BYTES):
             right = right and self._stream.is_at(number, offset + taken, piece)

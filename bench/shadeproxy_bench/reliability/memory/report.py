@@ -31,7 +31,9 @@ def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str:
-    """Return the page: the run, the machine, the bound and its parts, and the verdict."""
+    """Return the page about the run: machine, verdict, and the bound of memory with the parts of which it is
+    the sum.
+    """
     bound = plan.bound_bytes(run.idle.rss_bytes)
     held = min(HELD_BYTES, plan.clients // 2 * plan.part_bytes)
     slow_downs = run.counts.outcomes.get("slow down", 0)
@@ -78,7 +80,9 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
 
 
 def plot(plan: Plan, run: Run, path: Path) -> None:
-    """Plot resident memory, the tier's files and pages in flight over seconds, with the bound above them."""
+    """Plot resident memory, the RAM tier's files and pages in flight over seconds, with the bound as a
+    line.
+    """
     figure = Figure(figsize=(7.2, 3.6), dpi=130, layout="constrained")
     axes = figure.subplots()
     times = [look.at_s for look in run.looks]

@@ -1,4 +1,4 @@
-"""One memory run: origin, proxy and clients as processes, and the proxy's memory over time."""
+"""One memory run, with origin, proxy and clients as processes. It samples the proxy's memory over time."""
 
 import re
 import sys
@@ -18,12 +18,12 @@ from shadeproxy_bench.reliability.memory.stream import MIB
 from shadeproxy_bench.server import Served, listening, proxy, workplace
 
 HELD_BYTES = 128 * MIB
-"""Memory for parts of uploads that are kept whole until their trailing checksum arrives
-(``api.s3.handler``).
+"""Memory that the proxy may use for parts of uploads which it keeps whole until their trailing checksum
+arrives (``api.s3.handler``).
 """
 CONNECTION_BYTES = 4 * MIB
-"""Memory of one connection: pieces on their way in and out, and for a slow reader the rest of one page. Such
-a page may already be stored, and the ledger of pages in flight then no longer counts it.
+"""Memory allowed for one connection: pieces on their way in and out, and for a slow reader the rest of one
+page. If that page is already stored, the ledger of pages in flight no longer counts it.
 """
 _SLACK_BYTES = 4 * MIB
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.memory.origin")
@@ -34,8 +34,8 @@ _REST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The settings of a run. ``rate``: bytes a second of each upload at the origin and of each download at
-    its client; 0: unlimited.
+    """The settings of a run. ``rate``: bytes a second at which the origin takes each upload, and each client
+    its download; 0: unlimited.
     """
 
     clients: int = 64
@@ -49,8 +49,8 @@ class Plan:
     origin: Sequence[str] = _ORIGIN
 
     def bound_bytes(self, idle_bytes: int) -> int:
-        """Return the largest allowed resident memory, if the proxy had ``idle_bytes`` before the first
-        request.
+        """Return the most resident memory that is allowed, for a proxy that had ``idle_bytes`` before the
+        first request.
         """
         in_parts = self.clients // 2 * self.part_bytes
         beside = min(HELD_BYTES, in_parts) + self.clients * CONNECTION_BYTES
@@ -58,8 +58,8 @@ class Plan:
 
 
 class Look(NamedTuple):
-    """One sample of the process. ``rss_bytes`` is the kernel's count, and ``peak_bytes`` the largest value
-    that it ever had. ``total_bytes`` includes all files of the RAM tier, mapped or not.
+    """One sample of the proxy. ``rss_bytes`` is its resident memory as the kernel counts it, ``peak_bytes``
+    the largest value so far. ``total_bytes`` includes all files of the RAM tier, mapped or not.
     """
 
     at_s: float
@@ -80,7 +80,9 @@ class Run(NamedTuple):
 
 
 def memory_run(plan: Plan, line: Callable[[Look], None]) -> Run:
-    """Run all processes until the clients end. Raises ShadeProxyError if a process ends too early."""
+    """Run all processes until the clients end. ``line`` is called with a sample now and then. Raises
+    ShadeProxyError if a process ends too early or fails.
+    """
     with workplace(on_disk=True) as work, ExitStack() as stack:
         behind = stack.enter_context(listening("origin", [*plan.origin, *_named(_sizes(plan))], work))
         served = stack.enter_context(
@@ -129,7 +131,7 @@ class _Observer:
         )
 
     def rest(self) -> Look:
-        """Return a sample when nothing is under way, or after _REST_S seconds."""
+        """Return a sample as soon as nothing is under way, or after _REST_S seconds."""
         deadline = time.monotonic() + _REST_S
         while True:
             look = self.look()
@@ -139,7 +141,7 @@ class _Observer:
 
 
 def judge(plan: Plan, run: Run) -> list[Check]:
-    """Return all checks. The run passed unless one of them is False."""
+    """Return all checks of the run, which passed unless one of them is False."""
     outcomes, bound = run.counts.outcomes, plan.bound_bytes(run.idle.rss_bytes)
     peak, total = run.rested.peak_bytes, max(look.total_bytes for look in run.looks)
     tier = max(look.tier_bytes for look in run.looks)

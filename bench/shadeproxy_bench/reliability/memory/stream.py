@@ -1,7 +1,8 @@
-"""The bytes of the objects, by number and offset, and the pace of reading. No HTTP, no processes.
+"""The bytes of the objects by number and offset, and the pace at which bodies are read. No HTTP, no
+processes.
 
-Bodies are windows of one random base that repeats after a prime number of bytes, so no two pages, parts or
-objects have the same bytes at the same place.
+Bodies are windows of one random base that repeats after a prime number of bytes. Therefore no two pages,
+parts or objects have the same bytes at the same place.
 """
 
 import time
@@ -18,7 +19,9 @@ _STEP_BYTES = 400_009
 
 
 class Stream:
-    """Bodies of any length, each identified by a ``number``."""
+    """Makes and compares parts of bodies. A body is identified by the ``number`` of its object, and may have
+    any length.
+    """
 
     def piece(self, number: int, offset: int, length: int) -> memoryview:
         """Return bytes ``offset`` .. ``offset + length`` of a body; ``length`` is at most PIECE_BYTES."""
@@ -26,8 +29,10 @@ class Stream:
         return self._base[start : start + length]
 
     def is_at(self, number: int, offset: int, received: bytes | memoryview) -> bool:
-        """Return whether ``received``, at most PIECE_BYTES long, are the body's bytes from ``offset`` on."""
-        # Compare copies, because views are compared byte by byte, while copying a megabyte is cheap.
+        """Return whether ``received``, at most PIECE_BYTES long, has the bytes of a body from
+        ``offset`` on.
+        """
+        # Compare copies: views would be compared byte by byte, while copying a megabyte is cheap.
         return bytes(received) == bytes(self.piece(number, offset, len(received)))
 
     @cached_property
@@ -37,7 +42,7 @@ class Stream:
 
 
 class Pace:
-    """A limit of ``bytes_per_s`` from now on; 0: unlimited."""
+    """A limit to the speed of reading: ``bytes_per_s``, counted from now on; 0: unlimited."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -45,7 +50,7 @@ class Pace:
         self._taken_bytes = 0
 
     def rest_s(self, size_bytes: int) -> float:
-        """Return the seconds to wait after ``size_bytes`` more were received."""
+        """Count ``size_bytes`` as received. Return the seconds to wait, so that the limit is kept."""
         if not self._bytes_per_s:
             return 0.0
         self._taken_bytes += size_bytes

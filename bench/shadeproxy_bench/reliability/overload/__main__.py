@@ -1,4 +1,4 @@
-"""Run overload, print the result, exit with 1 when a check fails: ``make overload``."""
+"""Run overload, print the result, exit with 1 if a check fails: ``make overload``."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""The clients of one phase, in one process. It prints their results as JSON."""
+"""The clients of one phase, in one process. The process prints their results as JSON."""
 
 import argparse
 import itertools
@@ -12,7 +12,7 @@ from shadeproxy_bench.reliability.overload.phases import PHASES, Options
 from shadeproxy_bench.reliability.overload.told import Told
 
 NUMBERS = 5_000_000
-"""Number of objects that belong to each phase."""
+"""Number of objects that belong to each phase alone."""
 
 
 async def _play(phase: str, options: Options) -> Told:
@@ -20,7 +20,7 @@ async def _play(phase: str, options: Options) -> Told:
 
 
 def main() -> None:
-    """Play one phase, and print its results."""
+    """Play one phase, and print the results of its clients."""
     parser = argparse.ArgumentParser(description="The clients of one phase of an overload run.")
     parser.add_argument("--phase", choices=PHASES, required=True)
     parser.add_argument("--port", type=int, required=True)

@@ -1,5 +1,5 @@
-"""One connection of a client with signed requests. Bodies are compared with the bodies that follow from the
-keys.
+"""One connection of a client that signs its requests. Each body is compared with the one that follows from
+the key.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class Line:
-    """A connection of one client to one address. It is opened again after it was closed."""
+    """A connection of one client to one address. When it is used after it was closed, it is opened again."""
 
     def __init__(self, address: Address, key: Credentials) -> None:
         self._address = address
@@ -47,8 +47,8 @@ class Line:
             self._streams = None
 
     def head(self, method: str, path: str, length: int | None = None) -> bytes:
-        """Return a signed request head. ``length``: length of the body, whose bytes are not signed; None:
-        there is no body.
+        """Return a signed head of a request. ``length``: length of the body, whose bytes are not signed;
+        None: the request has no body.
         """
         host = f"{self._address[0]}:{self._address[1]}"
         hashed = EMPTY_SHA256 if length is None else UNSIGNED_PAYLOAD
@@ -63,7 +63,9 @@ class Line:
         return Answer(int(first.split(" ")[1]), fields_of(lines))
 
     async def get(self, piece: Piece, tally: Tally) -> bool:
-        """Read an object once and count the outcome; return whether the answer was right."""
+        """Read an object once, and count the outcome. After a 503, wait. Return whether the answer was
+        right.
+        """
         began_s = time.monotonic()
         try:
             reader, writer = await self.open()
@@ -90,7 +92,7 @@ class Line:
 
 
 def outcome_of(answer: Answer, text: bytes) -> str:
-    """Return the name of the outcome for an answer other than 200."""
+    """Return the name under which an answer other than 200 is counted."""
     if answer.status == 503:
         return SLOW_DOWN if b"SlowDown" in text and answer.fields.get("retry-after") else HASTY
     return f"{REFUSED} {answer.status}"

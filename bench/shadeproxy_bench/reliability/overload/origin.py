@@ -1,9 +1,9 @@
 """The origin of an overload run: ``python -m shadeproxy_bench.reliability.overload.origin``.
 
-It answers GET and HEAD of the objects of ``bench.objects``, and counts each read by key and first byte.
-Bodies of PutObject are counted and hashed as they arrive, and discarded. ``POST /-/set`` sets its pace: it
-works on ``at_once`` requests at a time, each for ``latency_s``. ``GET /-/counts`` returns the counts. The
-origin prints its port first.
+It answers GET and HEAD of the objects of ``shadeproxy_bench.objects``, and counts each GET by key and first
+byte. Bodies of PutObject are counted and hashed as they arrive, and discarded. ``POST /-/set`` sets the pace:
+the origin works on ``at_once`` requests at a time, on each for ``latency_s``. ``GET /-/counts`` returns the
+counts. The process prints its port first.
 """
 
 import asyncio
@@ -26,7 +26,9 @@ from shadeproxy_bench.reliability.kit.origin import list_buckets_of
 
 
 class Pace(msgspec.Struct):
-    """The speed of the origin. ``at_once``: number of requests that it works on at a time; 0: no limit."""
+    """The speed of the origin. ``at_once``: number of requests that it works on at the same time; 0: no
+    limit.
+    """
 
     latency_s: float = 0.0
     at_once: int = 0
@@ -38,8 +40,8 @@ class Upload(msgspec.Struct):
 
 
 class Asked(msgspec.Struct):
-    """Counts of requests. ``reads``: GETs by key and first byte ("key 0"). ``uploads``: the last complete
-    one of each key.
+    """Counts of requests to the origin. ``reads``: number of GETs by key and first byte ("key 0").
+    ``uploads``: the last complete upload of each key.
     """
 
     reads: dict[str, int] = {}
@@ -47,7 +49,7 @@ class Asked(msgspec.Struct):
 
 
 class Origin(StreamingOrigin):
-    """All connections of one origin."""
+    """All connections of the origin, its pace and its counts."""
 
     def __init__(self) -> None:
         self._pace = Pace()

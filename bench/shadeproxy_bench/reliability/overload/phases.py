@@ -1,7 +1,8 @@
-"""The clients' work in each phase. A phase is a coroutine from the run's options to the clients' results.
+"""The clients' work in each phase. A phase is a coroutine that takes the run's options and returns the
+clients' results.
 
-A good client ("modest") runs beside the bad clients ("crowd"), with an access key of its own and two
-connections.
+In most phases a good client ("modest") runs beside the bad clients ("crowd"). It has an access key of its own
+and two connections.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ from shadeproxy_bench.requests import CLIENT
 MODEST = Credentials("BENCHMODEST", "secret-of-the-modest-client")
 SMALL_BYTES, PAGE_BYTES = 100_000, 4 << 20
 HOT = 200
-"""Number of objects of SMALL_BYTES that are read again and again. All other objects are read once."""
+"""Number of hot objects. They have SMALL_BYTES and are read again and again. All other objects are read
+once.
+"""
 STAMPEDE_BYTES = 2 * PAGE_BYTES + SMALL_BYTES
 GREEDY, MODEST_CONNECTIONS = 200, 2
 _SIP_S = 0.5
@@ -31,20 +34,20 @@ _PIECE_BYTES = 1 << 20
 
 
 def scaled(connections: int, share: float) -> int:
-    """Return ``share`` of ``connections``, and at least two."""
+    """Return ``share`` of ``connections``, but at least two."""
     return max(2, round(connections * share))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a phase. ``seconds``: length of a phase that has no natural end. The other numbers count
-    connections.
+    """Options of a phase. ``seconds``: length of a phase that has no natural end. The numbers from ``idle``
+    to ``herd`` count connections.
     """
 
     address: Address
     seconds: float
     numbers: Iterator[int]
-    """Numbers of objects that were never requested before."""
+    """Numbers of objects that were never requested before. Each cold read takes the next one."""
     idle: int = 2000
     busy: int = 500
     slow: int = 300
@@ -54,7 +57,7 @@ class Options:
     upload_bytes: int = 10 << 30
 
     def scaled(self, share: float) -> "Options":
-        """Return the same options with ``share`` of all connections, and at least two of each."""
+        """Return the same options with ``share`` of each number of connections, but at least two."""
         kinds = ("idle", "busy", "slow", "flood", "greedy", "herd")
         counts: dict[str, Any] = {kind: scaled(getattr(self, kind), share) for kind in kinds}
         return replace(self, **counts)
@@ -64,7 +67,9 @@ Phase = Callable[[Options], Awaitable[Told]]
 
 
 async def crowd(options: Options) -> Told:
-    """Run ``idle`` connections with one request each, and ``busy`` ones that read hot and cold objects."""
+    """Run ``idle`` connections that read once and then wait, beside ``busy`` ones that read hot and cold
+    objects. Afterwards some of the idle ones read once more.
+    """
     idle, first = [Line(options.address, CLIENT) for _ in range(options.idle)], Tally()
     for some in _batches(idle, 100):
         await asyncio.gather(*(line.get(_hot(options, 0), first) for line in some))
@@ -78,7 +83,9 @@ async def crowd(options: Options) -> Told:
 
 
 async def slow_readers(options: Options) -> Told:
-    """Read cold pages through ``slow`` connections that read a kilobyte at a time."""
+    """Read cold pages through ``slow`` connections that read a kilobyte at a time, beside the modest
+    client.
+    """
     tally = Tally()
     crowd = [asyncio.create_task(_take_sips(options, tally)) for _ in range(options.slow)]
     told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
@@ -86,8 +93,8 @@ async def slow_readers(options: Options) -> Told:
 
 
 async def slow_writers(options: Options) -> Told:
-    """Send heads byte by byte on half of ``slow`` connections, and bodies a few bytes at a time on the other
-    half.
+    """Send heads byte by byte on half of ``slow`` connections, and bodies byte by byte on the other half. The
+    modest client reads beside them, and then writes.
     """
     tally = Tally()
     ways = (_send_head_in_bytes, _send_body_in_sips)
@@ -100,7 +107,7 @@ async def slow_writers(options: Options) -> Told:
 
 
 async def header_flood(options: Options) -> Told:
-    """Send header fields without end on ``flood`` connections, again and again."""
+    """Send header fields without end on ``flood`` connections, again and again, beside the modest client."""
     tally = Tally()
     sent: list[int] = []
     crowd = [asyncio.create_task(_send_fields(options, tally, sent)) for _ in range(options.flood)]
@@ -111,7 +118,9 @@ async def header_flood(options: Options) -> Told:
 
 
 async def big_body(options: Options) -> Told:
-    """Upload one body of ``upload_bytes``. It is computed while it is sent, and compared by its hash."""
+    """Upload one body of ``upload_bytes``. The body is computed while it is sent, and compared by its
+    hash.
+    """
     tally = Tally()
     began_s = time.monotonic()
     await _write(Line(options.address, CLIENT), options.upload_bytes, tally)
@@ -120,7 +129,7 @@ async def big_body(options: Options) -> Told:
 
 
 async def stampede(options: Options) -> Told:
-    """Ask for one cold object with ``herd`` clients at the same time."""
+    """Ask for the same cold object with ``herd`` clients at the same time."""
     lines, tally = [Line(options.address, CLIENT) for _ in range(options.herd)], Tally()
     for some in _batches(lines, 100):
         await asyncio.gather(*(line.open() for line in some))
@@ -133,7 +142,7 @@ async def stampede(options: Options) -> Told:
 
 
 async def big_reads(options: Options) -> Told:
-    """Ask, with each of ``greedy`` clients at the same time, for a cold object of several pages."""
+    """Ask with ``greedy`` clients at the same time, each for a cold object of its own of several pages."""
     lines, tally = [Line(options.address, CLIENT) for _ in range(options.greedy)], Tally()
     pieces = [Piece(STAMPEDE_BYTES, next(options.numbers)) for _ in lines]
     began_s = time.monotonic()
@@ -145,7 +154,7 @@ async def big_reads(options: Options) -> Told:
 
 
 async def alone(options: Options) -> Told:
-    """Run only the modest client, at the slow origin."""
+    """Run the modest client alone, at the slow origin."""
     return await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
 
 
@@ -159,7 +168,9 @@ async def greedy(options: Options) -> Told:
 
 
 async def slow_origin(options: Options) -> Told:
-    """Ask for cold objects with ``busy`` connections of one client, and for hot ones as the modest client."""
+    """Ask an origin slower than demand for cold objects, with ``busy`` connections of one client. Beside them
+    the modest client asks for hot objects.
+    """
     lines = [Line(options.address, MODEST) for _ in range(_WARMING)]
     await asyncio.gather(*(_warm(options, line, turn) for turn, line in enumerate(lines)))
     others = asyncio.create_task(_reading(options, CLIENT, options.busy, _cold))
@@ -170,7 +181,7 @@ async def slow_origin(options: Options) -> Told:
 
 
 async def after(options: Options) -> Told:
-    """Read after all other phases, when every answer must be right."""
+    """Read with the modest client after all other phases. Every answer must be right."""
     return await _reading(options, MODEST, MODEST_CONNECTIONS, _mixed)
 
 
@@ -221,7 +232,9 @@ async def _reading(
 
 
 async def _warm(options: Options, line: Line, first: int) -> None:
-    """Read some of the hot objects, each until it was answered."""
+    """Read hot objects, every ``_WARMING``-th from ``first`` on, each again and again until an answer is
+    right.
+    """
     for turn in range(first, HOT, _WARMING):
         while not await line.get(_hot(options, turn), Tally()):
             pass
@@ -252,7 +265,7 @@ async def _write(line: Line, size: int, tally: Tally) -> None:
 
 
 def _pieces(size: int) -> Iterator[memoryview]:
-    """Yield a body of ``size`` bytes, which is never whole in memory."""
+    """Yield a body of ``size`` bytes in pieces, so that it is never whole in memory."""
     for turn, at in enumerate(range(0, size, _PIECE_BYTES)):
         yield body_of(_PIECE_BYTES, turn)[: min(_PIECE_BYTES, size - at)]
 
@@ -286,7 +299,7 @@ async def _send_body_in_sips(options: Options, tally: Tally) -> None:
 
 
 async def _drip(line: Line, data: bytes, tally: Tally) -> None:
-    """Send byte by byte until the proxy refuses or closes."""
+    """Send ``data`` byte by byte until the proxy answers or closes the connection, and count the outcome."""
     try:
         reader, writer = await line.open()
         for at in range(len(data)):

@@ -1,4 +1,4 @@
-"""Reports of an overload run: lines during the run, the verdict, a picture, and the page in docs/."""
+"""Reports of an overload run: lines for the terminal, the verdict, a picture, and the page in docs/."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,7 +31,9 @@ def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str, *, warnings: Sequence[str]) -> str:
-    """Return the page: the run, the machine, the bound, the results of each client, and the verdict."""
+    """Return the page about the run: machine, verdict, bound of memory, and results of each kind of
+    client.
+    """
     about = (
         "One proxy, one origin, and phases of clients that ask for more than there is; beside bad clients "
         f"a good one with two connections (`modest`). RAM tier {plan.ram_bytes / MIB:.0f} MiB, "
@@ -86,7 +88,9 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str, *, war
 
 
 def plot(run: Run, path: Path) -> None:
-    """Plot memory, descriptors and tasks over minutes, with a band for each phase."""
+    """Plot memory, descriptors and tasks of the proxy over minutes. Every other phase has a band
+    behind it.
+    """
     figure = Figure(figsize=(7.2, 7.2), dpi=130, layout="constrained")
     axes = figure.subplots(3, 1, sharex=True)
     samples = [sample for one in run.played for sample in one.samples]

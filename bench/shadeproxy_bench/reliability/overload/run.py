@@ -1,9 +1,9 @@
-"""One overload run: origin, proxy and the clients of each phase as processes. After each phase the proxy
+"""One overload run. Origin, proxy and the clients of each phase are processes. After each phase the proxy
 rests.
 
-The proxy is at rest when it has as many connections, descriptors and tasks as before the first phase. During
-phases that need a slow origin, the origin is slow. The proxy opens no more connections to the origin than the
-origin works on at a time, so that waiting requests wait in the proxy.
+The proxy is at rest when it has no more connections, descriptors and tasks than before the first phase.
+During phases that need a slow origin, the origin is slow. The proxy opens no more connections to the origin
+than the origin works on at a time, so that requests wait in the proxy.
 """
 
 import sys
@@ -37,7 +37,9 @@ _SLOW = {
     "origin slower than demand": Pace(1.0, 16),
 }
 _SLOW_WRITERS_S = 100.0
-"""Longer than the proxy waits for a body (``api.s3.upload.body``) and for a head (its keep-alive)."""
+"""Seconds of the phase "slow writers". They exceed the proxy's patience for a body (``api.s3.upload.body``)
+and for a head (its keep-alive).
+"""
 
 
 _WARM_S = 3.0
@@ -46,8 +48,8 @@ _SETTLE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a run. ``seconds``: length of each phase that has no natural end. ``scale``: share of all
-    connections.
+    """Settings of a run. ``seconds``: length of each phase that has no natural end. ``scale``: share of each
+    number of connections.
     """
 
     seconds: float = 20.0
@@ -62,7 +64,7 @@ class Plan:
 
 
 class Played(NamedTuple):
-    """One phase's result. ``rested_after_s``: None if the proxy did not come to rest in time."""
+    """The result of one phase. ``rested_after_s``: None if the proxy did not come to rest in time."""
 
     name: str
     told: Told
@@ -73,8 +75,8 @@ class Played(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The result. ``idle``: a sample before the first phase. ``complaints``: error lines of the log, by
-    kind.
+    """The result of a run. ``idle``: a sample from before the first phase. ``complaints``: error lines of the
+    proxy's log, by kind.
     """
 
     idle: Sample
@@ -83,7 +85,9 @@ class Run(NamedTuple):
 
 
 def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
-    """Run all phases. Raises ShadeProxyError if a process ends too early."""
+    """Run all phases. ``say`` is called with the result of each. Raises ShadeProxyError if a process ends too
+    early.
+    """
     with workplace(on_disk=True) as work, ExitStack() as stack:
         source = stack.enter_context(listening("origin", _ORIGIN, work))
         served = stack.enter_context(
@@ -98,8 +102,8 @@ def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
             )
         )
         stage = _Stage(plan, work, source, served)
-        # Play one phase first, to open everything that then stays open (threads, segments, modules imported
-        # late).
+        # Play one phase before the idle sample, to open everything that stays open afterwards (threads,
+        # segments, modules imported late).
         stage.play("afterwards", None, seconds=_WARM_S)
         idle = stage.watch.look()
         played = []
@@ -114,7 +118,9 @@ def _behind(source: Served) -> dict[str, object]:
 
 
 class _Stage:
-    """Plays phases with the processes of one run: the origin, the proxy and the clients of each phase."""
+    """Plays the phases of one run. Origin and proxy are shared by all phases; each phase starts its own
+    clients.
+    """
 
     def __init__(self, plan: Plan, work: Path, source: Served, served: Served) -> None:
         self.watch = Watch(served, work)
@@ -124,9 +130,11 @@ class _Stage:
         self._served = served
 
     def play(self, name: str, idle: Sample | None, *, seconds: float = 0.0) -> Played:
-        """Play one phase, then wait until the proxy rests as at ``idle``. None: wait for the whole time."""
+        """Play one phase, and then wait until the proxy rests as at ``idle``. None: wait for the whole time
+        that a rest may take.
+        """
         plan = self._plan
-        # Purge the cache, because pages of an earlier phase would decide which pages this phase may keep.
+        # Purge the cache first: pages of an earlier phase would decide which pages of this phase are kept.
         served = self._served
         _post(f"{served.control_url}/v1/purge", {"uri": f"s3://{BUCKET}/"}, served.control_fields)
         _set_pace(self._source, _SLOW.get(name, Pace()))
@@ -154,7 +162,7 @@ class _Stage:
 
     def _rest(self, idle: Sample | None) -> tuple[Sample, float | None]:
         began_s = time.monotonic()
-        # Wait until the proxy has closed its idle connections to the origin.
+        # Without an idle sample, wait until the proxy has closed its idle connections to the origin.
         patience_s = _SETTLE_S if idle is None else self._plan.rest_s
         while True:
             sample = self.watch.look()
@@ -174,7 +182,9 @@ def _told(child: Child) -> Told:
 
 
 def at_rest(sample: Sample, idle: Sample) -> bool:
-    """Return whether nothing is under way, and nothing is open that was not open before."""
+    """Return whether nothing is under way in ``sample``, and nothing is open beyond what is open in
+    ``idle``.
+    """
     calm = not sample.readings and not sample.inflight_bytes and not sample.connections
     as_before = sample.sockets <= idle.sockets and sample.others <= idle.others
     return calm and as_before and sample.tasks <= idle.tasks and not sample.deleted

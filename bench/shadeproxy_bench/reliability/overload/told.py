@@ -1,4 +1,4 @@
-"""Results of a phase's clients. Their process sends them to the run as one line of JSON."""
+"""Results of the clients of a phase. The clients' process sends them to the run as one line of JSON."""
 
 from collections import Counter
 
@@ -10,7 +10,9 @@ REFUSED, CUT, WRONG, HASTY = "refused", "cut off", "wrong bytes", "503 without R
 
 
 class Side(msgspec.Struct):
-    """Results of one kind of client: answers by outcome, and the waiting times of the right ones."""
+    """Results of one kind of client. ``outcomes``: number of answers by outcome. The times are those that
+    right answers took.
+    """
 
     outcomes: dict[str, int] = {}
     p50_s: float = 0.0
@@ -24,8 +26,8 @@ class Side(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """The results of one process of clients. ``sides``: by kind of client. ``notes``: numbers that belong to
-    no kind.
+    """The results of one process of clients. ``sides``: by kind of client. ``notes``: further numbers, which
+    belong to no kind of client.
     """
 
     sides: dict[str, Side] = {}
@@ -33,7 +35,7 @@ class Told(msgspec.Struct):
 
 
 class Tally:
-    """Counts of one kind of client."""
+    """Counts answers of one kind of client, and how long the right ones took."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The verdict on an overload run: every check with its finding."""
+"""The verdict on an overload run: every check of the run, with its finding."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,30 +9,30 @@ from shadeproxy_bench.reliability.overload.run import MIB, Plan, Played, Run
 from shadeproxy_bench.reliability.overload.told import CUT, HASTY, RIGHT, TOO_SLOW, WRONG, Side
 
 CONNECTION_BYTES = 64 * 1024
-"""Mean memory allowed for a client's connection, besides the pages that are counted."""
+"""Memory that is allowed for a client's connection on average, besides the pages that the ledger counts."""
 LEAST_TIMES = 4.0
-"""The modest client must get at least this many times as much service for each connection as the greedy
-client. If requests were served in order of arrival, both would get the same. With clients in turns, each of
+"""Factor by which a connection of the modest client must get more service than one of the greedy client. If
+the proxy served requests in order of arrival, both would get the same. If it serves clients in turns, each of
 the modest client's few connections gets more.
 """
 
 
 def memory_bytes(sample: Sample) -> int:
-    """Return the resident memory without the segments of the RAM tier, which are pages of tmpfs."""
+    """Return the resident memory, without the segments of the RAM tier, which are pages of tmpfs."""
     return sample.rss_anon_bytes + sample.rss_file_bytes
 
 
 def bound_bytes(plan: Plan, idle: Sample, connections: int) -> int:
-    """Return the largest allowed ``memory_bytes`` with ``connections`` connections.
+    """Return the most that ``memory_bytes`` may be with ``connections`` connections.
 
-    Pages in flight are in the ledger, ``cache.inflight``. Slow readers of stored pages and the allocator may
-    keep as much again.
+    The ledger, bounded by ``cache.inflight``, counts pages in flight. As much again may be kept by slow
+    readers of stored pages and by the allocator.
     """
     return memory_bytes(idle) + 2 * plan.inflight_bytes + connections * CONNECTION_BYTES
 
 
 def judge(plan: Plan, run: Run) -> list[Check]:
-    """Return all checks. The run passed unless one of them is False."""
+    """Return all checks of the run, which passed unless one of them is False."""
     by_name = {one.name: one for one in run.played}
     sides = [(one.name, who, side) for one in run.played for who, side in one.told.sides.items()]
     wrong = sum(side.outcomes.get(WRONG, 0) for _, _, side in sides)
@@ -77,7 +77,7 @@ _UNHARMED = {
     "origin slower than demand": ("hits",),
     "afterwards": ("readers",),
 }
-"""Clients that must get only right answers, by phase."""
+"""The kinds of clients that must get only right answers, by phase."""
 
 
 def _unharmed(name: str, sides: dict[str, Side]) -> Check:

@@ -2,6 +2,6 @@
 
 Run it by ``make soak``. Laws: bodies follow from (seed, object, version), so every process can compute the
 right answer without storing it. Each key has one writer, so that "never older than the acknowledged version"
-has one meaning. Clients accept and count every answer, and do not stop at the first fault. The run is judged
-once, at its end, from the samples and counts alone (``verdict``).
+has one meaning. Clients count every answer, also a wrong one, and do not stop at the first fault. The run is
+judged once, at its end, from the samples and counts alone (``verdict``).
 """

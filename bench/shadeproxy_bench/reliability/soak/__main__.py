@@ -1,4 +1,4 @@
-"""Run the soak, print the result, exit with 1 when a check fails: ``make soak``."""
+"""Run the soak, print the result, exit with 1 if a check fails: ``make soak``."""
 
 import argparse
 import sys

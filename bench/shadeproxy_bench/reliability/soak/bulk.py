@@ -1,4 +1,6 @@
-"""The training load of a soak: batches through the SDK, located or streamed, and reports of losses."""
+"""The training load of a soak: batches read through the SDK, by locate or by the batch call, and reports of
+losses.
+"""
 
 import json
 import random
@@ -24,8 +26,8 @@ _NEVER_S = 7200.0
 
 
 class _Manifest:
-    """The samples of a manifest: object (``numbers``) and half-open range of bytes (``spans``) by sample
-    id.
+    """A manifest and its samples. ``samples``: by sample id, the number of the object and the half-open range
+    of bytes in it.
     """
 
     def __init__(self, data: DataSet, name: str, samples: Sequence[tuple[int, int, int]]) -> None:
@@ -40,7 +42,7 @@ class _Manifest:
 
 
 class Excusing(TypedDict, total=False):
-    """The type of ``excuse``: a function that returns the outcome of a read that failed."""
+    """The argument ``excuse``: a function that returns the outcome of a read that failed."""
 
     excuse: Callable[[shade.ShadeError], str]
 
@@ -50,8 +52,8 @@ def _inexcusable(_error: shade.ShadeError) -> str:
 
 
 class Trainer:
-    """One training thread. ``way``: "locate" or "batch"; samples that do not come this way are read by GETs.
-    ``excuse``: a function that returns the outcome of a read that failed.
+    """The training of one thread. ``way``: "locate" or "batch"; samples that do not come this way are read by
+    GETs. ``excuse``: a function that returns the outcome of a read that failed.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Trainer:
         )
         if way == "batch":
             told = json.loads(self._client.call("GET", "/v1/info").body)
-            # The client chooses its way by the offers of the proxy that it knows.
+            # The client chooses its way by the offers of the proxy. Offer only batches.
             self._client.connections.transport.offers = Offers(
                 batch=True, locate=False, socket=told.get("socket")
             )
@@ -95,17 +97,19 @@ class Trainer:
         self._job = self._client.job(f"soak-{way}", dataset=self._rows.manifest)
 
     def step(self) -> None:
-        """Read one batch."""
+        """Read one batch: of whole objects, of rows for one tensor, or of parts of objects, drawn at
+        random.
+        """
         form = self._random.choice((self._read_whole, self._read_rows, self._read_rows, self._read_parts))
         form()
 
     def leave(self) -> None:
-        """Close, even if some reports were not delivered."""
+        """Close the job and the client, even if some reports were not delivered."""
         self._job.close()
         self._client.close()
 
     def close(self) -> None:
-        """Deliver the reports, count them, and close."""
+        """Close the job, which delivers its reports; count the reports; close the client."""
         self._job.close()
         stats = self._job.stats()
         self._tally.answered("scores", count=stats.sent)

@@ -1,8 +1,8 @@
 """One client process of a soak. It ends when its stdin is closed.
 
-Role ``http``: threads with a connection each, slow readers, and clients that hang up; the first of these
-processes also writes. Role ``sdk``: batches by locate and by the batch call. The counts are in the file
-``--tally``, which is rewritten every second.
+Role ``http``: threads that each have a connection; some of them read slowly, and one hangs up. The first of
+these processes also writes. Role ``sdk``: batches by locate and by the batch call. The process writes its
+counts to the file ``--tally`` every second.
 """
 
 import argparse
@@ -30,8 +30,8 @@ _WRITE_EVERY_S, _PURGE_EVERY = 0.2, 200
 
 
 class Client:
-    """The threads of one client of a soak, or of chaos. ``stop``: set this to end each thread after its
-    current step.
+    """The threads of one client process, of a soak or of chaos. ``stop``: set this to end each thread after
+    its current step.
     """
 
     session_type: type[Session] = Session
@@ -45,7 +45,7 @@ class Client:
         )
 
     def loops(self) -> list[Callable[[], None]]:
-        """Return the functions that the threads run until they are stopped."""
+        """Return the functions that the threads run, one each, until the client is stopped."""
         if self.options.role == "sdk":
             return [partial(self.train, way, turn) for turn, way in enumerate(("locate", "batch"))]
         steps = [reads.mixed] * _FAST + [reads.slow] * _SLOW + [reads.hang_up]
@@ -53,21 +53,23 @@ class Client:
         return [*loops, partial(self.write, len(steps))] if self.options.turn == 0 else loops
 
     def look(self) -> bool:
-        """Check the threads; called now and then. Return False if they will not end, so that waiting for them
-        is useless.
+        """Check the threads. This is called now and then. Return False if some will not end, so that it is
+        useless to wait for them.
         """
         return True
 
     # ------------------------------------------------------------------ parts of the loops
 
     def choices(self, turn: int) -> random.Random:
-        """Return the random stream of one thread. For one seed, every thread of every process has a stream of
-        its own.
+        """Return the random numbers of one thread. With one seed, every thread of every process has numbers
+        of its own.
         """
         return random.Random(f"{self.options.seed}/{self.options.turn}/{turn}")
 
     def link(self, receive_bytes: int) -> Link:
-        """Return a connection to the proxy."""
+        """Return a connection to the proxy. ``receive_bytes``: size of its receive buffer; 0: the
+        system's.
+        """
         return Link(self.s3, receive_bytes=receive_bytes)
 
     def repeat(self, _kind: str, step: Callable[[], None], every_s: float = 0.0) -> None:
@@ -76,11 +78,11 @@ class Client:
             step()
 
     def asking(self, steps: Sequence[Callable[[Session], None]]) -> list[Callable[[], None]]:
-        """Return a loop for each step, with a connection of its own."""
+        """Return a loop for each of ``steps``, which repeats the step over a connection of its own."""
         return [partial(self._ask, step, turn) for turn, step in enumerate(steps)]
 
     def session(self, turn: int, receive_bytes: int = 0) -> Session:
-        """Return the session of one thread."""
+        """Return the session by which thread number ``turn`` sends its requests."""
         link = self.link(receive_bytes)
         return self.session_type(self.s3, self.data, self.versions, self.tally, self.choices(turn), link)
 
@@ -104,13 +106,13 @@ class Client:
         session.link.close()
 
     def train(self, way: str, turn: int) -> None:
-        """Read batches through the SDK."""
+        """Read batches through the SDK, by the way ``way``, until the client is stopped."""
         trainer = self.trainer(way, self.options.seed * 2 + turn)
         self.repeat(way, trainer.step)
         trainer.close()
 
     def trainer(self, way: str, seed: int, **more: Unpack[Excusing]) -> Trainer:
-        """Return the training of one thread."""
+        """Return the training of one thread, which reads batches by ``way``."""
         return Trainer(
             way,
             self.options.control,
@@ -129,11 +131,11 @@ def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) ->
         try:
             loop()
         except BaseException:
-            # A dead thread sends no requests. The run must not pass because of that.
+            # A dead thread sends no requests. The process must fail, so that the run does not pass by it.
             failed.set()
             raise
 
-    # Make them daemon threads, so that a thread that hangs does not keep its process alive.
+    # As daemons, threads that hang do not keep their process alive.
     threads = [threading.Thread(target=run, args=(loop,), daemon=True) for loop in loops]
     for thread in threads:
         thread.start()
@@ -155,7 +157,7 @@ def parser_of(description: str, roles: Iterable[str]) -> argparse.ArgumentParser
 
 
 def run(client: Client) -> None:
-    """Run a client until the end of stdin, and end the process."""
+    """Run the threads of a client until stdin ends or a thread dies. Then end the process."""
     failed = threading.Event()
     threads = run_threads(client.loops(), failed)
     ended = threading.Thread(target=sys.stdin.read, daemon=True)

@@ -1,8 +1,8 @@
-"""The soak's origin, a process of its own: an S3 server that stores only versions.
+"""The soak's origin, a process of its own: an S3 server that stores only the version of each object.
 
 It answers GET and HEAD (whole, one range, If-Match), PutObject, ListObjectsV2 and ListBuckets. In a
-PutObject, ``x-amz-meta-version`` names the version whose body must follow; another body is refused, so that
-writes are checked too. The origin prints its port on the first line.
+PutObject, ``x-amz-meta-version`` names the version whose body must follow. Any other body is refused, so that
+writes are checked too. The process prints its port first.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _MOST_KEYS = 1000
 
 
 class SoakOrigin:
-    """The present versions of the objects, shared by all connections."""
+    """The present versions of the objects, which all connections share."""
 
     def __init__(self, data: DataSet, latency_s: float) -> None:
         self.data = data
@@ -46,7 +46,7 @@ class SoakOrigin:
         return self.versions[number]
 
     def put(self, number: int, version: int, body: bytes) -> bool:
-        """Make ``version`` the present one if ``body`` is its body. Return whether it is."""
+        """Make ``version`` the present one, if ``body`` is the body of this version. Return whether it is."""
         if body != bytes(self.data.body(number, version)):
             return False
         self.versions[number] = version

@@ -1,5 +1,5 @@
-"""The kinds of plain S3 requests of a soak. Each function sends one request, and the session judges the
-answer.
+"""The kinds of plain S3 requests that a soak reads with. Each function sends requests of one kind, and the
+session judges the answers.
 """
 
 import time
@@ -17,8 +17,8 @@ _UNWRITTEN_TRIES = 8
 _PIPELINED = 6
 _SLOW_S = 3.0
 SIP_BYTES = 16 * 1024
-"""Bytes that a slow client reads at a time. Its receive buffer is no larger, so that the proxy has to
-wait.
+"""Bytes that a slow client reads at a time. Its receive buffer is no larger, so that the proxy has to wait
+for it.
 """
 
 
@@ -30,7 +30,9 @@ def whole(session: Session) -> None:
 
 
 def part(session: Session) -> None:
-    """Read a range: across page boundaries, aligned, at the end, open-ended, or beyond the end."""
+    """Read a range: across a page boundary, from the begin of a page, at the end, open-ended, or beyond the
+    end.
+    """
     number = session.pick(*_EDGES, *_BIG, *_BIG, 1_000_000, 100_000)
     size_bytes = session.data.sizes[number]
     field, span = _range(session, size_bytes)
@@ -84,7 +86,7 @@ def pipelined(session: Session) -> None:
 
 
 def slow(session: Session) -> None:
-    """Read a big object a few bytes at a time, for three seconds."""
+    """Read a big object, 16 KiB at a time, over about three seconds."""
     number = session.pick(1_000_000, *_EDGES, *_BIG)
     size_bytes = session.data.sizes[number]
     asked = session.asked("slow", number, (0, size_bytes), 200)
@@ -93,7 +95,9 @@ def slow(session: Session) -> None:
 
 
 def hang_up(session: Session) -> None:
-    """Hang up at any time: within the request's head, before the answer, or in the middle of the body."""
+    """Hang up at a random moment: within the request's head, before the answer, or in the middle of the
+    body.
+    """
     number = session.pick(100_000, 1_000_000, *_EDGES, *_BIG)
     request = session.request("GET", number)
     try:
@@ -111,7 +115,7 @@ def hang_up(session: Session) -> None:
         session.tally.answered("hang up")
     finally:
         session.link.close()
-    # Pause, because reconnecting at full speed would use up the local ports, which stay in TIME_WAIT.
+    # Pause before the next connection. At full speed, connections in TIME_WAIT would use up the local ports.
     time.sleep(0.01)
 
 
@@ -128,13 +132,13 @@ MIXED: tuple[tuple[Callable[[Session], None], float], ...] = (
 
 
 def mixed(session: Session) -> None:
-    """Make one request of a kind drawn by weight."""
+    """Make one request of a kind that is drawn by weight."""
     functions, weights = zip(*MIXED, strict=True)
     session.random.choices(functions, weights)[0](session)
 
 
 def _range(session: Session, size_bytes: int) -> tuple[str, Span]:
-    """Return a value of Range, and its half-open span."""
+    """Return a value of the header field Range, and the half-open span of bytes that it names."""
     form = session.random.randrange(5)
     length = session.random.choice((1, 4096, 65_537, 262_144, 1_000_000))
     start = session.random.randrange(size_bytes)

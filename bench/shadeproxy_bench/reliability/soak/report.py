@@ -18,7 +18,7 @@ _HITS = ("ram", "disk")
 
 
 def hit_ratio(counts: Counts) -> float:
-    """Return the hit ratio of object reads by plain S3 requests."""
+    """Return the hit ratio of those object reads that were plain S3 requests."""
     total = sum(counts.sources.values())
     return sum(counts.sources.get(name, 0) for name in _HITS) / total if total else 0.0
 
@@ -41,7 +41,7 @@ def minute_line(sample: Sample, counts: Counts) -> str:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str:
-    """Return the page: the run, the machine, the counts, and the verdict."""
+    """Return the page about the soak: machine, load, verdict and counts."""
     counts = run.counts
     sources = sum(counts.sources.values()) or 1
     about = (
@@ -89,7 +89,7 @@ def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
 
 
 def plot(samples: Sequence[Sample], path: Path) -> None:
-    """Plot RssAnon, and descriptors by kind, over minutes."""
+    """Plot the proxy's RssAnon, and its descriptors by kind, over minutes."""
     figure = Figure(figsize=(7.2, 5.4), dpi=130, layout="constrained")
     memory, descriptors = figure.subplots(2, 1, sharex=True)
     minutes = [sample.at_s / 60 for sample in samples]

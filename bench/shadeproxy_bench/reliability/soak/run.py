@@ -1,7 +1,9 @@
-"""One soak: origin, proxy and clients as processes; a warm-up, the idle numbers, the load, and the rest.
+"""One soak, with origin, proxy and clients as processes. It has a warm-up, a rest for the idle sample, the
+load, and a rest.
 
 The warm-up is the same load. It opens everything that a proxy opens once (connections to its origin, threads,
-segment files) before the idle numbers are taken, so that any surplus after the load is a leak.
+segment files). The idle sample is taken afterwards, so that anything more that is open after the load is a
+leak.
 """
 
 import sys
@@ -28,8 +30,8 @@ _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.client")
 _ROLES = ("http", "http", "sdk")
 _END_S = 120.0
 _RULES = (
-    # Freshness differs by rule. Objects of the first rule are checked by listing in the background, objects
-    # of the second rule before every answer, and all others once an hour.
+    # Objects under the first prefix are checked by listing in the background. Objects under the second are
+    # checked before every answer, and all others once an hour.
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "20 s"},
     {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
 )
@@ -37,10 +39,10 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The load lasts ``seconds``, after ``warm_s`` of warm-up. The proxy is sampled every ``look_s``, and a
-    line is printed every ``line_s``. The idle numbers are taken ``settle_s`` after the warm-up, because
-    idle connections to an origin are closed within that time. After the load the proxy has ``rest_s`` to
-    return to the idle numbers.
+    """The settings of a soak. The load lasts ``seconds``, after ``warm_s`` of warm-up. The proxy is sampled
+    every ``look_s``, and a line is printed every ``line_s``. The idle sample is taken ``settle_s`` after the
+    warm-up, because by then idle connections to the origin are closed. After the load the proxy has
+    ``rest_s`` to become as idle as in that sample.
     """
 
     seconds: float
@@ -60,11 +62,12 @@ class Plan:
 
 
 Line = Callable[[Sample, Counts], None]
-"""Called every ``line_s`` with the proxy's resources and the clients' counts so far."""
+"""A function that is called every ``line_s`` with the proxy's resources and the clients' counts so far."""
 
 
 def soak(plan: Plan, out: Path, line: Line) -> Run:
-    """Run a soak. Each sample of the proxy becomes a line of ``out``/samples.jsonl.
+    """Run a soak, and return its samples and counts. Each sample of the proxy is also a line of
+    ``out``/samples.jsonl.
 
     Raises ShadeProxyError if a process ends too early.
     """
@@ -107,8 +110,8 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
 
 @contextmanager
 def _load(plan: Plan, work: Path, served: Served, name: str) -> Iterator[list[Child]]:
-    """Run clients until the block ends. Raises ShadeProxyError if one failed."""
-    # Remove the AWS variables: an endpoint in them would let the SDK bypass the proxy.
+    """Run the clients until the block ends. Raises ShadeProxyError if one of them failed."""
+    # Remove the AWS variables: by an endpoint in them, the SDK would bypass the proxy.
     env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
     with ExitStack() as stack:
         children = []
@@ -147,8 +150,8 @@ def _hold(children: Sequence[Child], seconds: float) -> None:
 
 
 def _rest(watch: Watch, patience_s: float, idle: Sample | None) -> Sample:
-    """Return a sample when the proxy rests as at ``idle``, or after ``patience_s``. None: wait for the whole
-    time.
+    """Return a sample as soon as the proxy rests as at ``idle``, or after ``patience_s``. With ``idle`` None,
+    always wait for ``patience_s``.
     """
     deadline = time.monotonic() + patience_s
     while True:

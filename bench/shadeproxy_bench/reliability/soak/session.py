@@ -1,4 +1,4 @@
-"""One thread's requests to the proxy, the expected answers, and the judgement of each answer."""
+"""The requests of one thread to the proxy: the answers that it expects, and the judgement on each answer."""
 
 import random
 import time
@@ -16,15 +16,16 @@ from shadeproxy_bench.requests import signature_of
 _HOT_SHARE = 0.06
 _HOT_READS = 0.5
 _SHIFT_S = 45.0
-"""Seconds after which other objects become the hot ones, so that the pages worth keeping change all the
+"""Seconds after which other objects become the hot ones. So the pages that are worth keeping change all the
 time.
 """
 Span = tuple[int, int]
 
 
 class Asked(NamedTuple):
-    """An expected answer. ``span``: the bytes that must come, half-open; None: only the head. ``before``:
-    the version that was acknowledged when the request was made.
+    """The answer that is expected to a request. ``span``: the bytes that must come, half-open; None: no body
+    is expected or compared. ``before``: the version of the object that was acknowledged when the request was
+    made.
     """
 
     kind: str
@@ -35,20 +36,18 @@ class Asked(NamedTuple):
 
 
 def _amz(fields: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the fields that must be signed."""
+    """Return the x-amz- fields among ``fields``, which must be signed."""
     pairs = (field.partition(": ") for field in fields)
     return [(name, value) for name, _, value in pairs if name.startswith("x-amz-")]
 
 
 class Wrong(Exception):
-    """Bytes, version or fields of an answer are wrong."""
+    """The bytes, the version or a field of an answer are wrong."""
 
 
 @dataclass
 class Session:
-    """Sends the requests of one thread, and judges the answers. ``random``: random numbers for this thread
-    alone.
-    """
+    """Sends the requests of one thread, and judges the answers. ``random``: random numbers of this thread."""
 
     address: tuple[str, int]
     data: DataSet
@@ -58,7 +57,9 @@ class Session:
     link: Link
 
     def pick(self, *sizes: int) -> int:
-        """Choose an object of one of these sizes; every second time one of the few that are hot now."""
+        """Choose an object that has one of ``sizes``. With probability one half it is an object that is hot
+        now.
+        """
         numbers = self.data.ranges[self.random.choice(sizes)]
         if self.random.random() < _HOT_READS:
             hot = max(1, round(len(numbers) * _HOT_SHARE))
@@ -67,7 +68,7 @@ class Session:
         return self.random.choice(numbers)
 
     def request(self, method: str, number: int, *fields: str, payload_hash: str = EMPTY_SHA256) -> bytes:
-        """Return the head of a request. Half of the requests are signed."""
+        """Return the head of a request, signed with probability one half."""
         path, host = f"/{BUCKET}/{self.data.keys[number]}", f"{self.address[0]}:{self.address[1]}"
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields]
         if self.random.random() < 0.5:
@@ -79,11 +80,11 @@ class Session:
         return Asked(kind, number, span, self.versions.acknowledged(number), status)
 
     def exchange(self, asked: Asked, request: bytes, *, pace: Pace = FULL_SPEED) -> None:
-        """Send one request, then receive, judge and count its answer."""
+        """Send one request, receive its answer, and judge and count it."""
         self.pipeline([(asked, request)], pace=pace)
 
     def pipeline(self, exchanges: list[tuple[Asked, bytes]], *, pace: Pace = FULL_SPEED) -> None:
-        """Send all requests at once, then receive the answers in order."""
+        """Send all requests at once. Then receive the answers in order, and judge and count each."""
         waiting = [asked for asked, _ in exchanges]
         try:
             self.link.send(b"".join(request for _, request in exchanges))
@@ -98,12 +99,14 @@ class Session:
             self.failed(asked.kind, self.broken(asked, error), f"{self._name(asked)}: {error!r}")
 
     def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (others look at it)
-        """Return the outcome of a request that got no complete answer."""
+        """Return the outcome that is counted for a request without a complete answer."""
         beside = asked.kind != "put" and self.versions.started(asked.number) != asked.before
         return "cut beside a write" if beside else "error"
 
     def refused(self, asked: Asked, answer: Answer) -> str | None:
-        """Return the outcome of an answer that refuses only for now; None: judge it like any other answer."""
+        """Return the outcome of an answer that refuses the request for now. Return None for any other answer,
+        which is then judged.
+        """
         if answer.status != 503:
             return None
         slow = "<Code>SlowDown</Code>" in answer.text
@@ -129,7 +132,7 @@ class Session:
             self.tally.answered(asked.kind, answer.length, source)
 
     def _compare(self, asked: Asked, answer: Answer) -> None:
-        """Compare the answer with the expected one. Raises Wrong."""
+        """Compare an answer with the expected one. Raises Wrong."""
         after = self.versions.started(asked.number)
         if answer.status == 412 and asked.kind == "if-match" and after != asked.before:
             return

@@ -14,13 +14,15 @@ from shadeproxy_bench.reliability.kit.watch import Sample
 GROWTH_SHARE_PER_HOUR = 0.02
 GROWTH_BYTES_PER_HOUR = 20 * 10**6
 LEAST_FIT_S = 600.0
-"""Shortest time over which the fit is judged. A shorter line predicts nothing for an hour."""
+"""Shortest time, in seconds, from whose samples growth is judged. A line through a shorter time says nothing
+about an hour.
+"""
 FLOOR_S = 60.0
-"""The run is cut into stretches of this many seconds, and the least memory of each is taken. Memory of
-answers under way varies by 100 MB and more, so the least of each minute shows the lasting memory.
+"""The run is cut into stretches of this many seconds, and only the least memory of each stretch counts.
+Memory of answers under way varies by 100 MB and more, so the least of a minute shows the lasting memory.
 """
 _SLACK_BYTES = 4 * MIB
-"""Allowance for files of a tier that are not pages: catalogue and headers."""
+"""Bytes that files of a tier may have beside pages: catalogue and headers."""
 
 
 class Run(NamedTuple):
@@ -37,7 +39,7 @@ class Run(NamedTuple):
 
 
 def judge(run: Run) -> list[Check]:
-    """Return all checks. The run passed unless one of them is False."""
+    """Return all checks of the run, which passed unless one of them is False."""
     outcomes = run.counts.outcomes
     wrong, errors = outcomes.get("wrong", 0), outcomes.get("error", 0)
     return [
@@ -55,8 +57,8 @@ def judge(run: Run) -> list[Check]:
 
 
 class Growth(NamedTuple):
-    """The slope of the line through the least RssAnon of each minute, and its standard error, in bytes an
-    hour.
+    """Growth of lasting memory in bytes an hour: the slope of a fitted line, and the slope's standard
+    error.
     """
 
     slope: float
@@ -64,7 +66,7 @@ class Growth(NamedTuple):
 
 
 def growth_per_hour(samples: Sequence[Sample]) -> Growth:
-    """Return the growth of lasting memory: a straight line through the least RssAnon of each ``FLOOR_S``.
+    """Return the growth of lasting memory. It is fitted to the least RssAnon of each stretch of ``FLOOR_S``.
 
     A line through all samples would show answers under way, not leaks: in 35 minutes of full load its slope
     had a standard error of 44 MB/h.
@@ -127,7 +129,7 @@ def _capacity(samples: Sequence[Sample]) -> Check:
 
 
 def _evicted(run: Run) -> Check:
-    """Check that pages were evicted, because the run must put pressure on the tiers."""
+    """Check that pages were evicted. Without evictions the load would not have filled the tiers."""
     last = run.samples[-1].evictions
     pages = {name: last.get(name, 0) - run.idle.evictions.get(name, 0) for name in last}
     found = ", ".join(f"{name} {count:,}" for name, count in sorted(pages.items())) or "none"

@@ -1,4 +1,6 @@
-"""The only writer. It overwrites objects through the proxy, reads each back at once, and purges prefixes."""
+"""The only writer of a soak. It overwrites objects through the proxy, reads each back at once, and purges
+prefixes.
+"""
 
 import hashlib
 from http.client import HTTPConnection
@@ -16,7 +18,9 @@ _TRIES = 20
 
 
 def overwrite(session: Session) -> None:
-    """PUT the next version. From its 200 on, no reader may get an older one."""
+    """PUT the next version of an object, and read it back. After the answer 200 to the PUT, no reader may get
+    an older version.
+    """
     picked = (session.pick(*_SIZES) for _ in range(_TRIES))
     number = next((number for number in picked if session.data.is_written(number)), None)
     if number is None:
@@ -50,7 +54,7 @@ def overwrite(session: Session) -> None:
 
 
 def purge(session: Session, control: tuple[str, int]) -> None:
-    """Drop all objects of one size from the cache."""
+    """Drop all objects of a random size from the cache."""
     size = session.random.choice([size for size in session.data.ranges if size])
     connection = HTTPConnection(*control, timeout=60)
     try:

@@ -1,1 +1,1 @@
-"""Study (a): every policy on every kind of workload at every cache size, without I/O."""
+"""Study (a): the hit ratio of every policy on every kind of workload at every cache size, without I/O."""

@@ -1,5 +1,5 @@
 """``python -m shadeproxy_bench.studies.hit_ratios`` simulates every scenario and writes
-docs/studies/hit-ratios/; it takes some 10 minutes.
+docs/studies/hit-ratios/. It takes some 10 minutes.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def earlier_findings(path: Path) -> list[Finding]:
-    """Return the stored results of workloads that were simulated before."""
+    """Return the stored results of scenarios that were simulated before."""
     return msgspec.json.decode(path.read_bytes(), type=list[Finding]) if path.exists() else []
 
 

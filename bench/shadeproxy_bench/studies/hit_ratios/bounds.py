@@ -1,5 +1,5 @@
-"""Bounds of the rows: the result that a policy must reach on a workload, and by how many points its result is
-above or below that.
+"""Bounds of the rows. A bound says which result a policy must reach on a workload, and computes by how many
+points the result is above or below it.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 OURS, LRU, MIN = "ours", "lru", "min"
 UNDISTURBED = "undisturbed"
-"""The name of our policy's result without the restart of the row."""
+"""The name of our policy's result in a row with a restart, but without the restart."""
 
 RIVALS = ("lru", "s3-fifo", "w-tinylfu")
-"""The policies whose best result is "best" in a bound."""
+"""The policies of which the best result is "best" in the words of a bound."""
 
 
 class Ratios(NamedTuple):
     """Results of one policy: hits, hit bytes and the stock client's hits, in per cent of the reads that
-    count; and stores, in per cent of all reads.
+    count. ``stores`` are in per cent of all reads.
 
     ``client``: nan if the row has no stock client. ``stores``: nan for a policy of the literature.
     """
@@ -28,11 +28,11 @@ class Ratios(NamedTuple):
 
 
 Results = Mapping[str, Ratios]
-"""Ratios by policy. ``OURS`` is the policy that is judged."""
+"""The results of a row by policy. ``OURS`` is the policy that is judged."""
 
 
 class Bound(NamedTuple):
-    """A bound. ``margin``: by how many points the results are above the bound; below 0 the bound is
+    """A bound. ``margin``: by how many points a row's results are above the bound; below 0 the bound is
     missed.
     """
 
@@ -45,7 +45,7 @@ def at_least(per_cent: float) -> Bound:
 
 
 def near_best(points: float) -> Bound:
-    """Return the bound that our hits are at most ``points`` below those of the best rival."""
+    """Return the bound "hits at least the best rival's, less ``points``"."""
     return Bound(f">= best - {points:g}", lambda results: results[OURS].hits - _best(results) + points)
 
 
@@ -63,7 +63,9 @@ def few_stores(per_cent: float) -> Bound:
 
 
 def times_best(hits: float, hit_bytes: float) -> tuple[Bound, Bound]:
-    """Return two bounds: ``hits`` times the best rival's hits, and ``hit_bytes`` times its hit bytes."""
+    """Return two bounds: "hits at least ``hits`` times the best rival's", and "hit bytes at least
+    ``hit_bytes`` times the best rival's".
+    """
     return (
         Bound(f">= {hits:g} x best", lambda results: results[OURS].hits - hits * _best(results)),
         Bound(
@@ -88,7 +90,7 @@ ALL = Bound("all >= lru", lambda results: results[OURS].hits - results[LRU].hits
 
 
 def share_of_gain(share: float) -> Bound:
-    """Return the bound "``share`` of the hits by which the clairvoyant exceeds LRU"."""
+    """Return the bound "hits exceed those of LRU by ``share`` of the clairvoyant's gain over LRU"."""
     return Bound(
         f">= {share:g} of min's gain",
         lambda results: (

@@ -1,6 +1,7 @@
-"""``python -m shadeproxy_bench.studies.hit_ratios.compare`` runs each row of rows.py and checks its bounds.
+"""``python -m shadeproxy_bench.studies.hit_ratios.compare`` runs each row of rows.py and checks the row's
+bounds.
 
-Each row is run with a policy of the proxy, the policies of the literature and the clairvoyant. That takes
+Each row is run with a policy of the proxy, the policies of the literature and the clairvoyant. All rows take
 some 10 minutes with two processes.
 """
 
@@ -36,8 +37,8 @@ _SHARE_OF_GAIN = 0.8
 
 
 class Found(NamedTuple):
-    """Results of one row. ``digest``: a digest of the row's reads, so that stored results of other reads are
-    not used.
+    """Results of one row. ``digest``: identifies the reads of the row, so that stored results of other reads
+    are not used.
     """
 
     digest: int
@@ -46,7 +47,7 @@ class Found(NamedTuple):
 
 class Task(NamedTuple):
     """One row at one seed. ``known``: stored results of other policies, which are used if they are of the
-    same reads. ``restarts``: whether our policy restarts in the middle of the row.
+    same reads. ``restarts``: whether our policy is restarted in the middle of the row.
     """
 
     row: str
@@ -57,7 +58,7 @@ class Task(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the requested rows; return 1 if a bound is missed."""
+    """Run the requested rows. Return 1 if a bound is missed, and otherwise 0."""
     options = _parser().parse_args(arguments)
     names = chosen(options.rows)
     kept = Kept(options.keep)
@@ -92,8 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen(text: str) -> list[str]:
-    """Return the names of rows: all rows, the rows of the named groups, or the rows whose name contains one
-    of the words.
+    """Return the names of the rows that ``text`` asks for: all rows if it is empty, otherwise the rows of
+    groups that it names and the rows whose name contains one of its words.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     found = [
@@ -107,7 +108,7 @@ def chosen(text: str) -> list[str]:
 
 
 def measure(task: Task) -> Found:
-    """Return the ratios of our policy and of all others on one row."""
+    """Return the ratios of our policy and of all other policies on one row."""
     row = ROWS[task.row]
     trace = row.trace(seed=task.seed)
     capacity = round(row.cache * trace.total_bytes) if row.cache < 1 else int(row.cache)
@@ -143,7 +144,7 @@ def measure(task: Task) -> Found:
 
 
 def ratios(trace: Trace, hits: NDArray[np.bool_], counted: NDArray[np.bool_]) -> Ratios:
-    """Return the ratios over the reads that are ``counted``."""
+    """Return the ratios of hits, hit bytes and the client's hits, over the reads that are ``counted``."""
     sizes = np.ones(trace.objects) if trace.sizes is None else trace.sizes
     read_bytes = sizes[trace.ids]
     client = counted & (trace.job_of_reads() == NO_JOB)
@@ -155,7 +156,7 @@ def ratios(trace: Trace, hits: NDArray[np.bool_], counted: NDArray[np.bool_]) ->
 
 
 def line(row: Row, results: Results, *, seed: int) -> tuple[list[str], bool]:
-    """Return the cells of a row's line, and whether all bounds are met."""
+    """Return the cells of a row's line, and whether the row meets all of its bounds."""
     margins = [(bound.words, bound.margin(results)) for bound in row.bounds]
     good = all(margin >= 0 for _, margin in margins)
     bounds = "; ".join(f"{words} ({margin:+.1f})" for words, margin in margins)
@@ -164,14 +165,14 @@ def line(row: Row, results: Results, *, seed: int) -> tuple[list[str], bool]:
 
 
 def shared_gain(beside: Sequence[Results]) -> float:
-    """Return the share of the clairvoyant's gain over LRU that our policy reaches, over several rows."""
+    """Return which share of the clairvoyant's gain over LRU our policy reaches, in sum over several rows."""
     gain, most = (sum(results[name].hits - results[LRU].hits for results in beside) for name in (OURS, MIN))
     return gain / most if most else 1.0
 
 
 class Kept:
-    """Stored results of the other policies, in a file if one is given. They stay the same while our policy
-    changes.
+    """Stored results of the other policies, in a file if one is given. These results stay the same while our
+    policy changes.
     """
 
     def __init__(self, path: Path | None) -> None:

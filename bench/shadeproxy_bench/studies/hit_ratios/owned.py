@@ -1,10 +1,10 @@
-"""``python -m shadeproxy_bench.studies.hit_ratios.owned``: hits of a cluster in which each object has one
-owner. They stand beside the hits of one cache with the same capacity in sum, and of caches that know nothing
-of each other.
+"""``python -m shadeproxy_bench.studies.hit_ratios.owned`` computes the hits of a cluster in which each object
+has one owner. Beside them stand the hits of one cache with the same capacity in sum, and of caches that know
+nothing of each other.
 
-The product's hint registries (one for each proxy) and its eviction decide. One job with a rank for each proxy
-announces each epoch when half of the epoch before is read. Ranks read in lock step. The first epoch is not
-counted.
+The product's hint registries (one for each proxy) and its eviction decide. One job has a rank for each proxy,
+and announces each epoch when half of the epoch before is read. Ranks read in lock step. The first epoch is
+not counted.
 """
 
 import argparse
@@ -63,8 +63,9 @@ class Workload(NamedTuple):
 
 
 class Node:
-    """One proxy of a replay, seen as the jobs that read through it. ``ranks``: the ranks whose reads it may
-    answer. ``world``: number of ranks of the job. ``share``: the objects that it caches; None: all.
+    """One proxy of a replay, which the replay uses as its jobs. ``ranks``: the ranks whose reads the proxy
+    may answer. ``world``: number of ranks of the job. ``share``: the objects that the proxy caches; None: all
+    objects.
     """
 
     def __init__(self, work: Workload, ranks: Sequence[int], world: int, share: OwnedShare | None) -> None:
@@ -76,7 +77,8 @@ class Node:
         mine = np.ones(len(work.hashes), np.bool_) if share is None else share.owns(work.hashes)
         ids: list[NDArray[np.uint32]] = []
         epochs: list[NDArray[np.uint16]] = []
-        # Each entry: the read before which the call is made, the epoch, and whether the epoch begins.
+        # Each entry: the read before which a call is made, the call's epoch, and whether this epoch begins
+        # then.
         calls: list[tuple[int, int, bool]] = []
         read = 0
         for epoch, order in enumerate(work.orders):
@@ -94,13 +96,13 @@ class Node:
         self._at = 0
 
     def begin(self, start: int, stop: int) -> Bits:
-        """Begin a block of reads, as ``TraceJobs.begin`` does. The reads are noted one by one later."""
+        """Begin a block of reads, as ``TraceJobs.begin`` does. The reads are recorded later, one by one."""
         activity = self.hints.expectations._activities.get(_JOB)  # noqa: SLF001 (a study)
         explained = activity is not None and (activity.order_explains or activity.scores_explain)
         return np.full(stop - start, explained)
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
-        """Return the same as ``TraceJobs.until``."""
+        """Return when pages will be read next, in the form of ``TraceJobs.until``."""
         self._read_to(at)
         return self.hints.expectations.expect(self._work.hashes[ids], np.zeros(len(ids), np.uint32), at + 1.0)
 
@@ -133,7 +135,9 @@ class Node:
             self.hints.apply(_JOB, batch, now_s)
 
     def hits(self, places: int) -> NDArray[np.bool_]:
-        """Return which of the reads from the second epoch on hit a cache of ``places`` objects."""
+        """Return which reads hit a cache of ``places`` objects. Only reads from the second epoch on are
+        returned.
+        """
         trace = Trace(self.ids, len(self._work.hashes), epochs=self.epochs)
         replay = Replay(trace, get_policy("default"), places, announce=parse_announce("none"))
         replay._jobs = self  # type: ignore[assignment]  # noqa: SLF001 (jobs of a study)
@@ -141,21 +145,21 @@ class Node:
 
 
 Owner = Callable[[Hashes], NDArray[np.integer]]
-"""Returns the number of the node that owns each object."""
+"""A function that returns, for each object, the number of the node that owns it."""
 
 
 def by_rendezvous(nodes: int) -> Owner:
-    """Return the owners in a cluster of nodes of equal weight."""
+    """Return the function of owners in a cluster of ``nodes`` nodes of equal weight."""
     return Rendezvous([f"node{number}" for number in range(nodes)], [1.0] * nodes).find_many
 
 
 def one_cache(work: Workload, nodes: int, places: int) -> float:
-    """Return the hit ratio of one cache for all ranks, with the places of all nodes."""
+    """Return the hit ratio of one cache for all ranks, with as many places as all nodes together."""
     return _ratio([Node(work, range(nodes), nodes, None).hits(nodes * places)])
 
 
 def owned_caches(work: Workload, nodes: int, places: int, owner: Owner) -> float:
-    """Return the hit ratio of nodes that each cache the objects they own."""
+    """Return the hit ratio of nodes of which each caches the objects that it owns, for all ranks."""
     return _ratio(
         [
             Node(work, range(nodes), nodes, OwnedShare(number, partial(_owned_by, owner, number))).hits(
@@ -167,7 +171,7 @@ def owned_caches(work: Workload, nodes: int, places: int, owner: Owner) -> float
 
 
 def alone(work: Workload, nodes: int, places: int) -> float:
-    """Return the hit ratio of nodes that each cache anything for one rank."""
+    """Return the hit ratio of nodes of which each caches any object, for one rank."""
     return _ratio([Node(work, [rank], nodes, None).hits(places) for rank in range(nodes)])
 
 
@@ -181,7 +185,7 @@ def _ratio(hits: Sequence[NDArray[np.bool_]]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each kind of epochs and capacity."""
+    """Print a line for each kind of epochs and each capacity."""
     parser = argparse.ArgumentParser(description="A cluster of owners beside one cache.")
     parser.add_argument("--objects", type=int, default=16_000)
     parser.add_argument("--epochs", type=int, default=6)

@@ -1,4 +1,6 @@
-"""The study's tables. The text that a person wrote below them is kept when they are made again."""
+"""The page of the study with its tables. The text that a person wrote below the tables is kept when they are
+made again.
+"""
 
 import msgspec
 
@@ -11,7 +13,7 @@ _TITLE = "# Study (a): hit ratio by policy, workload and cache size"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result of one scenario. ``seconds``: processor time that it took."""
+    """The result of one scenario. ``seconds``: processor time that the simulation took."""
 
     scenario: str
     words: str
@@ -63,7 +65,7 @@ def _table(result: Result) -> str:
     shares = sorted({row.cache for row in result.rows})
     ratio = {(row.policy, row.cache): row.hit_ratio for row in result.rows}
     head = ["policy", *(f"{share:.0%}" for share in shares)]
-    # A stored result may be older than a policy, so use only the policies that it has.
+    # A stored result may be older than a policy, so list only the policies that the result has.
     names = [name for name in NAMES if any(row.policy == name for row in result.rows)]
     lines = table(head, ([name, *(f"{ratio[name, share]:.1%}" for share in shares)] for name in names))
     distinct = result.rows[0].distinct

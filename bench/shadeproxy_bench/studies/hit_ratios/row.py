@@ -1,5 +1,5 @@
-"""One row of the comparison: a workload, a cache size, the announcements, the reads that count, and the
-bounds.
+"""One row of the comparison: a workload, a cache size, how orders are announced, the reads that count, and
+the bounds.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,9 @@ def of_the_client(trace: Trace) -> NDArray[np.bool_]:
 
 
 class Row(NamedTuple):
-    """One row. ``group``: the name of rows that are run together. ``trace``: a function that takes ``seed``.
-    ``cache``: number of places, or if below 1 a share of the data's bytes. ``beside``: True for a stock
-    client beside a job. ``restarts``: True for a restart in the middle.
+    """One row. ``group``: the name of rows that are run together. ``trace``: a function that makes the trace
+    for ``seed``. ``cache``: number of places, or if below 1 a share of the data's bytes. ``beside``: a stock
+    client reads beside a job. ``restarts``: our policy is restarted in the middle.
     """
 
     group: str

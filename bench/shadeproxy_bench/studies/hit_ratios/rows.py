@@ -1,8 +1,8 @@
-"""The rows: stock traffic, training with and without an SDK, sizes and prefixes, a stock client beside a
-job.
+"""The rows of the comparison: stock traffic, training with and without an SDK, sizes and prefixes, a stock
+client beside a job.
 
-``TODAY`` are the ratios that the default policy had on these traces, at seed 0, before it used expected next
-uses, and ``STORES_TODAY`` are its stores in per cent of the reads.
+``TODAY`` has the hit ratios that the default policy had on these traces at seed 0, before it used expected
+next uses. ``STORES_TODAY`` has its stores of that time, in per cent of the reads.
 """
 
 from collections.abc import Callable
@@ -74,8 +74,8 @@ STORES_TODAY = {
 
 
 def _today(name: str, less: float = 0.0) -> float:
-    """Return the ratio of ``name`` in TODAY, minus ``less`` points. Also subtract half of the last digit,
-    because the ratio may have been rounded up.
+    """Return the ratio of ``name`` in TODAY, minus ``less`` points, and minus half of the last digit, because
+    the ratio may have been rounded up.
     """
     return TODAY[name] - less - 0.05
 

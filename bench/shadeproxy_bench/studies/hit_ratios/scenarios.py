@@ -1,4 +1,4 @@
-"""The workloads of the study, their announcements, and the figures that the design promises."""
+"""The workloads of the study, how their orders are announced, and the hit ratios that the design promises."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,8 +10,8 @@ CACHES = "5%,10%,20%,30%,40%,50%,75%"
 
 
 class Promise(NamedTuple):
-    """A figure of the design: with a cache of ``cache`` of the data, the hit ratio of ``policy`` is at least
-    ``least``.
+    """A promise of the design: with a cache of the share ``cache`` of the data, the hit ratio of ``policy``
+    is at least ``least``.
     """
 
     cache: float
@@ -20,8 +20,8 @@ class Promise(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """One panel of the picture. ``trace``: a function of objects and seed. ``announce``: the value of the
-    option on the command line.
+    """One workload, which is one panel of the picture. ``trace``: a function that makes the trace for a
+    number of objects and a seed. ``announce``: a value of the option of ``shadeproxy simulate``.
     """
 
     name: str

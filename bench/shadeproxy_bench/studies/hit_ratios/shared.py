@@ -1,7 +1,7 @@
-"""``python -m shadeproxy_bench.studies.hit_ratios.shared``: hits with the columns that many jobs of one
-dataset share. They stand beside hits with exact answers, for which each job is asked about each page.
+"""``python -m shadeproxy_bench.studies.hit_ratios.shared`` computes hits with the columns that many jobs of
+one dataset share. Beside them stand hits with exact answers, for which each job is asked about each page.
 
-The jobs keep to their hints. The reads are by all jobs, in any order. The first half of the reads warms the
+The jobs keep to their hints. Which job makes the next read is random. The first half of the reads warms the
 cache, and is not counted.
 """
 
@@ -32,7 +32,7 @@ from shadeproxy_bench.tables import show_table
 Kind = Literal["announced", "scored", "lagged"]
 _KINDS: tuple[Kind, ...] = ("announced", "scored", "lagged")
 Orders = NDArray[np.int64]
-"""Ids that each job reads, one job a row."""
+"""The ids that each job reads, in order. Each row is one job."""
 
 _LAG = 0.15  # share of an epoch by which the first of the lagged jobs is ahead of the last
 _NEVER = np.iinfo(np.int32).max
@@ -40,11 +40,11 @@ _NONE = np.empty(0, np.int64)
 
 
 class Crowd:
-    """Jobs for a replay. Each of them is asked about the pages, and the answers form one table."""
+    """Jobs for a replay. Each job is asked about the pages, and the answers of all jobs form one table."""
 
     def __init__(self, orders: Orders, readers: Ids, weights: Column | None) -> None:
-        """``orders``: the ids that each job reads. The jobs announce them, unless they post ``weights``,
-        whose mean is 1. ``readers``: the job of each read.
+        """Make the jobs. ``orders``: the ids that each job reads. The jobs announce them, unless they post
+        ``weights``, whose mean is 1. ``readers``: the job of each read.
         """
         jobs, self.samples = len(orders), int(orders.max()) + 1
         self._readers, self._weights, self._at = readers, weights, 0
@@ -62,7 +62,9 @@ class Crowd:
                 first[ids[::-1]] = np.arange(len(ids))[::-1]
 
     def begin(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Begin a block of reads, as ``TraceJobs.begin`` does."""
+        """Begin the block of reads ``[start, stop)``. Return which of these reads hints explain, as
+        ``TraceJobs.begin`` does.
+        """
         self.advance(start)
         explained, weights = np.ones(stop - start, np.bool_), self._weights
         of = self._readers[start:stop]
@@ -83,12 +85,12 @@ class Crowd:
         return explained
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
-        """Return the same as ``TraceJobs.until``."""
+        """Return when pages will be read next, in the form of ``TraceJobs.until``."""
         self.advance(at + 1)
         return expect_table(self.asked(ids))
 
     def advance(self, stop: int) -> None:
-        """Count the reads before ``stop``."""
+        """Count the reads before number ``stop`` as done."""
         for read in range(self._at, stop):
             job, place = self._readers[read], self._places[read]
             self._done[job] = place + 1
@@ -96,13 +98,13 @@ class Crowd:
         self._at = max(self._at, stop)
 
     def asked(self, ids: Ids) -> JobTable:
-        """Return the hints of all jobs on the pages ``ids``."""
+        """Return what the hints of all jobs say about the pages ``ids``."""
         places = self._next[:, ids]
         left = np.where(places == _NEVER, np.inf, np.maximum(places - self._done + 1.0, 1.0))
         return JobTable.of(self._scales, left, self._draws(ids))
 
     def _draws(self, ids: Ids) -> Column:
-        """Return how many times each job draws each of the pages in one read."""
+        """Return how many times each job will draw each of the pages, for one read of the job."""
         draws = np.zeros((len(self._activities), len(ids)))
         if self._weights is not None:
             trusts = np.array([[activity.score_trust] for activity in self._activities])
@@ -111,7 +113,9 @@ class Crowd:
 
 
 class SharingCrowd(Crowd):
-    """The same jobs, with their hints in the shared columns of the product."""
+    """The jobs of ``Crowd``, with the difference that their answers come from the product's shared
+    columns.
+    """
 
     def __init__(self, orders: Orders, readers: Ids, weights: Column | None) -> None:
         super().__init__(orders, readers, weights)
@@ -152,7 +156,7 @@ def _dataset(samples: int) -> Dataset:
 
 
 def places_of(readers: Ids) -> Ids:
-    """Return how many reads of the same job precede each read."""
+    """Return for each read how many reads of the same job precede it."""
     places = np.empty(len(readers), np.int64)
     for job in np.unique(readers):
         mine = np.flatnonzero(readers == job)
@@ -161,7 +165,7 @@ def places_of(readers: Ids) -> Ids:
 
 
 def crowd(kind: Kind, jobs: int, samples: int, reads: int) -> tuple[Orders, Column | None]:
-    """Return the ids that each job reads, and the weights by which a scored job draws them."""
+    """Return the ids that each job reads, and for "scored" jobs the weights by which they draw the ids."""
     random, epochs = np.random.default_rng(0), 2 + reads // (samples * jobs)
     if kind == "scored":
         weights: Column = random.lognormal(sigma=1.5, size=samples)
@@ -178,7 +182,7 @@ def crowd(kind: Kind, jobs: int, samples: int, reads: int) -> tuple[Orders, Colu
 
 
 def hits_of(jobs: Crowd, places: int) -> float:
-    """Return the hits in % of the later half of the reads."""
+    """Return the hit ratio of the second half of the reads, in per cent."""
     trace = Trace(jobs.ids.astype(np.uint32), jobs.samples)
     replay = Replay(trace, get_policy("default", "bytes"), places, announce=parse_announce("none"))
     replay._jobs = jobs  # type: ignore[assignment]  # noqa: SLF001 (jobs of a study)
@@ -187,7 +191,7 @@ def hits_of(jobs: Crowd, places: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each kind, number of jobs and cache."""
+    """Print a line for each kind of jobs, number of jobs and size of the cache."""
     parser = argparse.ArgumentParser(description="Shared columns beside each job asked.")
     parser.add_argument("--samples", type=int, default=50_000)
     parser.add_argument("--reads", type=int, default=200_000)

@@ -1,1 +1,3 @@
-"""Study (d): the case of Monarch, a data set of twice the cache's size in front of a shared file system."""
+"""Study (d): the case of Monarch, in which a data set of twice the cache's size lies on a shared file
+system.
+"""

@@ -1,5 +1,5 @@
-"""``python -m shadeproxy_bench.studies.monarch`` measures every way, 20 minutes a seed; results in
-docs/studies/monarch.
+"""``python -m shadeproxy_bench.studies.monarch`` measures every way to read, and writes
+docs/studies/monarch/. It takes 20 minutes for a seed.
 """
 
 import argparse
@@ -38,7 +38,8 @@ def main() -> None:
         buckets = work / "buckets"
         buckets.mkdir()
         (work / BUCKET).rename(buckets / BUCKET)
-        # Run seed by seed, so that a quarter of an hour in which the machine is busy affects every way.
+        # Run all ways for one seed after another. If the machine is busy for a quarter of an hour, that then
+        # affects every way.
         for seed in range(options.seeds):
             for number, way in enumerate(WAYS):
                 if any((point.way, point.seed) == (way.name, seed) for point in found):
@@ -56,8 +57,8 @@ def main() -> None:
 
 
 def earlier_points(path: Path, scale: Scale) -> list[Point]:
-    """Return the stored points of complete runs. Raises ValueError for runs of another loop or another
-    number of epochs.
+    """Return the stored points. Raises ValueError if they are of another loop, or if a run has another number
+    of epochs.
     """
     found = msgspec.json.decode(path.read_bytes(), type=list[Point]) if path.exists() else []
     compute_s = scale.data_bytes / scale.rate_bytes_per_s
@@ -68,9 +69,7 @@ def earlier_points(path: Path, scale: Scale) -> list[Point]:
 
 
 def markdown(found: Sequence[Point], scale: Scale, out: Path, warnings: Sequence[str]) -> str:
-    """Return the whole page. The text that a person wrote below the tables is kept when the page is made
-    again.
-    """
+    """Return the whole page. The text that a person wrote below the tables of the page in ``out`` is kept."""
     picture = out / "epochs.png"
     plot(found, scale, picture)
     parts = [

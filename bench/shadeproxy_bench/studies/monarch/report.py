@@ -1,4 +1,4 @@
-"""The points as tables and a picture: medians of the seeds, epoch by epoch."""
+"""Tables and a picture of the measured epochs. Each figure is the median over the seeds."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,21 +18,23 @@ Value = Callable[[Point], float]
 
 
 def needed_s(scale: Scale, point: Point) -> float:
-    """Return the time that the epoch would take if only the loop, or the link with the bytes it carried,
-    limited it.
+    """Return the time that an epoch needs at least: to compute, or to carry its bytes over the link,
+    whichever is longer.
     """
     return max(point.compute_s, point.bytes / scale.link_bytes_per_s)
 
 
 def by_epoch(points: Sequence[Point], way: str, value: Value) -> list[float]:
-    """Return the median over the seeds for each epoch that was run."""
+    """Return the median of ``value`` over the seeds, for each epoch that was run."""
     mine = [point for point in points if point.way == way]
     epochs = sorted({point.epoch for point in mine})
     return [median(value(point) for point in mine if point.epoch == epoch) for epoch in epochs]
 
 
 def epochs_table(points: Sequence[Point], value: Value, form: str) -> str:
-    """Return a Markdown table with a line for each way that was run and a column for each epoch."""
+    """Return a Markdown table of ``value``, with a line for each way that was run and a column for each
+    epoch.
+    """
     epochs = sorted({point.epoch for point in points})
     rows = []
     for way in WAYS:
@@ -43,7 +45,7 @@ def epochs_table(points: Sequence[Point], value: Value, form: str) -> str:
 
 
 def plot(points: Sequence[Point], scale: Scale, path: Path) -> None:
-    """Plot time, origin operations and bytes of each epoch."""
+    """Plot the time of each epoch, its operations at the origin and its bytes from the origin."""
     figure = Figure(figsize=(12, 4.2), dpi=120, layout="constrained")
     panels = figure.subplots(1, 3)
     values: tuple[tuple[str, Value], ...] = (

@@ -1,9 +1,10 @@
-"""The runs: every way to read the shards of a data set of twice the cache's size, each way on servers of its
-own.
+"""The runs of the study: every way to read the shards of a data set of twice the cache's size. Each way has
+servers of its own.
 
 As in Monarch (CCGrid'22), records lie in big files on a file system whose bandwidth is shared. Readers take
 the files in a new random order each epoch, and read each file from its beginning to its end in small pieces.
-The training loop is a model (bench/loader.py): a reader reads one piece after another, and a consumer sleeps.
+The training loop is a model (loader.py): a reader reads one piece after another, and a consumer sleeps
+instead of computing.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _TIMEOUT_S = 30.0
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """The size of a run. ``rate_bytes_per_s``: bytes that the loop consumes a second if it never waits."""
+    """The size of a run. ``rate_bytes_per_s``: bytes a second that the loop consumes if it never waits."""
 
     shards: int = 32
     shard_bytes: int = 16 << 20
@@ -48,8 +49,8 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Way(NamedTuple):
-    """A way to read shards. ``policy``: None for no cache. ``ahead``: the configuration's section on
-    prefetch.
+    """A way to read shards. ``policy``: the proxy's; None if it caches nothing. ``ahead``: the section of the
+    configuration on prefetching.
     """
 
     name: str
@@ -73,7 +74,9 @@ WAYS = (
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One epoch of one way. Epoch 0 finds the cache empty. Operations and bytes are those at the origin."""
+    """One epoch of one way to read. Epoch 0 finds the cache empty. ``operations`` and ``bytes`` are those at
+    the origin.
+    """
 
     way: str
     seed: int
@@ -86,8 +89,8 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def run(scale: Scale, way: Way, seed: int, *, buckets: Path, work: Path) -> Iterator[Point]:
-    """Run the epochs of one way. ``buckets``: directory of the shards. ``work``: a directory that must not
-    exist yet.
+    """Run the epochs of one way to read. ``buckets``: directory of the shards. ``work``: a directory for the
+    proxy's files, which must not exist yet.
     """
     cache_bytes = int(scale.data_bytes * _CACHED)
     ram_bytes = int(cache_bytes * _IN_RAM)
@@ -141,7 +144,7 @@ def _requests(scale: Scale, number: int, authority: str) -> Iterator[bytes]:
 
 
 def _counted(server: Server) -> tuple[int, int]:
-    """Return the operations at the origin and the bytes from it since the server started."""
+    """Return the number of operations at the origin, and the bytes from it, since the server started."""
     with urllib.request.urlopen(f"{server.control_url}/v1/stats", timeout=_TIMEOUT_S) as answer:
         found: dict[str, Any] = json.load(answer)["origin"]
         return found["requests"], found["bytes"]

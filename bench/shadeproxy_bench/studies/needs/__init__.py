@@ -1,1 +1,1 @@
-"""Unequal training loops that share cache and link, over the real engine, in virtual time."""
+"""Study: unequal training loops that share a cache and a link, over the real engine, in virtual time."""

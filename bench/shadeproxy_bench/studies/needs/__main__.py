@@ -1,5 +1,5 @@
 """``python -m shadeproxy_bench.studies.needs`` lets four unequal loops share a cache and a link in virtual
-time, with needs and without, and writes docs/studies/needs/.
+time, with needs and without. It writes docs/studies/needs/.
 """
 
 import argparse
@@ -22,12 +22,12 @@ LOOPS = [
 NEWCOMER = Loop("new", 1000.0, 4000, sample_bytes=_SIZE, workers=64, batch=2, is_job=False)
 WANTED = sum(loop.rate_per_s * loop.sample_bytes for loop in LOOPS)
 LINKS = (0.355, 0.45)
-_SETTLED_S = 20.0  # Two epochs of the shortest loop.
+_SETTLED_S = 20.0  # two epochs of the shortest loop
 _TITLE = "# Study: four unequal jobs beside each other, with needs and without"
 
 
 def results(world: World, lasting_s: float) -> list[Result]:
-    """Run every way of sharing over one link."""
+    """Run every way to share the link of ``world``, and return the results."""
     half_s = lasting_s / 2
     with_newcomer = [*LOOPS, NEWCOMER._replace(begins_s=half_s)]
     ways = [
@@ -59,9 +59,7 @@ def main() -> None:
 
 
 def markdown(worlds: Sequence[World], found: Sequence[list[Result]], lasting_s: float, out: Path) -> str:
-    """Return the whole page. The text that a person wrote below the tables is kept when the page is made
-    again.
-    """
+    """Return the whole page. The text that a person wrote below the tables of the page in ``out`` is kept."""
     told = "; ".join(
         f"{loop.name}: {loop.rate_per_s:g} samples/s of {_SIZE // 1000} KB, {loop.samples} samples"
         + (f", slowdown {loop.need.slowdown:g} at most" if loop.need else "")

@@ -1,8 +1,8 @@
-"""Several training loops over one engine, prefetcher and sharing, in virtual time.
+"""Several training loops that share one engine, prefetcher and link, in virtual time.
 
-Each loop is a loop of the prefetch study, with a data set of its own. Orders are announced half an epoch
-early; progress and computing time are reported once a second, as by the SDK. The result of a run depends only
-on its arguments.
+Each loop is one of the prefetch study, with a data set of its own. Orders are announced half an epoch early.
+Progress and computing time are reported once a second, as by the SDK. The result of a run depends only on its
+arguments.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ _REPORT_S = 1.0
 
 
 class Loop(NamedTuple):
-    """A training loop. ``begins_s``: how many seconds later than the others it begins. ``is_job``: False if
-    it registers no job and announces no order.
+    """A training loop. ``begins_s``: seconds from the start of the run to the begin of this loop. ``is_job``:
+    False if the loop registers no job and announces no order.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Loop(NamedTuple):
 
 
 class World(NamedTuple):
-    """The link, the size of the cache and the settings of the proxy, which all loops of a run share."""
+    """The link, the size of the cache and the proxy's settings, which all loops of a run share."""
 
     link_bytes_per_s: float
     latency_s: float = 0.03
@@ -66,7 +66,9 @@ class World(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """One epoch. ``slowdown``: its time over the time without waits. ``ended_s``: seconds since the start."""
+    """One epoch of a loop. ``slowdown``: its time over the time that it takes without waits. ``ended_s``:
+    seconds from the start of the run to the epoch's end.
+    """
 
     number: int
     slowdown: float
@@ -74,8 +76,8 @@ class Ended(NamedTuple):
 
 
 class Found(NamedTuple):
-    """``epochs``: the epochs of each loop. The bytes per second are those that all loops read, and those that
-    came from the origin. ``summary``: the last summary of the sharing.
+    """The result of a run. ``epochs``: the epochs of each loop. ``read_per_s`` and ``origin_per_s``: bytes a
+    second that all loops read, and that came from the origin. ``summary``: the last summary of the sharing.
     """
 
     epochs: dict[str, list[Ended]]
@@ -84,14 +86,16 @@ class Found(NamedTuple):
     summary: dict[str, Any]
 
     def slowdowns(self, loop: str, after: int = 2, since_s: float = 0.0) -> list[float]:
-        """Return the slowdowns of a loop's epochs. Leave out the first ``after`` epochs, and epochs that
+        """Return the slowdowns of a loop's epochs. The first ``after`` epochs are left out, and epochs that
         ended before ``since_s``.
         """
         return [one.slowdown for one in self.epochs[loop] if one.number >= after and one.ended_s >= since_s]
 
 
 def optimum(loops: list[Loop], world: World) -> float:
-    """Return the least slowdown of the loops without a need, if all needs are kept."""
+    """Return the least possible slowdown of the loops without a need, if the needs of the other loops are
+    kept.
+    """
     demands = Demands(
         np.array([loop.rate_per_s for loop in loops]),
         np.array([_needed(loop) for loop in loops]),
@@ -110,10 +114,10 @@ def _needed(loop: Loop) -> float:
 
 
 def share(loops: list[Loop], world: World, *, lasting_s: float) -> Found:
-    """Run the loops side by side through an empty cache for ``lasting_s``."""
+    """Run the loops side by side for ``lasting_s``, through a cache that is empty at first."""
     loop = VirtualLoop()
     clock = VirtualClock(loop)
-    # A loop that is no job gets no room in the cache.
+    # The size of the cache follows from the data of loops that are jobs.
     jobs = [one for one in loops if one.is_job]
     room = int(world.cached * sum(one.samples * (one.sample_bytes + RECORD_BYTES) for one in jobs))
     with TemporaryDirectory() as folder:
@@ -198,7 +202,7 @@ async def _train(proxy: VirtualProxy, loop: Loop, seed: int, ended: list[Ended],
 
 
 class _Reports:
-    """The calls of a loop in one epoch, as the SDK makes them."""
+    """The calls that a loop makes to the proxy in one epoch, as the SDK makes them."""
 
     def __init__(
         self, proxy: VirtualProxy, loop: Loop, epoch: int, coming: Order, clock: VirtualClock
@@ -207,14 +211,14 @@ class _Reports:
         self._told, self._told_s = 0, clock.now_s()
 
     def before(self, batch: int) -> None:
-        """Announce the next epoch at half of this one; report once a second."""
+        """Announce the next epoch at half of this one, and report progress once a second."""
         if batch == self._loop.samples // self._loop.batch // 2:
             announce(self._proxy.hints, self._loop.name, self._epoch + 1, self._coming, self._clock.now_s())
         if self._clock.now_s() - self._told_s >= _REPORT_S:
             self.tell(batch * self._loop.batch)
 
     def tell(self, position: int) -> None:
-        """Report progress, and the computing time."""
+        """Report progress and the computing time since the last report."""
         name, now_s = self._loop.name, self._clock.now_s()
         computed_s = (position - self._told) / self._loop.rate_per_s
         self._told, self._told_s = position, now_s

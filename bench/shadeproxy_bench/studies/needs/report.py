@@ -1,4 +1,4 @@
-"""The results of one link as a table and a picture."""
+"""A table and a picture of the results with one link."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +24,8 @@ class Result(NamedTuple):
 
 
 def rows(results: Sequence[Result], loops: Sequence[Loop]) -> list[str]:
-    """Return a table with a row for each way to share. It has the mean slowdown of each loop, the epochs that
-    missed a need, and the MB read in a second.
+    """Return a table with a line for each way to share the link: the mean slowdown of each loop, how many
+    epochs missed a need, and the MB read in a second.
     """
     lines = []
     for name, found, since_s in results:
@@ -42,7 +42,9 @@ def rows(results: Sequence[Result], loops: Sequence[Loop]) -> list[str]:
 
 
 def picture(results: Sequence[Result], loops: Sequence[Loop], path: Path) -> Path:
-    """Plot the slowdown of each epoch at the time of its end, a panel for each way; return ``path``."""
+    """Plot the slowdown of each epoch at the time of its end. Each of ``results`` is a panel. Return
+    ``path``.
+    """
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     panels = figure.subplots(1, len(results), sharey=True)
     for axes, result in zip(panels, results, strict=True):

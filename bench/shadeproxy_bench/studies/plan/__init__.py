@@ -1,1 +1,3 @@
-"""Study: predictions of ``shadeproxy plan`` from one run, beside the measured times of other settings."""
+"""Study: the times that ``shadeproxy plan`` predicts from one run for other settings, beside the measured
+times.
+"""

@@ -1,6 +1,8 @@
-"""``python -m shadeproxy_bench.studies.plan`` runs every setting, predicts it, and writes docs/studies/plan/.
+"""``python -m shadeproxy_bench.studies.plan`` runs every setting, predicts its times, and writes
+docs/studies/plan/.
 
-``--again`` predicts the settings of the last run once more, after a change of the model.
+With ``--again``, it only predicts the settings of the last run once more, for use after a change of the
+model.
 """
 
 import argparse
@@ -77,9 +79,7 @@ def _run(*, quick: bool) -> Kept:
 
 
 def markdown(runs: Kept, out: Path) -> str:
-    """Return the whole page. The text that a person wrote below the tables is kept when the page is made
-    again.
-    """
+    """Return the whole page. The text that a person wrote below the tables of the page in ``out`` is kept."""
     compared, choices = compare_all(runs.found) + compare_all(runs.sdk), choose_all(runs.found)
     picture = plots(compared, out)
     parts = [

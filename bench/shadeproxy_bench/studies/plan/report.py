@@ -1,4 +1,4 @@
-"""The comparisons as tables and a picture."""
+"""Tables and a picture of predicted epochs beside measured ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ _MARKERS = dict(zip(get_args(Group), "os^D", strict=True))
 
 
 def by_group(compared: Sequence[Compared]) -> str:
-    """Return a Markdown table with a line for each kind of setting."""
+    """Return a Markdown table of errors, with a line for each kind of setting."""
     rows = []
     for group in get_args(Group):
         of = [one for one in compared if one.group == group]
@@ -45,7 +45,7 @@ def by_group(compared: Sequence[Compared]) -> str:
 
 
 def by_setting(compared: Sequence[Compared]) -> str:
-    """Return a Markdown table with a line for each setting."""
+    """Return a Markdown table of measured and predicted epochs, with a line for each setting."""
     rows = [
         [
             one.point.name,
@@ -68,7 +68,9 @@ def by_setting(compared: Sequence[Compared]) -> str:
 
 
 def plots(compared: Sequence[Compared], out: Path) -> Path:
-    """Plot predicted against measured times: by plan, and by the bound. Return the path of the picture."""
+    """Plot the times that ``shadeproxy plan`` and the bound predict, against the measured times. Return the
+    path of the picture.
+    """
     figure = Figure(figsize=(10, 4.6), dpi=120, layout="constrained")
     ours, bound = figure.subplots(1, 2, sharex=True, sharey=True)
     most = 1.15 * max(one.epoch_s for one in compared)

@@ -1,1 +1,3 @@
-"""Study (e): bytes and time with prefetching, in virtual time."""
+"""Study (e): the bytes that are read from the origin and the time of epochs with prefetching, in virtual
+time.
+"""

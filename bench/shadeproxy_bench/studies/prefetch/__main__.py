@@ -1,4 +1,6 @@
-"""``python -m shadeproxy_bench.studies.prefetch`` prints all settings: bytes and time with prefetching."""
+"""``python -m shadeproxy_bench.studies.prefetch`` prints bytes and times with prefetching, a line for each
+setting.
+"""
 
 import argparse
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 The loop works as in ``loader.py``: batches are dealt to workers, each worker reads its samples one after
 another and is at most two batches ahead. The origin answers after a latency, and all bodies share one link. A
-hit takes ``_HIT_S``. Law: files are opened and closed outside of the loop.
+hit takes ``_HIT_S``. Law: files are opened and closed while the virtual loop does not run.
 """
 
 import asyncio
@@ -70,7 +70,9 @@ class Setting(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to read: with the order announced half an epoch early, or not; with prefetching, or without."""
+    """A way to read. ``announced``: each order is announced half an epoch early. ``prefetching``: the proxy
+    prefetches.
+    """
 
     announced: bool
     prefetching: bool
@@ -82,8 +84,8 @@ PREFETCHING = Way(announced=True, prefetching=True)
 
 
 class Found(NamedTuple):
-    """Results of the epochs after the first, and the time of the first. ``needed_s``: the time that the loop
-    alone takes, or the time that the link takes for the bytes, whichever is longer.
+    """The results of the epochs after the first, and the time of the first. ``needed_s``: the time that the
+    loop takes without waiting, or the time that the link takes for the bytes, whichever is longer.
     """
 
     first_s: float
@@ -95,7 +97,7 @@ class Found(NamedTuple):
 
 
 class ShapedOrigin(MemoryOrigin):
-    """Objects that come after a latency, over one link."""
+    """An origin whose objects come after a latency, over one link that all reads share."""
 
     def __init__(self, latency_s: float, link_bytes_per_s: float) -> None:
         super().__init__()
@@ -113,9 +115,7 @@ class ShapedOrigin(MemoryOrigin):
 
 
 class VirtualProxy:
-    """An engine with one RAM tier of ``room_bytes`` and a prefetcher, composed as ``shadeproxy serve``
-    does.
-    """
+    """An engine with one RAM tier of ``room_bytes`` and a prefetcher, composed as in ``shadeproxy serve``."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class VirtualProxy:
         )
 
     async def get(self, key: str, job: JobContext | None) -> None:
-        """Read an object as ``job``, in the time that this takes."""
+        """Read an object as ``job``. The call lasts as long as the read takes in virtual time."""
         request = ReadRequest(ObjectRef(BUCKET, key), job=job)
         async with self.engine.open(request) as reading:
             async for _ in reading.body(Span(0, reading.meta.size)):
@@ -179,7 +179,7 @@ class VirtualProxy:
             await asyncio.sleep(_HIT_S)
 
     def begin(self) -> None:
-        """Start prefetching."""
+        """Start prefetching, if this proxy prefetches."""
         if self.prefetcher is not None:
             self.prefetcher.start(self.engine.prefetch_port)
 
@@ -190,7 +190,7 @@ class VirtualProxy:
 
 
 def train(setting: Setting, way: Way, *, seed: int = 0) -> Found:
-    """Train through an empty cache, and return the results."""
+    """Train in the way ``way`` through a cache that is empty at first, and return the results."""
     loop = VirtualLoop()
     clock = VirtualClock(loop)
     with TemporaryDirectory() as folder:
@@ -252,7 +252,7 @@ async def _train(proxy: VirtualProxy, setting: Setting, way: Way, clock: Virtual
 
 
 def register(hints: HintRegistry, keys: list[str], job: Job, now_s: float) -> None:
-    """Register the objects of ``keys`` as the data set of ``job``, and the job."""
+    """Register the objects of ``keys`` as the data set of ``job``, and then the job."""
     assert job.dataset is not None, "its name is that of the data set"
     builder = ManifestBuilder(job.dataset, page_size=PAGE_BYTES)
     for key in keys:
@@ -262,7 +262,7 @@ def register(hints: HintRegistry, keys: list[str], job: Job, now_s: float) -> No
 
 
 def announce(hints: HintRegistry, job: str, epoch: int, order: Order, now_s: float) -> None:
-    """Announce the order of one epoch of a job, whose only rank is 0."""
+    """Announce the order of one epoch of a job that has only rank 0."""
     hints.orders.put(hints.check_order(job, order.tolist(), epoch=epoch, rank=0, offset=0), now_s)
     hints.orders.settle()
 
@@ -277,7 +277,7 @@ async def read_epoch(
     batch: int,
     rate_per_s: float,
 ) -> tuple[float, float]:
-    """Read ``keys`` in order; return the seconds that this takes, and the seconds for which the consumer
+    """Read ``keys`` in order. Return the seconds that this takes, and the seconds for which the consumer
     waits. ``before(n)`` is called before batch n is computed.
     """
     loop = asyncio.get_running_loop()

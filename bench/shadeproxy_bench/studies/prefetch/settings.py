@@ -1,5 +1,5 @@
-"""The settings of the study. ``FAST``: the origin's latency alone limits the loop. ``SLOW``: the link limits
-it, and the cache is far smaller than ``prefetch.ahead``.
+"""The settings of the study of prefetching. ``FAST``: only the origin's latency limits the loop. ``SLOW``:
+the link limits the loop, and the cache is far smaller than ``prefetch.ahead``.
 """
 
 from shadeproxy_bench.studies.prefetch.model import Setting

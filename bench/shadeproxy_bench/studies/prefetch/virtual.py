@@ -1,4 +1,4 @@
-"""An event loop whose time jumps to its next timer as soon as nothing else is left to do.
+"""An event loop in virtual time: as soon as it has nothing else to do, its time jumps to the next timer.
 
 A run therefore depends on its arguments alone, and not on the machine. Law: no code of a run uses threads.
 """
@@ -26,7 +26,7 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop. It begins at 0 s."""
+    """The event loop in virtual time, which begins at 0 s."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
@@ -36,12 +36,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.time_s
 
     def call_exception_handler(self, context: Mapping[str, Any]) -> None:
-        """Fail on the first error of a callback or task, instead of logging it."""
+        """Raise the first error of a callback or task, instead of logging it."""
         raise RuntimeError(context["message"]) from context.get("exception")
 
 
 class VirtualClock:
-    """Implements ``Clock`` with the time of a loop."""
+    """Implements ``Clock`` with the time of a virtual loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,1 +1,1 @@
-"""Study (c): the time that a training loop waits for data, against the origin's latency and bandwidth."""
+"""Study (c): the time that a training loop waits for data, by the origin's latency and bandwidth."""

@@ -1,4 +1,4 @@
-"""``python -m shadeproxy_bench.studies.stall`` measures every way on every origin, and writes
+"""``python -m shadeproxy_bench.studies.stall`` measures every way to read on every origin, and writes
 docs/studies/stall/.
 """
 
@@ -41,9 +41,7 @@ def main() -> None:
 
 
 def markdown(found: Sequence[Point], samples: int, out: Path, warnings: Sequence[str]) -> str:
-    """Return the whole page. The text that a person wrote below the tables is kept when the page is made
-    again.
-    """
+    """Return the whole page. The text that a person wrote below the tables of the page in ``out`` is kept."""
     by_latency, by_link = plots(found, out)
     parts = [
         _TITLE,

@@ -1,4 +1,4 @@
-"""The runs: every way to read on every origin. Each run has a proxy and an origin of its own."""
+"""The runs of the study: every way to read on every origin. Each run has a proxy and an origin of its own."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -20,7 +20,9 @@ Axis = Literal["latency", "link"]
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """The size of the study. ``links_bytes_per_s``: the links of the runs with bigger samples at 20 ms."""
+    """The size of the study. ``links_bytes_per_s``: the links of the runs that have bigger samples and an
+    origin 20 ms away.
+    """
 
     samples: int = 1536
     latencies_s: tuple[float, ...] = (0.005, 0.02, 0.05, 0.1)
@@ -28,7 +30,8 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One way on one origin. In the first epoch the cache is empty; ``later`` is the second epoch.
+    """The measured epochs of one way to read on one origin. ``first``: the first epoch, in which the cache is
+    empty. ``later``: the second epoch.
 
     Without a proxy both are the same epoch. ``missed_bytes``: bytes that ``later`` read from the origin.
     """
@@ -44,13 +47,13 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def stall(self) -> float:
-        """Stall of the later epoch, in per cent of its time."""
+        """Stall of the later epoch, in per cent of the epoch's time."""
         return 100 * self.later.stall_s / self.later.wall_s
 
     @property
     def needed_s(self) -> float:
-        """Time that the later epoch would take if only the loop, or the link with the missed bytes, limited
-        it.
+        """Time that the later epoch needs at least: to compute, or to carry the missed bytes over the link,
+        whichever is longer.
         """
         carried_s = self.missed_bytes / self.link_bytes_per_s if self.link_bytes_per_s else 0.0
         return max(self.later.compute_s, carried_s)
@@ -70,7 +73,7 @@ def points(scale: Scale) -> Iterator[Point]:
 
 
 def _point(axis: Axis, load: Load, way: Way) -> Point:
-    # Without a cache every epoch is like the first, so run one.
+    # Without a cache every epoch is like the first one, so run only that.
     epochs = 1 if way is DIRECT else 2
     run = train(load, way, epochs=epochs)
     read_bytes = load.samples * load.sample_bytes

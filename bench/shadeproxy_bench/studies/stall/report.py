@@ -1,4 +1,4 @@
-"""The points as tables and two pictures."""
+"""Tables and two pictures of the measured epochs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,12 +17,14 @@ Value = Callable[[Point], float]
 
 
 def columns(points: Sequence[Point], axis: Axis) -> list[float]:
-    """Return the values of ``axis`` that were run: milliseconds of latency, or MB/s of the link."""
+    """Return the values of ``axis`` for which there are points: milliseconds of latency, or MB/s of the
+    link.
+    """
     return sorted({_at(point) for point in points if point.axis == axis})
 
 
 def by_origin(points: Sequence[Point], axis: Axis, value: Value, form: str) -> str:
-    """Return a Markdown table with a line for each way and a column for each origin."""
+    """Return a Markdown table of ``value``, with a line for each way to read and a column for each origin."""
     places = columns(points, axis)
     head = [f"{place:g} {'ms' if axis == 'latency' else 'MB/s'}" for place in places]
     rows = []
@@ -34,7 +36,9 @@ def by_origin(points: Sequence[Point], axis: Axis, value: Value, form: str) -> s
 
 
 def plots(points: Sequence[Point], out: Path) -> list[Path]:
-    """Plot stall and epoch time against each axis; return the paths of the pictures."""
+    """Plot stall and epoch time against latency and against the link. Return the paths of the two
+    pictures.
+    """
     return [
         _picture(points, "latency", "origin latency, ms", out / "latency.png"),
         _picture(points, "link", "link, MB/s", out / "link.png"),

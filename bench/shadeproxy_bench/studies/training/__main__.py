@@ -1,6 +1,6 @@
 """``python -m shadeproxy_bench.studies.training`` trains with every mode on every data set.
 
-That takes more than an hour on a busy machine. ``--resume`` continues where an earlier call stopped.
+That takes more than an hour on a busy machine. With ``--resume``, it continues where an earlier call stopped.
 """
 
 import argparse
@@ -63,15 +63,15 @@ def main() -> None:
 
 
 def earlier_runs(out: Path) -> list[Epoch]:
-    """Return the stored epochs of runs that ended."""
+    """Return the epochs of complete runs that were stored in ``out``."""
     path = out / _EPOCHS
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=Epoch) for line in lines]
 
 
 def has_run(found: list[Epoch], data_set: str, mode: str, seed: int, epochs: int) -> bool:
-    """Return whether a complete run of ``epochs`` epochs is stored. Raises ValueError if a run of another
-    length is stored.
+    """Return whether ``found`` has a run of this mode, with ``epochs`` epochs. Raises ValueError if it has
+    one of another length.
     """
     known = sum((one.data_set, one.mode, one.seed) == (data_set, mode, seed) for one in found)
     if known not in {0, epochs}:

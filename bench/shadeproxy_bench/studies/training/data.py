@@ -1,8 +1,9 @@
-"""The data sets: scikit-learn's digits, with wrong labels and with rare classes, and photos of them.
+"""The data sets: scikit-learn's digits, as they are, with wrong labels and with rare classes, and photos of
+the digits.
 
 Law: a data set is a pure function of its name and seed. Nothing of the test split is ever trained on, and the
 test split has right labels and all classes. A sample is an object of 4 KiB or more, so that a cache's
-overhead per record stays small; the object's key contains its label.
+overhead for a record stays small. The object's key contains the sample's label.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ class DataSet(NamedTuple):
 
 
 def data_sets(*, photos: int) -> Iterator[DataSet]:
-    """Yield the four data sets. ``photos``: number of samples of the largest one."""
+    """Yield the four data sets. ``photos``: number of samples of the last one, the photos."""
     yield _digits("digits", "scikit-learn's digits")
     yield _digits("noisy", "digits, a fifth of the labels wrong", wrong=_WRONG_LABELS)
     yield _digits("imbalanced", "digits, classes 5 to 9 with a tenth of their samples", rare=_RARE_SHARE)

@@ -1,4 +1,4 @@
-"""The epochs of all runs, as a table and two plots for each data set."""
+"""The epochs of all runs, as a table and a picture of two plots for each data set."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,8 +17,8 @@ _MARKERS = "s^DovP"
 
 
 class Curves(NamedTuple):
-    """The curves of one mode on one data set: each f64 of shape (seeds, epochs). Bytes are summed over the
-    epochs so far.
+    """The curves of one mode on one data set. Each is f64 of shape (seeds, epochs). ``origin_bytes`` are
+    summed over the epochs so far.
     """
 
     accuracy: NDArray[np.float64]
@@ -28,8 +28,8 @@ class Curves(NamedTuple):
 
 
 def curves(epochs: Iterable[Epoch], data_set: str, mode: str) -> Curves:
-    """Return the curves of one mode on one data set. The number of distinct samples is a share of all
-    samples.
+    """Return the curves of one mode on one data set. ``distinct`` is a share of all samples of the
+    data set.
     """
     runs: dict[int, list[Epoch]] = {}
     for one in epochs:
@@ -48,8 +48,8 @@ def curves(epochs: Iterable[Epoch], data_set: str, mode: str) -> Curves:
 
 
 def accuracy_at(found: Curves, budget_bytes: float) -> NDArray[np.float64]:
-    """Return, for each seed, the accuracy of the last epoch that ended within a budget of origin bytes; nan
-    if none did.
+    """Return, for each seed, the accuracy after the last epoch that ended within a budget of origin bytes;
+    nan if none did.
     """
     within = (found.origin_bytes <= budget_bytes).sum(axis=1)
     return np.array([
@@ -59,7 +59,9 @@ def accuracy_at(found: Curves, budget_bytes: float) -> NDArray[np.float64]:
 
 
 def modes_table(epochs: list[Epoch], data_set: str) -> str:
-    """Return a Markdown table with a line for each mode: means and standard deviations over the seeds."""
+    """Return a Markdown table with a line for each mode of training: means and standard deviations over the
+    seeds.
+    """
     found = {mode.name: curves(epochs, data_set, mode.name) for mode in MODES}
     budget_bytes = min(float(one.origin_bytes[:, -1].mean()) for one in found.values())
     head = [
@@ -86,7 +88,7 @@ def modes_table(epochs: list[Epoch], data_set: str) -> str:
 
 
 def plots(epochs: list[Epoch], data_set: str, directory: Path) -> Path:
-    """Plot accuracy by epoch and by origin bytes; return the path of the picture."""
+    """Plot the accuracy of each mode by epoch and by origin bytes. Return the path of the picture."""
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     by_epoch, by_bytes = figure.subplots(1, 2, sharey=True)
     for mode, colour, marker in zip(MODES, _COLOURS, _MARKERS, strict=False):

@@ -1,7 +1,8 @@
-"""One training run through a running proxy: each epoch's load on the origin, and the model's accuracy.
+"""One training run through a running proxy: each epoch's reads, hits and origin bytes, and the model's
+accuracy.
 
-The loop is the one of the README. Prefetching is off, so that only eviction and the sampler's mode determine
-the load on the origin.
+The training loop is the one of the README. Prefetching is off, so that only eviction and the sampler's mode
+determine what is read from the origin.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,8 @@ _LEARNING_RATE = 2e-3
 
 class Mode(NamedTuple):
     """A way to train: the sampler's mode and the proxy's policy. ``scores``: True if losses are reported.
-    ``repeat``: the argument of mode "shade"; SHADE's own benchmark repeats three times.
+    ``repeat``: how often the sampler's mode "shade" repeats samples; SHADE's own benchmark repeats three
+    times.
     """
 
     name: str
@@ -50,7 +52,7 @@ MODES = (
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """One epoch of one run. ``distinct``: number of samples trained on, each counted once."""
+    """One epoch of one run. ``distinct``: number of different samples that were trained on."""
 
     data_set: str
     mode: str
@@ -65,9 +67,9 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 def train(data: DataSet, mode: Mode, seed: int, *, epochs: int, buckets: Path, work: Path) -> Iterator[Epoch]:
-    """Run the epochs of one mode through a proxy of its own. Its cache is empty at first and has room for the
-    share CACHED of the data. ``buckets``: the origin's directory. ``work``: a directory for the proxy's
-    files, which must not exist yet.
+    """Run the epochs of one mode through a proxy of its own. The proxy's cache is empty at first, and has
+    room for the share CACHED of the data. ``buckets``: the origin's directory. ``work``: a directory for the
+    proxy's files, which must not exist yet.
     """
     settings: dict[str, Any] = {
         "origin": {"kind": "file", "path": str(buckets)},
@@ -125,7 +127,7 @@ def _epochs(data: DataSet, mode: Mode, seed: int, epochs: int, client: shade.Cli
 
 
 def _counted(client: shade.Client) -> tuple[int, int, int]:
-    """Return the reads, the hits, and the bytes from the origin, since the proxy started."""
+    """Return the reads, the hits and the bytes from the origin since the proxy started."""
     stats = msgspec.json.decode(client.call("GET", "/v1/stats").body)
     totals = stats["totals"]
     return totals["requests"], totals["hits_ram"] + totals["hits_disk"], stats["origin"]["bytes"]

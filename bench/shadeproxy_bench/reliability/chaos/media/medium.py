@@ -1,4 +1,4 @@
-"""The media of the rounds: a directory whose calls fail on request, or an ext4 image on a loop device."""
+"""The media of the rounds: a directory in which calls fail on request, or an ext4 image on a loop device."""
 
 import shutil
 import subprocess
@@ -12,40 +12,40 @@ _IMAGE_BYTES = 96 * 1024 * 1024
 
 
 class Medium(Protocol):
-    """A medium. ``root``: directory of the disk tier and the state. ``breaks``: names of the medium's
-    failures.
+    """The medium of the disk tier. ``root``: directory of the tier and of the proxy's state. ``breaks``:
+    names of the ways in which the medium can fail.
     """
 
     root: Path
     breaks: Sequence[str]
 
     def settle(self) -> None:
-        """Flush everything to the device, so that a copy of the device is complete."""
+        """Flush all changes to the device, so that a copy of the device has them."""
         ...
 
     def break_(self, how: str) -> None:
-        """Make every change fail from now on, in the way ``how``."""
+        """Make the medium fail from now on, in the way ``how``: every change on it is an error."""
         ...
 
     def heal(self) -> bool:
-        """End the failure while the proxy runs; return False if this medium cannot do that."""
+        """End the failure while the proxy runs. Return False if this medium cannot do that."""
         ...
 
     def keep_image(self) -> bool:
-        """Copy the device's present contents, which ``repair`` then restores; return False if this medium
+        """Copy the device's present contents, which ``repair`` will restore. Return False if this medium
         cannot do that.
         """
         ...
 
     def repair(self) -> None:
-        """Make the medium usable again while no process uses it."""
+        """Make the medium usable again. No process may use it meanwhile."""
         ...
 
     def close(self) -> None: ...
 
 
 class FailingDirectory:
-    """A directory whose calls fail. A file tells the hooks of ``proxy.py`` when."""
+    """A directory in which calls fail. A file tells the proxy's hooks (``proxy.py``) with which error."""
 
     breaks: Sequence[str] = ("EIO", "EROFS", "ENOSPC")
 
@@ -55,7 +55,7 @@ class FailingDirectory:
         self._told = work / "failing"
 
     def settle(self) -> None:
-        """Do nothing, because this medium has no cache whose content could be lost."""
+        """Do nothing: this medium keeps no changes in a cache of its own."""
 
     def break_(self, how: str) -> None:
         self._told.write_text(how)
@@ -75,7 +75,7 @@ class FailingDirectory:
 
 
 class LoopMounted:
-    """ext4 with errors=remount-ro on a loop device; needs root."""
+    """ext4 with errors=remount-ro on a loop device. Mounting it needs root."""
 
     breaks: Sequence[str] = ("ext4 error",)
 
@@ -124,7 +124,7 @@ class LoopMounted:
 
 
 def loop_mounts_work(work: Path) -> bool:
-    """Return whether this machine allows us to mount an image and to break it."""
+    """Return whether this machine allows us to mount an ext4 image on a loop device."""
     work.mkdir()
     try:
         LoopMounted(work).close()

@@ -1,7 +1,7 @@
 """``shadeproxy serve`` with a disk tier that fails on request.
 
-While the file ``--failing`` names an error, every call that changes the tier's directory fails with that
-error.
+While the file ``--failing`` holds the name of an error, every call that changes the tier's directory fails
+with that error. If the error is ENOSPC, removing and truncating files still work.
 """
 
 import argparse
@@ -22,8 +22,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class FailingMedium:
-    """``Calls`` that refuse every change while ``failing`` names an error. An audit hook refuses all other
-    changes below ``root``.
+    """``Calls`` that refuse every change of a segment while the file ``failing`` names an error. The audit
+    hook refuses all other changes below ``root``.
     """
 
     def __init__(self, root: Path, failing: Path) -> None:
@@ -45,7 +45,9 @@ class FailingMedium:
         SYSTEM.flush(descriptor)
 
     def audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Refuse a change of something under the root. This is a hook for ``sys.addaudithook``."""
+        """Refuse a change of a file or directory below the root. Add this to the interpreter by
+        ``sys.addaudithook``.
+        """
         if event in _CHANGES or (
             event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING
         ):
@@ -63,8 +65,8 @@ class FailingMedium:
 
 
 def _plant() -> None:
-    """Remove a protection of the product: it no longer marks objects before a write. The rounds must notice
-    that.
+    """Remove a protection of the product: the proxy no longer marks objects before it writes them. The rounds
+    must then fail.
     """
     Tombstones.add = lambda *_: None  # type: ignore[method-assign]
     Tombstones.doubt_all = lambda *_, **__: None  # type: ignore[method-assign]

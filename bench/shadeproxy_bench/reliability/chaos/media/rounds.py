@@ -1,4 +1,4 @@
-"""Rounds of a proxy on failing media. The origin is a directory, so that the right answer can be read there
+"""Rounds of a proxy on failing media. The origin is a directory, in which the right answer can be looked up
 at any time.
 """
 
@@ -44,9 +44,9 @@ _PROXY = (sys.executable, "-m", "shadeproxy_bench.reliability.chaos.media.proxy"
 
 
 class MediaRun(msgspec.Struct):
-    """The result. ``rounds``: counts by medium, fault and end. ``outcomes``: results of writes under a
-    failing medium. ``stale``: descriptions of answers that differ from the origin. ``broken_promises``:
-    writes that were answered by 503 although the origin carried them out.
+    """The result of all rounds. ``rounds``: number of rounds by fault and by way of ending the proxy.
+    ``outcomes``: number of writes by kind and status. ``stale``: descriptions of answers that differ from the
+    origin. ``broken_promises``: writes that were answered 503 although the origin carried them out.
     """
 
     seed: int
@@ -60,14 +60,14 @@ class MediaRun(msgspec.Struct):
 
     @property
     def passed(self) -> bool:
-        """Return whether no answer was stale and no promise broken, and the disk tier gave some of the
-        answers.
+        """Return whether no answer was stale and no promise was broken. The disk tier must have given some of
+        the answers.
         """
         return not self.stale and not self.broken_promises and self.from_disk > 0
 
 
 def judged(run: MediaRun) -> list[str]:
-    """Return lines for the terminal."""
+    """Return the result of ``run`` as lines for the terminal."""
     mark, writes = "passed" if run.passed else "FAILED", sum(run.outcomes.values())
     found = (
         f"{mark:>10}  {run.rounds.total()} rounds in {run.seconds / 60:.0f} min, {writes:,} writes around "
@@ -86,7 +86,7 @@ def judged(run: MediaRun) -> list[str]:
 
 @dataclass
 class _Life:
-    """The proxy over one medium. It is restarted after each round."""
+    """The proxy over one medium. It is ended and started again in each round."""
 
     work: Path
     ram: Path
@@ -110,7 +110,7 @@ class _Life:
         self.phoenix = Phoenix("proxy", self.work, lambda _turn: command, piped=False)
 
     def _settings(self) -> dict[str, object]:
-        # Keep the state beside the disk tier, as by default. The device that fails then holds both, and no
+        # Keep the state beside the disk tier, as by default. Both are then on the failing device, and no
         # healthy device can help.
         return {
             "s3": {"listen": "127.0.0.1:0"},
@@ -130,7 +130,9 @@ class _Life:
         self.server = wait_until_ready(self.phoenix.start(), _READY_S)
 
     def reboot(self, *, lose: bool) -> None:
-        """Change the boot id. With ``lose``, also drop the contents of RAM."""
+        """Change the boot id, as a reboot does. With ``lose``, also drop the contents of RAM, as a power
+        failure does.
+        """
         self.boot += 1
         (self.work / "boot").write_text(f"boot-{self.boot}\n")
         if lose:
@@ -138,7 +140,7 @@ class _Life:
 
 
 class _Client:
-    """A client that opens a connection for each request, because the proxy may be gone."""
+    """A client that opens a new connection for each request, because the proxy may have been restarted."""
 
     def __init__(self, life: _Life) -> None:
         self._life = life
@@ -153,7 +155,7 @@ class _Client:
         *,
         control: bool = False,
     ) -> tuple[int, bytes, str]:
-        """Return the answer's status (0: no answer), its body, and its source."""
+        """Send a request. Return the answer's status (0: no answer), body and x-shade-cache."""
         server = self._life.server
         address = urlsplit(server.control_url if control else server.s3_url)
         connection = http.client.HTTPConnection(str(address.hostname), address.port or 0, timeout=_ANSWER_S)
@@ -169,7 +171,7 @@ class _Client:
 
 
 class Rounds:
-    """The rounds over one medium. Findings are added to ``run``."""
+    """The rounds over one medium. They add their findings to ``run``."""
 
     def __init__(self, life: _Life, run: MediaRun, choices: random.Random) -> None:
         self._life, self._run, self._choices = life, run, choices
@@ -287,8 +289,8 @@ class Rounds:
         return ask("POST", f"{path}?uploadId={upload}", document)[0]
 
     def _purge(self, number: int) -> int:
-        """Change the object at the origin directly, and purge it. Only the purge tells the proxy of the
-        change.
+        """Change the object at the origin directly, and then purge it. Only by the purge does the proxy learn
+        of the change.
         """
         path = self._life.origin / str(number)
         before = path.read_bytes() if path.exists() else None
@@ -318,8 +320,8 @@ def play(
     arguments: tuple[str, ...] = (),
     loops: bool = True,
 ) -> MediaRun:
-    """Play ``rounds`` rounds. If ``loops`` is true and images can be mounted, half of them are on an ext4
-    image.
+    """Play ``rounds`` rounds. If ``loops`` is set and ext4 images can be mounted, half of the rounds are on
+    an image.
     """
     run, began_s = MediaRun(seed), time.monotonic()
     with workplace(on_disk=True) as work:
