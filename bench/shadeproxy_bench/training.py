@@ -23,7 +23,9 @@ _JOB = "train"
 
 
 class Load(NamedTuple):
-    """The data set, its origin, and the loop. ``link_bytes_per_s``: 0 means unlimited."""
+    """The data set, its origin, and the training loop, which computes ``rate_per_s`` samples a second.
+    ``link_bytes_per_s``: 0 means unlimited.
+    """
 
     samples: int
     sample_bytes: int

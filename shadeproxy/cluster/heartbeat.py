@@ -143,8 +143,8 @@ class Heartbeat:
         return any(made)
 
     def _adopt(self, answer: BeatAnswer, sent_s: float) -> list[Call]:
-        """Adopt the answer to the beat sent at ``sent_s``; return the calls to the log that follow. Raises
-        PeerError.
+        """Adopt the answer to the beat sent at ``sent_s``. Return the calls that must now be made to the log.
+        Raises PeerError.
         """
         now_s = self._clock()
         try:

@@ -52,12 +52,12 @@ class _Place(NamedTuple):
 
 
 class OwnedObjects:
-    """The objects that this process owns. It owns none until ``join`` is called, once.
+    """The objects that this process owns: none until ``join`` is called. Call ``join`` only once.
 
     ``by_rule``: returns whether an object is answered by its freshness rule while the log is out of reach.
-    ``counters``: counts lapses of the lease, and rises of the epoch. ``on_lease``: called with the end of the
-    lease (seconds since boot). Other processes of this machine that answer from the same cache may use pages
-    without a check until that time.
+    ``counters``: counts lapses of the lease, and rises of the trust epoch. ``on_lease``: called with the end
+    of the lease (seconds since boot). Until then, other processes of this machine that answer from the same
+    cache may use pages without a check.
     """
 
     def __init__(

@@ -335,7 +335,7 @@ class Replication:
             pending.answer.set_result(result)
 
     def _refuse(self, reason: str, error: ShadeProxyError) -> None:
-        """Count an event that was refused, and so changes nothing."""
+        """Count a refused event. Such an event changes nothing."""
         self._counters.refused[reason] = self._counters.refused.get(reason, 0) + 1
         _log.debug("an event was refused", reason=reason, error=str(error))
 

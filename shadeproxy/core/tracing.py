@@ -20,7 +20,7 @@ a job, or the peer's address; "" if no client waits.
 """
 
 READER: ContextVar[JobContext | ObjectRef | None] = ContextVar("reader", default=None)
-"""The job for which the origin is read; the object instead, if the read names no job."""
+"""The job for which the origin is read, or the object that is read if no job is named."""
 
 ORIGIN_FIELD = "x-shade-request-id"
 """The header field that carries the request id to the origin. It is not signed, so its name must not begin

@@ -1,10 +1,10 @@
 """The counters of the proxy, as plain mutable dataclasses.
 
 To add a counter, add a field whose ``metadata`` holds the help text: /v1/stats, /metrics and docs/metrics.md
-are made from the fields. Some groups have names that clients choose (buckets, jobs), so their number is
-limited: the counts of a group that must go are added to a group called "other", so that sums stay right. This
-module has no I/O, no clock and no global state. Only the event loop increments counters; each takes some 30
-ns.
+are made from the fields. Some groups are made for names that clients choose (buckets, jobs), so their number
+is limited. When a group is removed, its counts are added to the group "other", so that sums stay right. This
+module has no I/O, no clock and no global state. Only the event loop increments counters. An increment takes
+some 30 ns.
 """
 
 from bisect import bisect_left

@@ -15,8 +15,8 @@ _EXACT_BINS = 64
 _STEPS_LOG2 = 3
 # Enough bins for lengths below 2**32 units, longer than any segment.
 _BINS = (33 << _STEPS_LOG2) + (1 << _STEPS_LOG2)
-# Number of extents to try in the bin whose extents *may* be long enough. After that, a bin is used whose
-# extents surely are.
+# Number of extents to try in the bin whose extents *may* be long enough. Then one is taken from a bin in
+# which every extent is long enough.
 _TRIES = 4
 
 

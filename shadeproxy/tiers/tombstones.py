@@ -74,7 +74,7 @@ class Tombstones:
         """True if the file holds neither a name nor a doubt."""
         return not len(self) and not self.epoch
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ reading, opening and closing the file
 
     def read(self) -> bool:
         """Read the file. Return False if there is no file. Raises OSError, and TierError for a damaged

@@ -50,8 +50,8 @@ Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 class DatasetFromListing(msgspec.Struct, forbid_unknown_fields=True):
     """A dataset that the proxy makes by a listing. Its samples are the objects under ``prefix``, in the UTF-8
-    order of their keys, without empty objects named like "dir/". ``namespace``: the namespace of the bucket,
-    where bucket names belong to accounts; "" is the proxy's own.
+    order of their keys, without empty objects named like "dir/". ``namespace``: the account of the bucket,
+    if each account has bucket names of its own; "" is the proxy's account.
     """
 
     bucket: Annotated[str, msgspec.Meta(min_length=1)]

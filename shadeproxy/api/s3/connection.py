@@ -190,9 +190,9 @@ class S3Protocol(RefusingHandler):
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
         return self._s3.refuse_malformed(request)
 
-    def close(self) -> None:  # If aiohttp's task calls this, it does not want the rest of the body.
+    def close(self) -> None:  # aiohttp's own task calls this only if it will not read the rest of the body.
         if asyncio.current_task() is self._task_handler or not self._awaits_body():
-            super().close()  # Otherwise a body is arriving: ``shutdown`` closes after it.
+            super().close()  # Otherwise a body is arriving, and ``shutdown`` closes after the body.
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
         """Let the read and the body under way end, then close. After ``timeout``, cut them off."""

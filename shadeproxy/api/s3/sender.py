@@ -27,8 +27,8 @@ _FLAGS = int(socket.MSG_DONTWAIT)
 
 
 class DirectWriter:
-    """A transport, and a socket of its own for the same connection. Send by the socket only while no bytes
-    wait in the transport.
+    """A transport, and a second socket for its connection. Send by that socket only while no bytes wait in
+    the transport, so that bytes leave in order.
     """
 
     __slots__ = ("_direct", "descriptor", "transport")

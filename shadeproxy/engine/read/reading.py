@@ -200,8 +200,8 @@ class EngineReading:
             self._fills.flights.leave(flight, served=served)
 
     def reset(self) -> None:
-        """Forget the opened version, because the origin has another one. The retry is not noted as a second
-        read.
+        """Forget the opened version, because the origin has another one. The caller then reads again, which
+        the histories of pages do not count as a second read.
         """
         for number in list(self.joined):
             self.done(number)

@@ -60,7 +60,7 @@ FITS: Mapping[WireFault, frozenset[str]] = {
         ),
         # If a body is not read to its end, no reader can notice that the end is missing.
         ((WireFault.LENGTH_MORE,), _BODIES - {PAGED}),
-        # LENGTH_LESS and FLIP can be noticed only with a stated range or a checksum.
+        # A reader notices LENGTH_LESS by a stated range or a checksum, and FLIP by a checksum only.
         ((WireFault.LENGTH_LESS,), {RANGED, CHECKED}),
         ((WireFault.FLIP,), {CHECKED}),
         ((WireFault.CHANGE, WireFault.CHANGE_UNASKED), {CHANGING}),

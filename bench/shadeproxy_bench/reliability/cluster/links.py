@@ -1,8 +1,8 @@
-"""Links between the processes of a run. A link can be cut for one sender or for all senders, in one direction
-or in both.
+"""Links between the processes of a run. A link can be cut for one sender or for all senders.
 
-All processes are on one machine, so a link is a TCP relay in front of a listener. A silent link holds the
-bytes that it got. When the cut ends, the link passes the bytes on, like a network with a long delay.
+All processes are on one machine, so a link is a TCP relay in front of a listener. A cut refuses connections,
+or holds bytes back, in one direction or in both. When such a cut ends, the link passes the bytes on, like a
+network with a long delay.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Found:
-    """The counts of a run. ``phases``: by phase, how many proxies that kill -9 ended were in it.
+    """The counts of a run. ``phases``: for each phase, the number of proxies that kill -9 ended in it.
     ``failures``: descriptions of what went wrong.
     """
 
