@@ -93,7 +93,7 @@ class Backlog:
         self._numbers = 0
         self._grown_bytes = 0
         self.dropped = 0
-        """Number of drops for want of room: one for each change, and one for each job that lost its scores."""
+        """Number of drops for want of room: one for each change, one for each job that lost its scores."""
         self.filled = asyncio.Event()
         """Set while a change is still to be sent."""
 
