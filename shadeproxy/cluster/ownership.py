@@ -69,8 +69,10 @@ class OwnedObjects:
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
         self.counters = ClusterCounters() if counters is None else counters
-        self.lease: memoryview[float] = memoryview(array("d", [-inf]))
-        """End of the lease (seconds since boot) in one f64. Until then ``notice`` has nothing to do."""
+        self.lease: memoryview[float] = memoryview(array("d", [inf]))
+        """Time (seconds since boot, one f64) until which ``notice`` has nothing to do: the end of the lease,
+        and inf while there is no lease.
+        """
         self.clock = clock
         """Seconds since boot."""
         self._on_lease = on_lease
@@ -138,13 +140,13 @@ class OwnedObjects:
         self._show(-inf)
 
     def _show(self, until_s: float) -> None:
-        self.lease[0] = until_s
+        self.lease[0] = until_s if self._leased else inf
         self._on_lease(until_s)
 
     def notice(self) -> None:
         """Void page handles, flights and checks, if the lease has ended since the last call."""
         if self._leased and self._member is not None and not self._member.leased(self.clock()):
-            self._leased = False
+            self._leased, self.lease[0] = False, inf
             self.counters.lapses += 1
             self._lapsed_s.append(self.clock())
             self._void()

@@ -186,8 +186,10 @@ async def test_the_first_call_of_any_kind_after_the_end_of_a_lease_voids_all_ans
     CALLS[call](a, own)
     assert a.told == []
     world.now_s += 0.002
+    assert a.owned.lease[0] == a.member.lease_until_s < world.now_s
     CALLS[call](a, own)
     assert a.told == ["void"]
+    assert a.owned.lease[0] == inf, "a clock need not look again before there is a lease"
     assert a.owned.counters.lapses == 1
     assert a.owned.lapses_within(3600.0) == 1
     world.now_s += 61.0
@@ -201,6 +203,18 @@ async def test_a_guarded_clock_tells_the_time_of_the_clock_that_it_guards(world,
     clock = ManualClock()
     guarded = LeaseClock(clock, three[0].owned)
     assert (guarded.now_s(), guarded.monotonic_s()) == (clock.now_s(), clock.monotonic_s())
+
+
+async def test_a_clock_looks_at_each_lease_once_after_its_end(world, three):
+    a = three[0]
+    guarded = LeaseClock(ManualClock(), a.owned)
+    for lapses in (1, 2):
+        await world.run(2.0)
+        assert a.owned.lease[0] == a.member.lease_until_s > world.now_s
+        a.owned.lapsed()
+        a.member.lapse()
+        guarded.now_s()
+        assert (a.owned.counters.lapses, a.owned.lease[0]) == (lapses, inf)
 
 
 async def test_a_lease_that_comes_back_distrusts_everything_even_if_no_call_saw_it_lapse(world, three):
