@@ -154,8 +154,8 @@ def test_workers_are_copies_with_a_command_line_and_request_ids_of_their_own(ser
     (tmp_path / "buckets" / "data" / "k").write_bytes(b"body")
     served = serve(origin__kind="file", origin__path=str(tmp_path / "buckets"), s3__workers="2")
     (worker,) = wait_for_workers(served)
-    line = Path(f"/proc/{worker}/cmdline").read_bytes().rstrip(b"\0")
-    assert line == b"\0".join([sys.executable.encode(), b"-c", b"shadeproxy.app.worker"])
+    line = b"\0".join([sys.executable.encode(), b"-c", b"shadeproxy.app.worker"])
+    wait_for(lambda: Path(f"/proc/{worker}/cmdline").read_bytes().rstrip(b"\0") == line)
 
     def seen() -> bool:
         with urllib.request.urlopen(f"{served.s3}/data/k", timeout=30) as answer:
