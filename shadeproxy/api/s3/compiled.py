@@ -63,7 +63,9 @@ def compiled_hits(
     """
     if not COMPILED:
         return None
-    lease = clock.lease if isinstance(clock, LeasedClock) else None
+    lease = wall_s = None
+    if isinstance(clock, LeasedClock) and clock.lease is not None:
+        lease, wall_s = clock.lease, clock.wall_s
     return CompiledHits(
         memory,
         own.access_log,
@@ -71,7 +73,7 @@ def compiled_hits(
         otherwise=otherwise,
         page_bytes=own.page_size,
         lease=lease,
-        wall_s=clock.wall_s if isinstance(clock, LeasedClock) and lease is not None else None,
+        wall_s=wall_s,
         **_options(engine),
     )
 
