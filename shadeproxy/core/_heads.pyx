@@ -30,7 +30,7 @@ cdef enum:
     MOST_HEAD_BYTES = 16384  # Longer heads are unusual.
     MOST_SHAPES = 64
 
-# What a byte may be: of a name (a token of RFC 9110), and of a value.
+# Kinds of bytes: those that a name may contain (a token of RFC 9110), and those that a value may contain.
 cdef unsigned char KINDS[256]
 cdef enum:
     NAME = 1

@@ -1,4 +1,4 @@
-# Of hints/reuse/ghosts.py.
+# The compiled loops of hints/reuse/ghosts.py.
 cdef enum:
     WAYS = 8
 

@@ -1,4 +1,5 @@
-# Of policy/history.py and policy/hazard.py; ``learn_constants`` compares them.
+# The compiled loops and constants of policy/history.py and policy/hazard.py. ``learn_constants`` compares
+# the constants.
 cdef enum:
     AGE_BINS = 40
     GAP_OCTAVES = 20

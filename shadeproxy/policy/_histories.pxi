@@ -1,4 +1,4 @@
-# Of engine/placement/histories.py.
+# The compiled loops of engine/placement/histories.py.
 @cython.final
 cdef class HistoryKernels:
     """The work of ``PageHistories`` on many pages, in its columns and those of its ghosts."""

@@ -1,4 +1,4 @@
-# Of hints/reuse/sample.py.
+# The compiled loops of hints/reuse/sample.py.
 cdef uint64_t MIX = 0xBF58476D1CE4E5B9
 
 

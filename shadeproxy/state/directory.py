@@ -19,7 +19,7 @@ from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock
 DATABASE_NAME = "cache.db"
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EIO})
 _RIGHTS = f"make the directory and its files readable and writable for user id {os.geteuid()}"
-# What to do about errors of SQLite, by their primary result codes.
+# Advice for errors of SQLite, by their primary result codes.
 _HINTS = {
     sqlite3.SQLITE_FULL: "free space there",
     sqlite3.SQLITE_IOERR: "free space there, or mend the disk",

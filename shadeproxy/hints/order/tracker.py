@@ -28,7 +28,7 @@ from shadeproxy.hints.order.sequence import (
 
 _SETTLED_TOGETHER = 64
 _SETTLED_MANY = 16  # A call with this many reads moves the cursor at its end.
-_SETTLED_LEAST = 8  # Of this many reads of a slow job, the median is hardly ever an unannounced read.
+_SETTLED_LEAST = 8  # The median of so many reads of a slow job is hardly ever an unannounced read.
 _SETTLED_AFTER_S = 0.5
 # The cursor moves after 1 / n of ``_near_now`` reads, so that reads are still near it until then.
 _SETTLED_SHARE = 4

@@ -207,7 +207,7 @@ class Engine:
             await asyncio.sleep(_AGAIN_S)
 
     def _command(self, _turn: int) -> list[str]:
-        # Of two options with one name, the later one counts.
+        # Redis uses the last option of a name, so these replace those of ``redis_command``.
         options = ["--bind", self._network.engine_host, "--protected-mode", "no"]
         return self._network.command(
             ENGINE, [*redis_command(self._work, self._network.engine_port), *options]

@@ -40,8 +40,8 @@ class Scribe:
 
     def start(self, seed: int) -> None:
         self._over.clear()
-        # What the previous proxy had only in memory ended with that proxy. What was read back since counts as
-        # durable.
+        # Pages that the previous proxy had only in memory ended with that proxy. Pages that were read back
+        # since then count as durable.
         self._acknowledged = 0
         self._thread = threading.Thread(target=self._work, args=(Random(seed),), daemon=True)
         self._thread.start()
