@@ -35,7 +35,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help chart demo test test-harness check format bench test-rgw clients recipes chaos chaos-cluster crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
+.PHONY: help chart compiled demo test test-harness check format bench test-rgw clients recipes chaos chaos-cluster crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -48,6 +48,9 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev ## All tests that need no other server
 	@# Files of tests side by side, more of them than cores: half of the time they wait.
 	@$(BIN)/python -m pytest -q -o cache_dir=$(CACHE) -m "not rgw" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+compiled: $(VENV)/.dev ## Print a line if a Cython module is not compiled
+	@$(LANE)
 
 check: $(VENV)/.dev ## Format, lint, types, layers
 	@$(BIN)/ruff format --check --quiet $(CODE)
