@@ -75,8 +75,8 @@ class CountsReads(Protocol):
         ...
 
 
-class PlainRead(Receiver, Protocol):
-    """A read of a whole object that holds its slot and its connection itself, as a ``CallbackRead`` does."""
+class OriginRead(Receiver, Protocol):
+    """A read that holds its slot and its connection itself: a ``CallbackRead``, or a plain miss."""
 
     slot: str | None
     connection: Connection | None
@@ -88,7 +88,7 @@ class PlainRead(Receiver, Protocol):
     started_s: float
 
     @property
-    def summing(self) -> None:
+    def summing(self) -> "_Summing | None":
         """See ``CallbackRead.summing``."""
         ...
 
@@ -117,7 +117,7 @@ class CallbackReads:
         self.gets = gets
         self.limited = limited
         self.counted = counted
-        self.received: list[CallbackRead | PlainRead] = []
+        self.received: list[OriginRead] = []
         """Reads whose last byte arrived in this turn of the loop."""
         self._started = 0
 
@@ -137,7 +137,7 @@ class CallbackReads:
             return None
         return read
 
-    def take(self, ref: ObjectRef, read: PlainRead, request_id: str) -> bytes | None:
+    def take(self, ref: ObjectRef, read: OriginRead, request_id: str) -> bytes | None:
         """Take a slot and a connection for ``read``, which fetches all of ``ref`` with the proxy's own
         credentials. Return the request to send; None, with nothing taken, if the read would have to wait or
         to make a connection. ``request_id``: the id of the client's request.
@@ -154,13 +154,13 @@ class CallbackReads:
         read.connection, request = prepared
         return request
 
-    def give_back(self, read: PlainRead) -> None:
+    def give_back(self, read: OriginRead) -> None:
         """Give back what ``take`` has taken, if anything, because ``read`` does not begin."""
         if read.connection is not None and read.slot is not None:
             self.gets.pool.put_back(read.connection)
             self.limited.give(unused(read.slot))
 
-    def note_received(self, read: "CallbackRead | PlainRead") -> None:
+    def note_received(self, read: OriginRead) -> None:
         """End ``read``, whose last byte has arrived, in the next turn of the loop."""
         received = self.received
         if not received:
