@@ -222,7 +222,11 @@ class Client(ControlSession):
                 if error.status < 500:
                     raise
                 raise Unreachable(str(error)) from None
-            endpoint = read_json(answer, self._control.url).get("s3_endpoint")
+            info = read_json(answer, self._control.url)
+            endpoint = info.get("s3_endpoint")
+            if endpoint is None and "version" in info:
+                # A starting proxy opens its control listener first.
+                raise Unreachable("it is starting: its /v1/info names no s3_endpoint yet")
             if not isinstance(endpoint, str):
                 raise ConfigError(
                     f"{self._control.url}/v1/info names no s3_endpoint: give Client(s3_endpoint=...)"

@@ -1,3 +1,4 @@
+import json
 import logging
 import pickle
 
@@ -130,6 +131,44 @@ def test_s3_endpoint_overrides_what_the_proxy_says(make_client, proxy, origin):
     client.read(SAMPLE)
     assert len(origin.reads) == 1
     assert not proxy.calls
+
+
+class Starting:
+    """The answers of ``GET /v1/info`` of a proxy that opens its S3 listener after ``calls`` more calls."""
+
+    def __init__(self, proxy, calls):
+        self._proxy, self._calls = proxy, calls
+        proxy.more["info"] = self
+
+    def __call__(self, handler, _body):
+        opened = {} if self._calls > 0 else {"s3_endpoint": self._proxy.url}
+        self._calls -= 1
+        handler.reply(200, json.dumps({"version": "0", "page_size": 4 << 20} | opened).encode())
+
+
+def test_a_proxy_that_has_not_opened_its_s3_listener_yet_is_waited_for(make_client, proxy):
+    Starting(proxy, calls=3)
+    assert make_client(proxy, retry_s=0.01).read(SAMPLE) == proxy.objects["train", "1/001"]
+
+
+def test_while_a_proxy_starts_the_origin_answers(make_client, proxy, origin, caplog):
+    Starting(proxy, calls=10**6)
+    client = make_client(proxy, origin=shade.Origin(origin.url))
+    assert client.read(SAMPLE) == origin.objects["train", "1/001"]
+    (warning,) = warnings_in(caplog)
+    assert "it is starting: its /v1/info names no s3_endpoint yet" in warning
+
+
+def test_a_proxy_that_never_opens_its_s3_listener_is_named_in_the_error(make_client, proxy):
+    Starting(proxy, calls=10**6)
+    with pytest.raises(shade.ReadError, match="it is starting: its /v1/info names no s3_endpoint yet"):
+        make_client(proxy, timeout_s=0.1, retry_s=0.01).read(SAMPLE)
+
+
+def test_a_server_that_is_no_proxy_is_refused_at_once(make_client, proxy):
+    proxy.more["info"] = lambda handler, _body: handler.reply(200, b"{}")
+    with pytest.raises(shade.ConfigError, match=r"names no s3_endpoint: give Client\(s3_endpoint=...\)"):
+        make_client(proxy).read(SAMPLE)
 
 
 def test_wildcard_address_means_the_control_host(make_client, proxy):
