@@ -139,8 +139,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}$"
 """The pattern of valid names of jobs and datasets."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobContext:
+class JobContext(NamedTuple):
     """The job, epoch and rank of a read (header ``x-shade-job: name;epoch=3;rank=0``)."""
 
     job: str
