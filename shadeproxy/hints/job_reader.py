@@ -15,6 +15,8 @@ from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.hints.shared_columns import SharedColumns
 
+_MOST = 64
+
 
 class JobReader:
     """Notes the reads of one job. ``whole``: its dataset if each sample is a whole object, otherwise None."""
@@ -42,6 +44,11 @@ class JobReader:
     def says_anything(self) -> bool:
         """True if the job has announced an order or posted scores."""
         return self.tracker is not None or (self.scores is not None and self.scores.known > 0)
+
+    @property
+    def most_together(self) -> int:
+        """Most reads for one call of ``note_few``. More reads could pass the places near the job's place."""
+        return _MOST if self.tracker is None else self.tracker.most_together
 
     def count(self, reads: int, tick: float) -> None:
         """Count reads in the job's activity, without comparing them with its order and its scores."""

@@ -41,10 +41,6 @@ by one.
 """
 
 _SPACES_TICKS = 64.0  # After this many ticks, the datasets of all jobs are listed again.
-_FEW = 16
-"""Most reads that are noted before the job's place moves. More reads could pass the places near it, in a
-short order.
-"""
 
 
 UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
@@ -209,7 +205,8 @@ class JobReads:
             object_hashes, self._index(), together=len(object_hashes) >= _FEWER * len(spaces)
         )
         for reader, whole, epoch, reads in few:
-            for some in (reads,) if len(reads) <= _FEW else _parts(reads, _FEW):
+            most = reader.most_together
+            for some in (reads,) if len(reads) <= most else _parts(reads, most):
                 samples = lookup.samples(whole, some)
                 told += compress(some, reader.note_few(samples, epoch, now_s, tick, shared[id(whole)]))
         explained[told] = True

@@ -27,11 +27,10 @@ from shadeproxy.hints.order.sequence import (
 )
 
 _SETTLED_TOGETHER = 64
-_SETTLED_MANY = 16  # A call with this many reads moves the cursor at its end.
+_SETTLED_MANY = 32  # A call with this many reads moves the cursor at its end.
 _SETTLED_LEAST = 8  # The median of so many reads of a slow job is hardly ever an unannounced read.
 _SETTLED_AFTER_S = 0.5
-# The cursor moves after 1 / n of ``_near_now`` reads, so that reads are still near it until then.
-_SETTLED_SHARE = 4
+_SETTLED_SHARE = 4  # The cursor moves after 1 / n of ``_near_now`` reads: they are still near it then.
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
@@ -42,9 +41,7 @@ _FAR = 1 << 29  # Places begin at 0 again before they are too large for their co
 
 
 class OrderTracker:
-    """The order of one job, and how far the job has read it. ``restored``: the order was announced before a
-    restart.
-    """
+    """The order of one job, and the job's place in it. ``restored``: it was announced before a restart."""
 
     __slots__ = (
         "_chance", "_done", "_epoch_now", "_last", "_late", "_left_until", "_links", "_log", "_mine",
@@ -114,10 +111,9 @@ class OrderTracker:
         if built.is_elsewhere and left is not None and at is not None and at.number > left.number:
             self.tail.left(left, place)
         reads = np.concatenate([*log, np.empty(0, dtype=np.int64)])
-        # Apply the reads in batches. One by one, a few hundred would block the event loop for 50 us each. All
-        # at once, reads further ahead than the cursor's range would be lost.
-        together = max(self._near_now // 2, 1)
-        for start in range(0, len(reads), together):
+        # Apply the reads in batches: one by one, a few hundred would block the event loop for 50 us each; all
+        # at once, reads beyond the cursor's range would be lost.
+        for start in range(0, len(reads), together := max(self._near_now // 2, 1)):
             self._consume(reads[start : start + together])
             self._follow()
         if built.is_elsewhere:
@@ -128,6 +124,11 @@ class OrderTracker:
     def give_up(self) -> None:
         """Stop logging reads, because the new order could not be built."""
         self._log = None
+
+    @property
+    def most_together(self) -> int:
+        """Most reads to note before the cursor moves, so that they are still near it."""
+        return min(_SETTLED_TOGETHER, self._near_now // _SETTLED_SHARE)
 
     @property
     def is_lost(self) -> bool:
@@ -150,9 +151,8 @@ class OrderTracker:
         return not self.job.in_use or self.liveness.silence(now_s).has_lapsed
 
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
-        """Return whether this announcement shows that the job was restarted. It does so if it names an
-        earlier epoch than the present one. It also does so if, after a pause, it names the start of the
-        present epoch although the job is well into that epoch.
+        """Return whether this announcement shows that the job was restarted: it names an earlier epoch than
+        the present one; or, after a pause, the start of the present epoch although the job is well into it.
         """
         at = self.sequence.epoch_at(self.cursor)
         if at is None or epoch != at.number:
@@ -161,8 +161,8 @@ class OrderTracker:
         return well_into and rank in at.ranks and not offset and now_s - self.pace.last_s >= _RESTARTED_S
 
     def _set(self, built: Built) -> None:
-        columns, self.lookup, self._stops_at = built.columns, built.lookup, built.stops_at
-        self.columns, self._mine = columns, columns.mine
+        self.columns, self.lookup, self._stops_at = built.columns, built.lookup, built.stops_at
+        columns, self._mine = built.columns, built.columns.mine
         self.cursor = self._skipped_to = self._sure = built.cursor
         done = columns.done
         self.floor = len(done) if done.all() else int(np.argmin(done))
@@ -174,7 +174,7 @@ class OrderTracker:
         self._epoch_now = None
         if built.is_of_other_share:
             self._skipped_to += self._near_now
-        self._chance = self.columns.share_near(self.floor, self.cursor, self._near_now)
+        self._chance = columns.share_near(self.floor, self.cursor, self._near_now)
         self._late = self._late or self._near_now // 4
         at = self.sequence.epoch_at(self.cursor)
         self._left_until = 0 if at is None or self.tail.stops_at is None else at.start
@@ -188,11 +188,11 @@ class OrderTracker:
         if epoch != self._epoch_now and not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
             return Match([False] * len(samples), 0, 0), False
-        near, left, chance, others, again = self._near_now, self.left, self._chance, 0, 0
+        left, chance, others, again = self.left, self._chance, 0, 0
         found = self._take(samples)
         if False in found:
             far = [one for one, is_near in zip(samples, found, strict=True) if not is_near]
-            before, mine = self.cursor - near, self._mine
+            before, mine = self.cursor - self._near_now, self._mine
             unannounced = [one for one in far if self._last[one] < before and (mine is None or mine[one])]
             again = len(far) - len(unannounced)
             if certain:
@@ -204,7 +204,7 @@ class OrderTracker:
         if self.lookup.pages and True in found:
             self.page_places.touch(np.array(list(compress(samples, found))))
         waiting = len(self._read) + self._surprises
-        due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE) or len(samples) >= _SETTLED_MANY
+        due = waiting >= self.most_together or len(samples) >= _SETTLED_MANY
         if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
             due = due or waiting >= _SETTLED_LEAST
             self._keep_pace(now_s)
@@ -255,8 +255,8 @@ class OrderTracker:
         return Match(found, others, again, by_chance / max(len(samples), 1))
 
     def hear(self, now_s: float) -> None:
-        """Count an announced read as a sign of life, but only if the order is believed: a read that names no
-        job may be that of another reader of the same data, and match a false order by chance.
+        """Count an announced read as a sign of life if the order is believed. A read that names no job may be
+        of another reader of the same data, and match a false order by chance.
         """
         if self.accuracy.believed and self.job.in_use:
             self.liveness.hear(now_s)
