@@ -45,6 +45,17 @@ def pause(directory):
         time.sleep(0.01)
 
 
+def wait_for_proxy(client):
+    """Wait until the proxy answers. A rank that has no answer when it draws an epoch draws it alone."""
+    end_s = time.monotonic() + 60
+    while True:
+        try:
+            return client.call("GET", "/readyz")
+        except shade.ShadeError:
+            assert time.monotonic() < end_s, "the proxy does not answer"
+            time.sleep(0.05)
+
+
 def flush(job):
     """Deliver all reports: also those that wait because the proxy did not answer a moment ago."""
     end_s = time.monotonic() + 30
@@ -82,6 +93,7 @@ def main():
     steps, announced, draws, corrections = [], [], [], []
     for epoch in range(EPOCHS):
         time.sleep(EPOCH_PAUSE_S)
+        wait_for_proxy(client)
         sampler.set_epoch(epoch)
         steps.append([])
         announced.append(sampler.order(epoch).tolist())

@@ -9,6 +9,7 @@ import socket
 import time
 from collections import Counter
 from pathlib import Path
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
@@ -105,7 +106,8 @@ class Training:
 
     def ends(self):
         """Wait for all ranks, and return what each has written at its end."""
-        assert [rank.wait(60) for rank in self._ranks] == [0] * RANKS, self._logs()
+        codes = [rank.wait(60) for rank in self._ranks]
+        assert codes == [0] * RANKS, "\n".join(self._logs())
         return [
             json.loads((self._directory / f"rank{rank}" / "end.json").read_text()) for rank in range(RANKS)
         ]
@@ -135,8 +137,23 @@ def test_ranks_train_one_epoch_together_while_a_proxy_is_killed_and_comes_back(p
         assert_exact(epoch, mode, [end["announced"][epoch] for end in ends], ends)
     assert len({end["frozen"] for end in ends}) == 1, "one column is frozen for all ranks"
     assert_one_board(proxies, mode, ends)
-    pages = sum(proxy.stats()["tiers"]["ram"]["pages"] for proxy in proxies)
-    assert SAMPLES / 2 < pages <= SAMPLES, "no object is cached twice"
+    assert {key: found for key in KEYS if len(found := holders(proxies, key)) > 1} == {}
+    pages = [proxy.stats()["tiers"]["ram"]["pages"] for proxy in proxies]
+    assert SAMPLES / 2 < sum(pages) <= SAMPLES, f"{pages}: an object is cached twice"
+
+
+def holders(proxies, key):
+    """Return the numbers of the proxies that have cached an object."""
+    return [number for number, proxy in enumerate(proxies) if has_cached(proxy, key)]
+
+
+def has_cached(proxy, key):
+    try:
+        return bool(proxy.get(f"/v1/objects/train/{key}")["pages"])
+    except HTTPError as error:
+        if error.code == 404:
+            return False
+        raise
 
 
 def all_ids(steps):
