@@ -55,12 +55,10 @@ class RecordReads:
         except OSError:
             return False
 
-    def load(self, location: Location, *, verify: bool) -> RecordHeader:
+    def load(self, location: Location) -> RecordHeader:
         """Read and prove the record; see ``Tier.load``."""
         segment, offset, most_bytes = self._resolve(location)
-        return segment.read_whole(
-            offset, most_bytes, store_id=self._store_id, address=address_at(location), verify=verify
-        )
+        return segment.read_whole(offset, most_bytes, store_id=self._store_id, address=address_at(location))
 
     def locate(self, location: Location) -> Place:
         """Return the record's place for another process; see ``Tier.locate``."""

@@ -310,16 +310,12 @@ class Segment:
             raw = self.read_record(offset, min(most_bytes, MOST_HEADER_BYTES))
         return unpack_header(raw, store_id=store_id, address=address)[0]
 
-    def read_whole(
-        self, offset: int, most_bytes: int, *, store_id: int, address: int, verify: bool
-    ) -> RecordHeader:
-        """Read a complete record and return its header. ``verify``: check the hash of the body too. Raises
-        TierError.
-        """
+    def read_whole(self, offset: int, most_bytes: int, *, store_id: int, address: int) -> RecordHeader:
+        """Read a complete record, check the hash of its body, and return its header. Raises TierError."""
         raw = self.read_record(offset, most_bytes)
         header, layout = unpack_header(raw, store_id=store_id, address=address)
         body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
-        if len(body) < layout.body_bytes or (verify and body_hash(body) != layout.body_hash):
+        if len(body) < layout.body_bytes or body_hash(body) != layout.body_hash:
             raise TierError("the body of a record is damaged")
         return header
 

@@ -191,9 +191,8 @@ class Tier(Protocol):
         """Return whether the body can be read without waiting for the device."""
         ...
 
-    def load(self, location: Location, *, verify: bool) -> RecordHeader:
-        """Read the record into the page cache and prove its header (I/O). ``verify``: check the hash of the
-        body too.
+    def load(self, location: Location) -> RecordHeader:
+        """Read the record into the page cache, and check its header and the hash of its body (I/O).
 
         No pin is needed: a location that is released meanwhile raises TierError, like a damaged record.
         """

@@ -26,7 +26,7 @@ def test_bytes_and_header_come_back(bench, sample, size):
     assert bytes(view) == page.body
     assert store.header(location) == page.header
     assert store.is_hot(location)
-    store.load(location, verify=True)
+    store.load(location)
     assert store.used_bytes <= store.capacity_bytes
 
 
@@ -72,7 +72,7 @@ def test_records_survive_a_clean_restart(bench, sample):
         page.header.page: page.header for page in kept.values()
     }
     for found in recovered:
-        again.load(found.location, verify=True)
+        again.load(found.location)
         expected = sample(int(found.header.page.ref.key[-6:]), found.header.body_bytes)
         assert bytes(again.pin(found.location)) == expected.body
         assert found.record_bytes >= again.record_bytes(
@@ -115,7 +115,7 @@ def test_a_reservation_that_was_never_written_is_not_a_record(bench, sample):
     with pytest.raises(TierError, match="erased, or never written"):
         store.pin(location)
     with pytest.raises(TierError, match="erased, or never written"):
-        store.load(location, verify=False)
+        store.load(location)
     used_bytes = store.used_bytes
     store.release(location)
     assert store.used_bytes < used_bytes
@@ -275,9 +275,8 @@ def test_damage_on_the_medium_is_noticed(bench, sample):
     place = store.locate(location)
     descriptor = os.open(place.path, os.O_RDWR)
     os.pwrite(descriptor, bytes([page.body[77] ^ 1]), place.body_offset + 77)
-    store.load(location, verify=False)
     with pytest.raises(TierError, match="body of a record is damaged"):
-        store.load(location, verify=True)
+        store.load(location)
     os.pwrite(descriptor, b"\xff", place.header_offset + 30)
     with pytest.raises(TierError, match="header is damaged"):
         store.header(location)

@@ -235,7 +235,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.run_queue()
             for location, sample in self.live.values():
                 assert self.store.header(location) == sample.header
-                self.store.load(location, verify=True)
+                self.store.load(location)
                 self.store.release(location)
             self.views.clear()
             self.run_queue()

@@ -130,10 +130,10 @@ class PageCache:
         Raises TierError when the record is damaged (it is then dropped and counted) or has left its tier.
         """
         place = self._places.of(slot)
-        medium, verify = self.media[place.tier], bool(self.residents.unverified[slot])
+        medium = self.media[place.tier]
         try:
             if self._places.must_load(slot):
-                header = await self._places.load(place, verify=verify)
+                header = await self._places.load(place)
                 self._places.require(slot, place)
                 self.residents.prove(slot, header)
                 self.residents.trust(slot)

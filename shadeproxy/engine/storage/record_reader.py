@@ -63,13 +63,13 @@ class RecordReader:
         if not self.holds(slot, place):
             raise TierError("the page left its tier while it was read")
 
-    async def load(self, place: PagePosition, *, verify: bool) -> RecordHeader:
-        """Return the record's header, and read the body into the page cache. ``verify``: verify the body too.
-        Raises TierError.
+    async def load(self, place: PagePosition) -> RecordHeader:
+        """Return the record's header. Read the body into the page cache, and check its hash: a medium may
+        have damaged it since it was last read. Raises TierError.
         """
         medium, loaded = self._media[place.tier], list[RecordHeader]()
         await self._queues[place.tier].run(
-            medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify))
+            medium.load, lambda: loaded.append(medium.tier.load(place.location))
         )
         return loaded[0]
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,6 +11,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.tiers.base import Location
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 from tests.support.callback_reads import Reads, follow
 
@@ -183,3 +185,26 @@ async def test_a_tier_that_takes_pages_is_named_at_each_failure(make_bench):
         ]
         * 2
     )
+
+
+async def test_a_page_that_its_disk_damages_between_two_reads_is_read_from_the_origin(make_bench):
+    """The page was checked before, has left the kernel's page cache, and comes from the medium again."""
+    bench = await make_bench(ram_bytes=2048, disk_bytes=1 << 20, rules=IMMUTABLE)
+    bench.origin.put("b", "k", BODIES["old0"])
+    await bench.get("k")
+    await bench.settle()
+    assert await bench.get("k") == (BODIES["old0"], Source.DISK)
+    tier, residents = bench.cache.media[1].tier, bench.cache.residents
+    slot = residents.first_page(object_hash(ObjectRef("b", "k")))
+    assert not residents.unverified[slot]
+    place = tier.locate(Location(residents.locations[slot]))
+    damage(Path(place.path), place.body_offset + 77)
+    tier.is_hot = lambda _location: False
+    assert await bench.get("k") == (BODIES["old0"], Source.ORIGIN)
+    assert bench.counted_stats().snapshot()["evictions"]["damaged"] == 1
+
+
+def damage(path, offset):
+    with path.open("r+b") as segment:
+        segment.seek(offset)
+        segment.write(b"\xff")
