@@ -44,7 +44,7 @@ class Client(ControlSession):
     one that the AWS environment variables name. ``timeout_s`` bounds each wait for bytes, and the time in
     which a read looks for a server that answers. ``retry_s``: pause before a proxy that failed is tried
     again; it doubles up to a minute. ``concurrency``: most reads at a time in each process. Raises
-    ConfigError for invalid addresses.
+    ConfigError for invalid arguments.
     """
 
     def __init__(
@@ -59,6 +59,8 @@ class Client(ControlSession):
         retry_s: float = 1.0,
         concurrency: int = 16,
     ) -> None:
+        _check_type("credentials", credentials, Credentials, "Credentials(access_key, ...)")
+        _check_type("origin", origin, Origin, "Origin(endpoint_url=...)")
         control = Control(url, token)
         super().__init__(control, timeout_s=timeout_s, retry_s=retry_s, concurrency=concurrency)
         self._credentials = credentials
@@ -363,3 +365,11 @@ class Client(ControlSession):
             queue_batches=queue_batches,
             resume_scores=resume_scores,
         )
+
+
+def _check_type(name: str, value: Any, wanted: type, example: str) -> None:
+    """Raise ConfigError unless ``value`` is None or of the type ``wanted``. The error does not name the
+    value, because that may be a secret.
+    """
+    if value is not None and not isinstance(value, wanted):
+        raise ConfigError(f"{name} is a {type(value).__name__}: give {example}")

@@ -6,8 +6,10 @@ The token is put into one header field only. It never shows in ``repr``, errors 
 
 import gzip
 import json
+import math
 import os
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -107,6 +109,7 @@ class ControlSession:
     """
 
     def __init__(self, control: Control, *, timeout_s: float, retry_s: float, concurrency: int) -> None:
+        _check(timeout_s, retry_s, concurrency)
         self._control = control
         self.timeout_s = timeout_s
         self.once = Once()
@@ -211,3 +214,13 @@ def refusal(url: str, method: str, path: str, status: int, body: bytes) -> Contr
         hint = "give Client(token=...) the token of [control]"
     text = f"{method} {path}: {message}" + (f" ({hint})" if hint else "")
     return ControlError(status, code, text)
+
+
+def _check(timeout_s: Any, retry_s: Any, concurrency: Any) -> None:
+    """Raise ConfigError for a wrong argument of ``ControlSession``."""
+    if not (isinstance(timeout_s, Real) and 0 < float(timeout_s) < math.inf):
+        raise ConfigError(f"timeout_s {timeout_s!r}: give a number of seconds above 0")
+    if not (isinstance(retry_s, Real) and 0 <= float(retry_s) < math.inf):
+        raise ConfigError(f"retry_s {retry_s!r}: give a number of seconds from 0 on")
+    if not (isinstance(concurrency, Integral) and int(concurrency) >= 1):
+        raise ConfigError(f"concurrency {concurrency!r}: give a whole number from 1 on")

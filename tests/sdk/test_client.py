@@ -133,6 +133,25 @@ def test_s3_endpoint_overrides_what_the_proxy_says(make_client, proxy, origin):
     assert not proxy.calls
 
 
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("timeout_s", 0, "timeout_s 0: give a number of seconds above 0"),
+        ("timeout_s", float("nan"), "timeout_s nan: give a number of seconds above 0"),
+        ("timeout_s", "x", "timeout_s 'x': give a number of seconds above 0"),
+        ("retry_s", -1, "retry_s -1: give a number of seconds from 0 on"),
+        ("concurrency", 0, "concurrency 0: give a whole number from 1 on"),
+        ("concurrency", 1.5, "concurrency 1.5: give a whole number from 1 on"),
+        ("credentials", "secret", "credentials is a str: give Credentials(access_key, ...)"),
+        ("origin", "http://x", "origin is a str: give Origin(endpoint_url=...)"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once(argument, value, message):
+    with pytest.raises(shade.ConfigError) as refused:
+        shade.Client(NOBODY, **{argument: value})
+    assert str(refused.value) == message
+
+
 class Starting:
     """The answers of ``GET /v1/info`` of a proxy that opens its S3 listener after ``calls`` more calls."""
 
