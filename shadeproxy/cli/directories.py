@@ -18,6 +18,7 @@ from shadeproxy.app.fitting import TierSetting, tier_settings
 from shadeproxy.app.origins import origin_name
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
+from shadeproxy.config.fields import write_size
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import LOCK_NAME, holder_of, holders_of, suppress_full
 from shadeproxy.core.units import format_size
@@ -25,6 +26,7 @@ from shadeproxy.tiers.directory import refuse_foreign
 from shadeproxy.tiers.dropping import drop_cache
 from shadeproxy.tiers.origin_change import why_unusable
 from shadeproxy.tiers.room import judge, look_at
+from shadeproxy.tiers.segment import SUFFIX
 from shadeproxy.tiers.version import OTHER_ORIGIN, other_origin, read_version
 
 _PROCESSES = Path("/proc")
@@ -128,7 +130,7 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
             change=f"make it readable for this user, or set {name}",
         )
     if version is None or not reason:
-        return None
+        return None if version is None else _page_size(settings, name, path, version.page_bytes)
     if reason == OTHER_ORIGIN and settings.cache.on_other_origin != "set-aside":
         cause, remedy = other_origin(path, version.contents, wanted)
         return CheckRow(name, ok=False, detail=cause, change=remedy)
@@ -140,6 +142,21 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
         ok=True,
         detail=f"{path} has {what}: a start renames it, and begins an empty one",
         change="delete it (shadeproxy purge --all) if it is not needed, or choose another directory",
+    )
+
+
+def _page_size(settings: Settings, name: str, path: Path, known_bytes: int) -> CheckRow | None:
+    """Return the row of a directory whose pages have another size than ``cache.page_size``, ``known_bytes``;
+    None if they have that size, or there are none.
+    """
+    if known_bytes == settings.cache.page_size or not any(path.glob(f"*{SUFFIX}")):
+        return None
+    known, now = write_size(known_bytes), write_size(settings.cache.page_size)
+    return CheckRow(
+        name,
+        ok=True,
+        detail=f"{path} has pages of {known}, and cache.page_size is {now}: a start drops them",
+        change=f'set cache.page_size = "{known}" to keep them',
     )
 
 

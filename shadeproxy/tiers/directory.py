@@ -14,12 +14,13 @@ from pathlib import Path
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock, suppress_full
 from shadeproxy.tiers.medium import PROBE_NAME, punch_hole
-from shadeproxy.tiers.origin_change import IGNORED, forget_sessions, is_of, why_unusable
+from shadeproxy.tiers.origin_change import IGNORED, files_of, forget_sessions, is_of, why_unusable
 from shadeproxy.tiers.room import judge, look_at
 from shadeproxy.tiers.segment import PRIVATE_DIRECTORY, PRIVATE_FILE, SUFFIX, share
 from shadeproxy.tiers.session import Session
 from shadeproxy.tiers.version import (
     OTHER_ORIGIN,
+    USUAL_PAGE_BYTES,
     VERSION_NAME,
     move_aside,
     read_version,
@@ -79,6 +80,7 @@ def claim(
     *,
     setting: str,
     contents: str = "",
+    page_bytes: int = USUAL_PAGE_BYTES,
     set_aside: bool = False,
     group_id: int | None = None,
     place: Path | None = None,
@@ -88,13 +90,17 @@ def claim(
 
     ``setting``: the configuration key that names the directory. ``contents``: the name of the origin that the
     directory caches. A cache of another origin is refused, or with ``set_aside`` renamed; an unused directory
-    is given to the new origin. ``group_id``: the group whose members may enter the directory and read the
-    segment files. ``place``: the directory of the tombstones, by default ``path`` itself. ``left_out``:
-    returns whether the latest start did not use the store of a given id; the store's pages are then in doubt.
+    is given to the new origin. ``page_bytes``: the size of the pages. Pages of another size are dropped,
+    because their numbers mean other bytes. ``group_id``: the group whose members may enter the directory and
+    read the segment files. ``place``: the directory of the tombstones, by default ``path`` itself.
+    ``left_out``: returns whether the latest start did not use the store of a given id; the store's pages are
+    then in doubt.
     Raises ConfigError.
     """
     try:
-        held = _claim(path, setting, contents, set_aside=set_aside, place=place or path, left_out=left_out)
+        held = _claim(
+            path, setting, contents, page_bytes, set_aside=set_aside, place=place or path, left_out=left_out
+        )
     except OSError as error:
         raise ConfigError(_refusal(path, setting, error)) from error
     try:
@@ -178,6 +184,7 @@ def _claim(
     path: Path,
     setting: str,
     contents: str,
+    page_bytes: int,
     *,
     set_aside: bool,
     place: Path,
@@ -197,12 +204,15 @@ def _claim(
             _prepare(path, setting)
             descriptor = lock_directory(path, setting)
             version = None
+        elif version is not None and version.page_bytes != page_bytes:
+            _drop_pages(path, setting, version.page_bytes, page_bytes)
+            version = None
         elif version is not None and version.store_id is not None and not is_of(version, contents):
             _logger.info("%s was prepared for %s and never used", path, version.contents)
             forget_sessions(path, version.store_id)
             version = None
         known = None if version is None else version.store_id
-        store_id = write_version(path, contents) if known is None else known
+        store_id = write_version(path, contents, page_bytes) if known is None else known
         session = Session(path, boot=_BOOT_ID.read_text(), place=place, store_id=store_id)
         # A new store has no pages, so it cannot have missed a write.
         session.begin(left_out=left_out is not None and known is not None and left_out(known))
@@ -210,6 +220,21 @@ def _claim(
         os.close(descriptor)
         raise
     return HeldDirectory(path, store_id, descriptor, session)
+
+
+def _drop_pages(path: Path, setting: str, known_bytes: int, page_bytes: int) -> None:
+    """Delete the files of a store whose pages have another size. Raises OSError.
+
+    A kill in between leaves the version file, so the next start deletes the rest.
+    """
+    files = files_of(path)
+    if any(file.suffix == SUFFIX for file in files):
+        _logger.warning(
+            "%s: the pages in %s have %s bytes, and cache.page_size is now %s: they are dropped",
+            *(setting, path, f"{known_bytes:,}", f"{page_bytes:,}"),
+        )
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _prepare(path: Path, setting: str) -> None:

@@ -15,12 +15,11 @@ from typing import Protocol, TypeVar
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import FULL, LOCK_NAME
-from shadeproxy.tiers import catalogue, tombstones
+from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.directory import lock_directory
-from shadeproxy.tiers.origin_change import MARKS, RESERVE_NAME
+from shadeproxy.tiers.origin_change import RESERVE_NAME, files_of
 from shadeproxy.tiers.segment import SUFFIX
-from shadeproxy.tiers.session import lists_of
-from shadeproxy.tiers.version import VERSION_NAME, read_version
+from shadeproxy.tiers.version import VERSION_NAME
 
 _RESERVE_BYTES = 64 * 1024
 _LEAST_RESERVE_BYTES = 8 * 1024
@@ -123,7 +122,7 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
     except OSError as error:
         raise ConfigError(f"{setting}: cannot lock {path}: {error.strerror}; nothing was deleted") from error
     try:
-        files = _files_of(path)
+        files = files_of(path)
         dropped_bytes = sum(file.stat().st_blocks * 512 for file in files)
         for file in () if dry_run else files:
             file.unlink(missing_ok=True)
@@ -132,21 +131,3 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
     finally:
         os.close(descriptor)
     return dropped_bytes
-
-
-def _files_of(path: Path) -> list[Path]:
-    """Return all files of a tier in the order of their deletion.
-
-    The version file and the marks that name tombstones come last. A kill in between then leaves a smaller
-    cache that is still valid. Raises OSError.
-    """
-    there = list(path.iterdir())
-    files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]
-    version = read_version(path)
-    if version is not None and version.store_id is not None:
-        fresh = f"{version.store_id:016x}{tombstones.FRESH_SUFFIX}"
-        files += lists_of(path, version.store_id)
-        files += [file for file in there if file.name == fresh]
-    files += [file for file in there if file.suffix == tombstones.SUFFIX]
-    marks = [file for file in there if file.name in MARKS]
-    return files + sorted(marks, key=lambda file: file.name == VERSION_NAME)

@@ -1,5 +1,5 @@
 """Judges whether a tier's directory can be used for an origin: its format, the origin that it names, and
-whether it was ever used.
+whether it was ever used. Lists its files.
 
 Law: only an unused directory, which holds nothing but the small files of a start, is given to another origin.
 Any segment, even a damaged or an empty one, and any file of another name or kind makes the directory a cache.
@@ -12,11 +12,12 @@ from pathlib import Path
 
 from shadeproxy.core.locks import LOCK_NAME
 from shadeproxy.core.origin_names import canonical_origin
-from shadeproxy.tiers import legacy_tombstones, tombstones
+from shadeproxy.tiers import catalogue, legacy_tombstones, tombstones
 from shadeproxy.tiers.medium import PROBE_NAME
 from shadeproxy.tiers.read_speed import SPEED_NAME
+from shadeproxy.tiers.segment import SUFFIX
 from shadeproxy.tiers.session import BOOT_NAME, STOPPED_NAME, lists_of
-from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, VERSION_NAME, Version
+from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, VERSION_NAME, Version, read_version
 
 RESERVE_NAME = "reserve"
 MARKS = frozenset(
@@ -83,3 +84,21 @@ def forget_sessions(path: Path, store_id: int) -> None:
     for file in [*lists_of(path, store_id), *here, *marks]:
         with suppress(FileNotFoundError):
             file.unlink()
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return all files of a tier in the order of their deletion.
+
+    The version file and the marks that name tombstones come last. A kill in between then leaves a smaller
+    cache that is still valid. Raises OSError.
+    """
+    there = list(path.iterdir())
+    files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]
+    version = read_version(path)
+    if version is not None and version.store_id is not None:
+        fresh = f"{version.store_id:016x}{tombstones.FRESH_SUFFIX}"
+        files += lists_of(path, version.store_id)
+        files += [file for file in there if file.name == fresh]
+    files += [file for file in there if file.suffix == tombstones.SUFFIX]
+    marks = [file for file in there if file.name in MARKS]
+    return files + sorted(marks, key=lambda file: file.name == VERSION_NAME)

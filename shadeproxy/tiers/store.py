@@ -43,6 +43,7 @@ from shadeproxy.tiers.rows import Contents, all_checked
 from shadeproxy.tiers.segment import UNITS_PER_BLOCK, Segment
 from shadeproxy.tiers.sendfile import allows_sendfile, interior
 from shadeproxy.tiers.space import Punch, Space
+from shadeproxy.tiers.version import USUAL_PAGE_BYTES
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -55,9 +56,10 @@ class SegmentStore(RecordReads):
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``. ``min_free_bytes``:
     bytes to keep free on the file system. ``contents``: the name of the origin. A cache of another origin is
-    refused, or with ``set_aside`` renamed. ``group_id``: the group that may read the files too. ``sendfile``:
-    allow sendfile, if a test of the medium shows that it is safe. ``calls``: system calls on segments.
-    ``tombstones``: the directory of the tombstone file. ``left_out``: see ``tiers/directory.py`` ``claim``.
+    refused, or with ``set_aside`` renamed. ``page_bytes``: the size of the pages; see ``tiers/directory.py``
+    ``claim``. ``group_id``: the group that may read the files too. ``sendfile``: allow sendfile, if a test of
+    the medium shows that it is safe. ``calls``: system calls on segments. ``tombstones``: the directory of
+    the tombstone file. ``left_out``: see ``claim``.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class SegmentStore(RecordReads):
         segment_bytes: int | None = None,
         min_free_bytes: int = 0,
         contents: str = "",
+        page_bytes: int = USUAL_PAGE_BYTES,
         set_aside: bool = False,
         group_id: int | None = None,
         sendfile: bool = False,
@@ -85,6 +88,7 @@ class SegmentStore(RecordReads):
             claim,
             path,
             contents=contents,
+            page_bytes=page_bytes,
             set_aside=set_aside,
             group_id=group_id,
             place=tombstones,

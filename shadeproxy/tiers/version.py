@@ -1,4 +1,5 @@
-"""The version file of a tier's directory: its format, the id of its store, and the origin that it caches.
+"""The version file of a tier's directory: its format, the id of its store, the size of its pages, and the
+origin that it caches.
 
 Law: reading the file changes nothing. A cache of another origin keeps its value for that origin, so a wrong
 setting must not destroy it.
@@ -16,13 +17,18 @@ from shadeproxy.tiers.record import FORMAT_VERSION
 VERSION_NAME = "version.json"
 INCOMPATIBLE = "incompatible"
 OTHER_ORIGIN = "other-origin"
+USUAL_PAGE_BYTES = 4 << 20
+"""The default page size, and that of a version file that names none."""
 
 
 class Version(NamedTuple):
-    """Contents of a version file. ``store_id``: the id that the records carry, or None for another format."""
+    """Contents of a version file. ``store_id``: the id that the records carry, or None for another format.
+    ``page_bytes``: the page size of the records. The records themselves do not name it.
+    """
 
     store_id: int | None
     contents: str
+    page_bytes: int = USUAL_PAGE_BYTES
 
 
 def read_version(path: Path) -> Version | None:
@@ -30,7 +36,8 @@ def read_version(path: Path) -> Version | None:
     try:
         version = json.loads((path / VERSION_NAME).read_bytes())
         store_id = int(version["store"], 16) if version["format"] == FORMAT_VERSION else None
-        return Version(store_id, str(version.get("contents", "")))
+        page_bytes = int(version.get("page_size", USUAL_PAGE_BYTES))
+        return Version(store_id, str(version.get("contents", "")), page_bytes)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -54,10 +61,11 @@ def refuse_other_origin(path: Path, setting: str, known: str, contents: str) -> 
     raise ConfigError(f"{setting}: {cause}; nothing was changed. {remedy[0].upper()}{remedy[1:]}")
 
 
-def write_version(path: Path, contents: str) -> int:
+def write_version(path: Path, contents: str, page_bytes: int) -> int:
     """Write the file for a new store and return the store's id. Raises OSError."""
     store_id = secrets.randbits(64)
     version = {"format": FORMAT_VERSION, "store": f"{store_id:016x}", "contents": contents}
+    version |= {"page_size": page_bytes}
     fresh = path / f"{VERSION_NAME}.new"
     fresh.touch(mode=0o600)
     fresh.write_text(json.dumps(version) + "\n")

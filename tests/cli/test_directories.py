@@ -38,7 +38,7 @@ def ram(tmp_path):
     path.mkdir(mode=0o700)
     (path / "lock").touch()
     (path / "000000.seg").touch()
-    write_version(path, "s3 http://origin:7480")
+    write_version(path, "s3 http://origin:7480", 4 << 20)
     return path
 
 
@@ -71,6 +71,16 @@ def test_the_cache_of_this_origin_is_well_in_any_spelling(check, ram, tmp_path):
     result = check.run("--set", "origin.endpoint=http://ORIGIN:7480/")
     assert result.exit_code == 0, result.stdout
     assert not rows(result, "warning")
+    assert snapshot(tmp_path) == before
+
+
+def test_pages_of_another_size_are_named_before_a_start_drops_them(check, ram, tmp_path):
+    before = snapshot(tmp_path)
+    result = check.run("--set", "origin.endpoint=http://origin:7480", "--set", "cache.page_size=1 MiB")
+    assert result.exit_code == 0, result.stdout
+    text = " ".join(result.stdout.split())
+    assert f"{ram} has pages of 4 MiB, and cache.page_size is 1 MiB: a start drops them" in text
+    assert 'set cache.page_size = "4 MiB" to keep them' in text
     assert snapshot(tmp_path) == before
 
 

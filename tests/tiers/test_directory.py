@@ -1,10 +1,12 @@
 """A tier's directory: each refusal says what to change, and no foreign file is ever deleted."""
 
 import errno
+import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -251,3 +253,81 @@ def test_what_took_the_place_of_a_deleted_directory_is_left_alone(bench, sample,
     (bench.path / session.BOOT_NAME).write_text("of another")
     store.close(pages(store, [(location, one)]))
     assert [path.name for path in bench.path.iterdir()] == [session.BOOT_NAME]
+
+
+class Sized:
+    """A directory whose store is opened with different page sizes."""
+
+    def __init__(self, path, recover):
+        self._path, self._recover = path, recover
+
+    def opened(self, page_bytes):
+        store = SegmentStore("disk", self._path, 1 << 20, segment_bytes=1 << 16, page_bytes=page_bytes)
+        store.open()
+        return store
+
+    def fill(self, page_bytes):
+        store = self.opened(page_bytes)
+        page = Page(ObjectRef("b", "k"), '"e"', 0)
+        location = store.reserve(4)
+        store.write(location, RecordHeader(page, ObjectMeta('"e"', 4), 4, 1234.5), b"body")
+        store.close()
+
+    def pages(self, page_bytes):
+        """Return how many pages a start with this page size finds."""
+        store = self.opened(page_bytes)
+        found = len(self._recover(store))
+        store.close()
+        return found
+
+
+@pytest.fixture
+def sized(tmp_path, recover):
+    return Sized(tmp_path / "c", recover)
+
+
+def test_pages_of_another_size_are_dropped_and_named(sized, tmp_path, caplog):
+    sized.fill(1 << 18)
+    assert sized.pages(1 << 18) == 1
+    assert not caplog.records
+    assert sized.pages(1 << 20) == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        f"cache.disk.path: the pages in {tmp_path / 'c'} have 262,144 bytes, and cache.page_size is now"
+        " 1,048,576: they are dropped"
+    ]
+    assert sized.pages(1 << 18) == 0, "they do not come back"
+
+
+def test_an_unused_directory_takes_the_new_page_size(sized, caplog):
+    assert sized.pages(1 << 18) == 0
+    sized.fill(1 << 20)
+    assert sized.pages(1 << 20) == 1
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("deleted", range(4))
+def test_a_start_that_is_killed_while_it_drops_pages_leaves_none_to_a_later_one(sized, monkeypatch, deleted):
+    sized.fill(1 << 18)
+    left, unlink = [deleted], Path.unlink
+
+    def unlink_or_end(path, **options):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        unlink(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", unlink_or_end)
+        with pytest.raises(KeyboardInterrupt):
+            sized.opened(1 << 20)
+    assert sized.pages(1 << 20) == 0
+
+
+def test_a_version_file_without_a_page_size_means_the_usual_one(sized, tmp_path):
+    sized.fill(4 << 20)
+    file = tmp_path / "c" / "version.json"
+    version = json.loads(file.read_text())
+    assert version.pop("page_size") == 4 << 20
+    file.write_text(json.dumps(version))
+    assert sized.pages(4 << 20) == 1
+    assert sized.pages(1 << 20) == 0

@@ -1,0 +1,46 @@
+"""The page size of a cache changes between two starts: all bytes are right, and the pages are dropped in
+words.
+"""
+
+import random
+import signal
+
+import pytest
+
+from tests.support.served import wait_for
+
+SIZES = {"small": 5_000, "middle": 300_000, "big": 900_000}
+BODIES = {key: random.Random(key).randbytes(size) for key, size in SIZES.items()}
+
+
+def read(client, key, **options):
+    answer = client.get_object(Bucket="data", Key=key, **options)
+    return answer["Body"].read(), answer["ResponseMetadata"]["HTTPHeaders"]["x-shade-cache"]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(("before", "after"), [("256 KiB", "1 MiB"), ("1 MiB", "256 KiB")])
+def test_a_cache_with_pages_of_another_size_answers_right(
+    serve, bucket_directory, tmp_path, before, after, ending
+):
+    for key, body in BODIES.items():
+        (bucket_directory / "data" / key).write_bytes(body)
+    settings = {
+        "origin__kind": "file",
+        "origin__path": str(bucket_directory),
+        "cache__ram__path": str(tmp_path / "kept"),
+        "cache__disk__path": str(tmp_path / "disk"),
+        "cache__disk__capacity": "64 MiB",
+        "state__path": str(tmp_path / "state"),
+    }
+    first = serve(**settings, cache__page_size=before)
+    for key, body in BODIES.items():
+        wait_for(lambda key=key, body=body: read(first.client(), key) == (body, "ram"))
+    first.stop(ending)
+    second = serve(**settings, cache__page_size=after)
+    for key, body in BODIES.items():
+        assert read(second.client(), key, Range="bytes=0-")[0] == body
+        assert read(second.client(), key)[0] == body
+        start = len(body) // 3
+        assert read(second.client(), key, Range=f"bytes={start}-{start + 99}")[0] == body[start : start + 100]
+    assert "they are dropped" in second.log.read_text()
