@@ -104,6 +104,13 @@ def break_off(transport: asyncio.BaseTransport) -> None:
     open_transport.abort()
 
 
+def _asks_for_another_protocol(request: web.BaseRequest) -> bool:
+    """Return True if aiohttp's parser may take bytes behind ``request`` for bytes of another protocol. It
+    drops them, or reads the body of a CONNECT as a request. So no request may follow on the connection.
+    """
+    return request.method == "CONNECT" or "Upgrade" in request.headers
+
+
 class WireResponse(web.StreamResponse):
     """An answer that is sent through aiohttp. ``headers``: all fields except Connection and
     Transfer-Encoding, which depend on the request and on Content-Length. ``close``: end the connection after
@@ -165,7 +172,7 @@ class WireResponse(web.StreamResponse):
         fields, chunked, self._keep = connection_fields(
             self._wire_headers,
             has_body=self._has_body,
-            keep=bool(request.keep_alive) and not self._closing,
+            keep=bool(request.keep_alive) and not self._closing and not _asks_for_another_protocol(request),
             http_11=request.version >= (1, 1),
         )
         writer = request.writer

@@ -375,7 +375,7 @@ async def test_a_head_and_the_first_bytes_of_its_body_are_one_write(length):
             writes.append("end")
 
     http = types.SimpleNamespace(
-        method="GET", version=(1, 1), keep_alive=True, writer=Writer(), transport=None
+        method="GET", version=(1, 1), headers={}, keep_alive=True, writer=Writer(), transport=None
     )
     response = WireResponse(200, [length], http=http)
     response.begin()

@@ -172,6 +172,30 @@ async def test_odd_heads_mean_the_same_in_both_lanes(two, head):
         assert same(await talk(two.port, head, count=1)) == expected
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"PUT /b/n HTTP/1.1\r\nHost: h\r\nUpgrade: h2c\r\nConnection: upgrade\r\nContent-Length: 1\r\n\r\na",
+        b"CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n\r\n",
+        b"CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\nContent-Length: 41\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("general", [False, True])
+async def test_nothing_is_answered_behind_an_offer_of_another_protocol(two, head, general):
+    """aiohttp's parser loses a request that arrives behind such an offer. If the connection went on, the
+    client would take the answer to a later request for the answer to the lost one.
+    """
+    reader, writer = await asyncio.open_connection("127.0.0.1", two.general_port if general else two.port)
+    writer.write(head + request("/b/two", close=False))
+    async with asyncio.timeout(5):
+        received = await reader.read(-1)
+    writer.close()
+    ((first, _),) = answers(received)
+    assert b"\r\nConnection: close" in first
+
+
 async def test_requests_cut_at_any_byte_and_merged_are_answered_in_order(two):
     names = ["page", "one", "empty", "two", "page"]
     data = b"".join(request(f"/b/{name}", close=False) for name in names)
