@@ -16,7 +16,7 @@ from typing import cast
 
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, LeastRate, ReadBounds
 from shadeproxy.origin.base import Arrived
-from shadeproxy.origin.http1 import BadAnswer, ChunkedBody, Head, parse_head
+from shadeproxy.origin.http1 import BODILESS, BadAnswer, ChunkedBody, Head, parse_head
 from shadeproxy.origin.interim import INTERIM, MOST_INTERIM
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus, WholeReceiver
 
@@ -65,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._whole: WholeReceiver | None = None  # The receiver, while its memory takes head and body.
         self._answered = False  # True if a byte came since the request was sent.
         self._on_interim: Callable[[], None] | None = None
-        self._bodiless = False  # True if the answer has no body, whatever its head says.
+        self.bodiless = False  # True if the answer has no body, whatever its head says.
         self._paused = False
         self._ended = False  # True if the peer ended the connection.
 
@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
             self.exchanges += 1
             raise Dead  # The connection was lost after the pool handed it out.
         self.start(request)
-        self._bodiless, self._on_interim = bodiless, INTERIM.get()
+        self.bodiless, self._on_interim = bodiless, INTERIM.get()
         while self._head is None:
             await self._arrival()
         return self._head
@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
     def start(self, request: bytes, receiver: Receiver | None = None) -> None:
         """Send the head of a request. ``receiver`` gets the answer. Call it only while ``reusable``."""
         self.exchanges += 1
-        self.reusable = self._answered = self._bodiless = False
+        self.reusable = self._answered = self.bodiless = False
         self.state, self._head = State.HEAD, None
         self.receiver, self._on_interim = receiver, None
         self._scratch, self._held, self._taken, self._interim = self._own_scratch, 0, 0, 0
@@ -243,8 +243,8 @@ class Connection(asyncio.BufferedProtocol):
         if head.status < 200:
             self._skip_interim(head)
             return
-        if self._bodiless:
-            head = head._replace(length=0, chunked=False)
+        if self.bodiless or head.status in BODILESS:
+            self.bodiless, head = True, head._replace(length=0, chunked=False)
         came = self._held - head.size_bytes
         if head.length is not None and came > head.length:
             self._fail(BadAnswer("bytes after the end of an answer"))

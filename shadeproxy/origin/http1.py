@@ -30,7 +30,7 @@ _FLAWED_FIELD = re.compile(
 )
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING = frozenset({"content-length", "transfer-encoding", "connection"})
-_BODILESS = frozenset({204, 304})
+BODILESS = frozenset({204, 304})
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
 _MOST_CHUNK_LINE_BYTES = 4096
@@ -90,7 +90,7 @@ def parse_head(data: bytes | bytearray, held: int) -> Head | None:
             raise BadAnswer("not one Content-Length")
         length = int(value)
     is_chunked = bool(places.codings)
-    if status < 200 or status in _BODILESS:
+    if status < 200 or status in BODILESS:
         length, is_chunked = 0, False
     options = ""
     for place in places.connection:

@@ -8,6 +8,7 @@ watches all connections, so that reads need no timers.
 
 import asyncio
 import errno
+import math
 import ssl
 from collections import deque
 from contextvars import Context
@@ -17,7 +18,15 @@ from typing import NamedTuple
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.fair_queue import granted
 from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.http1 import BadAnswer
 from shadeproxy.origin.link_watch import ask_when_idle
+
+_REST_S = 0.05
+"""Time for which a connection rests after an answer to a HEAD, or a 304. Some servers send a body all the
+same, and it could pass for the next answer. If a byte comes in this time, the connection is closed.
+"""
+_RESTS = 32
+"""Number of rests without such a byte after which connections to a server rest no more."""
 
 
 class Peer(NamedTuple):
@@ -73,6 +82,8 @@ class ConnectionPool:
         self._peers: dict[Connection, Peer] = {}  # The peer of each open connection.
         self._given: set[Connection] = set()  # Connections that callers have not put back yet.
         self._idle: dict[Peer, list[Connection]] = {}
+        self._rests: dict[Peer, float] = {}  # How many more rests of connections to a server must be silent.
+        self._resting: set[Connection] = set()
         self._waiting: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -144,10 +155,25 @@ class ConnectionPool:
                 continue  # The connection was lost, and a waiter has its slot.
             if self._closed or not connection.reusable:
                 connection.abort()
+            elif connection.bodiless and self._rests.get(peer, _RESTS) > 0:
+                self._rest(peer, connection)
             elif self._waiting:
                 self._grant(peer, connection)
             else:
                 self._idle.setdefault(peer, []).append(connection)
+
+    def _rest(self, peer: Peer, connection: Connection) -> None:
+        self._resting.add(connection)
+        asyncio.get_running_loop().call_later(_REST_S, self._end_rest, peer, connection)
+
+    def _end_rest(self, peer: Peer, connection: Connection) -> None:
+        self._resting.discard(connection)
+        if isinstance(connection.failure, BadAnswer):
+            self._rests[peer] = math.inf
+        else:
+            self._rests[peer] = self._rests.get(peer, _RESTS) - 1
+            connection.bodiless = False
+        self.put_back(connection)
 
     async def aclose(self) -> None:
         """Close idle connections. Connections in use are closed when they are put back. Idempotent."""
@@ -155,7 +181,7 @@ class ConnectionPool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for connection in [one for idle in self._idle.values() for one in idle]:
+        for connection in [*self._resting, *(one for idle in self._idle.values() for one in idle)]:
             connection.abort()
         # A transport is closed only in the next turn of the loop.
         await asyncio.sleep(0)
