@@ -115,8 +115,12 @@ class Channel(asyncio.Protocol):
     ) -> "Channel":
         """Open a channel on the socket ``end``, on the running loop."""
         channel = cls(heard, lost)
-        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
+        await channel.attach(end)
         return channel
+
+    async def attach(self, end: socket.socket) -> None:
+        """Begin to read from the socket ``end``, on the running loop. Frames may come before this returns."""
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's own transport class is no subclass of asyncio's, so the type is only claimed.

@@ -149,11 +149,13 @@ class WorkerProcess:
         """Accept connections until the coordinator ends this process; then let the requests under way
         finish.
         """
-        self._channel = await Channel.open(end, self._hear, self._die)
+        self._channel = Channel(self._hear, self._die)
+        await self._channel.attach(end)
         if self._opening.fills is not None:
             self._misses = await self._open_misses(self._opening.fills)
         if self._opening.forwards is not None:
             self._forwards = await self._open_forwards(self._opening.forwards)
+            self._forwards.handler.verbose = self._authorizer.verbose
         self._begins = self._misses
         if self._cluster is not None:
             self._begins = self._cluster.begins(self._authorizer, self._misses)

@@ -295,7 +295,9 @@ class SegmentStore(RecordReads):
     def _grow(self, units: int) -> bool:
         """Add a segment for a record of ``units``. Return False if a limit forbids it."""
         if not self._files.ready:
-            if self.segments >= self.most_segments:
+            # While the writer creates a file, do not create another one here. If the medium hangs, so would
+            # the event loop.
+            if self._files.creating or self.segments >= self.most_segments:
                 return False
             self._attempt(self._files.create, self._files.new_number())
         if not self._files.ready or not self._space.can_add(self._files.ready[0], units):

@@ -10,7 +10,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from shadeproxy.app.channel import END, Opening
+from shadeproxy.app.channel import CONFIRMED, END, SERVING, Channel, Opening, pack_change
 from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.app.worker import WorkerProcess
 from shadeproxy.app.worker_openers import NOTHING_OPENED
@@ -108,6 +108,27 @@ async def test_told_to_end_before_it_listens_it_takes_nobody(worker, listener):
         taken, _ = listener.accept()
         with taken:
             assert taken.recv(100).startswith(b"GET /b/k ")
+
+
+async def test_settings_that_come_while_it_starts_are_confirmed(worker, monkeypatch):
+    attach = Channel.attach
+
+    async def returns_late(channel, end):
+        await attach(channel, end)
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(Channel, "attach", returns_late)
+    coordinator, end = socket.socketpair()
+    with coordinator:
+        coordinator.setblocking(False)
+        coordinator.sendall(frame(pack_change(build_reloadable(Settings()))))
+        running = asyncio.create_task(worker.run(end))
+        said = b""
+        while frame(SERVING) not in said:
+            said += await asyncio.get_running_loop().sock_recv(coordinator, 100)
+        assert said == frame(CONFIRMED) + frame(SERVING)
+        coordinator.sendall(frame(END))
+        await running
 
 
 async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(worker, listener):

@@ -2,6 +2,7 @@
 words.
 """
 
+import itertools
 import random
 import signal
 
@@ -18,11 +19,15 @@ def read(client, key, **options):
     return answer["Body"].read(), answer["ResponseMetadata"]["HTTPHeaders"]["x-shade-cache"]
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize(("before", "after"), [("256 KiB", "1 MiB"), ("1 MiB", "256 KiB")])
+@pytest.mark.parametrize(
+    "sizes_and_ending",
+    list(itertools.product([("256 KiB", "1 MiB"), ("1 MiB", "256 KiB")], [signal.SIGTERM, signal.SIGKILL])),
+    ids=str,
+)
 def test_a_cache_with_pages_of_another_size_answers_right(
-    serve, bucket_directory, tmp_path, before, after, ending
+    serve, bucket_directory, tmp_path, sizes_and_ending
 ):
+    (before, after), ending = sizes_and_ending
     for key, body in BODIES.items():
         (bucket_directory / "data" / key).write_bytes(body)
     settings = {

@@ -291,10 +291,11 @@ def test_pages_of_another_size_are_dropped_and_named(sized, tmp_path, caplog):
     assert sized.pages(1 << 18) == 1
     assert not caplog.records
     assert sized.pages(1 << 20) == 0
-    assert [record.getMessage() for record in caplog.records] == [
+    (record,) = caplog.records
+    assert record.getMessage() == (
         f"cache.disk.path: the pages in {tmp_path / 'c'} have 262,144 bytes, and cache.page_size is now"
         " 1,048,576: they are dropped"
-    ]
+    )
     assert sized.pages(1 << 18) == 0, "they do not come back"
 
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -265,3 +266,23 @@ def test_store_against_a_dictionary(bench, sample, recover, pages):
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )
+
+
+def test_while_the_writer_hangs_no_file_is_created_on_the_event_loop(tmp_path):
+    """A frozen file system stops the writer, and would stop the thread that reserves too."""
+    waiting = []
+    store = SegmentStore(
+        "disk", tmp_path / "tier", 64 * SEGMENT_BYTES, segment_bytes=SEGMENT_BYTES, submit=waiting.append
+    )
+    store.open()
+    with pytest.raises(TierFull):
+        for _ in range(64 * SEGMENT_BYTES // 4096):
+            store.reserve(4096)
+    assert store.segments == 1
+    while waiting:
+        waiting.pop(0)()
+    store.reserve(4096)
+    assert store.segments > 1
+    store.close()
+    while waiting:
+        waiting.pop(0)()
