@@ -214,7 +214,6 @@ TABLE = {
     "origin.filetree.scanning": "origin/test_file.py",
     "origin.filetree.store": "origin/test_file.py",
     "origin.filetree.writing": "origin/test_file.py",
-    "origin.pool": "origin/test_page_gets.py",
     "origin.s3answers": "origin/test_s3.py",
     "origin.s3ops.answers": "origin/test_conformance_forward.py",
     "origin.s3ops.buckets": "origin/test_conformance_forward.py",
