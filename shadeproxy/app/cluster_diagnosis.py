@@ -96,7 +96,8 @@ def _membership(facts: ClusterFacts) -> Iterator[Finding]:
             "wrong",
             f"this proxy has no seat in the cluster{costs}. {_sentence(facts.refusal)}",
             "give all proxies of the cluster the same origin and release, and the same cluster.pages,"
-            " cluster.cut_off, cache.page_size and clients; then restart those that were changed",
+            " cluster.cut_off, cluster.lease, cluster.engine_failover, cache.page_size and clients; then"
+            " restart those that were changed",
         )
     elif facts.hints_refusal:
         yield Finding(

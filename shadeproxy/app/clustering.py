@@ -39,6 +39,7 @@ from shadeproxy.cluster.status import ClusterStatus
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
+from shadeproxy.config.cluster import Cluster
 from shadeproxy.config.fields import parse_address
 from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
@@ -365,6 +366,17 @@ def agreed(settings: Settings) -> str:
     )
     text = repr(
         (cluster.pages, cluster.cut_off, settings.cache.page_size, settings.origin.bucket_names, clients)
+    )
+    # The others wait for the end of a lease by their own settings. Usual values are left out, so that nodes
+    # of an earlier version, which did not compare them, agree.
+    usual = Cluster()
+    text += "".join(
+        f" {name} {value}"
+        for name, value, known in (
+            ("lease", cluster.lease, usual.lease),
+            ("engine_failover", cluster.engine_failover, usual.engine_failover),
+        )
+        if value != known
     )
     return f"{cluster.pages} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 

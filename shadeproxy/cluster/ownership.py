@@ -246,6 +246,12 @@ class OwnedObjects:
             return Standing.OWN
         return Standing.CHECK
 
+    def may_store(self, ref: ObjectRef) -> bool:
+        """See ``Ownership.may_store``. False before the first view: a page of another node would stay."""
+        member = self._member
+        known = member is not None and member.view is not None
+        return known and self.standing(ref) is not Standing.FOREIGN
+
     def own_for_s(self, ref: ObjectRef) -> float:
         """See ``Ownership.own_for_s``. The time is infinite while the object is OWN, because a ``LeaseClock``
         voids page handles when the lease ends.

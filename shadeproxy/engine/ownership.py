@@ -54,6 +54,12 @@ class Ownership(Protocol):
         """
         ...
 
+    def may_store(self, ref: ObjectRef) -> bool:
+        """Return whether this process may store pages of the object now. False if the object is FOREIGN, and
+        while this process does not know yet which objects are.
+        """
+        ...
+
     def own_for_s(self, ref: ObjectRef) -> float:
         """Return for how many seconds from now the object stays OWN, unless the trust epoch rises; 0.0 if it
         is not OWN. Page handles answer for this time without asking again.

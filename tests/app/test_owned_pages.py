@@ -296,7 +296,7 @@ async def test_the_lease_is_given_up_after_the_last_answer(alone, tmp_path):
 # ---------------------------------------------------------------------- what the others must agree in
 
 
-def test_nodes_must_agree_in_pages_page_size_and_upstreams(tmp_path):
+def test_nodes_must_agree_in_pages_page_size_lease_and_upstreams(tmp_path):
     token = "control.token=env:T"
     own = 'upstream={{access_key="{0}", secret_env="K"}}'
     client = 'auth.clients=[{{access_key="{0}", secret_env="K", ' + own + "}}]"
@@ -305,13 +305,15 @@ def test_nodes_must_agree_in_pages_page_size_and_upstreams(tmp_path):
         ["cluster.pages=local"],
         ["cluster.cut_off=check"],
         ["cache.page_size=2 MiB"],
+        ["cluster.lease=5 s"],
+        ["cluster.engine_failover=5 s"],
         [client.format("one"), token],
         [client.format("two"), token],
     ]
     digests = [agreed(base), *(agreed(settings(tmp_path, *other)) for other in others)]
     assert len(set(digests)) == len(digests)
     assert digests[1] == "local", "as earlier releases say it"
-    same = settings(tmp_path, "cache.ram.capacity=64 MiB", "cluster.lease=5 s", "telemetry.log_level=debug")
+    same = settings(tmp_path, "cache.ram.capacity=64 MiB", "cluster.lease=3 s", "telemetry.log_level=debug")
     assert agreed(same) == agreed(base)
 
 

@@ -105,6 +105,7 @@ def test_before_the_first_view_nothing_is_owned_and_everything_is_checked(world)
     for one in (node.owned, OwnedObjects(by_rule=lambda _: True, clock=world.clock)):
         assert {one.standing(ref) for ref in REFS} == {CHECK}
         assert not any(one.mine(ref) for ref in REFS)
+        assert not any(one.may_store(ref) for ref in REFS), "a page of another node would stay"
         assert not one.trusts(REFS[0], one.begin())
         one.adopted()
         one.notice()
@@ -119,6 +120,7 @@ async def test_every_object_is_of_one_node_and_foreign_to_the_others(world, thre
         assert node.all(FOREIGN) == set(REFS) - share
         assert node.mine() == share
         assert {ref for ref in REFS if node.owned.writes_here(ref)} == share
+        assert [node.owned.may_store(ref) for ref in REFS] == [ref in share for ref in REFS]
         assert [node.owned.own_for_s(ref) > 0 for ref in REFS] == [ref in share for ref in REFS]
 
 

@@ -46,6 +46,9 @@ class SetOwnership:
     def standing(self, ref: ObjectRef) -> Standing:
         return self._standings.get(ref, Standing.OWN)
 
+    def may_store(self, ref: ObjectRef) -> bool:
+        return self.standing(ref) is not Standing.FOREIGN
+
     def own_for_s(self, ref: ObjectRef) -> float:
         return self.lease_s if self.standing(ref) is Standing.OWN else 0.0
 

@@ -80,6 +80,9 @@ class FixedView:
     def standing(self, ref: ObjectRef) -> Standing:
         return Standing.OWN if self.owner_of(ref) == self.node else Standing.FOREIGN
 
+    def may_store(self, ref: ObjectRef) -> bool:
+        return self.standing(ref) is not Standing.FOREIGN
+
     def own_for_s(self, ref: ObjectRef) -> float:
         return 60.0 if self.mine(ref) else 0.0
 

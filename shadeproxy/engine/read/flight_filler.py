@@ -348,8 +348,8 @@ class FlightFiller:
         self._note_stored(flight, stored=stored)
 
     def _validated_s(self, ownership: Ownership, flight: Flight, now_s: float) -> float:
-        """Return a page's time of validation, to store with it. A page that is FOREIGN now is not stored."""
-        flight.publishable &= ownership.standing(flight.ref) is not Standing.FOREIGN
+        """Return a page's time of validation, to store with it. A page that may not be stored now is not."""
+        flight.publishable &= ownership.may_store(flight.ref)
         return validated_s(ownership, flight.ref, flight.began, now_s)
 
     def _note_stored(self, flight: Flight, *, stored: bool) -> None:
