@@ -5,12 +5,15 @@ epoch begins, the order of the past one is dropped, sent or not. Before that it 
 has it: a proxy that forgets the job needs it again.
 """
 
+import logging
 import threading
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+_LOG = logging.getLogger("shadeproxy_sdk")
 _IDS_PER_PIECE = 262_144
 """Most ids in one piece (1 MiB), so that a piece can be sent within one timeout even over a slow line."""
 
@@ -36,10 +39,14 @@ class Announcements:
         self._restarted: set[int] = set()
         self._told: set[int] = set()
 
-    def put(self, epoch: int, order: NDArray[np.uint32]) -> bool:
+    def put(self, epoch: Any, order: NDArray[np.uint32]) -> bool:
         """Set the order of ``epoch``. Return False, and change nothing, if ``order`` is the same array as
-        before.
+        before, or ``epoch`` is no whole number.
         """
+        if not isinstance(epoch, Integral):
+            _LOG.warning("An order was not announced: epoch %r is no whole number", epoch)
+            return False
+        epoch = int(epoch)
         with self._lock:
             if self._orders.get(epoch) is order:
                 return False

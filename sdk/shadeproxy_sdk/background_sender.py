@@ -19,12 +19,21 @@ class BackgroundSender:
     """Calls ``deliver`` every ``interval_s`` seconds and on request. ``deliver`` returns True if nothing is
     left to send.
 
-    The first call of ``start`` starts the thread. A forked child does not inherit the thread, so the child's
+    ``hurry`` is called before a flush, so that a server that has just come back is asked at once. The first
+    call of ``start`` starts the thread. A forked child does not inherit the thread, so the child's
     first call starts a new one. ``running``: True if this process has started its thread.
     """
 
-    def __init__(self, deliver: Callable[[], bool], *, interval_s: float, name: str) -> None:
+    def __init__(
+        self,
+        deliver: Callable[[], bool],
+        *,
+        interval_s: float,
+        name: str,
+        hurry: Callable[[], None] = lambda: None,
+    ) -> None:
         self._deliver = deliver
+        self._hurry = hurry
         self._interval_s = interval_s
         self._name = name
         self._pid = -1
@@ -92,6 +101,7 @@ class BackgroundSender:
             return True
         if self._thread is None:
             return False
+        self._hurry()
         with self._changed:
             self._asked += 1
             wanted = self._asked

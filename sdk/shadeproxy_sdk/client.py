@@ -22,7 +22,7 @@ from shadeproxy_sdk.connections import Answer
 from shadeproxy_sdk.control import REGISTER_TIMEOUT_S, Control, ControlSession, probe_timeout_s, read_json
 from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, unanswered
 from shadeproxy_sdk.job import Job
-from shadeproxy_sdk.manifest import Entry, Manifest
+from shadeproxy_sdk.manifest import Entry, Manifest, check_entry
 from shadeproxy_sdk.names import check_name, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.registration import check_needs
@@ -74,8 +74,10 @@ class Client(ControlSession):
         """Return all bytes of one sample. Thread-safe.
 
         Ask the proxy. If it does not answer, ask the origin; a run warns of that once. Raises ReadError when
-        the sample does not exist or may not be read, or when no server answered for ``timeout_s``.
+        the sample does not exist or may not be read, or when no server answered for ``timeout_s``;
+        ConfigError if ``entry`` is neither an object nor a part of one.
         """
+        check_entry(entry)
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
 
     def _read_by(self, deadline: float, entry: Entry, tag: JobTag | None) -> bytes:

@@ -96,7 +96,9 @@ class Job:
         self._tag = manifest.tag = self._proxy.tag
         self._pid = os.getpid()
         OPEN_JOBS.add(self)
-        self._sender = BackgroundSender(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
+        self._sender = BackgroundSender(
+            self._deliver, interval_s=interval_s, name=f"shade-job-{name}", hurry=self._proxy.hurry
+        )
 
     @property
     def name(self) -> str:
@@ -260,8 +262,7 @@ class Job:
             own = early or ScoreSnapshot(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
-        # Ask even if the proxy has just failed: a rank that draws alone would train a different epoch.
-        self._proxy.hurry()
+        self._proxy.hurry()  # A rank that draws alone would train a different epoch.
         self._sender.flush(_SHARE_TIMEOUT_S)
         path, body = f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss}
         answer = self._proxy.fetch(path, body, within_s=own.shared_within_s)
@@ -312,9 +313,7 @@ class Job:
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Flush, withdraw this rank's announced orders, report its end to the proxy, and end the background
-        thread. Return whether everything arrived.
-
-        The exit of the process does the same, for at most 2 s.
+        thread. Return whether everything arrived. The exit of the process does the same, for at most 2 s.
         """
         OPEN_JOBS.discard(self)
         self._watch.close()

@@ -67,7 +67,7 @@ class Manifest:
         names: list[bytes] = []
         parts: list[tuple[int, int]] = []
         for entry in entries:
-            _check_entry(entry)
+            check_entry(entry)
             names.append(f"{entry.bucket}/{entry.key}".encode())
             parts.append((entry.offset, -1 if entry.length is None else entry.length))
         if not names:
@@ -172,7 +172,7 @@ class Manifest:
         return f"Manifest({self.name!r}, {len(self)} samples)"
 
 
-def _check_entry(entry: Entry) -> None:
+def check_entry(entry: Entry) -> None:
     if not entry.bucket or "/" in entry.bucket or not entry.key:
         raise ConfigError(f"bucket {entry.bucket!r}, key {entry.key!r}: give the two names without s3://")
     is_part = entry.length is not None and entry.offset >= 0 and entry.length >= 0

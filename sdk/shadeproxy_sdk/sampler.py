@@ -81,11 +81,16 @@ class ShadeSampler(Sampler[int]):
         self._start = 0
         self._given = 0
         self._distinct = 0
+        self._resumed: int | None = None  # The resumed epoch, while its first iteration is the latest one.
 
     # ------------------------------------------------------------------ torch's side
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin ``epoch``: reads and reports from now on belong to it. A resumed epoch keeps its position."""
+        """Begin ``epoch``: reads and reports from now on belong to it. A resumed epoch keeps its position,
+        also if its iteration began before this call, as Lightning does it.
+        """
+        if epoch == self.epoch and epoch == self._resumed:
+            return
         if epoch != self.epoch:
             with self._planning:
                 self.epoch, self._start, self._given = epoch, 0, 0
@@ -100,6 +105,7 @@ class ShadeSampler(Sampler[int]):
         self._begin()
         self.job.announce(epoch, plan.order)
         start, self._start, self._given = self._start, 0, self._start
+        self._resumed = epoch if start else None
         try:
             for sample in plan.order[start:].tolist():
                 self._given += 1

@@ -173,3 +173,14 @@ def test_closing_beside_a_dead_proxy_ends_within_its_time(make_job, proxy):
     assert job.flush()
     proxy.die()
     assert not job.close(timeout_s=5.0)
+
+
+@pytest.mark.parametrize("epoch", ["a", None, 1.5])
+def test_an_order_of_no_epoch_is_left_out_in_words(epoch, caplog):
+    orders = Announcements()
+    assert not orders.put(epoch, ids(1))
+    orders.put(1, ids(2))
+    orders.begin(1)
+    assert orders.due().ids.tolist() == [2]
+    (record,) = caplog.records
+    assert record.getMessage() == f"An order was not announced: epoch {epoch!r} is no whole number"

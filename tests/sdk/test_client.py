@@ -152,6 +152,13 @@ def test_a_wrong_argument_is_refused_at_once(argument, value, message):
     assert str(refused.value) == message
 
 
+@pytest.mark.parametrize("part", [(5, None), (-5, 3), (0, -1)])
+def test_a_part_that_is_none_is_refused(make_client, proxy, part):
+    with pytest.raises(shade.ConfigError, match="give both, from 0 on, for a part"):
+        make_client(proxy).read(shade.Entry("train", "1/001", *part))
+    assert not proxy.reads
+
+
 class Starting:
     """The answers of ``GET /v1/info`` of a proxy that opens its S3 listener after ``calls`` more calls."""
 

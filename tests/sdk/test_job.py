@@ -82,6 +82,17 @@ def test_report_returns_while_the_proxy_hangs_and_drops_the_oldest(make_job, pro
     assert sorted(proxy.scores["run"]) == [0, 7, 8, 9, 10]
 
 
+def test_a_flush_asks_a_proxy_that_has_just_come_back(make_client, make_job, proxy):
+    """Before a delivery of its own, the job would wait a minute."""
+    job = make_job(client=make_client(proxy, retry_s=60.0))
+    proxy.die()
+    job.report([1, 2], [1.0, 2.0])
+    assert not job.flush()
+    proxy.start()
+    assert job.flush()
+    assert sorted(proxy.scores["run"]) == [1, 2]
+
+
 def test_dead_proxy_keeps_scores_until_it_is_back(make_client, make_job, proxy):
     job = make_job(client=make_client(proxy, retry_s=0.0))
     proxy.die()

@@ -261,6 +261,20 @@ def test_resumed_epoch_counts_on_and_the_next_starts_at_zero(make_job):
     assert len(list(sampler)) == 40
 
 
+def test_an_epoch_that_is_set_again_after_its_iteration_began_keeps_its_position(make_job):
+    """Lightning makes the iterator of a resumed epoch before it sets the epoch. Workers then take ids."""
+    job = make_job()
+    sampler = shade.ShadeSampler(job)
+    sampler.load_state_dict(sampler.state_dict(position=16))
+    ids = iter(sampler)
+    taken = [next(ids) for _ in range(12)]
+    sampler.set_epoch(0)
+    job.report(taken[:8], np.ones(8))
+    assert sampler.state_dict()["position"] == 24
+    assert taken + list(ids) == sampler.order(0).tolist()[16:]
+    assert list(sampler) == sampler.order(0).tolist(), "a second iteration begins at 0"
+
+
 def test_checkpoint_of_a_finished_epoch_does_not_repeat_it(make_job):
     job = make_job()
     sampler = shade.ShadeSampler(job)
