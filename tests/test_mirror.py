@@ -100,6 +100,7 @@ TABLE = {
     "app.request_log": "e2e/test_workers_logs.py",
     "app.serve": "e2e/test_serve.py",
     "app.tier_diagnosis": "app/test_diagnosis.py",
+    "app.cluster_agreement": "app/test_owned_pages.py",
     "app.cluster_checkup": "app/test_owned_pages.py",
     "app.clustering": "e2e/test_cluster.py",
     "app.draining": "app/test_proxy.py",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shadeproxy_sdk.scoreboard import Scoreboard
 
-_SHARED_WITHIN_S = 10.0
+_SHARED_WITHIN_S = 15.0
 _BYTES_PER_S = 2 * 1024 * 1024
 
 
@@ -38,8 +38,8 @@ class ScoreSnapshot(NamedTuple):
     @property
     def shared_within_s(self) -> float:
         """Seconds for which to wait for the column of all ranks' scores. A proxy of a cluster itself waits 5
-        s for the column, and longer for a long one. A rank that gave up earlier would draw from its own
-        scores, although the other ranks get the column.
+        s until it has joined, if it was just started, and 5 s for the column, longer for a long one. A rank
+        that gave up earlier would draw from its own scores, although the other ranks get the column.
         """
         return _SHARED_WITHIN_S + self.weights.nbytes / _BYTES_PER_S
 

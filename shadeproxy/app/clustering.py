@@ -19,6 +19,7 @@ from shadeproxy import __version__
 from shadeproxy.api.control.context import CacheAdmin
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.admin import EngineAdmin
+from shadeproxy.app.cluster_agreement import agreed
 from shadeproxy.app.cluster_checkup import collect_facts
 from shadeproxy.app.cluster_diagnosis import ClusterFacts
 from shadeproxy.app.origins import origin_name
@@ -39,7 +40,6 @@ from shadeproxy.cluster.status import ClusterStatus
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
-from shadeproxy.config.cluster import Cluster
 from shadeproxy.config.fields import parse_address
 from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
@@ -351,34 +351,6 @@ def from_outside(address: str, peer: str) -> str:
         return address
     near = parse_address(peer)
     return address if near.is_unspecified else str(replace(near, port=listener.port))
-
-
-def agreed(settings: Settings) -> str:
-    """Return a digest of the settings in which the nodes of a cluster must agree."""
-    cluster = settings.cluster
-    if not cluster.is_owned:
-        return cluster.pages
-    # A node names a client's upstream when it asks another node, so that node must have the same clients.
-    clients = sorted(
-        (client.access_key, settings.namespace_of(client))
-        for client in settings.auth.clients
-        if not client.upstream.is_shared
-    )
-    text = repr(
-        (cluster.pages, cluster.cut_off, settings.cache.page_size, settings.origin.bucket_names, clients)
-    )
-    # The others wait for the end of a lease by their own settings. Usual values are left out, so that nodes
-    # of an earlier version, which did not compare them, agree.
-    usual = Cluster()
-    text += "".join(
-        f" {name} {value}"
-        for name, value, known in (
-            ("lease", cluster.lease, usual.lease),
-            ("engine_failover", cluster.engine_failover, usual.engine_failover),
-        )
-        if value != known
-    )
-    return f"{cluster.pages} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def open_log(settings: Settings) -> ClusterLog:

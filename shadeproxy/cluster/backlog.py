@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from shadeproxy.cluster.events import Packed, ScoresEvent, SignsEvent
-from shadeproxy.hints.changes import Change, PutScores
+from shadeproxy.cluster.events import Packed, PlaceEvent, ScoresEvent, SignsEvent
+from shadeproxy.hints.changes import Change, PutJob, PutScores
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.jobs import Progress
 
@@ -48,6 +49,15 @@ class Pending:
     @property
     def size_bytes(self) -> int:
         return _LEAST_BYTES + self.packed.size_bytes
+
+    def repeated(self) -> Any:
+        """Return the change to apply once more after it was applied alone; None if it must not be
+        repeated.
+        """
+        change: Any = self.change
+        if isinstance(change, PutJob):
+            return msgspec.structs.replace(change, begins=None)  # The run was begun the first time.
+        return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
 
 
 class _Column(NamedTuple):

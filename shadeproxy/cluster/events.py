@@ -85,6 +85,11 @@ class ScoresEvent(PlainChange, frozen=True):
     keys: bytes
     scores: bytes
 
+    @property
+    def stream(self) -> str:
+        """Name of the job's own stream, in which its scores are."""
+        return f"s:{self.job}"
+
 
 class SignsEvent(PlainChange, frozen=True):
     """Signs of life of jobs. ``progress``: job, rank, epoch and position. ``alive``: jobs that gave another

@@ -12,6 +12,7 @@ and only once. A proxy that finds another origin, version or secret in the log s
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from shadeproxy.cluster import events
 from shadeproxy.cluster.applier import Applied, Applier
 from shadeproxy.cluster.backlog import ALONE, Backlog, Pending
 from shadeproxy.cluster.contents import Contents
-from shadeproxy.cluster.events import Envelope, MergeEvent, Packed, PlaceEvent, ScoresEvent, SignsEvent, pack
+from shadeproxy.cluster.events import Envelope, MergeEvent, Packed, PlaceEvent, SignsEvent, pack
 from shadeproxy.cluster.log import BEGINNING, ClusterLog
 from shadeproxy.cluster.log import Event as Entry
 from shadeproxy.cluster.signed import Seals
@@ -87,6 +88,7 @@ class Replication:
         self._followed = keeper.followed
         self._in_touch = False
         self._joined = False
+        self._tried = asyncio.Event()
         self._flushes = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.refusal = ""
@@ -109,6 +111,12 @@ class Replication:
         change.check(self._hints)
         result: Result = await self._make(change)
         return result
+
+    async def caught_up(self) -> None:
+        """See ``Changes``. A proxy that has not joined yet would freeze a column of its own."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FREEZE_S):
+                await self._tried.wait()
 
     async def begin_place(self, place: PlaceEvent) -> Any:
         """Publish a pin, unpin or purge; every proxy begins it. Return the result of ``on_place`` here."""
@@ -209,6 +217,8 @@ class Replication:
         """Answer all calls that wait, because the log failed. If it cannot be read, the proxy is cut off."""
         if name == "read":
             self._in_touch = False
+        if name == "join":
+            self._tried.set()
         if is_new and self._joined:
             _log.warning("the cluster's engine fails: hints stay here until it answers", at=name,
                          error=str(error))  # fmt: skip
@@ -229,11 +239,13 @@ class Replication:
             if self.refusal != str(error):
                 _log.error("this proxy shares no hints with the cluster", reason=str(error))
             self.refusal = str(error)
+            self._tried.set()
             self.backlog.release()
             await self._clock.sleep(_REFUSED_AGAIN_S)
             return
         self.refusal = ""
         self._joined = True
+        self._tried.set()
         self._gain_touch()
 
     async def _catch_up(self, end: tuple[int, ...]) -> None:
@@ -320,8 +332,9 @@ class Replication:
 
     def _apply_own(self, pending: Pending) -> None:
         """Apply a change of this proxy, and answer its call. If it was applied alone, apply it again."""
-        waits, change = not pending.answer.done(), pending.change
-        if change is None or not (waits or (change := _again(change)) is not None):
+        waits = not pending.answer.done()
+        change = pending.change if waits else pending.repeated()
+        if change is None:
             return
         try:
             result = self._applier.apply(change, here=True)
@@ -368,7 +381,7 @@ class Replication:
         batches = self.backlog.take_scores()
         for at, event in enumerate(batches):
             try:
-                await self._append(_scores_stream(event), event, self.backlog.number())
+                await self._append(event.stream, event, self.backlog.number())
             except ClusterUnavailable:
                 for left in batches[at:]:
                     self.backlog.put_back(left)
@@ -384,14 +397,3 @@ class Replication:
         await self.keeper.wait()
         if not self.cut_off and await self.keeper.step():
             self.backlog.add(None, Packed(MergeEvent()))
-
-
-def _again(change: Any) -> Any:
-    """Return the change to apply again after it was applied alone; None if it must not be repeated."""
-    if isinstance(change, PutJob):
-        return msgspec.structs.replace(change, begins=None)  # The run was begun the first time.
-    return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
-
-
-def _scores_stream(event: ScoresEvent) -> str:
-    return f"s:{event.job}"

@@ -41,6 +41,10 @@ class Changes(Protocol):
         """
         ...
 
+    async def caught_up(self) -> None:
+        """Wait until a starting proxy has the hints of its cluster, or knows that it cannot get them now."""
+        ...
+
 
 class OwnChanges:
     """Makes changes at this proxy alone."""
@@ -51,6 +55,9 @@ class OwnChanges:
 
     async def make(self, change: Change[Result]) -> Result:
         return change.apply(self._hints, self._clock.now_s())
+
+    async def caught_up(self) -> None:
+        """Do nothing: all hints are here."""
 
 
 class PlainChange(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -15,7 +15,8 @@ import structlog
 from shadeproxy.api.s3 import COMPILED, lane
 from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.app import clustering, owned_pages, proxy
-from shadeproxy.app.clustering import agreed, from_outside
+from shadeproxy.app.cluster_agreement import agreed
+from shadeproxy.app.clustering import from_outside
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.cluster import heartbeat, ownership

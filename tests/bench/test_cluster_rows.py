@@ -234,6 +234,6 @@ def test_a_killed_proxy_and_a_killed_engine_come_back(two, sender_to, monkeypatc
     two.members[1].start()
     two.settle(two.members)
     monkeypatch.setattr(cluster_outage, "_EVERY_S", 0.3)
-    found = cluster_outage.outage(two, [piece], seconds=LEASE_S + 1)
+    found = cluster_outage.outage(two, [piece], seconds=LEASE_S + 4)
     assert (found.reads.ours, found.checkpoints.ours) == (0, 0)
-    assert re.search(r"answers 200: \d+, 503: \d+", found.checkpoints.note)
+    assert re.search(r"answers 200: \d+,.* 503: \d+", found.checkpoints.note)

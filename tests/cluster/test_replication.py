@@ -1,10 +1,12 @@
 """Hints are the same at all proxies of a cluster, whatever happens to the log meanwhile."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
 
+from shadeproxy.cluster import replication
 from shadeproxy.cluster.events import PlaceEvent
 from shadeproxy.cluster.log import BEGINNING
 from shadeproxy.cluster.replication import FLUSH_S
@@ -115,6 +117,30 @@ async def test_all_ranks_draw_from_the_column_that_was_frozen_first(two):
     assert first.mean_loss == second.mean_loss
 
 
+async def test_a_starting_proxy_draws_from_the_column_that_was_frozen_before(server):
+    ones, twos = np.full(100, 1.0, np.float32), np.full(100, 2.0, np.float32)
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register()
+        await a.make(FreezeScores("j", 3, ones, 0.25))
+        b = Sharing(FakeLog(server), "b", boot=2)
+        b.restore()
+        async with b.starting():
+            await b.replication.caught_up()
+            frozen = await b.make(FreezeScores("j", 3, twos, None))
+    assert frozen.column.tolist() == ones.tolist()
+    assert frozen.mean_loss == 0.25
+
+
+async def test_a_starting_proxy_waits_for_no_log_that_fails(server):
+    server.up = False
+    one, began_s = Sharing(FakeLog(server), "a"), time.monotonic()
+    one.restore()
+    async with one.starting():
+        await one.replication.caught_up()
+        assert one.replication.cut_off
+        assert time.monotonic() - began_s < replication._FREEZE_S
+
+
 async def test_an_order_has_the_ranks_that_read_through_this_proxy(two):
     """The reads of this proxy would contradict an order of ranks whose reads it never sees."""
     a, b = two
@@ -192,8 +218,7 @@ async def test_a_restarted_proxy_takes_what_it_missed(server):
         a.keeper._every_s = 0
         await a.keeper.step()
         again = Sharing(FakeLog(server), "b", boot=2)
-        again.hints.put_dataset(dataset(count=100))
-        PutJob("j", "train", 2, 1.0, 3600.0).apply(again.hints, 0.0)
+        again.restore()
         async with again:
             assert again.hints.datasets["train"].count == 60
             assert again.hints.space("j").count == 60

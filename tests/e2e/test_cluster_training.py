@@ -173,11 +173,16 @@ def assert_exact(epoch, mode, parts, ends):
 
 
 def assert_one_board(proxies, job, ends):
-    """All proxies have the scores of all ranks: for a sample that one rank alone has read in the last epoch,
-    those of that rank.
+    """All proxies have the scores of all ranks, as soon as the last ones have come through the engine: for a
+    sample that one rank alone has read in the last epoch, those of that rank.
     """
-    boards = [np.frombuffer(proxy.call("GET", f"/v1/jobs/{job}/scores"), "<f4") for proxy in proxies]
-    assert all(np.array_equal(board, boards[0], equal_nan=True) for board in boards)
+
+    def read():
+        columns = [proxy.call("GET", f"/v1/jobs/{job}/scores") for proxy in proxies]
+        return [np.frombuffer(column, "<f4") for column in columns]
+
+    wait_for(lambda: len({board.tobytes() for board in read()}) == 1, 20)
+    boards = read()
     assert np.isfinite(boards[0]).mean() > 0.9, "a killed proxy takes its last quarter of a second with it"
     readers = Counter(sample for end in ends for sample in set(end["announced"][-1]))
     # Scores that the killed proxy did not take arrive late, and may then be the latest ones of their samples.

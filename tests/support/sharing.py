@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 
 import numpy as np
 
@@ -86,6 +87,20 @@ class Sharing:
         self.replication.start()
         await until(lambda: not self.replication.cut_off or self.replication.refusal)
         return self
+
+    @asynccontextmanager
+    async def starting(self):
+        """Start as ``async with`` does, without the wait until the proxy has joined."""
+        self.replication.start()
+        try:
+            yield
+        finally:
+            await self.__aexit__()
+
+    def restore(self):
+        """Have a data set and a job before the start, as from a state directory."""
+        self.hints.put_dataset(dataset())
+        PutJob("j", "train", 2, 1.0, 3600.0).apply(self.hints, 0.0)
 
     async def __aexit__(self, *_):
         await self.replication.aclose()

@@ -42,6 +42,7 @@ async def get_scores(context: ControlContext, request: web.Request) -> web.Respo
 async def freeze_scores(context: ControlContext, request: web.Request) -> web.Response:
     name, epoch = request.match_info["job"], number("epoch", request.match_info["epoch"])
     hints = context.hints
+    await context.changes.caught_up()
     hints.jobs.get(name)
     wanted = await read_json(request, FreezeRequest)
     frozen = hints.frozen.get(name, epoch)

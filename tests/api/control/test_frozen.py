@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from shadeproxy.hints.changes import PutScores
+
 
 async def column(client, job, epoch=None, **body):
     asked = (
@@ -38,6 +40,17 @@ async def test_a_column_without_scores_is_not_frozen(client, job):
     assert np.isnan(empty).all()
     await client.post(f"{job}/scores", json={"ids": [0], "scores": [1.5]})
     assert (await column(client, job, 0))[0][0] == 1.5
+
+
+async def test_a_starting_proxy_waits_for_its_cluster_before_it_freezes(client, job, context, monkeypatch):
+    """It may not know the latest scores, or even the job, before."""
+    await client.post(f"{job}/scores", json={"ids": [0], "scores": [1.5]})
+
+    async def caught_up():
+        PutScores("resnet", context.hints.check_by_ids("resnet", [0], [2.5])).apply(context.hints, 0.0)
+
+    monkeypatch.setattr(context.changes, "caught_up", caught_up)
+    assert (await column(client, job, 0))[0][0] == 2.5
 
 
 @pytest.mark.parametrize("query", ["?epoch=3", "?epoch=3&mean_loss=0.7", "?mean_loss=1", "?epoch=x"])

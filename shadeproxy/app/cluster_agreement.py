@@ -1,0 +1,34 @@
+"""The settings in which the proxies of a cluster must agree, as one digest."""
+
+import hashlib
+
+from shadeproxy.config import Settings
+from shadeproxy.config.cluster import Cluster
+
+
+def agreed(settings: Settings) -> str:
+    """Return a digest of the settings in which the nodes of a cluster must agree."""
+    cluster = settings.cluster
+    if not cluster.is_owned:
+        return cluster.pages
+    # A node names a client's upstream when it asks another node, so that node must have the same clients.
+    clients = sorted(
+        (client.access_key, settings.namespace_of(client))
+        for client in settings.auth.clients
+        if not client.upstream.is_shared
+    )
+    text = repr(
+        (cluster.pages, cluster.cut_off, settings.cache.page_size, settings.origin.bucket_names, clients)
+    )
+    # The others wait for the end of a lease by their own settings. Usual values are left out, so that nodes
+    # of an earlier version, which did not compare them, agree.
+    usual = Cluster()
+    text += "".join(
+        f" {name} {value}"
+        for name, value, known in (
+            ("lease", cluster.lease, usual.lease),
+            ("engine_failover", cluster.engine_failover, usual.engine_failover),
+        )
+        if value != known
+    )
+    return f"{cluster.pages} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
