@@ -135,6 +135,8 @@ class Clustering:
         node = self._node
         if node is None:
             return OwnChanges(parts.hints, self._clock), parts.admin
+        if self.owned is not None:
+            self.owned.pins = parts.pins
         self._log = log = await asyncio.to_thread(open_log, self._settings)
         log.counters = self._counters
         stack.push_async_callback(_close, log)

@@ -18,6 +18,7 @@ from shadeproxy.app.admin import Observer
 from shadeproxy.app.draining import DRAIN_S, drain
 from shadeproxy.app.handlers import make_peer_handler
 from shadeproxy.app.listening import bind, listen
+from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
@@ -103,6 +104,8 @@ class OwnedPages:
         )
         stats.skipped_peers = self._peers.skipped
         self.relays = PeerReads(routes=self.objects, peers=self._peers, counts=counts, clock=clock)
+        self.pins: DurablePins | None = None
+        """The pins, once they are known: a page that belongs to another proxy now is not kept."""
         self.view_changed()
         self._engine: Engine | None = None
         self._lanes: tuple[FastLane, ...] = ()
@@ -202,13 +205,16 @@ class OwnedPages:
         self.forget_requests()
 
     def view_changed(self) -> None:
-        """Act on a new view. Restrict announced orders to the objects that now belong to this proxy, and take
-        that part of the origin's limits. Close the connections to proxies that have left, and let no write
-        wait for a proxy that is away.
+        """Act on a new view. Restrict announced orders and pins to the objects that now belong to this proxy,
+        and take that part of the origin's limits. Close the connections to proxies that have left, and let no
+        write wait for a proxy that is away.
         """
         if (part := self.objects.part()) is not None:
             self._take_part(part)
-        self._hints.set_share(self.objects.share())
+        share = self.objects.share()
+        self._hints.set_share(share)
+        if self.pins is not None:
+            self.pins.share_changed(share)
         self._peers.retain(self.objects.others(), away=self.objects.away())
         if self._workers is not None:
             self._tell_routes(self._workers)

@@ -6,7 +6,7 @@ cached already are pinned or unpinned before the answer too; after a start or a 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from shadeproxy.core.errors import Conflict, UnknownName
 from shadeproxy.core.types import OWN
 from shadeproxy.engine.placement.pins import MOST_PINS, PinnedPrefix, Pins, Prefix
 from shadeproxy.engine.rules import Rule
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.state.store import StateStore
 
 _log = structlog.get_logger(__name__)
@@ -62,6 +63,7 @@ class DurablePins:
         self._state = state
         self._clock = clock
         self._renew = renew
+        self._share: Hashable = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ calls
@@ -127,6 +129,14 @@ class DurablePins:
         """Apply all pins to the cached pages again, after a change of the rules."""
         self.pins.changed()
         self._spawn()
+
+    def share_changed(self, share: OwnedShare) -> None:
+        """Keep only pages of objects that this proxy caches by its new share of the cluster's objects. A
+        share without a number is not known yet.
+        """
+        if share.number is not None and share.number != self._share:
+            self._share, self.pins.owns = share.number, share.owns
+            self.rules_changed()
 
     async def aclose(self) -> None:
         """Cancel the background tasks."""

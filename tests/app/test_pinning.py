@@ -4,6 +4,7 @@ import asyncio
 from unittest.mock import AsyncMock
 
 import msgspec
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
@@ -12,6 +13,7 @@ from shadeproxy.core.errors import Conflict, StateError, UnknownName
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.placement.pins import MOST_PINS, PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.state.store import StateStore
 from tests.support.clock import ManualClock
 
@@ -198,3 +200,15 @@ async def test_what_could_not_be_saved_is_not_answered_as_saved_the_next_time(op
     for _ in range(2):
         with pytest.raises(StateError):
             await pins.unpin("train", "img/")
+
+
+async def test_a_new_share_of_the_clusters_objects_is_applied_to_what_is_cached_once(opened):
+    renew = AsyncMock()
+    pins = await opened(renew=renew)
+    owned = np.array([True, False])
+    for number in (None, 1, 1, 2):
+        pins.share_changed(OwnedShare(number, lambda hashes: np.resize(owned, len(hashes))))
+    await asyncio.sleep(0)
+    assert renew.await_count == 2
+    assert pins.pins.owns(np.arange(2, dtype=np.uint64)).tolist() == [True, False]
+    await pins.aclose()

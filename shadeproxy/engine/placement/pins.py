@@ -3,9 +3,14 @@
 This module holds state only. It does not know which pages are resident, and hits never call it.
 """
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.rules import Rule, Rules
 
@@ -13,6 +18,12 @@ PINNED_SHARE = 0.9
 """Maximum share of each tier for pinned pages. The rest stays a cache for all other pages."""
 
 MOST_PINS = 256
+
+
+Owns = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+"""The type of a function that returns for each of n object hashes (u64[n]) whether this proxy caches the
+object. Any thread may call it.
+"""
 
 
 class Prefix(NamedTuple):
@@ -45,6 +56,10 @@ class Pins:
         self._rules = rules
         self._pins: dict[Prefix, PinnedPrefix] = {}
         self._prefixes: dict[tuple[str, str], tuple[str, ...]] = {}  # by bucket and namespace
+        self.owns: Owns | None = None
+        """Finds the objects that this proxy caches. Pages of other objects, which another proxy of the
+        cluster caches by now, are not kept. None: this proxy caches all objects.
+        """
         self.version = 0
         """A number that grows with every change."""
 
@@ -67,7 +82,7 @@ class Pins:
         return removed
 
     def changed(self) -> None:
-        """Adopt the changed rules or prefixes, and raise ``version``."""
+        """Adopt the changed rules, prefixes or share, and raise ``version``."""
         self.version += 1
         by_bucket: dict[tuple[str, str], list[str]] = {}
         for bucket, prefix, namespace in self._pins:
@@ -99,7 +114,12 @@ class Pins:
         return decisive if decisive[1].pin else None
 
     def covers(self, ref: ObjectRef) -> bool:
-        """Return whether an object is pinned."""
+        """Return whether an object is pinned, and this proxy caches it."""
+        return self._names(ref) and (
+            self.owns is None or bool(self.owns(np.array([object_hash(ref)], np.uint64))[0])
+        )
+
+    def _names(self, ref: ObjectRef) -> bool:
         prefixes = self._prefixes.get((ref.bucket, ref.namespace)) if self._prefixes else None
         if prefixes is not None and ref.key.startswith(prefixes):
             return True

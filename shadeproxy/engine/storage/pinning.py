@@ -76,6 +76,10 @@ class Pinning:
         # Copy the generations now: while keys are read, a slot may get another page.
         generations = table.generation[ready]
         verdicts = self._verdicts(self._groups.names)[table.group[ready]]
+        if (owns := self._pins.owns) is not None:
+            held = np.flatnonzero(verdicts != _NONE)
+            owned = await asyncio.to_thread(owns, table.object_hash[ready[held]])
+            verdicts[held[~owned]] = _NONE
         pinned = table.pinned[ready]
         # Unpin before pinning, so that new pins can take the bytes that become free.
         free, hold = (verdicts == _NONE) & pinned, (verdicts == _ALL) & ~pinned

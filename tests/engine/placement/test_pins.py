@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from shadeproxy.core.types import ObjectRef, Source
@@ -356,6 +357,22 @@ async def test_rules_that_change_are_carried_over(make):
     await bench.cache.renew_pins()
     await read(bench, OTHERS)
     assert bench.cached(KEPT) == 0
+
+
+@pytest.mark.parametrize("prefix", ["keep/", "keep/0"])
+async def test_pages_that_another_proxy_caches_now_are_not_kept(make, prefix):
+    """A share of a cluster changes as proxies come and go. Such pages would fill the cache, never read."""
+    bench = await make(policy="lru")
+    await bench.pin(prefix)
+    await read(bench, KEPT)
+    moved = {object_hash(ObjectRef("b", key)) for key in KEPT[1:]}
+    pins = bench.cache.pins
+    pins.owns = lambda hashes: np.array([hashed not in moved for hashed in hashes.tolist()])
+    pins.changed()
+    await bench.cache.renew_pins()
+    assert [pins.covers(ObjectRef("b", key)) for key in KEPT] == [True] + [False] * (len(KEPT) - 1)
+    await read(bench, OTHERS, times=2)
+    assert bench.cached(KEPT) == bench.cached(KEPT[:1]) == 1
 
 
 RULES = (
