@@ -1,9 +1,15 @@
-"""The settings in which the proxies of a cluster must agree, as one digest."""
+"""The settings in which the proxies of a cluster must agree, as digests."""
 
 import hashlib
 
+from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
 from shadeproxy.config.cluster import Cluster
+
+
+def origin_digest(settings: Settings) -> str:
+    """Return a digest of the origin's name. The proxies of a cluster must have the same origin."""
+    return _digest(origin_name(settings))
 
 
 def agreed(settings: Settings) -> str:
@@ -31,4 +37,8 @@ def agreed(settings: Settings) -> str:
         )
         if value != known
     )
-    return f"{cluster.pages} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+    return f"{cluster.pages} {_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -40,6 +40,7 @@ async def collect_facts(
         owned=owned is not None,
         refusal=summary.refusal,
         hints_refusal=replication.refusal,
+        hints_problem=next(iter(replication.problems.values()), ""),
         conflict=summary.conflict,
         forgotten=summary.forgotten,
         cut_off=summary.cut_off,

@@ -35,7 +35,8 @@ class NodeReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """Facts about the cluster as one proxy sees it. ``owned``: True if each object is cached by one proxy.
-    ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
+    ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``hints_problem``: why
+    hints wait to be shared. ``conflict``: another
     process has this proxy's name. ``forgotten``: an operator removed this proxy. ``problem``: why the last
     beat got no usable answer from the log. ``unsettled_s``: for how many seconds the newest view has not been
     settled. ``late``: the proxies that have not adopted that view yet. ``lapses``: how often the lease has
@@ -45,6 +46,7 @@ class ClusterFacts:
     owned: bool
     refusal: str = ""
     hints_refusal: str = ""
+    hints_problem: str = ""
     conflict: bool = False
     forgotten: bool = False
     cut_off: bool = False
@@ -68,13 +70,21 @@ def cluster_findings(facts: ClusterFacts) -> Iterator[Finding]:
     yield from _views(facts)
     yield from _clock(facts)
     for node in facts.nodes:
-        if not node.own and not node.away:
+        if node.away:
+            # While the engine is out of reach, this says nothing about the node.
+            if not facts.cut_off:
+                yield _away(node, owned=facts.owned)
+        elif not node.own:
             yield from _peer(node)
     yield from _skew(facts)
 
 
 def _membership(facts: ClusterFacts) -> Iterator[Finding]:
-    costs = ": it reads past all caches and refuses writes" if facts.owned else ""
+    costs = (
+        ": it reads past all caches and refuses writes"
+        if facts.owned
+        else ": it caches and writes as if it were alone, so other proxies do not learn of its writes"
+    )
     if facts.conflict:
         yield Finding(
             "state directory copied",
@@ -120,6 +130,26 @@ def _membership(facts: ClusterFacts) -> Iterator[Finding]:
             "check that Redis or Valkey runs, the network to it, and cluster.engine, cluster.engine_password"
             " and cluster.secret; `shadeproxy check` tries them",
         )
+
+    elif facts.hints_problem:
+        yield Finding(
+            "hints wait",
+            "warning",
+            f"hints of this proxy's callers wait to be shared: {facts.hints_problem}",
+            "look at Redis or Valkey: its memory (maxmemory; the policy must be noeviction), its log, and the"
+            " rights of the user in cluster.engine",
+        )
+
+
+def _away(node: NodeReport, *, owned: bool) -> Finding:
+    effect = ", so reads of its objects go to the origin, and no proxy caches them" if owned else ""
+    return Finding(
+        "proxy is away",
+        "warning",
+        f"{node.node} of the cluster has no lease any more{effect}",
+        f"start it again, or look at its log and the network to {node.address or 'it'}; if it does not come"
+        f" back, it leaves after cluster.leave_after, or at once by `shadeproxy cluster forget {node.node}`",
+    )
 
 
 def _views(facts: ClusterFacts) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ If [cluster] names none, no such part is opened, and the client library of Redis
 """
 
 import asyncio
-import hashlib
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -19,10 +18,9 @@ from shadeproxy import __version__
 from shadeproxy.api.control.context import CacheAdmin
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.admin import EngineAdmin
-from shadeproxy.app.cluster_agreement import agreed
+from shadeproxy.app.cluster_agreement import agreed, origin_digest
 from shadeproxy.app.cluster_checkup import collect_facts
 from shadeproxy.app.cluster_diagnosis import ClusterFacts
-from shadeproxy.app.origins import origin_name
 from shadeproxy.app.owned_pages import OwnedPages
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.shared_admin import Places, SharedAdmin
@@ -247,7 +245,9 @@ class Clustering:
         unwritten = self.owned is not None and not self._is_leased()
         if replication.cut_off:
             return "cut off from the cluster: hints stay at this proxy" + ", writes are refused" * unwritten
-        return "this proxy has no lease in the cluster: writes are refused" * unwritten
+        if unwritten:
+            return "this proxy has no lease in the cluster: writes are refused"
+        return next((f"hints wait to be shared: {why}" for why in replication.problems.values()), "")
 
     def _is_leased(self) -> bool:
         return self._heartbeat is not None and self._heartbeat.membership.leased(boot_time_s())
@@ -259,8 +259,7 @@ class Clustering:
         boot = max(int(self._clock.now_s() * 1000), int(kept.get(_BOOT, b"0")) + 1)
         store.put(_KIND, _NODE, name.encode())
         store.put(_KIND, _BOOT, str(boot).encode())
-        origin = hashlib.blake2b(origin_name(self._settings).encode(), digest_size=16).hexdigest()
-        return Node(name, boot, origin)
+        return Node(name, boot, origin_digest(self._settings))
 
     def _share(
         self, parts: Parts, log: ClusterLog, node: Node, kept: dict[str, bytes]

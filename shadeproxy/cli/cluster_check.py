@@ -5,8 +5,10 @@ Nothing is changed: the newest view is only read, and the other proxies are aske
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+from shadeproxy.app.cluster_agreement import agreed, origin_digest
 from shadeproxy.app.clustering import open_log
 from shadeproxy.cli.rows import CheckRow
+from shadeproxy.cluster.events import WIRE
 from shadeproxy.cluster.log import ViewRecord
 from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.peers import Peers
@@ -50,6 +52,24 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
         )
         return
     yield CheckRow(_ENGINE, ok=True, detail=f"answers; proxies in cluster {cluster.name} now: {len(facts)}")
+    own = NodeFacts(
+        node="",
+        weight=0.0,
+        peer=cluster.advertise or str(cluster.listen),
+        wire=WIRE,
+        origin=origin_digest(settings),
+        config=agreed(settings),
+    )
+    # A proxy with this address is the one whose settings are checked, as it runs now.
+    misfits = [own.misfit(one) for one in facts if one.peer != own.peer]
+    if misfit := next(filter(None, misfits), ""):
+        yield CheckRow(
+            "cluster.name",
+            ok=False,
+            detail=f"cluster {cluster.name} would refuse this proxy: {misfit}",
+            change="give all its proxies the same release, origin, cluster.pages, cluster.cut_off,"
+            " cluster.lease, cluster.engine_failover, cache.page_size, and the same clients with an upstream",
+        )
     if cluster.is_owned:
         for row in await _ask(settings, secrets, facts):
             yield row

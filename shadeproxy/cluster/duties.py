@@ -210,17 +210,8 @@ class Duties:
         for node, facts in view.facts.items():
             if node == self.facts.node or (node in records and records[node].retired):
                 continue
-            if facts.wire != self.facts.wire:
-                return (
-                    f"node {node} of the cluster speaks version {facts.wire} of the nodes' protocol and "
-                    f"this one version {self.facts.wire}; upgrade the older one"
-                )
-            if facts.origin != self.facts.origin:
-                return (
-                    f"node {node} of the cluster has another origin; give this cluster another cluster.name"
-                )
-            if facts.config != self.facts.config:
-                return f"node {node} of the cluster has other settings in which nodes must agree"
+            if misfit := self.facts.misfit(facts):
+                return misfit
         return ""
 
 

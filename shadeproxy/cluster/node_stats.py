@@ -3,6 +3,8 @@ time.
 """
 
 import asyncio
+import errno
+import os
 from collections.abc import Sequence
 
 import msgspec
@@ -10,7 +12,7 @@ import msgspec
 from shadeproxy.cluster.peer_requests import addressed, refusal_of
 from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.view import NodeFacts
-from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.s3answers import read_bounded
@@ -69,10 +71,23 @@ async def _ask(peers: Peers, facts: NodeFacts, wait_s: float) -> NodeStats:
             return await _read(peer, peers.node)
     except TimeoutError:
         return NodeStats(node=facts.node, problem=f"{facts.peer} gave no answer in {wait_s:g} s")
+    except OriginUnavailable as error:
+        # Its text speaks of the origin and of its settings.
+        return NodeStats(node=facts.node, problem=f"{facts.peer} cannot be reached: {_reason(error)}")
     except ShadeProxyError as error:
         return NodeStats(node=facts.node, problem=f"{facts.peer}: {error}")
     finally:
         peer.leave()
+
+
+def _reason(error: OriginUnavailable) -> str:
+    """Return why the node cannot be reached: the kernel's reason, if there is one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
+            return os.strerror(cause.errno)
+        last, cause = cause, cause.__cause__
+    return str(last) or type(last).__name__
 
 
 async def _read(peer: Peer, sender: str) -> NodeStats:

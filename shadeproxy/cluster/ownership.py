@@ -172,6 +172,10 @@ class OwnedObjects:
         view = self._view()
         return None if view is None else self._other(view, view.owner(object_hash(ref)))
 
+    def hindrance(self) -> str:
+        """See ``Routes.hindrance``."""
+        return "" if self._member is None else self._member.duties.hindrance
+
     def others(self) -> list[NodeFacts]:
         """Return all other nodes of the newest view."""
         member = self._member

@@ -210,7 +210,8 @@ class RelayingOrigin(WrappedOrigin):
         if RELAYED.get():
             raise Misdirected(f"this node does not write {ref}, by its view")
         if facts is None:
-            raise WriterUnavailable(_CHANGING)
+            hindrance = self._routes.hindrance()
+            raise WriterUnavailable(f"{hindrance}: nothing was written" if hindrance else _CHANGING)
         return facts
 
     @asynccontextmanager

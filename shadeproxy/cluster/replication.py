@@ -93,6 +93,8 @@ class Replication:
         self._tasks: list[asyncio.Task[None]] = []
         self.refusal = ""
         """The reason for which this proxy shares nothing; "" if it shares."""
+        self.problems: dict[str, str] = {}
+        """The tasks whose last call to the log failed, and why."""
 
     @property
     def cut_off(self) -> bool:
@@ -200,14 +202,13 @@ class Replication:
         await self._applier.aclose()
 
     async def _repeat(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        failing = False
         while True:
             try:
                 await step()
-                failing = False
+                self.problems.pop(name, None)
             except ClusterUnavailable as error:
-                self._lose(name, error, is_new=not failing)
-                failing = True
+                self._lose(name, error, is_new=name not in self.problems)
+                self.problems[name] = str(error)
                 await self._clock.sleep(_AGAIN_S)
             except Exception:  # noqa: BLE001 - logged; hints are shared again after the next step
                 _log.exception("sharing hints failed, will try again", at=name)

@@ -24,3 +24,9 @@ class Routes(ReadRoutes, Protocol):
         no node can.
         """
         ...
+
+    def hindrance(self) -> str:
+        """Return why this node may name no node for writes, although the cluster's log answers; "" if it
+        may.
+        """
+        ...

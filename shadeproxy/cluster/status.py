@@ -13,7 +13,7 @@ from shadeproxy.cluster.ownership import OwnedObjects
 from shadeproxy.cluster.peers import NOT_ASKED, PeerState
 from shadeproxy.cluster.view import View
 from shadeproxy.core.clock import boot_time_s
-from shadeproxy.core.errors import Conflict, UnknownName
+from shadeproxy.core.errors import ClusterUnavailable, Conflict, UnknownName
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +167,13 @@ class ClusterStatus:
         if member.view is None or node not in member.view.seats:
             known = ", ".join(member.view.seats) if member.view is not None else ""
             raise UnknownName(f"the cluster has no node {node!r}", hint=f"nodes: {known or 'none'}")
-        await self._log.forget(member.view.id.inc, node)
+        try:
+            await self._log.forget(member.view.id.inc, node)
+        except ClusterUnavailable as error:
+            raise ClusterUnavailable(
+                f"{error}; the node may be removed nevertheless: call `shadeproxy cluster status`, and repeat"
+                " the call if it still has the node"
+            ) from error
         await self._heartbeat.beat()
         return self.summary()
 

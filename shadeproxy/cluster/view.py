@@ -34,6 +34,24 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     boot: str = ""
     release: str = ""
 
+    def misfit(self, other: "NodeFacts") -> str:
+        """Return a text that names what keeps this node out of a cluster of which ``other`` is a node; "" if
+        nothing does.
+        """
+        named = f"node {other.node} of the cluster"
+        if other.wire != self.wire:
+            return (
+                f"{named} speaks version {other.wire} of the nodes' protocol and this one version"
+                f" {self.wire}; upgrade the older one"
+            )
+        if other.origin != self.origin:
+            return f"{named} has another origin; give this cluster another cluster.name"
+        if (theirs := other.config.split(" ")[0]) != (own := self.config.split(" ")[0]):
+            return f'{named} has cluster.pages = "{theirs}", this one "{own}"'
+        if other.config != self.config:
+            return f"{named} has other settings in which nodes must agree"
+        return ""
+
 
 _facts = msgspec.msgpack.Decoder(NodeFacts)
 

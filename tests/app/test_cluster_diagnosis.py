@@ -37,7 +37,7 @@ def peer(**changes):
             {"refusal": "node b speaks version 2", "owned": False},
             "refused by the cluster",
             "wrong",
-            "this proxy has no seat in the cluster. Node b speaks version 2",
+            "as if it were alone, so other proxies do not learn of its writes. Node b speaks version 2",
             "same origin and release",
         ),
         (
@@ -110,6 +110,13 @@ def peer(**changes):
             "this machine's clock runs 7% faster than that of the engine's machine",
             "until it is right, `shadeproxy cluster drain` this proxy",
         ),
+        (
+            peer(away=True) | {"cut_off": True, "problem": "refused"},
+            "cut off from the cluster",
+            "wrong",
+            "refused; writes are refused",
+            "check that Redis or Valkey runs",
+        ),
         ({"clock_rate": 0.9}, "wrong clock rate", "wrong", "clock runs 10% slower than that", "at that of"),
         (
             peer(problem="10.0.0.2:9002 gave no answer in 2 s", skipped=True),
@@ -117,6 +124,27 @@ def peer(**changes):
             "wrong",
             "b of the cluster does not answer this proxy (10.0.0.2:9002 gave no answer in 2 s), so reads of",
             "the network to 10.0.0.2:9002, its cluster.listen and cluster.advertise",
+        ),
+        (
+            peer(away=True, problem="10.0.0.2:9002 gave no answer in 2 s", skipped=True, share=0.0),
+            "proxy is away",
+            "warning",
+            "b of the cluster has no lease any more, so reads of its objects go to the origin, and no proxy",
+            "it leaves after cluster.leave_after, or at once by `shadeproxy cluster forget b`",
+        ),
+        (
+            peer(away=True) | {"owned": False},
+            "proxy is away",
+            "warning",
+            "b of the cluster has no lease any more",
+            "look at its log and the network to 10.0.0.2:9002",
+        ),
+        (
+            {"hints_problem": "10.0.0.9:6379: OOM command not allowed"},
+            "hints wait",
+            "warning",
+            "hints of this proxy's callers wait to be shared: 10.0.0.9:6379: OOM command not allowed",
+            "look at Redis or Valkey: its memory",
         ),
         (
             peer(skipped=True),
@@ -166,7 +194,6 @@ def test_each_problem_is_found(changes, name, severity, cause, remedy):
     "changes",
     [
         {"unsettled_s": 29.0, "late": ("c",)},
-        peer(away=True, problem="10.0.0.2:9002 gave no answer in 2 s", skipped=True, share=0.0),
         peer(p99_s=1.3, answers=20),
         {"problem": "one beat was lost"},
         peer(recent_reads=5_000),

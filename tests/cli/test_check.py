@@ -9,9 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from shadeproxy.app.cluster_agreement import agreed, origin_digest
+from shadeproxy.cluster.events import WIRE
 from shadeproxy.cluster.log import Seat, ViewRecord
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.view import NodeFacts, seal_facts
+from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError, NoCredentials, NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
@@ -379,8 +382,14 @@ def engine(monkeypatch):
     return server
 
 
-def view_of(*addresses, seals=SEALS):
-    facts = [NodeFacts(node=f"n{number}", weight=1.0, peer=one) for number, one in enumerate(addresses)]
+def view_of(*addresses, seals=SEALS, arguments=OWNED, **differing):
+    """Return a view of proxies with the settings of ``arguments``, but for ``differing``."""
+    settings = Settings.load(None, arguments[1::2])
+    own = {"wire": WIRE, "origin": origin_digest(settings), "config": agreed(settings)}
+    facts = [
+        NodeFacts(node=f"n{number}", weight=1.0, peer=one, **own | differing)
+        for number, one in enumerate(addresses)
+    ]
     return ViewRecord(7, tuple(Seat(one.node, seal_facts(one, seals)) for one in facts))
 
 
@@ -413,13 +422,38 @@ def test_the_engine_and_the_other_proxies_are_asked(check, engine, control, take
 
 
 def test_proxies_that_share_hints_alone_are_not_asked(check, engine, control):
-    engine.view = view_of(f"127.0.0.1:{control.port}")
+    engine.view = view_of(f"127.0.0.1:{control.port}", arguments=IN_A_CLUSTER)
     result = check.run(*IN_A_CLUSTER)
     assert result.exit_code == 0, result.stdout
     assert "proxies in cluster trainers now: 1" in row(result, "cluster.engine")[0]
     assert "proxy n0" not in result.stdout
     assert "cluster.listen" not in result.stdout
     assert control.requests == []
+
+
+@pytest.mark.parametrize(
+    ("differing", "arguments", "reason"),
+    [
+        ({"wire": 99}, OWNED, "node n0 of the cluster speaks version 99 of the nodes' protocol"),
+        ({"origin": "another"}, OWNED, "node n0 of the cluster has another origin"),
+        ({}, IN_A_CLUSTER, 'node n0 of the cluster has cluster.pages = "owned", this one "local"'),
+        (
+            {},
+            (*OWNED, "--set", "cluster.lease=5 s"),
+            "node n0 of the cluster has other settings in which nodes must agree",
+        ),
+    ],
+)
+def test_a_proxy_that_the_cluster_would_refuse_fails_the_check(check, engine, differing, arguments, reason):
+    address = "127.0.0.1:1"
+    engine.view = view_of(address, **differing)
+    result = check.run(*arguments)
+    assert result.exit_code == 1
+    ((said, change),) = failures(result)
+    assert said.startswith(f"cluster.name: cluster trainers would refuse this proxy: {reason}")
+    assert "the same release, origin, cluster.pages, cluster.cut_off, cluster.lease" in change
+    own = check.run(*arguments, "--set", f"cluster.advertise={address}")
+    assert failures(own) == [], "the checked proxy, as it runs now"
 
 
 def test_an_engine_that_is_down_fails_the_check(check, engine):

@@ -1,6 +1,8 @@
 """Statistics of other nodes: asked all at once, within a limit, and only by nodes that know the secret."""
 
 import asyncio
+import errno
+import os
 import time
 
 import msgspec
@@ -65,7 +67,7 @@ async def test_a_node_that_cannot_be_reached_has_a_problem(three):
     a, b, _ = three
     await b.stop_listening_for_peers()
     gone, nowhere = await ask(a, *facts_of(b), NodeFacts(node="d", weight=1.0))
-    assert gone.problem
+    assert gone.problem == f"{facts_of(b)[0].peer} cannot be reached: {os.strerror(errno.ECONNREFUSED)}"
     assert gone.node == "b"
     assert nowhere.problem == "it has no address for other nodes"
 

@@ -466,6 +466,19 @@ async def test_nodes_with_different_views_read_the_origin_and_write_nothing(node
     assert len(a.peer_requests.ended) == 0, "nothing came back to the node that asked"
 
 
+async def test_a_node_that_the_others_refuse_says_why_it_writes_nothing(nodes, origin):
+    a, _ = nodes
+    a.view.facts = {}
+    for hindered, said in [
+        ("", b"view is changing"),
+        ("this proxy has no seat", b"this proxy has no seat: n"),
+    ]:
+        a.view.hindered = hindered
+        put = await a.ask("/b/b-small", method="PUT", body=b"new")
+        assert (put.status, said in put.body) == (503, True)
+    assert origin.buckets["b"]["b-small"].body == b"some bytes"
+
+
 async def test_a_request_of_another_node_is_never_sent_to_a_third(nodes):
     """The views may change between the check of the listener and the read."""
     a, b = nodes

@@ -10,7 +10,7 @@ from shadeproxy.cluster import replication
 from shadeproxy.cluster.events import PlaceEvent
 from shadeproxy.cluster.log import BEGINNING
 from shadeproxy.cluster.replication import FLUSH_S
-from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
+from shadeproxy.core.errors import ClusterUnavailable, Conflict, InvalidRequest, UnknownName
 from shadeproxy.hints.changes import (
     DeleteDataset,
     DeleteJob,
@@ -282,6 +282,25 @@ async def test_nothing_fails_without_the_log_and_all_is_published_when_it_is_bac
         assert (job.begun, job.ended) == ({0, 1}, {1})
         assert not one.replication.cut_off
     assert a.hints.scores("j", to_draw=True)[1] == 0.5, "the run went on; no second one began"
+
+
+async def test_a_log_that_takes_nothing_more_is_named_as_long_as_changes_wait(server, two, monkeypatch):
+    """A full engine still answers reads and renews leases."""
+    a, b = two
+    await a.register()
+    await until(b.knows)
+
+    async def full(*_arguments):
+        raise ClusterUnavailable("OOM command not allowed")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(a.log, "append", full)
+        await a.score([1], [0.5])
+        await a.announce([9, 8, 7])
+        await until(lambda: set(a.replication.problems.values()) == {"OOM command not allowed"})
+        assert not a.replication.cut_off
+    await until(lambda: b.order() == [9, 8, 7] and b.scores()[1] == 0.5)
+    await until(lambda: not a.replication.problems)
 
 
 async def test_a_log_that_lost_all_gets_all_back(server, two):

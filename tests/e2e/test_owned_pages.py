@@ -287,7 +287,38 @@ def test_a_proxy_with_other_settings_gets_no_share_and_asks_no_other(join, three
     with pytest.raises(urllib.error.HTTPError) as raised:
         put(other, KEYS[0], b"x")
     assert raised.value.code == 503
+    assert "no seat in the cluster: node" in raised.value.read().decode()
     settled(*three)
+
+
+def test_a_proxy_that_keeps_its_own_pages_among_them_is_named_by_the_doctor(join, three):
+    alone = join(cluster__pages="local")
+    wait_for(lambda: cluster(alone)["refusal"])
+    findings = {one["name"]: one for one in alone.get("/v1/doctor")["findings"]}
+    cause = findings["refused by the cluster"]["cause"]
+    assert "caches and writes as if it were alone" in cause
+    assert 'has cluster.pages = "owned", this one "local"' in cause
+    settled(*three)
+
+
+def test_pinned_pages_are_given_up_when_their_share_moves(three, join):
+    a = three[0]
+    a.call("POST", "/v1/pin", {"uri": "s3://data/"})
+    wait_for(lambda: all(proxy.get("/v1/pins")["pins"] for proxy in three))
+    for key in KEYS:
+        get(a, key)
+    held = sum(pinned_bytes(proxy) for proxy in three)
+    assert held > 0
+    another = join()
+    settled(*three, another)
+    moved = [key for key in KEYS if get(a, key)[1]["x-shade-node"] == cluster(another)["node"]]
+    assert moved
+    kept_bytes = held * (1 - len(moved) / len(KEYS))
+    wait_for(lambda: sum(pinned_bytes(proxy) for proxy in three) == pytest.approx(kept_bytes))
+
+
+def pinned_bytes(proxy):
+    return proxy.stats()["tiers"]["ram"]["pinned_bytes"]
 
 
 def test_a_bucket_that_is_changed_is_distrusted_by_all(three):

@@ -69,13 +69,14 @@ class Log:
 
 class FixedView:
     """Implements ``Ownership`` and ``Routes`` of one node. The first letter of a key names its owner, unless
-    ``owner_of`` says otherwise. ``facts``: the nodes by name.
+    ``owner_of`` says otherwise. ``facts``: the nodes by name. ``hindered``: see ``Routes.hindrance``.
     """
 
     def __init__(self, node: str, facts: dict[str, NodeFacts]) -> None:
         self.node = node
         self.facts = facts
         self.owner_of: Callable[[ObjectRef], str] = lambda ref: ref.key[:1]
+        self.hindered = ""
 
     def standing(self, ref: ObjectRef) -> Standing:
         return Standing.OWN if self.owner_of(ref) == self.node else Standing.FOREIGN
@@ -107,6 +108,9 @@ class FixedView:
         return None if self.mine(ref) else self.facts.get(self.owner_of(ref))
 
     writer = reader
+
+    def hindrance(self) -> str:
+        return self.hindered
 
 
 @dataclass

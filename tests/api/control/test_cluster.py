@@ -123,6 +123,7 @@ async def test_an_operator_learns_that_the_log_is_down(client, cluster):
     cluster.server.up = False
     answer = await client.post("/v1/cluster/forget", json={"node": "b"})
     assert answer.status == 503
+    assert "the node may be removed nevertheless: call `shadeproxy cluster status`" in await answer.text()
     assert (await answer.json())["error"]["code"] == "cluster_unavailable"
 
 
