@@ -4,6 +4,7 @@ answers.
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 import msgspec
 from aiohttp import web
@@ -76,7 +77,10 @@ def _check_manifest(context: ControlContext, request: web.Request) -> None:
         )
 
 
+@cache
 def _openapi_route(version: str) -> Route:
+    """Return the route of the document, which is the same for all applications of a process."""
+
     async def openapi(_context: ControlContext, _request: web.Request) -> web.Response:
         return web.Response(body=document, content_type=JSON)
 
