@@ -28,8 +28,9 @@ from typing import IO, Any
 
 PROXY = (
     "shadeproxy.app.serve", "shadeproxy.app.worker", "shadeproxy.cli.main", "tests.support.copied_workers",
+    "tests.support.prepared",
 )  # fmt: skip
-"""The modules of a proxy and its workers."""
+"""The modules of a proxy and its workers, and what each start would compute anew."""
 TRAINING = ("torch", "shadeproxy_sdk", "shadeproxy.demo.train")
 """The modules of a training."""
 COPY = "a copy"
