@@ -14,6 +14,19 @@ from tests.support.copied import Copy, original, run_command
 from tests.support.served import COPIED_SERVE, wait_for
 from tests.support.workers import wait_for_workers
 
+LATE_THREAD = """
+import sys, threading, time
+threading.Thread(target=lambda: (time.sleep(0.1), sys.stderr.write("thread"))).start()
+"""
+GARBAGE = """
+import sys
+class Circle:
+    def __del__(self):
+        sys.stderr.write("collected")
+one = Circle()
+one.itself = one
+del one
+"""
 SLEEP = "import time; print(flush=True); time.sleep(300)"
 
 
@@ -22,7 +35,7 @@ def start(tmp_path):
     """Start a copy that writes its errors to ``tmp_path / "log"``."""
     started: list[Copy] = []
 
-    def start(*arguments: str, environment: dict[str, str] | None = None, **how: bool) -> Copy:
+    def start(*arguments: str, environment: dict[str, str] | None = None, **how: int) -> Copy:
         with (tmp_path / "log").open("ab") as log:
             copy = original().start(
                 list(arguments), stderr=log.fileno(), environment=os.environ | (environment or {}), **how
@@ -53,11 +66,23 @@ def test_it_has_the_surroundings_of_the_test(start, tmp_path, monkeypatch, capfd
 @pytest.mark.parametrize(
     ("text", "status", "log"),
     [("pass", 0, ""), ("raise SystemExit(3)", 3, ""), ("import sys; sys.exit('no')", 1, "no\n"),
-     ("import atexit; atexit.register(lambda: open(2, 'w', closefd=False).write('end'))", 0, "end")],
+     ("import sys; sys.exit(None)", 0, ""), ("import sys; sys.exit(-1)", 255, ""),
+     ("import atexit; atexit.register(lambda: open(2, 'w', closefd=False).write('end'))", 0, "end"),
+     ("import sys; sys.stderr.write('no end')", 0, "no end"), ("import sys; sys.stdout = None", 0, ""),
+     (LATE_THREAD, 0, "thread"), (GARBAGE, 0, "collected")],
 )  # fmt: skip
 def test_it_ends_as_an_interpreter_does(start, tmp_path, text, status, log):
     assert start("-c", text).wait(30) == status
     assert (tmp_path / "log").read_text() == log
+
+
+def test_what_it_cannot_write_at_its_end_is_said(start, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    copy = start("-c", "import sys; sys.stdout = open(1, 'w', closefd=False); print('lost')", stdout=writer)
+    os.close(writer)
+    assert copy.wait(30) == 120
+    assert "BrokenPipeError" in (tmp_path / "log").read_text()
 
 
 def test_an_error_is_shown_with_its_stack(start, tmp_path):
