@@ -1,9 +1,10 @@
-"""What each start of a proxy computes anew, always with the same result: the commands with their options, the
-routes' patterns and the OpenAPI document. Importing this module computes it once, and all copies of this
-process have it (copied.py).
+"""What each start of a proxy would do anew, always with the same result: import what it loads only when it
+needs it, and make the commands with their options, the routes' patterns and the OpenAPI document. Importing
+this module does that once, and all copies of this process have it (copied.py).
 """
 
 from functools import cache
+from importlib import import_module
 from types import SimpleNamespace
 
 import typer.main
@@ -12,6 +13,13 @@ from shadeproxy import __version__
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.cli.main import app
 
+for loaded_late in (
+    "shadeproxy.cli.cached", "shadeproxy.cli.check", "shadeproxy.cli.cluster_check",
+    "shadeproxy.cli.directories", "shadeproxy.cli.doctor", "shadeproxy.cli.init", "shadeproxy.cli.prefixes",
+    "shadeproxy.cli.stats", "shadeproxy.origin.chain",
+    "shadeproxy.telemetry.otel_sdk",
+):  # fmt: skip
+    import_module(loaded_late)
 typer.main.get_command = command_of = cache(typer.main.get_command)
 command_of(app)
 make_control_app(SimpleNamespace(version=__version__))
