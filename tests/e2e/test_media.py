@@ -64,6 +64,20 @@ def read_all(served, bucket_directory) -> set[str]:
     return sources
 
 
+def most_segments(served, bucket_directory, home) -> int:
+    """Read until both tiers are full. Then no new segment is needed, and all of them exist. Return their
+    number.
+    """
+    for name, capacity_bytes in (("ram", 1 << 20), ("disk", 3 << 20)):
+        wait_for(
+            lambda: (
+                read_all(served, bucket_directory)
+                and served.stats()["tiers"][name]["used_bytes"] > 0.85 * capacity_bytes
+            )  # noqa: B023
+        )
+    return len(list(home.glob("*/*.seg")))
+
+
 def register(served, name) -> None:
     lines = b"".join(b'{"bucket": "data", "key": "%d"}\n' % number for number in range(40))
     request = urllib.request.Request(
@@ -140,7 +154,7 @@ def test_a_read_only_medium(serve, small_medium, filled, bucket_directory, setti
 
 def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucket_directory, tmp_path):
     served = serve(**filled)
-    read_all(served, bucket_directory)
+    segments = most_segments(served, bucket_directory, tmp_path / "proxy0")
     served.stop()
     served.start()  # with catalogues, which must be emptied before a segment is changed
     home = tmp_path / "proxy0"
@@ -153,7 +167,8 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
     assert names(report) >= {"tier ram deleted", "tier disk deleted", "state deleted"}
     assert all("restart" in one["remedy"] for one in report["findings"] if one["name"].endswith("deleted"))
     # The catalogues were deleted too, and no segment waits for one.
-    assert not any(tier["disabled_reason"] for tier in served.stats()["tiers"].values())
+    reasons = [tier["disabled_reason"] for tier in served.stats()["tiers"].values()]
+    assert not any(reasons), f"{reasons}, {segments} segments before"
     told = str(readyz(served))
     assert "the directory of tier ram was deleted" in told
     assert "the directory of the control state was deleted" in told

@@ -263,7 +263,7 @@ CASES = {
     "closing twice": Case([[ok(SMALL)]], asks=(("Connection: close",),) * 2, started=1),
     "silent": Case([[WAIT]], settings=PATIENCE),
     "silent after the head": Case([[head(BIG), WAIT]], settings=PATIENCE, is_timed=True),
-    "silent after some bytes": Case([[head(BIG) + BIG[:HALF], WAIT]], settings=PATIENCE),
+    "silent after some bytes": Case([[head(BIG) + BIG[:HALF], WAIT]], settings=PATIENCE, is_timed=True),
     "drips": Case([[head(BIG) + BIG[:9], PAUSE, *DRIP]], settings=PATIENCE, is_timed=True),
     "drips a head": Case([[b"HTTP/1.1 200 OK\r\nX-Long: ", *DRIP]], settings=PATIENCE),
     "slow, but fast enough": Case([chopped(ok(SMALL), 30)], settings=PATIENCE, started=1),
