@@ -73,7 +73,7 @@ def most_segments(served, bucket_directory, home) -> int:
             lambda: (
                 read_all(served, bucket_directory)
                 and served.stats()["tiers"][name]["used_bytes"] > 0.85 * capacity_bytes
-            )  # noqa: B023
+            )
         )
     return len(list(home.glob("*/*.seg")))
 
