@@ -68,13 +68,13 @@ def most_segments(served, bucket_directory, home) -> int:
     """Read until both tiers are full. Then no new segment is needed, and all of them exist. Return their
     number.
     """
-    for name, capacity_bytes in (("ram", 1 << 20), ("disk", 3 << 20)):
-        wait_for(
-            lambda: (
-                read_all(served, bucket_directory)
-                and served.stats()["tiers"][name]["used_bytes"] > 0.85 * capacity_bytes
-            )
-        )
+    def are_full():
+        read_all(served, bucket_directory)
+        tiers = served.stats()["tiers"]
+        used = (tiers["ram"]["used_bytes"] / (1 << 20), tiers["disk"]["used_bytes"] / (3 << 20))
+        return min(used) > 0.85
+
+    wait_for(are_full)
     return len(list(home.glob("*/*.seg")))
 
 
