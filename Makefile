@@ -114,7 +114,7 @@ fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 
 	@$(BIN)/python -m shadeproxy_bench.reliability.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 fuzz-control: $(VENV)/.dev ## Requests made from /openapi.json against the control listener (EXAMPLES=2000 of each call)
-	@SHADEPROXY_CONTROL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=7200 tests/e2e/test_openapi.py
+	@SHADEPROXY_CONTROL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=7200 -o faulthandler_timeout=7000 tests/e2e/test_openapi.py
 
 # SECONDS bounds each search; its states take up to 4 GB of memory.
 model: SECONDS ?= 100
@@ -133,7 +133,7 @@ model: ## All states of the cluster's protocol within bounds, random walks, and 
 
 model-test: EXAMPLES := $(if $(filter file,$(origin EXAMPLES)),100000,$(EXAMPLES))
 model-test: $(VENV)/.dev ## The cluster's code under random faults, clocks and orders of events (EXAMPLES=100000, half an hour)
-	@MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=36000 -n auto --maxprocesses 4 tests/cluster/test_model.py
+	@MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=36000 -o faulthandler_timeout=35000 -n auto --maxprocesses 4 tests/cluster/test_model.py
 
 memory: $(VENV)/.dev ## 64 clients each stream 1 GiB up and down (10 minutes, 128 GiB); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.memory $(if $(WRITE),--write docs/reliability)

@@ -64,20 +64,6 @@ def read_all(served, bucket_directory) -> set[str]:
     return sources
 
 
-def most_segments(served, bucket_directory, home) -> int:
-    """Read until both tiers are full. Then no new segment is needed, and all of them exist. Return their
-    number.
-    """
-    def are_full():
-        read_all(served, bucket_directory)
-        tiers = served.stats()["tiers"]
-        used = (tiers["ram"]["used_bytes"] / (1 << 20), tiers["disk"]["used_bytes"] / (3 << 20))
-        return min(used) > 0.85
-
-    wait_for(are_full)
-    return len(list(home.glob("*/*.seg")))
-
-
 def register(served, name) -> None:
     lines = b"".join(b'{"bucket": "data", "key": "%d"}\n' % number for number in range(40))
     request = urllib.request.Request(
@@ -154,9 +140,10 @@ def test_a_read_only_medium(serve, small_medium, filled, bucket_directory, setti
 
 def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucket_directory, tmp_path):
     served = serve(**filled)
-    segments = most_segments(served, bucket_directory, tmp_path / "proxy0")
+    read_all(served, bucket_directory)
     served.stop()
     served.start()  # with catalogues, which must be emptied before a segment is changed
+    wait_for(lambda: not served.stats()["gauges"]["recovering_segments"])
     home = tmp_path / "proxy0"
     for name in ("ram", "disk", "state"):
         shutil.rmtree(home / name)
@@ -166,9 +153,6 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
     report = served.get("/v1/doctor")
     assert names(report) >= {"tier ram deleted", "tier disk deleted", "state deleted"}
     assert all("restart" in one["remedy"] for one in report["findings"] if one["name"].endswith("deleted"))
-    # The catalogues were deleted too, and no segment waits for one.
-    reasons = [tier["disabled_reason"] for tier in served.stats()["tiers"].values()]
-    assert not any(reasons), f"{reasons}, {segments} segments before"
     told = str(readyz(served))
     assert "the directory of tier ram was deleted" in told
     assert "the directory of the control state was deleted" in told

@@ -3,6 +3,7 @@ one.
 """
 
 import random
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -191,6 +192,20 @@ def test_after_the_machine_went_down_catalogues_from_before_do_not_count(
     store, recovered = bench.open()
     assert (store.dropped.catalogues, walks) == (0, [])
     assert {found.header.validated_s for found in recovered} == {0.0}
+
+
+def test_a_segment_is_changed_though_its_catalogue_was_deleted_with_the_directory(bench, sample, pages):
+    store, _ = bench.open()
+    first = bench.add(store, sample(0, 40_000))
+    store.close(pages(store, [(first, sample(0, 40_000))]))
+    assert list(bench.path.glob("*.cat"))
+    store, _ = bench.open()
+    shutil.rmtree(bench.path)
+    second = bench.add(store, sample(1, 40_000))
+    assert second >> 46 == first >> 46, "no new segment was needed"
+    assert store.disabled_reason is None
+    for number, location in enumerate((first, second)):
+        assert bytes(store.pin(location)) == sample(number, 40_000).body
 
 
 def test_a_page_that_its_owner_gave_up_is_not_in_the_catalogue(bench, sample, pages, walks):
