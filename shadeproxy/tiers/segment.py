@@ -10,7 +10,6 @@ The store places records and counts the capacity. Its thread calls ``occupy``, `
 to the space.
 """
 
-import contextlib
 import mmap
 import os
 from pathlib import Path
@@ -371,9 +370,7 @@ class Segment:
             self._erased += 1
 
     def _outdate(self) -> None:
-        # A missing catalogue need not be emptied.
-        with contextlib.suppress(FileNotFoundError):
-            catalogue.empty(self.catalogue_path)
+        catalogue.empty(self.catalogue_path)
         self.catalogued = False
 
     def _write_rest(self, data: Body, offset: int, written: int) -> None:
