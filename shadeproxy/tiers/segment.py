@@ -11,6 +11,7 @@ to the space.
 """
 
 import contextlib
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -106,6 +107,9 @@ class Segment:
             self.size_bytes = os.fstat(self.descriptor).st_size
             self.file = file_id(self.descriptor)
             self.mapping = mmap.mmap(self.descriptor, self.size_bytes, access=mmap.ACCESS_READ)
+            # Without readahead: it would bring records into the page cache that nobody has checked.
+            self.mapping.madvise(mmap.MADV_RANDOM)
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         except OSError:
             os.close(self.descriptor)
             raise
@@ -250,6 +254,9 @@ class Segment:
         if self.catalogued or self._unerased:
             self._prepare()
         pwrite, descriptor = self._calls.pwrite, self.descriptor
+        if os.lseek(descriptor, 0, os.SEEK_END) < self.size_bytes:
+            # Do not make the file long again: the bytes that were cut off would be read as zeros.
+            raise OSError(errno.EIO, f"another program truncated {self.path}")
         if not isinstance(body, WrittenBody):
             start = offset + len(header)
             written = pwrite(descriptor, body, start)
@@ -363,7 +370,12 @@ class Segment:
         """Prepare a change of the segment: empty the catalogue and repeat failed erasures."""
         if self.catalogued:
             self._outdate()
+        size_bytes = os.lseek(self.descriptor, 0, os.SEEK_END) if self._unerased else 0
         while self._unerased:
+            if self._unerased[-1] + HEADER_BYTES > size_bytes:
+                # Another program truncated the file, and this header with it. A write would make it longer.
+                self._unerased.pop()
+                continue
             written = self._calls.pwrite(self.descriptor, _ZERO_HEADER, self._unerased[-1])
             if written < HEADER_BYTES:
                 self._write_rest(_ZERO_HEADER, self._unerased[-1], written)

@@ -1,5 +1,6 @@
 """Bodies of pages that a worker has fetched, written to the places that the coordinator decided on."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class BodyFiles:
         body = self._memory.peek(order.start, order.length)
         try:
             descriptor = self._descriptors.get(order.segment) or self._open(order)
+            if os.lseek(descriptor, 0, os.SEEK_END) < order.offset + order.length:
+                raise OSError(errno.EIO, "another program truncated the file")  # See Segment.write.
             written = 0
             while written < order.length:
                 written += os.pwrite(descriptor, body[written:], order.offset + written)
