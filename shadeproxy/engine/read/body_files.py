@@ -1,6 +1,5 @@
 """Bodies of pages that a worker has fetched, written to the places that the coordinator decided on."""
 
-import errno
 import os
 from pathlib import Path
 
@@ -30,7 +29,8 @@ class BodyFiles:
         try:
             descriptor = self._descriptors.get(order.segment) or self._open(order)
             if os.lseek(descriptor, 0, os.SEEK_END) < order.offset + order.length:
-                raise OSError(errno.EIO, "another program truncated the file")  # See Segment.write.
+                # Another program truncated the file; see Segment.write. The coordinator reports it.
+                return BodyWritten(order.start, None)
             written = 0
             while written < order.length:
                 written += os.pwrite(descriptor, body[written:], order.offset + written)
