@@ -8,9 +8,12 @@ already runs with the same configuration, the locks and ports that it holds are 
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 from shadeproxy.api.s3 import COMPILED
+from shadeproxy.app.certificate_diagnosis import CertificateFacts, certificate_findings, expiry_s
 from shadeproxy.app.fitting import (
     descriptor_limit,
     judge_descriptors,
@@ -128,6 +131,10 @@ def _check_tls(cert: str, key: str) -> CheckRow:
         return CheckRow(
             "s3.tls", ok=False, detail=f"{cert}, {key}: {error}", change="name PEM files that fit each other"
         )
+    facts = CertificateFacts(expiry_s(Path(cert).read_bytes()), time.time())
+    for finding in certificate_findings(facts):
+        expired = finding.severity == "wrong"
+        return CheckRow("s3.tls", ok=not expired, detail=f"{cert}: {finding.cause}", change=finding.remedy)
     return CheckRow("s3.tls", ok=True, detail=cert)
 
 
