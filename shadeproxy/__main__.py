@@ -3,6 +3,8 @@
 import gc
 import sys
 
+_LEAST_BYTES = 256 * 1024**2
+
 
 def run() -> None:
     """Run the command line. On another system than Linux, say so in one line and exit with status 1."""
@@ -10,6 +12,15 @@ def run() -> None:
         sys.exit(
             f"error: the proxy runs on Linux only, and this is {sys.platform}; run it on a Linux host or in a"
             " container. The SDK, shadeproxy-sdk, works here"
+        )
+    import resource  # noqa: PLC0415  other systems lack it
+
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit_bytes != resource.RLIM_INFINITY and limit_bytes < _LEAST_BYTES:
+        # With less, numpy cannot be imported, and its library ends the process.
+        sys.exit(
+            f"error: ulimit -v allows {limit_bytes >> 20} MiB of address space, which is too little to load"
+            " the program; remove the limit: ulimit -v unlimited; systemd: LimitAS=infinity"
         )
     # The collector would walk through the new modules again and again, and find nothing.
     gc.disable()

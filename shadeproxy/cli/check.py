@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from shadeproxy.api.s3 import COMPILED
+from shadeproxy.app.address_space import address_space_limit, judge_address_space
 from shadeproxy.app.certificate_diagnosis import CertificateFacts, certificate_findings, expiry_s
 from shadeproxy.app.fitting import (
     descriptor_limit,
@@ -157,6 +158,9 @@ def _check_memory(settings: Settings) -> CheckRow:
         return CheckRow(
             "memory", ok=False, detail=verdict.cause.removeprefix("memory: "), change=verdict.remedy
         )
+    verdict = judge_address_space(settings, address_space_limit())
+    if not verdict.possible:
+        return CheckRow("memory", ok=False, detail=verdict.cause, change=verdict.remedy)
     return CheckRow("memory", ok=True, detail=f"{limit.place} allows {format_size(limit.limit_bytes)}")
 
 
