@@ -54,7 +54,14 @@ def use_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
     with ExitStack() as files:
         # Python's ssl module only loads certificates from files, by their names.
         chain, key = (files.enter_context(_file_in_memory(content)) for content in certificate)
-        context.load_cert_chain(chain, key)
+        context.load_cert_chain(chain, key, password=refuse_encrypted)
+
+
+def refuse_encrypted() -> str:
+    """Raise ssl.SSLError, when OpenSSL needs the pass phrase of a private key. It would ask at the terminal,
+    and wait there for ever.
+    """
+    raise ssl.SSLError("the private key is encrypted; decrypt it (openssl pkey -in KEY -out PLAIN)")
 
 
 @contextmanager

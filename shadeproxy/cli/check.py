@@ -25,6 +25,7 @@ from shadeproxy.app.fitting import (
 from shadeproxy.app.media import ghost_share
 from shadeproxy.app.origins import build_origin
 from shadeproxy.app.otel import INSTALL, is_installed
+from shadeproxy.app.tls import refuse_encrypted
 from shadeproxy.app.worker_fills import why_no_fills
 from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
 from shadeproxy.cli.rows import CheckRow
@@ -127,7 +128,7 @@ def _check_namespaces(settings: Settings) -> CheckRow:
 
 def _check_tls(cert: str, key: str) -> CheckRow:
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=refuse_encrypted)
     except (OSError, ssl.SSLError) as error:
         return CheckRow(
             "s3.tls", ok=False, detail=f"{cert}, {key}: {error}", change="name PEM files that fit each other"
