@@ -1,6 +1,7 @@
 """Run the command line: ``python -m shadeproxy``, and the console script."""
 
 import gc
+import os
 import sys
 
 _LEAST_BYTES = 256 * 1024**2
@@ -13,6 +14,7 @@ def run() -> None:
             f"error: the proxy runs on Linux only, and this is {sys.platform}; run it on a Linux host or in a"
             " container. The SDK, shadeproxy-sdk, works here"
         )
+    _open_standard_streams()
     import resource  # noqa: PLC0415  other systems lack it
 
     limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -28,6 +30,21 @@ def run() -> None:
 
     gc.enable()
     run_commands()
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null for each of stdin, stdout and stderr that is closed. Otherwise a file of the cache or a
+    connection would get its number, and what is printed would go there.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The kernel gives the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+            stream = open(number, mode, closefd=False)  # noqa: SIM115 - of a descriptor, for ever
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 if __name__ == "__main__":
