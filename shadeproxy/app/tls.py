@@ -90,9 +90,9 @@ class ServerTls:
         """The certificate in use."""
         self.context = self._context_of(self.certificate)
         self.failure = ""
-        """Why the newest files are not used, or ""."""
+        """Reason why the newest files are not used, or ""."""
         self.expires_s = expiry_s(self.certificate.chain)
-        """When the certificate in use expires; None if that is not known."""
+        """Time at which the certificate in use expires; None if that is not known."""
 
     def facts(self, now_s: float) -> CertificateFacts:
         """Return the facts about the certificate for ``diagnose``."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime as dt
-from dataclasses import replace
 
 import pytest
 from cryptography import x509
@@ -16,8 +15,6 @@ from shadeproxy.app.certificate_diagnosis import (
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.cli.check import run_checks
 from shadeproxy.config import Settings
-from tests.app.test_checkup import Probed, make
-from tests.app.test_diagnosis import WELL, diagnose
 from tests.support.certificate import write_certificate, write_self_signed
 from tests.support.clock import ManualClock
 
@@ -53,21 +50,19 @@ def test_what_is_no_certificate_has_no_date(chain):
 def test_the_end_of_a_certificate_is_shown_14_days_ahead(left_s, severity, text):
     facts = CertificateFacts(NOON_S + left_s, NOON_S)
     assert [one.severity for one in certificate_findings(facts)] == [severity] * (severity is not None)
-    assert diagnose(replace(WELL, certificate=facts)) == list(certificate_findings(facts))
     (warning,) = certificate_warnings(facts) if severity else ("",)
     assert warning.endswith(text)
 
 
-async def test_readyz_and_doctor_tell_that_new_files_cannot_be_used(tmp_path):
+async def test_a_watch_tells_that_new_files_cannot_be_used(tmp_path):
     made = await asyncio.to_thread(write_certificate, tmp_path)
     tls, clock = await asyncio.to_thread(ServerTls, str(made.cert), str(made.key)), ManualClock()
-    checkup = make(clock, Probed(None), tls=tls)
     watching = asyncio.create_task(tls.watch(clock))
     await asyncio.to_thread(made.key.write_bytes, b"no key")
     async with asyncio.timeout(20):
         while not tls.failure:
             await asyncio.sleep(0.01)
-    (warning,) = (one for one in checkup.warnings() if "cannot be used" in one)
+    (warning,) = (one for one in certificate_warnings(tls.facts(0.0)) if "cannot be used" in one)
     assert warning == "the new TLS certificate of s3.listen cannot be used, so the old one stays in use"
     (finding,) = (
         one for one in certificate_findings(tls.facts(0.0)) if one.name == "certificate not changed"
