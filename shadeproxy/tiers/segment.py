@@ -107,9 +107,8 @@ class Segment:
             self.size_bytes = os.fstat(self.descriptor).st_size
             self.file = file_id(self.descriptor)
             self.mapping = mmap.mmap(self.descriptor, self.size_bytes, access=mmap.ACCESS_READ)
-            # Without readahead: it would bring records into the page cache that nobody has checked.
-            self.mapping.madvise(mmap.MADV_RANDOM)
-            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            if size_bytes:
+                self.stop_readahead()
         except OSError:
             os.close(self.descriptor)
             raise
@@ -120,6 +119,13 @@ class Segment:
         # Blocks whose pages a socket may still hold (tiers/sendfile.py). In a file of an earlier process
         # these are all blocks.
         self._sent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
+
+    def stop_readahead(self) -> None:
+        """Let the kernel read only what is asked for: all else would be in the page cache unchecked. Recovery
+        reads ahead, as its pages are checked at their first read. Raises OSError.
+        """
+        self.mapping.madvise(mmap.MADV_RANDOM)
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property
     def units(self) -> int:
@@ -370,10 +376,9 @@ class Segment:
         """Prepare a change of the segment: empty the catalogue and repeat failed erasures."""
         if self.catalogued:
             self._outdate()
-        size_bytes = os.lseek(self.descriptor, 0, os.SEEK_END) if self._unerased else 0
+        last = os.lseek(self.descriptor, 0, os.SEEK_END) - HEADER_BYTES if self._unerased else 0
         while self._unerased:
-            if self._unerased[-1] + HEADER_BYTES > size_bytes:
-                # Another program truncated the file, and this header with it. A write would make it longer.
+            if self._unerased[-1] > last:  # Another program truncated the file, and this header with it.
                 self._unerased.pop()
                 continue
             written = self._calls.pwrite(self.descriptor, _ZERO_HEADER, self._unerased[-1])
