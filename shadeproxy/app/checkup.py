@@ -18,11 +18,13 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from shadeproxy.app.certificate_diagnosis import certificate_warnings
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, no_cluster
 from shadeproxy.app.diagnosis import DoubtfulJob, MissedNeed, ProxyState, diagnose
 from shadeproxy.app.origins import Providers, name_of_origin
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.tier_diagnosis import TierFacts
+from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
@@ -71,6 +73,7 @@ class Checkup:
         missed_needs: Callable[[], tuple[MissedNeed, ...]] = tuple,
         cluster_warnings: Callable[[], list[str]] = list,
         cluster_facts: Callable[[], Awaitable[ClusterFacts | None]] = no_cluster,
+        tls: ServerTls | None = None,
     ) -> None:
         self._settings = settings
         self._origin = origin
@@ -85,6 +88,7 @@ class Checkup:
         self._missed_needs = missed_needs
         self._cluster_warnings = cluster_warnings
         self._cluster_facts = cluster_facts
+        self._tls = tls
         self._detached: tuple[str, ...] = ()
         self._told = ""
         """The state of the origin that the last probe found; "" before the first probe."""
@@ -113,6 +117,8 @@ class Checkup:
                 found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]
         found += self._settings.memory.warnings() + self._cluster_warnings()
+        if self._tls is not None:
+            found += certificate_warnings(self._tls.facts(self._clock.now_s()))
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing
@@ -273,6 +279,7 @@ class Checkup:
             missed_needs=self._missed_needs(),
             ghost_bytes=int(self._gauge("ghost_bytes", 0.0)),
             cluster=await self._cluster_facts(),
+            certificate=None if self._tls is None else self._tls.facts(self._clock.now_s()),
         )
 
     def _credentials_left_s(self) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from shadeproxy.app.certificate_diagnosis import CertificateFacts, certificate_findings
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, cluster_findings
 from shadeproxy.app.tier_diagnosis import Finding, TierFacts, aside_finding, tier_findings
 from shadeproxy.core.units import format_count
@@ -92,6 +93,7 @@ class ProxyState:
     unidentified: int = 0
     ghost_bytes: int = 0
     cluster: ClusterFacts | None = None
+    certificate: CertificateFacts | None = None
 
 
 def diagnose(facts: ProxyState) -> list[Finding]:
@@ -101,6 +103,7 @@ def diagnose(facts: ProxyState) -> list[Finding]:
         *_clock(facts),
         *_credentials(facts),
         *(finding for tier in facts.tiers for finding in tier_findings(tier)),
+        *(certificate_findings(facts.certificate) if facts.certificate is not None else ()),
         *_process(facts),
         *_connections(facts),
         *_loop(facts),

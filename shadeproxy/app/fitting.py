@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import structlog
 
+from shadeproxy.app.address_space import address_space_limit, judge_address_space
 from shadeproxy.app.limits import client_descriptors, own_descriptors
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
@@ -183,6 +184,7 @@ def require_fit(settings: Settings) -> None:
     """
     verdicts = {
         "too little memory": judge_memory(settings, memory_limit()),
+        "too little address space": judge_address_space(settings, address_space_limit()),
         "more workers than cores": judge_workers(settings, available_cores()),
         "few descriptors": judge_descriptors(settings, descriptor_limit()),
     }

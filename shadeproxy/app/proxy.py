@@ -159,7 +159,7 @@ class Proxy:
             callback_reads=callback_reads,
         )
         sharing = opener.sharing(state.hints, engine)
-        checkup = self._make_checkup(engine, origin, providers, state, sharing)
+        checkup = self._make_checkup(engine, origin, providers, state, sharing, tls=tls)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         info |= {"policy": settings.policy.name, "origin": name_of_origin(settings)}
         info |= {"lane": "compiled" if COMPILED else "interpreted"} | ({"owners": True} if owned else {})
@@ -217,6 +217,8 @@ class Proxy:
         providers: Providers,
         state: OpenState,
         sharing: JobSharing,
+        *,
+        tls: ServerTls | None,
     ) -> Checkup:
         return Checkup(
             self._settings_status,
@@ -232,6 +234,7 @@ class Proxy:
             missed_needs=sharing.missed,
             cluster_warnings=self._clustering.warnings,
             cluster_facts=self._clustering.facts,
+            tls=tls,
         )
 
     @staticmethod

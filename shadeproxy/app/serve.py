@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import structlog
 import uvloop
 
+from shadeproxy.app.address_space import no_memory
 from shadeproxy.app.bus_errors import explain_bus_errors
 from shadeproxy.app.fitting import require_fit
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
@@ -36,7 +37,10 @@ def serve(
     raise_descriptor_limit()
     explain_bus_errors()
     require_fit(settings)
-    uvloop.run(_run(settings, load or (lambda: settings), calls))
+    try:
+        uvloop.run(_run(settings, load or (lambda: settings), calls))
+    except MemoryError as error:
+        raise no_memory() from error
 
 
 async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[str, Calls] | None) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
+from shadeproxy.app.certificate_diagnosis import CertificateFacts, expiry_s
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ConfigError
 
@@ -53,7 +54,14 @@ def use_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
     with ExitStack() as files:
         # Python's ssl module only loads certificates from files, by their names.
         chain, key = (files.enter_context(_file_in_memory(content)) for content in certificate)
-        context.load_cert_chain(chain, key)
+        context.load_cert_chain(chain, key, password=refuse_encrypted)
+
+
+def refuse_encrypted() -> str:
+    """Raise ssl.SSLError, when OpenSSL needs the pass phrase of a private key. It would ask at the terminal,
+    and wait there for ever.
+    """
+    raise ssl.SSLError("the private key is encrypted; decrypt it (openssl pkey -in KEY -out PLAIN)")
 
 
 @contextmanager
@@ -81,6 +89,14 @@ class ServerTls:
         self.certificate = self._found = self._read()
         """The certificate in use."""
         self.context = self._context_of(self.certificate)
+        self.failure = ""
+        """Reason why the newest files are not used, or ""."""
+        self.expires_s = expiry_s(self.certificate.chain)
+        """Time at which the certificate in use expires; None if that is not known."""
+
+    def facts(self, now_s: float) -> CertificateFacts:
+        """Return the facts about the certificate for ``diagnose``."""
+        return CertificateFacts(self.expires_s, now_s, self.failure)
 
     def changed(self) -> bool:
         """Return whether the files have changed and are usable. Blocks. Raises ConfigError if they are not
@@ -100,6 +116,7 @@ class ServerTls:
         """Use the certificate that ``changed`` has found for new connections; see ``use_certificate``."""
         use_certificate(self.context, self._found)
         self._seen, self.certificate = self._found_at, self._found
+        self.expires_s = expiry_s(self.certificate.chain)
 
     async def watch(
         self, clock: Clock, adopted: Callable[[Certificate], Awaitable[None]] | None = None
@@ -108,7 +125,6 @@ class ServerTls:
 
         ``adopted`` is called with each new certificate. It returns when every process uses that certificate.
         """
-        told = ""
         while True:
             await clock.sleep(_LOOK_S)
             try:
@@ -117,11 +133,11 @@ class ServerTls:
                     if adopted is not None:
                         await adopted(self.certificate)
                     _log.info("certificate changed", cert=str(self._cert))
-                told = ""
+                self.failure = ""
             except ConfigError as error:
-                if str(error) != told:
-                    told = str(error)
-                    _log.warning("certificate not changed", error=told)
+                if str(error) != self.failure:
+                    self.failure = str(error)
+                    _log.warning("certificate not changed", error=self.failure)
 
     def _stamp(self) -> _Stamp:
         try:

@@ -83,17 +83,21 @@ _BACKLOG = 1024
 # Short, because all relayed connections have ended before.
 _RELAY_END_S = 0.1
 _CONFIRM_S = 5.0
+# A worker that starts on a busy machine reads its modules and tables for long. Were it held to the limit of a
+# running worker, each change would kill it and begin its start again.
+_START_S = 60.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Link:
     """One worker process, and the channel to it. ``unconfirmed``: a future for each change that was sent; it
-    is done when the worker uses the change, or has ended.
+    is done when the worker uses the change, or has ended. ``serving``: set once it accepts connections.
     """
 
     channel: Channel
     process: asyncio.subprocess.Process
     unconfirmed: deque[asyncio.Future[None]]
+    serving: asyncio.Event
 
 
 class PeerListening(NamedTuple):
@@ -188,7 +192,8 @@ class Workers:
 
     async def adopt(self, change: Change) -> None:
         """Send new settings or a new certificate, and return when no worker uses older ones. A worker that
-        does not confirm in time that it uses the change is killed and replaced.
+        does not confirm in time that it uses the change is killed and replaced. A worker that still starts
+        has more time.
         """
         if isinstance(change, Certificate):
             self._certificate = change
@@ -201,12 +206,16 @@ class Workers:
             asked[future] = link
             if not link.channel.say(pack_change(change)):
                 _kill(link.process)
-        if asked:
-            _, late = await asyncio.wait(asked, timeout=_CONFIRM_S)
-            for future in late:
-                _log.warning("a worker does not answer and is ended")
-                _kill(asked[future].process)
-            await asyncio.gather(*asked)
+        await asyncio.gather(*(self._confirmed(*one) for one in asked.items()))
+
+    async def _confirmed(self, future: asyncio.Future[None], link: _Link) -> None:
+        """Wait until a worker uses a change, and kill the worker if that takes too long."""
+        limit_s = _CONFIRM_S if link.serving.is_set() else _START_S
+        _, late = await asyncio.wait([future], timeout=limit_s)
+        if late:
+            _log.warning("a worker does not answer and is ended", process=link.process.pid, after_s=limit_s)
+            _kill(link.process)
+            await future
 
     async def stop(self, limit_s: float) -> None:
         """Let the workers finish their requests, and kill workers that still run after ``limit_s``."""
@@ -262,13 +271,14 @@ class Workers:
             else ClusterEnds(peers.node, peers.listener.fileno(), self._peers_address, peers.secrets)
         )
         ours, theirs = socket.socketpair()
-        unconfirmed = deque[asyncio.Future[None]]()
+        unconfirmed, serving = deque[asyncio.Future[None]](), asyncio.Event()
 
         def hear(frame: bytes) -> None:
             if frame == CONFIRMED:
                 unconfirmed.popleft().set_result(None)
             elif frame == SERVING:
                 self.serving.set()
+                serving.set()
                 opened.serve()
             elif frame.startswith(REQUESTS):
                 self._on_requests(unpack_requests(frame))
@@ -307,7 +317,7 @@ class Workers:
         finally:
             opened.close_theirs()
         started.append(process)
-        link = _Link(channel, process, unconfirmed)
+        link = _Link(channel, process, unconfirmed, serving)
         self._links.add(link)
         opening = Opening(
             self._settings,

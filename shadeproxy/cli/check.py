@@ -8,9 +8,13 @@ already runs with the same configuration, the locks and ports that it holds are 
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 from shadeproxy.api.s3 import COMPILED
+from shadeproxy.app.address_space import address_space_limit, judge_address_space
+from shadeproxy.app.certificate_diagnosis import CertificateFacts, certificate_findings, expiry_s
 from shadeproxy.app.fitting import (
     descriptor_limit,
     judge_descriptors,
@@ -21,6 +25,7 @@ from shadeproxy.app.fitting import (
 from shadeproxy.app.media import ghost_share
 from shadeproxy.app.origins import build_origin
 from shadeproxy.app.otel import INSTALL, is_installed
+from shadeproxy.app.tls import refuse_encrypted
 from shadeproxy.app.worker_fills import why_no_fills
 from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
 from shadeproxy.cli.rows import CheckRow
@@ -123,11 +128,15 @@ def _check_namespaces(settings: Settings) -> CheckRow:
 
 def _check_tls(cert: str, key: str) -> CheckRow:
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=refuse_encrypted)
     except (OSError, ssl.SSLError) as error:
         return CheckRow(
             "s3.tls", ok=False, detail=f"{cert}, {key}: {error}", change="name PEM files that fit each other"
         )
+    facts = CertificateFacts(expiry_s(Path(cert).read_bytes()), time.time())
+    for finding in certificate_findings(facts):
+        expired = finding.severity == "wrong"
+        return CheckRow("s3.tls", ok=not expired, detail=f"{cert}: {finding.cause}", change=finding.remedy)
     return CheckRow("s3.tls", ok=True, detail=cert)
 
 
@@ -150,6 +159,9 @@ def _check_memory(settings: Settings) -> CheckRow:
         return CheckRow(
             "memory", ok=False, detail=verdict.cause.removeprefix("memory: "), change=verdict.remedy
         )
+    verdict = judge_address_space(settings, address_space_limit())
+    if not verdict.possible:
+        return CheckRow("memory", ok=False, detail=verdict.cause, change=verdict.remedy)
     return CheckRow("memory", ok=True, detail=f"{limit.place} allows {format_size(limit.limit_bytes)}")
 
 

@@ -33,7 +33,8 @@ class Layer(NamedTuple):
 def read_file(path: Path) -> Layer:
     """Read the values of a TOML file. Raises ConfigError."""
     try:
-        return Layer(str(path), tomllib.loads(path.read_text(encoding="utf-8")))
+        # Some editors begin a file with a byte order mark, which TOML does not know.
+        return Layer(str(path), tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file; name an existing one with --config") from None
     except OSError as error:

@@ -178,6 +178,7 @@ def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool
     damaged = 0
     if contents is None:
         contents, damaged = _walked(segment, claim, halted)
+    segment.stop_readahead()
     units, lengths, gaps = _layout(segment, contents.rows)
     contents.rows["location"] = pack_all(segment.number, units, lengths)
     segment.fill(units, lengths)

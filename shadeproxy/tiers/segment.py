@@ -10,6 +10,7 @@ The store places records and counts the capacity. Its thread calls ``occupy``, `
 to the space.
 """
 
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -92,8 +93,7 @@ class Segment:
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
         self._unerased: list[int] = []
-        # Number of erasures so far (those of an earlier process count as one), and how many of them are on
-        # the medium.
+        # Erasures so far (those of an earlier process count as one), and how many of them are on the medium.
         self._erased, self._flushed = int(size_bytes is None), 0
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
@@ -105,6 +105,8 @@ class Segment:
             self.size_bytes = os.fstat(self.descriptor).st_size
             self.file = file_id(self.descriptor)
             self.mapping = mmap.mmap(self.descriptor, self.size_bytes, access=mmap.ACCESS_READ)
+            if size_bytes:
+                self.stop_readahead()
         except OSError:
             os.close(self.descriptor)
             raise
@@ -115,6 +117,13 @@ class Segment:
         # Blocks whose pages a socket may still hold (tiers/sendfile.py). In a file of an earlier process
         # these are all blocks.
         self._sent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
+
+    def stop_readahead(self) -> None:
+        """Let the kernel read only what is asked for: all else would be in the page cache unchecked. Recovery
+        reads ahead, as its pages are checked at their first read. Raises OSError.
+        """
+        self.mapping.madvise(mmap.MADV_RANDOM)
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property
     def units(self) -> int:
@@ -249,6 +258,9 @@ class Segment:
         if self.catalogued or self._unerased:
             self._prepare()
         pwrite, descriptor = self._calls.pwrite, self.descriptor
+        if os.lseek(descriptor, 0, os.SEEK_END) < self.size_bytes:
+            # Do not make the file long again: the bytes that were cut off would be read as zeros.
+            raise OSError(errno.EIO, f"another program truncated {self.path}")
         if not isinstance(body, WrittenBody):
             start = offset + len(header)
             written = pwrite(descriptor, body, start)
@@ -361,17 +373,18 @@ class Segment:
     def _prepare(self) -> None:
         """Prepare a change of the segment: empty the catalogue and repeat failed erasures."""
         if self.catalogued:
-            self._outdate()
+            catalogue.empty(self.catalogue_path)
+            self.catalogued = False
+        last = os.lseek(self.descriptor, 0, os.SEEK_END) - HEADER_BYTES if self._unerased else 0
         while self._unerased:
+            if self._unerased[-1] > last:  # Another program truncated the file, and this header with it.
+                self._unerased.pop()
+                continue
             written = self._calls.pwrite(self.descriptor, _ZERO_HEADER, self._unerased[-1])
             if written < HEADER_BYTES:
                 self._write_rest(_ZERO_HEADER, self._unerased[-1], written)
             self._unerased.pop()
             self._erased += 1
-
-    def _outdate(self) -> None:
-        catalogue.empty(self.catalogue_path)
-        self.catalogued = False
 
     def _write_rest(self, data: Body, offset: int, written: int) -> None:
         """Write the rest of ``data`` after a short write. If the medium is full, the next call raises the

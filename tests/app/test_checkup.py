@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shadeproxy.app import fitting
+from shadeproxy.app.certificate_diagnosis import CertificateFacts
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.config import Settings
@@ -160,3 +161,11 @@ async def test_nothing_that_goes_wrong_ends_the_watch(monkeypatch, capfd):
     assert printed.count("Too many open files") == 2, "once for each of the two"
     assert printed.count("no memory here") == 1
     assert "origin answers" in printed
+
+
+async def test_a_ready_proxy_warns_of_a_certificate_that_has_expired():
+    clock = ManualClock()
+    tls = SimpleNamespace(facts=lambda now_s: CertificateFacts(now_s - 1.0, now_s))
+    assert not make(clock, Probed(None)).warnings()
+    (warning,) = make(clock, Probed(None), tls=tls).warnings()
+    assert warning.startswith("the TLS certificate of s3.listen expired on ")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shadeproxy.app.certificate_diagnosis import CertificateFacts
 from shadeproxy.app.cluster_diagnosis import ClusterFacts
 from shadeproxy.app.diagnosis import DoubtfulJob, MissedNeed, ProxyState, diagnose
 from shadeproxy.app.tier_diagnosis import TierFacts
@@ -128,6 +129,27 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
         ({"loop_lag_p99_s": 0.2}, "event loop late", "warning", "up to 200 ms", "in binary form"),
         ({"miss_p90_s": 3.0}, "slow misses", "warning", "longer than 3.0 s", "latency"),
         ({"credentials_left_s": 100.0}, "credentials expire", "warning", "expire in 100 s", "issues"),
+        (
+            {"certificate": CertificateFacts(0.0, 1.0)},
+            "certificate expired",
+            "wrong",
+            "of s3.listen expired on 1970-01-01 00:00 UTC; clients refuse to connect",
+            "renew it",
+        ),
+        (
+            {"certificate": CertificateFacts(86400.0, 1.0)},
+            "certificate expires soon",
+            "warning",
+            "of s3.listen expires on 1970-01-02 00:00 UTC",
+            "renew it",
+        ),
+        (
+            {"certificate": CertificateFacts(None, 1.0, "they do not fit")},
+            "certificate not changed",
+            "warning",
+            "stays in use: they do not fit",
+            "PEM files",
+        ),
         ({"credentials_left_s": -5.0}, "credentials expire", "wrong", "expired 5 s ago", "issues"),
         (
             tier(disabled_reason="tier disk takes no more pages: Input/output error"),

@@ -6,8 +6,11 @@ import ssl
 
 import pytest
 import structlog
+from cryptography.hazmat.primitives import serialization
 
 from shadeproxy.app.tls import ServerTls
+from shadeproxy.cli.check import run_checks
+from shadeproxy.config import Settings
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.origin.s3transport import tls_context
@@ -143,3 +146,27 @@ async def test_the_watch_tells_and_goes_on(tmp_path):
     assert not watch.done()
     assert adopted == [True]
     watch.cancel()
+
+
+@pytest.fixture
+def encrypted(tmp_path):
+    """A certificate whose private key is encrypted."""
+    made = write_certificate(tmp_path)
+    key = serialization.load_pem_private_key(made.key.read_bytes(), None)
+    made.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    return made
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_pass_phrase(encrypted):
+    with pytest.raises(ConfigError, match="the private key is encrypted; decrypt it"):
+        ServerTls(str(encrypted.cert), str(encrypted.key))
+    settings = Settings.load(None, [f"s3.tls.cert={encrypted.cert}", f"s3.tls.key={encrypted.key}"])
+    (row,) = (row for row in run_checks(settings, with_origin=False) if row.name == "s3.tls")
+    assert not row.ok
+    assert "the private key is encrypted" in row.detail

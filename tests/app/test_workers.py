@@ -212,3 +212,41 @@ async def test_a_proxy_that_ends_while_a_worker_of_its_cluster_starts_ends_in_or
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     await workers._keep(listener)
     assert min(passed) >= 0
+
+
+async def test_a_worker_that_starts_slowly_is_not_ended_by_a_change(monkeypatch):
+    """Each change would end it again, and its start would never be over."""
+    monkeypatch.setattr("shadeproxy.app.workers._CONFIRM_S", 0.05)
+    monkeypatch.setattr("shadeproxy.app.workers._START_S", 0.5, raising=False)
+    settings, share, execute = (
+        Settings.load(None, ["s3.workers=2"]),
+        Share.create(),
+        asyncio.create_subprocess_exec,
+    )
+    workers = Workers(
+        settings,
+        build_reloadable(settings),
+        (),
+        share=share,
+        on_requests=lambda _rows: None,
+        on_reads=lambda *_: None,
+        certificate=None,
+    )
+
+    async def start_slowly(*_arguments, pass_fds, **_options):
+        return await execute("sleep", "60", pass_fds=pass_fds)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_slowly)
+    with socket.create_server(("127.0.0.1", 0)) as listener, capture_logs() as logs:
+        keeping = asyncio.create_task(workers._keep(listener))
+        while not workers.numbers:
+            await asyncio.sleep(0)
+        changing = asyncio.create_task(workers.adopt(build_reloadable(settings)))
+        await asyncio.sleep(0.25)
+        assert not logs
+        assert not changing.done()
+        workers._stopping = True
+        await changing  # A start that never ends does not hold up the change for ever.
+        await keeping
+    assert [log["event"] for log in logs] == ["a worker does not answer and is ended"]
+    os.close(share.descriptor)

@@ -355,3 +355,9 @@ def test_several_workers_need_a_machine_that_keeps_the_order_of_stores(refused, 
     assert "s3.workers = 2 does not go with this machine, aarch64: only x86-64 shows stores" in refused(
         "[s3]\nworkers = 2"
     )
+
+
+def test_a_byte_order_mark_at_the_start_of_a_file_is_skipped(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_bytes(b'\xef\xbb\xbf[cache]\r\npage_size = "8 MiB"\r\n')
+    assert Settings.load(path, []).cache.page_size == 8 << 20

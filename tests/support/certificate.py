@@ -28,9 +28,12 @@ class Certificate:
         return ssl.create_default_context(cafile=str(self.authority))
 
 
-def write_certificate(directory: Path, name: str = "loopback", *, hosts: Sequence[str] = ()) -> Certificate:
+def write_certificate(
+    directory: Path, name: str = "loopback", *, hosts: Sequence[str] = (), days: float = 90
+) -> Certificate:
     """Write ``name``.crt, ``name``.key and ``name``.authority.crt into ``directory``, and overwrite existing
-    ones. ``hosts``: names besides the address, such as ``*.example.org``.
+    ones. ``hosts``: names besides the address, such as ``*.example.org``. ``days``: the time until it
+    expires.
     """
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = (
@@ -40,7 +43,7 @@ def write_certificate(directory: Path, name: str = "loopback", *, hosts: Sequenc
     )
     names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, hosts)]
     certificate = (
-        _begin(name, f"authority of {name}", key)
+        _begin(name, f"authority of {name}", key, days)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -83,7 +86,9 @@ def _write(made: Certificate, certificate: x509.Certificate, key: ec.EllipticCur
     )
 
 
-def _begin(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _begin(
+    subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: float = 90
+) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
@@ -91,6 +96,6 @@ def _begin(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.C
         .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(minutes=5))
-        .not_valid_after(now + dt.timedelta(days=1))
+        .not_valid_before(now - dt.timedelta(days=2))
+        .not_valid_after(now + dt.timedelta(days=days))
     )

@@ -350,9 +350,10 @@ def require_type(request: web.Request, *types: str) -> str:
         # curl sends this content type with -d. Web pages of other origins are refused elsewhere (guard.py).
         return JSON
     if sent not in types:
-        raise UnsupportedMediaType(
-            f"Content-Type {sent} is not taken here", hint=f"send it as {' or '.join(types)}"
-        )
+        # Without the field, aiohttp takes the body for application/octet-stream.
+        named = "Content-Type" in request.headers
+        wrong = f"Content-Type {sent} is not taken here" if named else "the field Content-Type is missing"
+        raise UnsupportedMediaType(wrong, hint=f"send it as {' or '.join(types)}")
     return sent
 
 

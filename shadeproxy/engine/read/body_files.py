@@ -28,6 +28,9 @@ class BodyFiles:
         body = self._memory.peek(order.start, order.length)
         try:
             descriptor = self._descriptors.get(order.segment) or self._open(order)
+            if os.lseek(descriptor, 0, os.SEEK_END) < order.offset + order.length:
+                # Another program truncated the file; see Segment.write. The coordinator reports it.
+                return BodyWritten(order.start, None)
             written = 0
             while written < order.length:
                 written += os.pwrite(descriptor, body[written:], order.offset + written)

@@ -172,6 +172,13 @@ async def test_another_type_is_told_which(client, refused):
     assert "send it as application/json" in await refused(answer, 415, "unsupported_media_type")
 
 
+async def test_without_a_content_type_the_error_says_that_it_is_missing(client, refused):
+    answer = await client.put("/v1/jobs/new", data=b"{}", skip_auto_headers=("Content-Type",))
+    text = await refused(answer, 415, "unsupported_media_type")
+    assert "the field Content-Type is missing" in text
+    assert "send it as application/json" in text
+
+
 async def test_a_long_body_is_refused(client, refused):
     answer = await client.put("/v1/jobs/new", json={"dataset": "x" * bodies.MAX_JSON_BYTES})
     assert "longer than 65536 bytes" in await refused(answer, 413, "body_too_large")
