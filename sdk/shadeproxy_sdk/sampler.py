@@ -79,6 +79,8 @@ class ShadeSampler(Sampler[int]):
         self._plans: dict[int, EpochPlan] = {}
         self._planning = threading.RLock()
         self._start = 0
+        self._reported: int | None = None
+        self._skips = False
         self._given = 0
         self._distinct = 0
         self._resumed: int | None = None  # The resumed epoch, while its first iteration is the latest one.
@@ -93,7 +95,8 @@ class ShadeSampler(Sampler[int]):
             return
         if epoch != self.epoch:
             with self._planning:
-                self.epoch, self._start, self._given = epoch, 0, 0
+                self.epoch, self._given = epoch, 0
+                self._start, self._reported, self._skips = 0, None, False
                 self._plans = {known: plan for known, plan in self._plans.items() if known >= epoch}
         self._begin()
 
@@ -104,8 +107,12 @@ class ShadeSampler(Sampler[int]):
         epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
         self.job.announce(epoch, plan.order)
-        start, self._start, self._given = self._start, 0, self._start
+        start, skips = self._start, self._skips
+        self._start, self._reported, self._skips = 0, None, False
         self._resumed = epoch if start else None
+        if skips:
+            start = 0
+        self._given = start
         try:
             for sample in plan.order[start:].tolist():
                 self._given += 1
@@ -192,7 +199,14 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ ahead of training
 
     def _begin(self) -> None:
-        self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead, sampler=self)
+        self.job.begin(
+            self.epoch,
+            self._start,
+            length=self.num_samples,
+            reported=self._reported,
+            ahead=self._plan_ahead,
+            sampler=self,
+        )
 
     def _plan_ahead(self) -> None:
         """Announce coming epochs whose orders are known by now. The job's thread calls this. It does not wait
@@ -250,18 +264,20 @@ class ShadeSampler(Sampler[int]):
                 # The next epoch can be drawn by now, so plan it. The state keeps its plan, but not the scores
                 # from which it was drawn.
                 self._planned(self.epoch + 1)
-            weights, losses = self.job.scores_state()
+            weights, losses, reported = self.job.scores_state()
             state |= self._planner.state()
             state |= {
                 "plans": {epoch: self._planner.pack(plan) for epoch, plan in self._plans.items()},
                 "weights": torch.from_numpy(weights),
                 "losses": losses,
+                "reported": min(reported, position),
             }
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where ``state_dict`` was called. Raises ConfigError if the state is of a run with other
-        settings.
+    def load_state_dict(self, state: dict[str, Any], *, skips: bool = False) -> None:
+        """Continue where ``state_dict`` was called. ``skips``: the loop itself takes and drops the ids before
+        the saved position, so yield the epoch from its first id on. Raises ConfigError if the state is of a
+        run with other settings.
         """
         for name, value in self._shape().items():
             if state.get(name) != value:
@@ -277,6 +293,7 @@ class ShadeSampler(Sampler[int]):
                 self._planner.restore(state)
             self.epoch = state["epoch"]
             self._start = self._given = min(state["position"], self.num_samples)
+            self._reported, self._skips = state.get("reported"), skips
         self._begin()
 
     def _shape(self) -> dict[str, Any]:
