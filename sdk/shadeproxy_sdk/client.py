@@ -239,7 +239,7 @@ class Client(ControlSession):
         return self._s3
 
     def _s3_side(self, endpoint: str) -> Origin:
-        parts = urlsplit(endpoint)
+        parts = urlsplit(Origin(endpoint).endpoint_url)  # Origin refuses what is no address.
         if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
             # The proxy listens on all addresses of its host, so use the host of the control URL.
             endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"

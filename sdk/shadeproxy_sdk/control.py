@@ -19,6 +19,7 @@ from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
 from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.shared import Once
+from shadeproxy_sdk.urls import check_url
 
 _TOO_LARGE = 413
 _PROBE_TIMEOUT_S = 2.0
@@ -36,13 +37,14 @@ class Control:
     """Makes calls to the control listener at ``url``."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(
-                f"{url!r} is not a control URL: write http://host:port, as in http://127.0.0.1:9001"
-            )
+        parts = check_url(
+            url,
+            "a control URL",
+            "http://host:port, as in http://127.0.0.1:9001",
+            "give the token as Client(token=...)",
+        )
         self.url = url.rstrip("/")
-        self.host = parts.hostname
+        self.host = str(parts.hostname)
         self.secure = parts.scheme == "https"
         self._token = None if token is None else token.strip()
         if self._token and not self._token.isprintable():
