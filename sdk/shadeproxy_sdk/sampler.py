@@ -20,8 +20,11 @@ from torch.utils.data import Sampler
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.planner import EpochPlan, Mode, Planner, Settings
+from shadeproxy_sdk.state import check_state
 
 _STATE_VERSION = 2
+_DRAWN = ("plans", "weights", "losses", "smoothing", "smoothed_loss", "trend")
+"""Fields of a state whose mode draws from losses or cached samples."""
 
 
 class ShadeSampler(Sampler[int]):
@@ -146,7 +149,7 @@ class ShadeSampler(Sampler[int]):
 
     def weight_of(self, ids: Any) -> torch.Tensor:
         """Return the correction 1 / (N p) for samples drawn in this epoch: float32, with the shape and
-        device of ``ids``.
+        device of ``ids``. In mode "importance", raises ConfigError for ids that no sample has.
 
         Multiply each sample's loss by it: the mean over a batch is then an unbiased estimate of the mean over
         the data set. The correction's expectation over draws is one, so the learning rate stays as it is. In
@@ -155,9 +158,15 @@ class ShadeSampler(Sampler[int]):
         """
         chosen = torch.as_tensor(ids)
         correction = self._planned(self.epoch).correction
-        if correction is None:
+        if correction is None:  # The ids are not looked at: the loop would wait for a GPU that has them.
             return torch.ones(chosen.shape, dtype=torch.float32, device=chosen.device)
-        return torch.from_numpy(correction[chosen.cpu().numpy()]).to(chosen.device)
+        rows = chosen.cpu().numpy()
+        if rows.size and (rows.dtype.kind not in "iu" or not 0 <= rows.min() <= rows.max() < correction.size):
+            raise ConfigError(
+                f"ids of type {rows.dtype}, {rows.min()} .. {rows.max()}: give the sample ids that the "
+                f"loader yields, integers from 0 to {correction.size - 1}"
+            )
+        return torch.from_numpy(correction[rows.astype(np.int64)]).to(chosen.device)
 
     @property
     def distinct_samples(self) -> int:
@@ -277,20 +286,16 @@ class ShadeSampler(Sampler[int]):
     def load_state_dict(self, state: dict[str, Any], *, skips: bool = False) -> None:
         """Continue where ``state_dict`` was called. ``skips``: the loop itself takes and drops the ids before
         the saved position, so yield the epoch from its first id on. Raises ConfigError if the state is of a
-        run with other settings.
+        run with other settings, or no state of a sampler; then nothing is changed.
         """
-        for name, value in self._shape().items():
-            if state.get(name) != value:
-                raise ConfigError(
-                    f"the checkpoint's sampler has {name} {state.get(name)!r}, this one {value!r}: "
-                    "resume with the saved value, or start the epoch again without the checkpoint"
-                )
+        check_state(state, self._shape(), () if self.mode == "uniform" else _DRAWN)
         with self._planning:
-            self._plans = {}
+            plans: dict[int, EpochPlan] = {}
             if self.mode != "uniform":
-                self._plans = {epoch: self._planner.unpack(plan) for epoch, plan in state["plans"].items()}
+                plans = {epoch: self._planner.unpack(plan) for epoch, plan in state["plans"].items()}
                 self.job.restore_scores(state["weights"].numpy(), state["losses"])
                 self._planner.restore(state)
+            self._plans = plans
             self.epoch = state["epoch"]
             self._start = self._given = min(state["position"], self.num_samples)
             self._reported, self._skips = state.get("reported"), skips
@@ -304,6 +309,9 @@ class ShadeSampler(Sampler[int]):
             "seed": self.seed,
             "samples": len(self.job.manifest),
             "world_size": self.job.world_size,
+            "drop_last": self.drop_last,
         }
+        if self.mode != "uniform":  # Orders in mode "uniform" do not depend on batches.
+            shape |= {"batch_size": self.batch_size} | self._planner.shape
         alone = self.mode in {"reorder", "substitute"}
         return shape | {"rank": self.job.rank} if alone else shape

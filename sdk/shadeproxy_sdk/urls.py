@@ -11,7 +11,7 @@ def check_url(url: Any, kind: str, example: str, instead: str) -> SplitResult:
     request would carry these. ``kind``: what the address is. ``instead``: where a secret belongs.
     """
     try:
-        parts = urlsplit(url)
+        parts: SplitResult = urlsplit(url)
         is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except (ValueError, TypeError, AttributeError):  # An invalid port, unclosed brackets, or no text.
         parts, is_address = urlsplit(""), False

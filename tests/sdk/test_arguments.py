@@ -1,5 +1,6 @@
 """Wrong arguments are refused at once, in words that say what to change, and that show no secret."""
 
+import numpy as np
 import pytest
 
 import shadeproxy_sdk as shade
@@ -38,3 +39,98 @@ def test_a_password_in_the_origins_variable_is_refused_and_not_shown(monkeypatch
 def test_what_is_no_address_is_refused(make, url):
     with pytest.raises(shade.ConfigError, match=r"is not a.* write http://host:port"):
         make(url)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"{nonsense", "is no object with a key"),
+        (b"[1]", "is no object with a key"),
+        (b'{"bucket": "b"}', "is no object with a key"),
+        (b"\xff", "is no object with a key"),
+        (b'{"key": 7}', "give the two names as texts"),
+        (b'{"key": "k", "offset": "1", "length": 2}', "give whole numbers"),
+        (b'{"key": "k", "offset": 1}', "give both, from 0 on"),
+        (b'{"bucket": "a/b", "key": "k"}', "give the two names without s3://"),
+    ],
+)
+def test_a_wrong_line_of_a_manifest_is_named(line, text):
+    lines = b'{"key": "a"}\n\n' + line + b'\n{"key": "c"}\n'
+    with pytest.raises(shade.ConfigError, match=rf"^line 3 of the manifest 'mine': .*{text}.*; write "):
+        shade.Manifest.from_jsonl("mine", lines, bucket="b")
+
+
+@pytest.mark.parametrize("ids", [[1.5], ["a"], [None], [True], np.array([0.0])])
+def test_ids_that_are_no_integers_are_refused(client, manifest, ids):
+    for read in (client.read_many, client.fetch):
+        with pytest.raises(shade.ConfigError, match=r"sample ids .* give whole numbers from 0 to 39"):
+            read(manifest, ids)
+    with pytest.raises(shade.ConfigError, match="give whole numbers from 0 to 39"):
+        client.read_into(manifest, ids, np.empty((1, 4), np.uint8))
+    with pytest.raises(shade.ConfigError, match="give whole numbers from 0 to 39"):
+        manifest[ids[0]]
+
+
+def test_integers_of_numpy_are_ids(client, manifest, proxy):
+    ids = np.array([3, 1], np.uint32)
+    assert client.read_many(manifest, ids) == client.read_many(manifest, [3, 1])
+    assert manifest[ids[0]] == manifest[3]
+
+
+@pytest.mark.parametrize("ids", [[40], [-1], [0.5], [[0, 1], [2, 40]]])
+def test_a_correction_of_ids_that_no_sample_has_is_refused(make_job, ids):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance")
+    job.report(np.arange(40), np.arange(40.0))
+    sampler.set_epoch(1)
+    with pytest.raises(
+        shade.ConfigError, match="give the sample ids that the loader yields, integers from 0 to 39"
+    ):
+        sampler.weight_of(ids)
+    assert sampler.weight_of([]).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"world_size": 0}, "world_size 0: give the number of processes that train, at least 1"),
+        ({"world_size": "2"}, "world_size '2': give the number"),
+        ({"rank": 1.0, "world_size": 2}, "rank 1.0 is not in 0 .. 1"),
+        ({"rank": -1}, "rank -1 is not in 0 .. 0"),
+        ({"weight": "big"}, "weight 'big': give a number"),
+        ({"weight": float("nan")}, "weight nan: give a number"),
+        ({"interval_s": 0}, "interval_s 0: give a number of seconds above 0"),
+        ({"queue_batches": 0}, "queue_batches 0: give a whole number from 1 on"),
+        ({"dataset": [1, 2]}, "dataset is a list: give a Manifest"),
+    ],
+)
+def test_a_wrong_argument_of_a_job_is_refused(make_job, proxy, options, text):
+    with pytest.raises(shade.ConfigError, match=text):
+        make_job("wrong", **options)
+    assert "wrong" not in proxy.jobs
+
+
+def test_integers_of_numpy_are_ranks(make_job, proxy):
+    assert make_job("run", rank=np.int64(1), world_size=np.int64(2)).world_size == 2
+    assert proxy.jobs["run"]["world_size"] == 2
+
+
+@pytest.mark.parametrize(("bucket", "prefix"), [("", ""), ("s3://b", ""), (None, ""), ("b", None), (7, "")])
+def test_a_bucket_that_is_none_is_refused(client, proxy, bucket, prefix):
+    for make in (client.listing, lambda b, p: client.manifest(bucket=b, prefix=p)):
+        with pytest.raises(shade.ConfigError, match="give the bucket's name without s3://"):
+            make(bucket, prefix)
+    assert not proxy.listings
+
+
+def test_what_is_no_entry_is_refused(client, origin):
+    with pytest.raises(shade.ConfigError, match=r"'s3://b/k' is no sample: give Entry\(bucket, key\)"):
+        client.read("s3://b/k")
+    with pytest.raises(shade.ConfigError, match="out is a list: make it an array"):
+        client.read_into(shade.Manifest.from_entries("d", [shade.Entry("b", "k")]), [0], [[0]])
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 1.5}, {"batch_size": "4"}, {"coverage_epochs": None}])
+def test_wrong_numbers_of_a_sampler_are_refused(make_job, options):
+    with pytest.raises(shade.ConfigError, match="all of them whole numbers"):
+        shade.ShadeSampler(make_job(), "importance", **options)

@@ -317,7 +317,12 @@ def test_checkpoint_of_a_finished_epoch_does_not_repeat_it(make_job):
 
 
 @pytest.mark.parametrize(
-    ("other", "text"), [({"seed": 1}, "seed 0, this one 1"), ({"mode": "shade"}, "mode 'uniform'")]
+    ("other", "text"),
+    [
+        ({"seed": 1}, "seed 0, this one 1"),
+        ({"mode": "shade"}, "mode 'uniform'"),
+        ({"drop_last": True}, "drop_last False, this one True"),
+    ],
 )
 def test_checkpoint_of_another_run_is_refused(make_job, other, text):
     state = shade.ShadeSampler(make_job()).state_dict()
