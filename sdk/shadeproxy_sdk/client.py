@@ -168,6 +168,9 @@ class Client(ControlSession):
         hung = BulkReads(connections, self._control, self.timeout_s).read(request, allocate)
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
+        elif connections.s3_breaker.is_open:
+            # The S3 listener was found to hang too. Do not wait for both listeners at each new try.
+            connections.s3_breaker.failed(BreakerDecision.PROBE, hung)
         elif missing := batch.missing():
             # Let one read with a short timeout find out whether the proxy hangs. Otherwise every read would
             # wait for the whole timeout.
