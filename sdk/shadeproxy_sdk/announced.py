@@ -56,6 +56,10 @@ def announce(
     early, allow that: DistributedSampler, torch's random samplers with a generator of their own,
     SequentialSampler, and BatchSamplers of them.
 
+    Each iteration first draws all items of ``sampler``, and then yields them. So memory holds one epoch of
+    items, and the first batch waits until they are drawn. A sampler that chooses its items while training
+    goes on, for example by the latest losses, then chooses all of them before the epoch.
+
     Raises ConfigError for a sampler without a length. Without ``job``, raises it also if not exactly one job
     is open.
     """
