@@ -13,13 +13,13 @@ from numbers import Integral, Real
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from shadeproxy_sdk.address import check_url
 from shadeproxy_sdk.channel import Address
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
 from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.shared import Once
-from shadeproxy_sdk.urls import check_url
 
 _TOO_LARGE = 413
 _PROBE_TIMEOUT_S = 2.0
@@ -36,7 +36,7 @@ def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
 class Control:
     """Makes calls to the control listener at ``url``."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: Any) -> None:
         parts = check_url(
             url,
             "a control URL",
@@ -46,6 +46,8 @@ class Control:
         self.url = url.rstrip("/")
         self.host = str(parts.hostname)
         self.secure = parts.scheme == "https"
+        if token is not None and not isinstance(token, str):
+            raise ConfigError(f"the token is a {type(token).__name__}: give Client(token=...) a text")
         self._token = None if token is None else token.strip()
         if self._token and not self._token.isprintable():
             raise ConfigError(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from shadeproxy_sdk.batch_buffer import UNKNOWN, LengthGuess
 from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.names import check_name
 from shadeproxy_sdk.tag import JobTag
 
 
@@ -63,8 +64,9 @@ class Manifest:
     @classmethod
     def from_entries(cls, name: str, entries: Iterable[Entry]) -> "Manifest":
         """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError if there are no
-        entries, and for an entry that names no object, or no part of one.
+        entries, for an entry that names no object, or no part of one, and for a name that the proxy refuses.
         """
+        check_name(name, "dataset")
         names: list[bytes] = []
         parts: list[tuple[int, int]] = []
         for entry in entries:

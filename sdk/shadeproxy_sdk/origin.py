@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from urllib.parse import quote
 
+from shadeproxy_sdk.address import check_url
 from shadeproxy_sdk.errors import ConfigError
-from shadeproxy_sdk.urls import check_url
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 

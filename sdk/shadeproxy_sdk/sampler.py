@@ -20,7 +20,7 @@ from torch.utils.data import Sampler
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.planner import EpochPlan, Mode, Planner, Settings
-from shadeproxy_sdk.state import check_state
+from shadeproxy_sdk.state import check_count, check_epoch, check_job, check_state
 
 _STATE_VERSION = 2
 _DRAWN = ("plans", "weights", "losses", "smoothing", "smoothed_loss", "trend")
@@ -67,8 +67,10 @@ class ShadeSampler(Sampler[int]):
             coverage_epochs=coverage_epochs,
             repeat=repeat,
         )
-        if announce_epochs < 0:
-            raise ConfigError(f"announce_epochs {announce_epochs}: give 0 or how many to announce early")
+        check_job(job)
+        check_count("announce_epochs", announce_epochs)
+        if epochs is not None:
+            check_count("epochs", epochs)
         self.job = job
         self.mode = mode
         self.seed = int(seed)
@@ -92,8 +94,10 @@ class ShadeSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin ``epoch``: reads and reports from now on belong to it. A resumed epoch keeps its position,
-        also if its iteration began before this call, as Lightning does it.
+        also if its iteration began before this call, as Lightning does it. Raises ConfigError for a number
+        below 0, or none.
         """
+        epoch = check_epoch(epoch)
         if epoch == self.epoch and epoch == self._resumed:
             return
         if epoch != self.epoch:
@@ -260,7 +264,9 @@ class ShadeSampler(Sampler[int]):
         of training. Any rank may load the state. But in modes "reorder" and "substitute", each rank plans for
         itself, and only the rank that saved a state may load it.
         """
-        if position is None:
+        if position is not None:
+            check_count("position", position)
+        else:
             position = self.job.position
         if position is None:
             position = max(self._given, self._start)

@@ -1,5 +1,8 @@
-"""Checks the state of a sampler before anything of it is used, so that a wrong checkpoint changes nothing."""
+"""Checks the arguments of samplers, and their states before anything of them is used, so that a wrong
+checkpoint changes nothing.
+"""
 
+import operator
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -8,6 +11,29 @@ from shadeproxy_sdk.errors import ConfigError
 
 _LATER = frozenset({"drop_last", "batch_size", "coverage_epochs", "repeat"})
 """Settings that states of earlier versions do not have."""
+
+
+def check_job(job: Any) -> None:
+    """Raise ConfigError unless ``job`` is what ``Client.job`` returns, or has its attributes."""
+    if not hasattr(job, "manifest") or not hasattr(job, "announce"):
+        raise ConfigError(f"job is a {type(job).__name__}: give what client.job(...) returned")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise ConfigError unless ``value``, the argument ``name``, is a whole number from 0 on."""
+    if not isinstance(value, Integral) or int(value) < 0:
+        raise ConfigError(f"{name} {value!r}: give a whole number from 0 on")
+
+
+def check_epoch(epoch: Any) -> int:
+    """Return ``epoch``, of any type of integer, as an int. Raises ConfigError if it is none from 0 on."""
+    try:
+        number = operator.index(epoch)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ConfigError(f"epoch {epoch!r}: give a whole number from 0 on")
+    return number
 
 
 def check_state(state: Any, shape: Mapping[str, Any], drawn: Sequence[str]) -> None:

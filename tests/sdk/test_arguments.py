@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import SequentialSampler
 
 import shadeproxy_sdk as shade
 
@@ -134,3 +136,60 @@ def test_what_is_no_entry_is_refused(client, origin):
 def test_wrong_numbers_of_a_sampler_are_refused(make_job, options):
     with pytest.raises(shade.ConfigError, match="all of them whole numbers"):
         shade.ShadeSampler(make_job(), "importance", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"ids": [1.5] * 40}, r"ids float64\[40\]: give one sample id, an integer, for each index"),
+        ({"ids": "abc"}, "give one sample id, an integer"),
+        ({"ahead": "8"}, "ahead '8': give a whole number from 0 on"),
+        ({"announce_epochs": -1}, "announce_epochs -1: give a whole number from 0 on"),
+        ({"job": "run"}, "job is a str: give what client.job"),
+    ],
+)
+def test_a_wrong_argument_of_announce_is_refused(make_job, options, text):
+    with pytest.raises(shade.ConfigError, match=text):
+        shade.announce(SequentialSampler(range(40)), **({"job": make_job()} | options))
+
+
+@pytest.mark.parametrize("options", [{"announce_epochs": "2"}, {"epochs": "3"}, {"epochs": -1}])
+def test_a_wrong_number_of_epochs_is_refused(make_job, options):
+    with pytest.raises(shade.ConfigError, match=r"epochs .*: give a whole number from 0 on"):
+        shade.ShadeSampler(make_job(), **options)
+    with pytest.raises(shade.ConfigError, match=r"job is a NoneType: give what client\.job"):
+        shade.ShadeSampler(None)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "1", None])
+def test_a_wrong_epoch_is_refused_and_changes_nothing(make_job, epoch):
+    sampler = shade.ShadeSampler(make_job(), "importance")
+    with pytest.raises(shade.ConfigError, match=r"epoch .*: give a whole number from 0 on"):
+        sampler.set_epoch(epoch)
+    assert (sampler.epoch, sampler.job.epoch) == (0, 0)
+    with pytest.raises(shade.ConfigError, match="position -1: give a whole number from 0 on"):
+        sampler.state_dict(position=-1)
+
+
+def test_an_epoch_may_be_an_integer_of_torch(make_job, proxy):
+    sampler = shade.ShadeSampler(make_job())
+    sampler.set_epoch(torch.tensor(2))
+    assert list(sampler) == sampler.order(2).tolist()
+    assert sampler.job.flush()
+    assert (type(sampler.epoch), sampler.state_dict()["epoch"]) == (int, 2)
+    assert ("run", 2, 0) in proxy.orders
+
+
+@pytest.mark.parametrize("name", ["", None, "a/b", "x" * 129])
+def test_a_name_that_the_proxy_would_refuse_later_is_refused(name):
+    with pytest.raises(shade.ConfigError, match="cannot name a dataset"):
+        shade.Manifest.from_entries(name, [shade.Entry("b", "k")])
+
+
+def test_what_is_no_manifest_decode_or_token_is_refused(client, manifest):
+    with pytest.raises(shade.ConfigError, match="manifest is a list: give a Manifest"):
+        shade.S3Dataset(client, manifest=[1, 2])
+    with pytest.raises(shade.ConfigError, match="decode is a str: give a function"):
+        shade.S3Dataset(client, manifest=manifest, decode="jpg")
+    with pytest.raises(shade.ConfigError, match="the token is a bytes: give"):
+        shade.Client(NOBODY, token=b"hidden")
