@@ -313,8 +313,8 @@ class Job:
         return self._sender.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Flush, withdraw this rank's announced orders, report its end to the proxy, and end the background
-        thread. Return whether everything arrived. The exit of the process does the same, for at most 2 s.
+        """Flush, withdraw this rank's orders, report its end to the proxy, and end the background thread. A
+        forked child only flushes. Return whether all arrived. The process's exit does the same, for 2 s.
         """
         OPEN_JOBS.discard(self)
         self._watch.close()
@@ -340,7 +340,7 @@ class Job:
 
     def _deliver(self) -> bool:
         self._settle()
-        if self._sender.closed:
+        if self._sender.closed and self._pid == os.getpid():  # A forked child does not end its parent's rank.
             return self._delivery.finish()
         sent = self._delivery.send()
         if sent and self._ahead is not None:
