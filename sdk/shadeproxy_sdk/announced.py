@@ -30,6 +30,7 @@ from torch.utils.data import (
 
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import OPEN_JOBS, Job
+from shadeproxy_sdk.state import check_count, check_job
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _ITEMS_ALONE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -56,6 +57,10 @@ def announce(
     early, allow that: DistributedSampler, torch's random samplers with a generator of their own,
     SequentialSampler, and BatchSamplers of them.
 
+    Each iteration first draws all items of ``sampler``, and then yields them. So memory holds one epoch of
+    items, and the first batch waits until they are drawn. A sampler that chooses its items while training
+    goes on, for example by the latest losses, then chooses all of them before the epoch.
+
     Raises ConfigError for a sampler without a length. Without ``job``, raises it also if not exactly one job
     is open.
     """
@@ -81,9 +86,13 @@ class Announced(Sampler[Any]):
             raise ConfigError(
                 f"{type(sampler).__name__} has no length, so its epochs have no end: give it a __len__"
             )
+        check_job(job)
+        check_count("announce_epochs", announce_epochs)
+        if ahead is not None:
+            check_count("ahead", ahead)
         self.sampler = sampler
         self.job = job
-        self._ids = None if ids is None else np.asarray(ids, dtype=np.int64)
+        self._ids = None if ids is None else _checked(ids)
         self._ahead = ahead
         self._announce_epochs = announce_epochs
         self._epoch = 0
@@ -173,6 +182,16 @@ class Announced(Sampler[Any]):
             if known is None or not np.array_equal(order, known):
                 self._foretold[coming] = order
                 self.job.announce(coming, order)
+
+
+def _checked(ids: ArrayLike) -> NDArray[np.int64]:
+    """Return ``ids`` as an array. Raises ConfigError unless they are integers (n,)."""
+    found = np.asarray(ids)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise ConfigError(
+            f"ids {found.dtype}{list(found.shape)}: give one sample id, an integer, for each index"
+        )
+    return found.astype(np.int64)
 
 
 def _drawing(sampler: Any) -> Any:

@@ -28,6 +28,10 @@ def heap(length_bytes: int) -> memoryview:
 
 def check_rows(out: NDArray[np.uint8], count: int) -> None:
     """Raise ConfigError unless ``out`` can hold ``count`` samples as its rows."""
+    if not isinstance(out, np.ndarray):
+        raise ConfigError(
+            f"out is a {type(out).__name__}: make it an array uint8[{count}, length of a sample]"
+        )
     if out.shape[:1] != (count,) or out.ndim != 2 or out.dtype != np.uint8:
         raise ConfigError(f"out is {out.dtype}{list(out.shape)}: make it uint8[{count}, length of a sample]")
     if not (out.flags.c_contiguous and out.flags.writeable):

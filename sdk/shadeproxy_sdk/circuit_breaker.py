@@ -39,6 +39,11 @@ class CircuitBreaker:
         self._lock = threading.Lock()
         self.reason = ""
 
+    @property
+    def is_open(self) -> bool:
+        """True from a failure until the server answers again."""
+        return self._probe_at is not None
+
     def hurry(self, pause_s: float) -> None:
         """Shorten the current pause to ``pause_s``, because a caller needs this server and has no other
         one.

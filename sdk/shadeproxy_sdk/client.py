@@ -23,9 +23,9 @@ from shadeproxy_sdk.control import REGISTER_TIMEOUT_S, Control, ControlSession, 
 from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, unanswered
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.manifest import Entry, Manifest, check_entry
-from shadeproxy_sdk.names import check_name, dataset_name, other_name
+from shadeproxy_sdk.names import check_name, check_prefix, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
-from shadeproxy_sdk.registration import check_needs
+from shadeproxy_sdk.registration import check_delivery, check_needs, check_ranks
 from shadeproxy_sdk.shared import Once
 from shadeproxy_sdk.tag import JobTag
 from shadeproxy_sdk.transfer import ListedObject, S3Side
@@ -91,6 +91,7 @@ class Client(ControlSession):
         """Return the objects under ``prefix`` in key order, with their sizes. Nothing is registered. Raises
         like ``read``.
         """
+        check_prefix(bucket, prefix)
         what, deadline = f"s3://{bucket}/{prefix}", time.monotonic() + self.timeout_s
         return self._ask(what, lambda side, _: list(side.listing(bucket, prefix)), deadline)
 
@@ -167,6 +168,9 @@ class Client(ControlSession):
         hung = BulkReads(connections, self._control, self.timeout_s).read(request, allocate)
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
+        elif connections.s3_breaker.is_open:
+            # The S3 listener was found to hang too. Do not wait for both listeners at each new try.
+            connections.s3_breaker.failed(BreakerDecision.PROBE, hung)
         elif missing := batch.missing():
             # Let one read with a short timeout find out whether the proxy hangs. Otherwise every read would
             # wait for the whole timeout.
@@ -239,7 +243,7 @@ class Client(ControlSession):
         return self._s3
 
     def _s3_side(self, endpoint: str) -> Origin:
-        parts = urlsplit(endpoint)
+        parts = urlsplit(Origin(endpoint).endpoint_url)  # Origin refuses what is no address.
         if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
             # The proxy listens on all addresses of its host, so use the host of the control URL.
             endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"
@@ -277,6 +281,7 @@ class Client(ControlSession):
         Raises ControlError when the proxy refuses, ReadError when no server answers, and ConfigError when
         there are no objects.
         """
+        check_prefix(bucket, prefix)
         chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
         breaker = self.connections.control_breaker
         decision, reason = breaker.ask(), breaker.reason
@@ -354,15 +359,20 @@ class Client(ControlSession):
         beyond it the oldest is dropped. ``resume_scores``: let draws use scores of earlier runs too. If the
         proxy does not answer, the job registers later. Raises ConfigError, ControlError.
         """
-        if not 0 <= rank < world_size:
-            raise ConfigError(f"rank {rank} is not in 0 .. {world_size - 1}: pass this process's own")
+        check_name(name, "job")
+        check_ranks(rank, world_size)
+        check_delivery(weight, interval_s, queue_batches)
+        if not isinstance(dataset, Manifest):
+            raise ConfigError(
+                f"dataset is a {type(dataset).__name__}: give a Manifest, as S3Dataset(...).manifest"
+            )
         return Job(
             self,
-            check_name(name, "job"),
+            name,
             dataset,
-            rank=rank,
-            world_size=world_size,
-            asks={"weight": weight, **check_needs(needs)},
+            rank=int(rank),
+            world_size=int(world_size),
+            asks={"weight": float(weight), **check_needs(needs)},
             interval_s=interval_s,
             queue_batches=queue_batches,
             resume_scores=resume_scores,

@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from shadeproxy_sdk.address import check_url
 from shadeproxy_sdk.channel import Address
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer, Connections
@@ -35,15 +36,18 @@ def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
 class Control:
     """Makes calls to the control listener at ``url``."""
 
-    def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(
-                f"{url!r} is not a control URL: write http://host:port, as in http://127.0.0.1:9001"
-            )
+    def __init__(self, url: str, token: Any) -> None:
+        parts = check_url(
+            url,
+            "a control URL",
+            "http://host:port, as in http://127.0.0.1:9001",
+            "give the token as Client(token=...)",
+        )
         self.url = url.rstrip("/")
-        self.host = parts.hostname
+        self.host = str(parts.hostname)
         self.secure = parts.scheme == "https"
+        if token is not None and not isinstance(token, str):
+            raise ConfigError(f"the token is a {type(token).__name__}: give Client(token=...) a text")
         self._token = None if token is None else token.strip()
         if self._token and not self._token.isprintable():
             raise ConfigError(

@@ -55,6 +55,12 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
         if manifest is None:
             assert bucket is not None
             manifest = client.manifest(bucket=bucket, prefix=prefix, name=name)
+        if not isinstance(manifest, Manifest):
+            raise ConfigError(
+                f"manifest is a {type(manifest).__name__}: give a Manifest, as client.manifest(...)"
+            )
+        if decode is not None and not callable(decode):
+            raise ConfigError(f"decode is a {type(decode).__name__}: give a function of the sample's bytes")
         self.manifest = manifest
         self._client = client
         self._decode = decode

@@ -23,9 +23,6 @@ def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | Non
     before it times exp((L - L_prev) / L_prev), with the exponent limited to +-1. The result is limited to
     [1e-6, 10]. Otherwise a large scale of losses, or one very large loss, could make all later draws uniform,
     or concentrate them on a few samples.
-
-    The result is limited to [1e-6, 10]. Otherwise a large scale of losses, or one spike, could make all later
-    draws uniform, or concentrate them on a few samples.
     """
     if smoothing is None or previous_loss is None:
         value = _FIRST_SMOOTHING * mean_loss

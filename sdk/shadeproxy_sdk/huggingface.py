@@ -56,7 +56,7 @@ class ShadeTrainerCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002 (Trainer's names, here and below)
         path = self._path(args, state)
         if state.global_step and path.exists():
-            self._beside.safely(self._resume, path)
+            self._beside.safely(self._resume, path, args)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
         self._beside.begin_epoch(int(state.epoch))
@@ -77,11 +77,12 @@ class ShadeTrainerCallback(TrainerCallback):
     def _save(self, path: Path) -> None:
         torch.save(self._beside.sampler.state_dict(), path)
 
-    def _resume(self, path: Path) -> None:
+    def _resume(self, path: Path, args: Any) -> None:
         state = torch.load(path, weights_only=True)
-        # The position is 0, because Trainer itself skips the batches that were trained on before the
-        # checkpoint.
-        self._beside.sampler.load_state_dict(state | {"position": 0})
+        if args.ignore_data_skip:  # The epoch is trained again from its first batch on.
+            state |= {"position": 0, "reported": 0}
+        # Otherwise Trainer itself skips the batches that were trained on before the checkpoint.
+        self._beside.sampler.load_state_dict(state, skips=not args.ignore_data_skip)
 
 
 class ShadeTrainerMixin:

@@ -186,12 +186,13 @@ class Job:
         start: int = 0,
         *,
         length: int = 0,
+        reported: int | None = None,
         ahead: Callable[[], None] | None = None,
         sampler: object = None,
     ) -> None:
-        """Begin an epoch of ``length`` samples, at this rank's sample ``start``. ``sampler`` calls this.
-
-        The background thread calls ``ahead`` from time to time, to announce orders known by then.
+        """Begin an epoch of ``length`` samples, at this rank's sample ``start``; ``reported`` of them (by
+        default ``start``) were reported before. ``sampler`` calls this. The background thread calls ``ahead``
+        from time to time, to announce orders known by then.
         """
         if sampler is not None:
             self._watch.begin(sampler)
@@ -199,7 +200,7 @@ class Job:
         self._tag.epoch.value = epoch
         self._progress.begin(epoch, start, length)
         with self._board_lock:
-            self._snapshot.begin(epoch, start, length)
+            self._snapshot.begin(epoch, start if reported is None else reported, length)
         self._ahead = ahead
         if self._delivery.orders is not None:
             self._delivery.orders.begin(epoch)
@@ -278,11 +279,11 @@ class Job:
         packed = np.frombuffer(answer.body, np.uint8)
         return np.unpackbits(packed, count=len(self.manifest), bitorder="little").astype(np.bool_)
 
-    def scores_state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
-        """Return the scores for a checkpoint; see ``Scoreboard.state``."""
+    def scores_state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]], int]:
+        """Return for a checkpoint: ``Scoreboard.state``, and how many samples of the epoch were reported."""
         self._settle()
         with self._board_lock:
-            return self._board.state()
+            return *self._board.state(), self._snapshot.counted
 
     def restore_scores(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
         """Restore the result of ``scores_state``. Raises ValueError if it has another number of samples."""
@@ -312,8 +313,8 @@ class Job:
         return self._sender.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Flush, withdraw this rank's announced orders, report its end to the proxy, and end the background
-        thread. Return whether everything arrived. The exit of the process does the same, for at most 2 s.
+        """Flush, withdraw this rank's orders, report its end to the proxy, and end the background thread. A
+        forked child only flushes. Return whether all arrived. The process's exit does the same, for 2 s.
         """
         OPEN_JOBS.discard(self)
         self._watch.close()
@@ -339,7 +340,7 @@ class Job:
 
     def _deliver(self) -> bool:
         self._settle()
-        if self._sender.closed:
+        if self._sender.closed and self._pid == os.getpid():  # A forked child does not end its parent's rank.
             return self._delivery.finish()
         sent = self._delivery.send()
         if sent and self._ahead is not None:

@@ -10,13 +10,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.batch_buffer import UNKNOWN, LengthGuess
 from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.names import check_name
 from shadeproxy_sdk.tag import JobTag
 
 
@@ -62,8 +64,9 @@ class Manifest:
     @classmethod
     def from_entries(cls, name: str, entries: Iterable[Entry]) -> "Manifest":
         """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError if there are no
-        entries, and for an entry that names no object, or no part of one.
+        entries, for an entry that names no object, or no part of one, and for a name that the proxy refuses.
         """
+        check_name(name, "dataset")
         names: list[bytes] = []
         parts: list[tuple[int, int]] = []
         for entry in entries:
@@ -80,16 +83,12 @@ class Manifest:
     @classmethod
     def from_jsonl(cls, name: str, lines: bytes, *, bucket: str = "") -> "Manifest":
         """Parse JSON lines ``{"bucket", "key"[, "offset", "length"]}`` in id order. ``bucket``: the bucket
-        of lines that name none.
+        of lines that name none. Raises ConfigError that says which line is wrong.
         """
-        records = (json.loads(line) for line in lines.splitlines() if line.strip())
-        entries = (
-            Entry(
-                record.get("bucket", bucket), record["key"], record.get("offset") or 0, record.get("length")
-            )
-            for record in records
+        numbered = enumerate(lines.splitlines(), 1)
+        return cls.from_entries(
+            name, (_parse(line, number, name, bucket) for number, line in numbered if line.strip())
         )
-        return cls.from_entries(name, entries)
 
     def to_jsonl(self) -> bytes:
         """Return the manifest as JSON lines. Default values are left out."""
@@ -111,7 +110,8 @@ class Manifest:
 
     def __getitem__(self, sample_id: int) -> Entry:
         """Return the entry of ``sample_id``. Raises IndexError outside ``0 .. len - 1``."""
-        self._check((sample_id,))
+        if type(sample_id) is not int or not 0 <= sample_id < len(self):
+            self._check((sample_id,))
         start = int(self._ends[sample_id - 1]) if sample_id else 0
         name = self._names[start : int(self._ends[sample_id])].decode()
         bucket, _, key = name.partition("/")
@@ -127,16 +127,15 @@ class Manifest:
 
     def lengths(self, ids: Sequence[int]) -> list[int]:
         """Return the length of each sample, UNKNOWN for whole objects. Raises IndexError."""
-        self._check(ids)
+        rows = self._check(ids)
         if self._parts is None:
             return [UNKNOWN] * len(ids)
-        lengths: list[int] = self._parts[np.asarray(ids, np.int64), 1].tolist()
+        lengths: list[int] = self._parts[rows, 1].tolist()
         return lengths
 
     def items_json(self, ids: Sequence[int]) -> list[bytes]:
         """Return each sample as an item of a batch or locate call. Raises IndexError."""
-        self._check(ids)
-        rows = np.asarray(ids, np.int64)
+        rows = self._check(ids)
         stops = self._ends[rows].tolist()
         starts = np.where(rows > 0, self._ends[rows - 1], 0).tolist()
         names = [self._names[start:stop].partition(b"/") for start, stop in zip(starts, stops, strict=True)]
@@ -160,10 +159,20 @@ class Manifest:
         """True if no name needs escapes in a JSON string (RFC 8259 section 7)."""
         return re.search(rb'["\\\x00-\x1f]', self._names) is None
 
-    def _check(self, ids: Sequence[int]) -> None:
-        if len(ids) and not (min(ids) >= 0 and max(ids) < len(self)):
+    def _check(self, ids: Sequence[int]) -> NDArray[np.int64]:
+        """Return ``ids`` as an array. Raises IndexError, and ConfigError if they are no integers."""
+        rows = np.asarray(ids)
+        if not len(ids):
+            return rows.astype(np.int64)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise ConfigError(
+                f"sample ids {ids!r:.60} of dataset {self.name!r}: give whole numbers from 0 to "
+                f"{len(self) - 1}"
+            )
+        if not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             bad = next(sample_id for sample_id in ids if not 0 <= sample_id < len(self))
             raise IndexError(f"sample {bad} of dataset {self.name!r}, which has {len(self)}")
+        return rows.astype(np.int64, copy=False)
 
     def __iter__(self) -> Iterator[Entry]:
         return (self[sample_id] for sample_id in range(len(self)))
@@ -172,15 +181,40 @@ class Manifest:
         return f"Manifest({self.name!r}, {len(self)} samples)"
 
 
-def check_entry(entry: Entry) -> None:
-    if not entry.bucket or "/" in entry.bucket or not entry.key:
-        raise ConfigError(f"bucket {entry.bucket!r}, key {entry.key!r}: give the two names without s3://")
-    is_part = entry.length is not None and entry.offset >= 0 and entry.length >= 0
-    if not is_part and (entry.length is not None or entry.offset):
+def check_entry(entry: Any) -> None:
+    """Raise ConfigError unless ``entry`` is an Entry that names an object, or a part of one."""
+    if not isinstance(entry, Entry):
+        raise ConfigError(f"{entry!r:.60} is no sample: give Entry(bucket, key), as in manifest[0]")
+    bucket, key, offset, length = cast("tuple[Any, Any, Any, Any]", entry)
+    if not (isinstance(bucket, str) and isinstance(key, str)):
+        raise ConfigError(f"bucket {bucket!r}, key {key!r}: give the two names as texts")
+    if not (isinstance(offset, Integral) and (length is None or isinstance(length, Integral))):
+        raise ConfigError(f"{entry} with offset {offset!r} and length {length!r}: give whole numbers")
+    if not bucket or "/" in bucket or not key:
+        raise ConfigError(f"bucket {bucket!r}, key {key!r}: give the two names without s3://")
+    is_part = length is not None and int(offset) >= 0 and int(length) >= 0
+    if not is_part and (length is not None or offset):
         raise ConfigError(
-            f"{entry} with offset {entry.offset} and length {entry.length}: give both, from 0 on, for a part "
+            f"{entry} with offset {offset} and length {length}: give both, from 0 on, for a part "
             "of the object, or neither for all of it"
         )
+
+
+def _parse(line: bytes, number: int, name: str, bucket: str) -> Entry:
+    """Return the entry in one line. Raises ConfigError that names the line."""
+    try:
+        record = json.loads(line)
+        entry = Entry(
+            record.get("bucket", bucket), record["key"], record.get("offset") or 0, record.get("length")
+        )
+        check_entry(entry)
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        reason = error if isinstance(error, ConfigError) else f"{line!r:.60} is no object with a key"
+        raise ConfigError(
+            f'line {number} of the manifest {name!r}: {reason}; write {{"bucket": "b", "key": "k"}}, and '
+            "offset and length for a part"
+        ) from None
+    return entry
 
 
 def _json_string(raw: bytes) -> bytes:

@@ -4,19 +4,29 @@ bucket and a prefix.
 
 import re
 import zlib
+from typing import Any
 
 from shadeproxy_sdk.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}")
 
 
-def check_name(name: str, kind: str) -> str:
+def check_name(name: Any, kind: str) -> str:
     """Return ``name`` if it may stand in URLs and header fields. Raises ConfigError otherwise."""
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a {kind}: use letters, digits and any of . _ @ + = -, at most 128"
         )
     return name
+
+
+def check_prefix(bucket: Any, prefix: Any) -> None:
+    """Raise ConfigError unless ``bucket`` may be the name of a bucket, and ``prefix`` a prefix of keys."""
+    if not isinstance(bucket, str) or not bucket or "/" in bucket or not isinstance(prefix, str):
+        raise ConfigError(
+            f"bucket {bucket!r}, prefix {prefix!r}: give the bucket's name without s3://, and the prefix as "
+            'a text; prefix "" means all keys'
+        )
 
 
 def other_name(name: str, mark: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from urllib.parse import quote
 
+from shadeproxy_sdk.address import check_url
 from shadeproxy_sdk.errors import ConfigError
 
 _LOG = logging.getLogger("shadeproxy_sdk")
@@ -37,10 +38,13 @@ class Origin:
     session_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.endpoint_url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"{self.endpoint_url!r} is not an S3 endpoint: write http://host:port or https://host"
-            )
+        check_url(
+            self.endpoint_url,
+            "an S3 endpoint",
+            "http://host:port or https://host",
+            "give keys as Origin(access_key=..., secret_key=...), in AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or for the proxy as Client(credentials=...)",
+        )
         if (self.access_key is None) != (self.secret_key is None):
             raise ConfigError(
                 "An origin needs both access_key and secret_key, or neither for unsigned requests"

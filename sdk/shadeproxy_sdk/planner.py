@@ -64,10 +64,13 @@ class Settings:
             raise ConfigError(f"mode {self.mode!r} does not exist: choose one of {', '.join(get_args(Mode))}")
         if not _is_seed(self.seed):
             raise ConfigError(f"seed {self.seed!r}: give an integer from 0 to {_LARGEST_SEED}")
-        if self.batch_size < 1 or self.coverage_epochs < 1 or not 1 <= self.repeat <= _MAX_REPEAT:
+        numbers = (self.batch_size, self.coverage_epochs, self.repeat)
+        is_whole = all(isinstance(number, Integral) for number in numbers)
+        if not is_whole or min(numbers) < 1 or self.repeat > _MAX_REPEAT:
             raise ConfigError(
-                f"batch_size {self.batch_size}, coverage_epochs {self.coverage_epochs} and repeat "
-                f"{self.repeat}: the first two must be at least 1, the last in 1 .. {_MAX_REPEAT}"
+                f"batch_size {self.batch_size!r}, coverage_epochs {self.coverage_epochs!r} and repeat "
+                f"{self.repeat!r}: the first two must be at least 1, the last in 1 .. {_MAX_REPEAT}, all of "
+                "them whole numbers"
             )
         if self.mode == "substitute" and self.batch_size * MOST_SUBSTITUTED < 1:
             raise ConfigError(
@@ -283,6 +286,12 @@ class Planner:
 
     def _deal(self, whole: NDArray[np.uint32]) -> NDArray[np.uint32]:
         return whole[self._job.rank :: self._job.world_size]
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The settings of this mode, besides those of all modes, that a resumed run must have."""
+        name = {"importance": "coverage_epochs", "shade": "repeat"}.get(self._settings.mode)
+        return {} if name is None else {name: getattr(self._settings, name)}
 
     def state(self) -> dict[str, Any]:
         """Return the planner's numbers, for a checkpoint."""

@@ -7,8 +7,10 @@ If a run is silent for so long that another run gets its name, it also continues
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
+from numbers import Integral, Real
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -45,6 +47,24 @@ def check_needs(needs: Mapping[str, Any] | None) -> dict[str, Any]:
     if wrong:
         raise ConfigError(f"needs has no {wrong[0]!r}: give one of {', '.join(sorted(NEEDS))}")
     return dict(needs or {})
+
+
+def check_ranks(rank: Any, world_size: Any) -> None:
+    """Raise ConfigError unless ``rank`` is one of ``world_size`` ranks."""
+    if not isinstance(world_size, Integral) or int(world_size) < 1:
+        raise ConfigError(f"world_size {world_size!r}: give the number of processes that train, at least 1")
+    if not isinstance(rank, Integral) or not 0 <= int(rank) < int(world_size):
+        raise ConfigError(f"rank {rank!r} is not in 0 .. {world_size - 1}: pass this process's own")
+
+
+def check_delivery(weight: Any, interval_s: Any, queue_batches: Any) -> None:
+    """Raise ConfigError for an argument of ``Client.job`` that would fail or be useless later."""
+    if not isinstance(weight, Real) or not math.isfinite(float(weight)):
+        raise ConfigError(f"weight {weight!r}: give a number, as 1.0")
+    if not isinstance(interval_s, Real) or not 0 < float(interval_s) < math.inf:
+        raise ConfigError(f"interval_s {interval_s!r}: give a number of seconds above 0")
+    if not isinstance(queue_batches, Integral) or int(queue_batches) < 1:
+        raise ConfigError(f"queue_batches {queue_batches!r}: give a whole number from 1 on")
 
 
 class Sent(Enum):

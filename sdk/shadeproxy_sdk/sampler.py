@@ -20,8 +20,11 @@ from torch.utils.data import Sampler
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.planner import EpochPlan, Mode, Planner, Settings
+from shadeproxy_sdk.state import check_count, check_epoch, check_job, check_state
 
 _STATE_VERSION = 2
+_DRAWN = ("plans", "weights", "losses", "smoothing", "smoothed_loss", "trend")
+"""Fields of a state whose mode draws from losses or cached samples."""
 
 
 class ShadeSampler(Sampler[int]):
@@ -64,8 +67,10 @@ class ShadeSampler(Sampler[int]):
             coverage_epochs=coverage_epochs,
             repeat=repeat,
         )
-        if announce_epochs < 0:
-            raise ConfigError(f"announce_epochs {announce_epochs}: give 0 or how many to announce early")
+        check_job(job)
+        check_count("announce_epochs", announce_epochs)
+        if epochs is not None:
+            check_count("epochs", epochs)
         self.job = job
         self.mode = mode
         self.seed = int(seed)
@@ -79,6 +84,8 @@ class ShadeSampler(Sampler[int]):
         self._plans: dict[int, EpochPlan] = {}
         self._planning = threading.RLock()
         self._start = 0
+        self._reported: int | None = None
+        self._skips = False
         self._given = 0
         self._distinct = 0
         self._resumed: int | None = None  # The resumed epoch, while its first iteration is the latest one.
@@ -87,13 +94,16 @@ class ShadeSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin ``epoch``: reads and reports from now on belong to it. A resumed epoch keeps its position,
-        also if its iteration began before this call, as Lightning does it.
+        also if its iteration began before this call, as Lightning does it. Raises ConfigError for a number
+        below 0, or none.
         """
+        epoch = check_epoch(epoch)
         if epoch == self.epoch and epoch == self._resumed:
             return
         if epoch != self.epoch:
             with self._planning:
-                self.epoch, self._start, self._given = epoch, 0, 0
+                self.epoch, self._given = epoch, 0
+                self._start, self._reported, self._skips = 0, None, False
                 self._plans = {known: plan for known, plan in self._plans.items() if known >= epoch}
         self._begin()
 
@@ -104,8 +114,12 @@ class ShadeSampler(Sampler[int]):
         epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
         self.job.announce(epoch, plan.order)
-        start, self._start, self._given = self._start, 0, self._start
+        start, skips = self._start, self._skips
+        self._start, self._reported, self._skips = 0, None, False
         self._resumed = epoch if start else None
+        if skips:
+            start = 0
+        self._given = start
         try:
             for sample in plan.order[start:].tolist():
                 self._given += 1
@@ -139,7 +153,7 @@ class ShadeSampler(Sampler[int]):
 
     def weight_of(self, ids: Any) -> torch.Tensor:
         """Return the correction 1 / (N p) for samples drawn in this epoch: float32, with the shape and
-        device of ``ids``.
+        device of ``ids``. In mode "importance", raises ConfigError for ids that no sample has.
 
         Multiply each sample's loss by it: the mean over a batch is then an unbiased estimate of the mean over
         the data set. The correction's expectation over draws is one, so the learning rate stays as it is. In
@@ -148,9 +162,15 @@ class ShadeSampler(Sampler[int]):
         """
         chosen = torch.as_tensor(ids)
         correction = self._planned(self.epoch).correction
-        if correction is None:
+        if correction is None:  # The ids are not looked at: the loop would wait for a GPU that has them.
             return torch.ones(chosen.shape, dtype=torch.float32, device=chosen.device)
-        return torch.from_numpy(correction[chosen.cpu().numpy()]).to(chosen.device)
+        rows = chosen.cpu().numpy()
+        if rows.size and (rows.dtype.kind not in "iu" or not 0 <= rows.min() <= rows.max() < correction.size):
+            raise ConfigError(
+                f"ids of type {rows.dtype}, {rows.min()} .. {rows.max()}: give the sample ids that the "
+                f"loader yields, integers from 0 to {correction.size - 1}"
+            )
+        return torch.from_numpy(correction[rows.astype(np.int64)]).to(chosen.device)
 
     @property
     def distinct_samples(self) -> int:
@@ -192,7 +212,14 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ ahead of training
 
     def _begin(self) -> None:
-        self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead, sampler=self)
+        self.job.begin(
+            self.epoch,
+            self._start,
+            length=self.num_samples,
+            reported=self._reported,
+            ahead=self._plan_ahead,
+            sampler=self,
+        )
 
     def _plan_ahead(self) -> None:
         """Announce coming epochs whose orders are known by now. The job's thread calls this. It does not wait
@@ -237,7 +264,9 @@ class ShadeSampler(Sampler[int]):
         of training. Any rank may load the state. But in modes "reorder" and "substitute", each rank plans for
         itself, and only the rank that saved a state may load it.
         """
-        if position is None:
+        if position is not None:
+            check_count("position", position)
+        else:
             position = self.job.position
         if position is None:
             position = max(self._given, self._start)
@@ -250,33 +279,32 @@ class ShadeSampler(Sampler[int]):
                 # The next epoch can be drawn by now, so plan it. The state keeps its plan, but not the scores
                 # from which it was drawn.
                 self._planned(self.epoch + 1)
-            weights, losses = self.job.scores_state()
+            weights, losses, reported = self.job.scores_state()
             state |= self._planner.state()
             state |= {
                 "plans": {epoch: self._planner.pack(plan) for epoch, plan in self._plans.items()},
                 "weights": torch.from_numpy(weights),
                 "losses": losses,
+                "reported": min(reported, position),
             }
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where ``state_dict`` was called. Raises ConfigError if the state is of a run with other
-        settings.
+    def load_state_dict(self, state: dict[str, Any], *, skips: bool = False) -> None:
+        """Continue where ``state_dict`` was called. ``skips``: the loop itself takes and drops the ids before
+        the saved position, so yield the epoch from its first id on. Raises ConfigError if the state is of a
+        run with other settings, or no state of a sampler; then nothing is changed.
         """
-        for name, value in self._shape().items():
-            if state.get(name) != value:
-                raise ConfigError(
-                    f"the checkpoint's sampler has {name} {state.get(name)!r}, this one {value!r}: "
-                    "resume with the saved value, or start the epoch again without the checkpoint"
-                )
+        check_state(state, self._shape(), () if self.mode == "uniform" else _DRAWN)
         with self._planning:
-            self._plans = {}
+            plans: dict[int, EpochPlan] = {}
             if self.mode != "uniform":
-                self._plans = {epoch: self._planner.unpack(plan) for epoch, plan in state["plans"].items()}
+                plans = {epoch: self._planner.unpack(plan) for epoch, plan in state["plans"].items()}
                 self.job.restore_scores(state["weights"].numpy(), state["losses"])
                 self._planner.restore(state)
+            self._plans = plans
             self.epoch = state["epoch"]
             self._start = self._given = min(state["position"], self.num_samples)
+            self._reported, self._skips = state.get("reported"), skips
         self._begin()
 
     def _shape(self) -> dict[str, Any]:
@@ -287,6 +315,9 @@ class ShadeSampler(Sampler[int]):
             "seed": self.seed,
             "samples": len(self.job.manifest),
             "world_size": self.job.world_size,
+            "drop_last": self.drop_last,
         }
+        if self.mode != "uniform":  # Orders in mode "uniform" do not depend on batches.
+            shape |= {"batch_size": self.batch_size} | self._planner.shape
         alone = self.mode in {"reorder", "substitute"}
         return shape | {"rank": self.job.rank} if alone else shape

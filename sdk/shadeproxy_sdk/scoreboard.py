@@ -104,11 +104,14 @@ class Scoreboard:
         return self.weights.copy(), dict(self._losses)
 
     def restore(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
-        """Restore the result of ``state``. Raises ValueError when it has another number of samples."""
+        """Restore the result of ``state``, and mark its scores as unsent: at the proxy a new run has begun,
+        without scores. Raises ValueError when it has another number of samples.
+        """
         if weights.shape != self.weights.shape:
             raise ValueError(f"the state is of {len(weights)} samples, the dataset has {len(self.weights)}")
         self.weights[:] = weights
         self._losses = dict(losses)
+        self.again()
 
 
 def pack_scores(ids: NDArray[np.uint32], scores: NDArray[np.float32]) -> bytes:

@@ -54,9 +54,16 @@ class EpochSnapshot:
         self._counted = self._half = 0
         self._known: dict[int, ScoreSnapshot] = {}
 
-    def begin(self, epoch: int, start: int, length: int) -> None:
-        """Begin ``epoch`` at sample ``start`` of ``length``. The snapshot of the epoch before is kept."""
-        self._epoch, self._counted, self._half = epoch, start, (length + 1) // 2
+    @property
+    def counted(self) -> int:
+        """Number of samples of the current epoch that were reported, with those before a checkpoint."""
+        return self._counted
+
+    def begin(self, epoch: int, counted: int, length: int) -> None:
+        """Begin ``epoch``, of which ``counted`` of ``length`` samples were reported before a checkpoint. The
+        snapshot of the epoch before is kept.
+        """
+        self._epoch, self._counted, self._half = epoch, counted, (length + 1) // 2
         self._known = {known: value for known, value in self._known.items() if known >= epoch - 1}
 
     def count(self, epoch: int, samples: int, board: Scoreboard) -> None:

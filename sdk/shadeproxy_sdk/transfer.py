@@ -27,6 +27,7 @@ _HINTS = {
         " Client(credentials=...)"
     ),
     404: "check bucket and key; an object that the manifest names may have been deleted since",
+    416: "the object is shorter than its manifest says: it changed, so register the dataset again",
 }
 
 

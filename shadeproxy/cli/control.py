@@ -22,10 +22,10 @@ class ControlClient:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         parts = _split(url)
+        if "@" in (url if parts is None else parts.netloc):  # Do not show a text that contains a password.
+            raise ConfigError("--url: write it as http://127.0.0.1:9001, without user and password")
         if parts is None:
             raise ConfigError(f"--url {url}: write it as http://127.0.0.1:9001")
-        if "@" in parts.netloc:  # Do not show the text, because it contains a password.
-            raise ConfigError("--url: write it as http://127.0.0.1:9001, without user and password")
         self.url = url.rstrip("/")
         self._parts = parts
         # The value is bytes: http.client would encode a text as Latin-1, but the listener expects UTF-8.

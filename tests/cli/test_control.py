@@ -196,8 +196,11 @@ def test_a_url_that_is_none(shade, url):
     assert result.stderr == f"error: --url {url}: write it as http://127.0.0.1:9001\n"
 
 
-def test_a_password_in_the_url_is_refused_and_not_shown(shade):
-    result = shade("stats", "--url", "http://me:hidden@127.0.0.1:1")
+@pytest.mark.parametrize(
+    "url", ["http://me:hidden@127.0.0.1:1", "http://me:hidden@127.0.0.1:x", "me:hidden@h"]
+)
+def test_a_password_in_the_url_is_refused_and_not_shown(shade, url):
+    result = shade("stats", "--url", url)
     assert result.exit_code == 2
     assert result.stderr == "error: --url: write it as http://127.0.0.1:9001, without user and password\n"
 

@@ -34,6 +34,14 @@ def test_part_beyond_the_end_is_an_error_not_a_short_sample(client, proxy):
         client.read(shade.Entry("train", "shard", 95, 10))
 
 
+def test_part_of_an_object_that_shrank_says_what_to_do(client, proxy, origin):
+    proxy.put("train", shard=bytes(10))
+    proxy.faults.append("416")
+    with pytest.raises(shade.ReadError, match=r"416 .*the object is shorter .* register the dataset again"):
+        client.read(shade.Entry("train", "shard", 95, 10))
+    assert not origin.reads
+
+
 @pytest.mark.parametrize("key", ["a b+c%d", "ü/ß", "a/../b/./c", "a//b", "?x=1&y#z"])
 def test_any_key_arrives_as_it_is(client, proxy, key):
     proxy.objects["train", key] = b"data"

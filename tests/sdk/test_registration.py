@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -312,3 +313,26 @@ def test_a_need_with_a_wrong_name_is_refused_before_anything_is_sent(make_job, p
     with pytest.raises(shade.ConfigError, match=r"^needs has no 'speed': give one of best_effort, "):
         make_job(needs={"speed": 3})
     assert proxy.jobs == {}
+
+
+# The fake proxy's threads are in this process. From Python 3.12 on, any fork beside threads gives a warning.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_that_ends_does_not_end_its_parents_rank(make_job, proxy):
+    job = make_job()
+    next(iter(shade.ShadeSampler(job)))
+    assert job.flush()
+    announced = dict(proxy.orders)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            job.report([1, 2], [0.1, 0.2])
+            status = 0 if job.close(5.0) else 1
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sorted(proxy.scores["run"]) == [1, 2]
+    assert (proxy.orders, proxy.ended) == (announced, {})
+    assert job.close(5.0)
+    assert proxy.ended == {"run": {0}}

@@ -236,6 +236,34 @@ def test_resumes_at_the_same_sample_and_goes_on_the_same(make_job, proxy, mode):
     assert before + train(job, sampler, range(2, 4)) == uninterrupted
 
 
+def test_a_resumed_run_draws_at_the_same_half_although_only_some_batches_are_reported(make_job):
+    """The half is counted in reports, which need not be as many as the samples that ``timed`` counts."""
+
+    def train(job, sampler, epoch, *, first=0, last=10):
+        ids = sampler.order(epoch).tolist()
+        for step in range(first, last):
+            batch = ids[4 * step : 4 * step + 4]
+            list(job.timed([(batch,)]))
+            if step % 2 == 0:
+                job.report(batch, np.random.default_rng([epoch, step]).exponential(size=len(batch)))
+
+    def begin(name):
+        job = make_job(name)
+        sampler = shade.ShadeSampler(job, "importance", seed=5, batch_size=4)
+        sampler.set_epoch(0)
+        return job, sampler
+
+    job, whole = begin("whole")
+    train(job, whole, 0)
+    job, stopped = begin("stopped")
+    train(job, stopped, 0, last=4)
+    job, resumed = begin("resumed")
+    resumed.load_state_dict(stopped.state_dict())
+    next(iter(resumed))
+    train(job, resumed, 0, first=4)
+    assert resumed.order(1).tolist() == whole.order(1).tolist()
+
+
 def test_position_is_what_was_trained_not_what_workers_took(make_job):
     job = make_job()
     sampler = shade.ShadeSampler(job)
@@ -289,7 +317,12 @@ def test_checkpoint_of_a_finished_epoch_does_not_repeat_it(make_job):
 
 
 @pytest.mark.parametrize(
-    ("other", "text"), [({"seed": 1}, "seed 0, this one 1"), ({"mode": "shade"}, "mode 'uniform'")]
+    ("other", "text"),
+    [
+        ({"seed": 1}, "seed 0, this one 1"),
+        ({"mode": "shade"}, "mode 'uniform'"),
+        ({"drop_last": True}, "drop_last False, this one True"),
+    ],
 )
 def test_checkpoint_of_another_run_is_refused(make_job, other, text):
     state = shade.ShadeSampler(make_job()).state_dict()

@@ -307,7 +307,7 @@ def test_a_checkpoint_of_another_rank_is_refused_where_ranks_plan_alone(make_job
     ("options", "text"),
     [
         ({"mode": "substitute"}, "at most 30 % of a batch, so give the loader's batch_size"),
-        ({"announce_epochs": -1}, "announce_epochs -1: give 0"),
+        ({"announce_epochs": -1}, "announce_epochs -1: give a whole number from 0 on"),
     ],
 )
 def test_options_that_cannot_work_say_what_to_give(make_job, options, text):

@@ -162,17 +162,42 @@ def test_the_callback_alone_begins_epochs(make_trainer, make_sampler):
 
 
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
-@pytest.mark.parametrize("step", [6, 8])
+@pytest.mark.parametrize("step", [6, 7, 10])
 def test_a_resumed_run_reads_what_the_first_one_did(make_trainer, make_sampler, tmp_path, mode, step):
-    """It resumes from the checkpoint at the end of an epoch of 6 steps, and from one within the next
-    epoch.
+    """It resumes from the checkpoint at the end of an epoch of 6 steps, and from one before and after half of
+    the next epoch.
     """
-    settings = {"save_strategy": "steps", "save_steps": step}
+    settings = {"save_strategy": "steps", "save_steps": step, "epochs": 3, "learning_rate": 3.0}
     first = make_trainer(make_sampler(mode), **settings)
     first.train()
-    resumed = make_trainer(make_sampler(mode, name="again"), **settings)
+    again = make_sampler(mode, name="again")
+    resumed = make_trainer(again, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     assert resumed.ids == first.ids[step:]
+    assert again.job.position == COUNT
+
+
+def test_a_resumed_run_knows_its_position(make_trainer, make_sampler, tmp_path):
+    make_trainer(make_sampler(), save_strategy="steps", save_steps=8).train()
+    again, positions = make_sampler(name="again"), []
+
+    class Watch(transformers.TrainerCallback):
+        def on_step_end(self, *_, **__):
+            positions.append(again.job.position)
+
+    resumed = make_trainer(again, own={"callbacks": [Watch()]})
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert positions == [12, 16, 20, 24]
+
+
+def test_a_resumed_run_that_skips_nothing_begins_its_epoch_again(make_trainer, make_sampler, tmp_path):
+    make_trainer(make_sampler(), save_strategy="steps", save_steps=8).train()
+    again = make_sampler(name="again")
+    resumed = make_trainer(again, ignore_data_skip=True)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    read = [sample for batch in resumed.ids for sample in batch]
+    assert read == again.order(1).tolist()[: len(read)]
+    assert again.job.position == len(read)
 
 
 @pytest.mark.parametrize("mode", ["uniform", "importance"])

@@ -144,13 +144,15 @@ def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, cap
 
 
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
-@pytest.mark.parametrize("step", [6, 8])
+@pytest.mark.parametrize("step", [6, 7, 10])
 def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path, mode, step):
-    """The run resumes from a checkpoint: at the end of an epoch of 6 steps, or within the next epoch."""
+    """The run resumes from a checkpoint: at the end of an epoch of 6 steps, or before or after half of the
+    next epoch.
+    """
     sampler = make_sampler(mode)
     keep = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)
-    first, _ = fit(sampler, ShadeCallback(sampler), 2, callbacks=[keep], enable_checkpointing=True)
+    first, _ = fit(sampler, ShadeCallback(sampler), 3, callbacks=[keep], enable_checkpointing=True)
     again = make_sampler(mode, name="again")
     (path,) = tmp_path.glob(f"*step={step}.ckpt")
-    resumed, _ = fit(again, ShadeCallback(again), 2, resume=path)
+    resumed, _ = fit(again, ShadeCallback(again), 3, resume=path)
     assert resumed.read == first.read[step:]

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import shadeproxy_sdk as shade
+from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Offers
 
 IDS = list(range(40))
@@ -66,6 +67,31 @@ def clients_of(make_client, origin):
         return make_client(server.url, s3_endpoint=server.url, timeout_s=1.0, origin=fallback)
 
     return make
+
+
+def test_a_later_look_at_a_stopped_proxy_costs_one_wait(manifest, near, clients_of, stopped):
+    client = clients_of(stopped)
+    assert client.read_many(manifest, IDS) == near.bodies
+    for breaker in (client.connections.transport.batch, client.connections.s3_breaker):
+        breaker.hurry(0.0)  # The pause is over.
+    stopped.asked.clear()
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert len(stopped.asked) == 1
+    assert client.connections.s3_breaker.ask() is BreakerDecision.REFUSE
+
+
+def test_only_the_control_listener_hangs(manifest, near, make_client, proxy, origin):
+    """Samples come from the S3 listener all the time, and by batch calls again when these are answered."""
+    options = {"s3_endpoint": proxy.url, "origin": shade.Origin(origin.url)}
+    client = make_client(proxy, timeout_s=0.3, retry_s=0.0, **options)
+    proxy.released.clear()
+    for _ in range(2):
+        assert client.read_many(manifest, IDS[:3]) == near.bodies[:3]
+    proxy.released.set()
+    assert len(proxy.reads) == 6
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert len(proxy.reads) == 6
+    assert not origin.reads
 
 
 @pytest.mark.parametrize("asks", ["info", "locate", "batch"])

@@ -1,0 +1,64 @@
+"""Checks the arguments of samplers, and their states before anything of them is used, so that a wrong
+checkpoint changes nothing.
+"""
+
+import operator
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from shadeproxy_sdk.errors import ConfigError
+
+_LATER = frozenset({"drop_last", "batch_size", "coverage_epochs", "repeat"})
+"""Settings that states of earlier versions do not have."""
+
+
+def check_job(job: Any) -> None:
+    """Raise ConfigError unless ``job`` is what ``Client.job`` returns, or has its attributes."""
+    if not hasattr(job, "manifest") or not hasattr(job, "announce"):
+        raise ConfigError(f"job is a {type(job).__name__}: give what client.job(...) returned")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise ConfigError unless ``value``, the argument ``name``, is a whole number from 0 on."""
+    if not isinstance(value, Integral) or int(value) < 0:
+        raise ConfigError(f"{name} {value!r}: give a whole number from 0 on")
+
+
+def check_epoch(epoch: Any) -> int:
+    """Return ``epoch``, of any type of integer, as an int. Raises ConfigError if it is none from 0 on."""
+    try:
+        number = operator.index(epoch)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ConfigError(f"epoch {epoch!r}: give a whole number from 0 on")
+    return number
+
+
+def check_state(state: Any, shape: Mapping[str, Any], drawn: Sequence[str]) -> None:
+    """Raise ConfigError unless ``state`` is a sampler's state with the settings ``shape`` and the fields
+    ``drawn``.
+    """
+    if not isinstance(state, Mapping):
+        raise ConfigError(f"the state is a {type(state).__name__}: give what sampler.state_dict() returned")
+    for name, value in shape.items():
+        if name not in state and name not in _LATER:
+            raise _lacks(name)
+        if state.get(name, value) != value:
+            raise ConfigError(
+                f"the checkpoint's sampler has {name} {state[name]!r}, this one {value!r}: "
+                "resume with the saved value, or start the epoch again without the checkpoint"
+            )
+    for name in ("epoch", "position", *drawn):
+        if name not in state:
+            raise _lacks(name)
+    for name in ("epoch", "position"):
+        if not isinstance(state[name], Integral) or int(state[name]) < 0:
+            raise ConfigError(f"the state has {name} {state[name]!r}: it must be a whole number from 0 on")
+    if drawn and len(state["weights"]) != shape["samples"]:
+        raise ConfigError(f"the state has {len(state['weights'])} weights for {shape['samples']} samples")
+
+
+def _lacks(name: str) -> ConfigError:
+    return ConfigError(f"the state has no {name!r}: give all that sampler.state_dict() returned")

@@ -1,0 +1,98 @@
+"""Runs of several ranks that resume, and states that cannot be loaded."""
+
+import numpy as np
+import pytest
+import torch
+
+import shadeproxy_sdk as shade
+
+
+def make_samplers(make_client, make_job, proxy, name):
+    """Return the samplers of two ranks, each with a client of its own, as in two processes."""
+    jobs = [make_job(name, rank=rank, world_size=2, client=make_client(proxy)) for rank in range(2)]
+    return [shade.ShadeSampler(job, "importance", seed=3, batch_size=4) for job in jobs]
+
+
+def test_ranks_that_resume_draw_from_the_scores_of_all_of_them(make_client, make_job, proxy):
+    """A new run at the proxy has no scores of the earlier one, so each rank sends again what it restored."""
+    first = make_samplers(make_client, make_job, proxy, "first")
+    for sampler in first:
+        sampler.job.report(sampler.order(0), np.random.default_rng(sampler.job.rank).random(20))
+        assert sampler.job.flush()
+        sampler.set_epoch(1)
+    states = [sampler.state_dict() for sampler in first]
+    expected = [sampler.order(2).tolist() for sampler in first]
+
+    resumed = make_samplers(make_client, make_job, proxy, "resumed")
+    for sampler, state in zip(resumed, states, strict=True):
+        sampler.load_state_dict(state)
+        next(iter(sampler))
+        assert sampler.job.flush()
+    assert proxy.scores["resumed"] == proxy.scores["first"]
+    assert [sampler.order(2).tolist() for sampler in resumed] == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "text"),
+    [
+        ("importance", {"batch_size": 8}, "batch_size 4, this one 8: resume with the saved value"),
+        ("importance", {"coverage_epochs": 2}, "coverage_epochs 5, this one 2"),
+        ("shade", {"repeat": 3}, "repeat 2, this one 3"),
+        ("substitute", {"batch_size": 8}, "batch_size 4, this one 8"),
+    ],
+)
+def test_a_state_of_other_draws_is_refused(make_job, mode, options, text):
+    state = shade.ShadeSampler(make_job(), mode, batch_size=4).state_dict()
+    with pytest.raises(shade.ConfigError, match=text):
+        shade.ShadeSampler(make_job(), mode, **({"batch_size": 4} | options)).load_state_dict(state)
+
+
+def test_a_uniform_run_may_resume_with_another_batch_size(make_job):
+    state = shade.ShadeSampler(make_job(), batch_size=4).state_dict(position=8)
+    resumed = shade.ShadeSampler(make_job(), batch_size=8)
+    resumed.load_state_dict(state)
+    assert list(resumed) == resumed.order(0).tolist()[8:]
+
+
+FIELDS = ["version", "mode", "seed", "samples", "epoch", "position", "plans", "weights", "losses", "trend"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_state_that_lacks_a_field_is_refused_and_changes_nothing(make_job, field):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance")
+    job.report(sampler.order(0), np.arange(40.0))
+    sampler.set_epoch(1)
+    state = sampler.state_dict()
+    del state[field]
+    job = make_job()
+    resumed = shade.ShadeSampler(job, "importance")
+    with pytest.raises(shade.ConfigError, match=f"the state has no '{field}': give all that"):
+        resumed.load_state_dict(state)
+    assert (resumed.epoch, job.mean_loss) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"position": -1}, "position -1: it must be a whole number"),
+        ({"epoch": 1.5}, "epoch 1.5: it must be a whole number"),
+        ({"weights": torch.zeros(3)}, "3 weights for 40 samples"),
+    ],
+)
+def test_a_damaged_state_is_refused(make_job, change, text):
+    sampler = shade.ShadeSampler(make_job(), "importance")
+    with pytest.raises(shade.ConfigError, match=text):
+        sampler.load_state_dict(sampler.state_dict() | change)
+    with pytest.raises(shade.ConfigError, match="the state is a list: give what"):
+        sampler.load_state_dict([])
+
+
+def test_a_state_of_the_version_before_can_be_loaded(make_job):
+    sampler = shade.ShadeSampler(make_job(), "importance")
+    state = sampler.state_dict(position=8)
+    for name in ("drop_last", "batch_size", "coverage_epochs", "reported"):
+        del state[name]
+    resumed = shade.ShadeSampler(make_job(), "importance")
+    resumed.load_state_dict(state)
+    assert list(resumed) == sampler.order(0).tolist()[8:]
