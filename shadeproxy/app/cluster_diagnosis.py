@@ -25,6 +25,7 @@ class NodeReport:
     own: bool
     away: bool
     share: float
+    weight: float = 1.0
     recent_reads: int = 0
     problem: str = ""
     skipped: bool = False
@@ -70,21 +71,19 @@ def cluster_findings(facts: ClusterFacts) -> Iterator[Finding]:
     yield from _views(facts)
     yield from _clock(facts)
     for node in facts.nodes:
+        if node.own:
+            continue
         if node.away:
-            # While the engine is out of reach, this says nothing about the node.
-            if not facts.cut_off:
+            # Without the engine this says nothing about the node. A node without a weight owned nothing.
+            if node.weight and not facts.cut_off:
                 yield _away(node, owned=facts.owned)
-        elif not node.own:
+        else:
             yield from _peer(node)
     yield from _skew(facts)
 
 
 def _membership(facts: ClusterFacts) -> Iterator[Finding]:
-    costs = (
-        ": it reads past all caches and refuses writes"
-        if facts.owned
-        else ": it caches and writes as if it were alone, so other proxies do not learn of its writes"
-    )
+    costs = ": it reads past all caches and refuses writes" if facts.owned else ""
     if facts.conflict:
         yield Finding(
             "state directory copied",
@@ -147,8 +146,9 @@ def _away(node: NodeReport, *, owned: bool) -> Finding:
         "proxy is away",
         "warning",
         f"{node.node} of the cluster has no lease any more{effect}",
-        f"start it again, or look at its log and the network to {node.address or 'it'}; if it does not come"
-        f" back, it leaves after cluster.leave_after, or at once by `shadeproxy cluster forget {node.node}`",
+        f"if this lasts, start it again, or look at its log and the network to {node.address or 'it'}; if it"
+        " does not come back, it leaves after cluster.leave_after, or at once by"
+        f" `shadeproxy cluster forget {node.node}`",
     )
 
 

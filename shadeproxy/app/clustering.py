@@ -247,7 +247,8 @@ class Clustering:
             return "cut off from the cluster: hints stay at this proxy" + ", writes are refused" * unwritten
         if unwritten:
             return "this proxy has no lease in the cluster: writes are refused"
-        return next((f"hints wait to be shared: {why}" for why in replication.problems.values()), "")
+        # Without the reason, which names the engine's address: any caller may ask.
+        return "hints wait: the cluster's engine takes none now" if replication.sending_problem else ""
 
     def _is_leased(self) -> bool:
         return self._heartbeat is not None and self._heartbeat.membership.leased(boot_time_s())

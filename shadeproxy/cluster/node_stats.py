@@ -5,6 +5,7 @@ time.
 import asyncio
 import errno
 import os
+import ssl
 from collections.abc import Sequence
 
 import msgspec
@@ -71,23 +72,29 @@ async def _ask(peers: Peers, facts: NodeFacts, wait_s: float) -> NodeStats:
             return await _read(peer, peers.node)
     except TimeoutError:
         return NodeStats(node=facts.node, problem=f"{facts.peer} gave no answer in {wait_s:g} s")
-    except OriginUnavailable as error:
-        # Its text speaks of the origin and of its settings.
-        return NodeStats(node=facts.node, problem=f"{facts.peer} cannot be reached: {_reason(error)}")
     except ShadeProxyError as error:
-        return NodeStats(node=facts.node, problem=f"{facts.peer}: {error}")
+        return NodeStats(node=facts.node, problem=f"{facts.peer}{_reason(error)}")
     finally:
         peer.leave()
 
 
-def _reason(error: OriginUnavailable) -> str:
-    """Return why the node cannot be reached: the kernel's reason, if there is one."""
-    cause: BaseException | None = error
+def _reason(error: ShadeProxyError) -> str:
+    if not isinstance(error, OriginUnavailable) or error.__cause__ is None:
+        return f": {error}"
+    # Its text speaks of the origin, and of the settings of the origin.
+    return f" cannot be reached: {_why_unreachable(error)}"
+
+
+def _why_unreachable(error: OriginUnavailable) -> str:
+    causes, cause = [], error.__cause__
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
-            return os.strerror(cause.errno)
-        last, cause = cause, cause.__cause__
-    return str(last) or type(last).__name__
+        causes.append(cause)
+        cause = cause.__cause__
+    # An error of TLS is an OSError too, with a number that means something else.
+    if any(isinstance(one, ssl.SSLError) for one in causes):
+        return "TLS failed; see s3.tls and cluster.peer_ca_file of both"
+    numbers = [one.errno for one in causes if isinstance(one, OSError) and one.errno in errno.errorcode]
+    return os.strerror(numbers[-1] or 0) if numbers else "the connection failed"
 
 
 async def _read(peer: Peer, sender: str) -> NodeStats:

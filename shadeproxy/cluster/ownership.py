@@ -172,9 +172,9 @@ class OwnedObjects:
         view = self._view()
         return None if view is None else self._other(view, view.owner(object_hash(ref)))
 
-    def hindrance(self) -> str:
-        """See ``Routes.hindrance``."""
-        return "" if self._member is None else self._member.duties.hindrance
+    def is_hindered(self) -> bool:
+        """See ``Routes.is_hindered``."""
+        return self._member is not None and bool(self._member.duties.hindrance)
 
     def others(self) -> list[NodeFacts]:
         """Return all other nodes of the newest view."""
@@ -215,7 +215,9 @@ class OwnedObjects:
         if node not in homes.nodes:
             return OwnedShare((), _none)
         return OwnedShare(
-            (homes.nodes, homes.weights), lambda hashes: homes.find_many(hashes) == homes.nodes.index(node)
+            (homes.nodes, homes.weights),
+            lambda hashes: homes.find_many(hashes) == homes.nodes.index(node),
+            lambda hashed: homes.find(hashed) == node,
         )
 
     def _view(self) -> View | None:

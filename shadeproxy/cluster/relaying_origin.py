@@ -52,6 +52,7 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 
 _MISDIRECTED = 421
 _CHANGING = "The cluster's view is changing: nothing was written; retry"
+_NO_PART = "This proxy has no part in its cluster, so nothing was written: /readyz says why"
 _FROM_ORIGIN = Relayed("", Source.ORIGIN)
 
 
@@ -210,8 +211,7 @@ class RelayingOrigin(WrappedOrigin):
         if RELAYED.get():
             raise Misdirected(f"this node does not write {ref}, by its view")
         if facts is None:
-            hindrance = self._routes.hindrance()
-            raise WriterUnavailable(f"{hindrance}: nothing was written" if hindrance else _CHANGING)
+            raise WriterUnavailable(_NO_PART if self._routes.is_hindered() else _CHANGING)
         return facts
 
     @asynccontextmanager

@@ -24,7 +24,7 @@ from shadeproxy.cluster.applier import Applied, Applier
 from shadeproxy.cluster.backlog import ALONE, Backlog, Pending
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import Envelope, MergeEvent, Packed, PlaceEvent, SignsEvent, pack
-from shadeproxy.cluster.log import BEGINNING, ClusterLog
+from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.log import Event as Entry
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.snapshot_keeper import STREAM, Node, SnapshotKeeper, order_of_position
@@ -44,10 +44,10 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _WAIT_S = 0.5
+_START_S = 10.0  # A start in which the log cannot be reached for longer has the hints of this proxy alone.
 _FREEZE_S = 5.0  # Long, because ranks that draw from different frozen scores read different epochs.
 _BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, a long change is first applied at this proxy alone.
 _READ_S = 1.0
-_MOST_STREAMS = 1024
 _AGAIN_S = 0.25
 _REFUSED_AGAIN_S = 30.0
 FLUSH_S = 0.25
@@ -86,20 +86,24 @@ class Replication:
         self._reached_before = reached
         self.backlog = Backlog()
         self._followed = keeper.followed
-        self._in_touch = False
-        self._joined = False
-        self._tried = asyncio.Event()
+        self._in_touch = self._joined = False
+        self._caught_up = asyncio.Event()
+        self._began_s = clock.monotonic_s()
         self._flushes = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.refusal = ""
         """The reason for which this proxy shares nothing; "" if it shares."""
-        self.problems: dict[str, str] = {}
-        """The tasks whose last call to the log failed, and why."""
+        self._problems: dict[str, str] = {}
 
     @property
     def cut_off(self) -> bool:
         """True while the hints of this proxy are not shared."""
         return not (self._joined and self._in_touch)
+
+    @property
+    def sending_problem(self) -> str:
+        """The reason for which the log took nothing at the last try; "" if it did."""
+        return self._problems.get("send") or self._problems.get("flush") or ""
 
     @property
     def reached(self) -> str:
@@ -116,9 +120,10 @@ class Replication:
 
     async def caught_up(self) -> None:
         """See ``Changes``. A proxy that has not joined yet would freeze a column of its own."""
+        left_s = 0.0 if self.refusal else self._began_s + _START_S - self._clock.monotonic_s()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FREEZE_S):
-                await self._tried.wait()
+            async with asyncio.timeout(min(left_s, _FREEZE_S)):
+                await self._caught_up.wait()
 
     async def begin_place(self, place: PlaceEvent) -> Any:
         """Publish a pin, unpin or purge; every proxy begins it. Return the result of ``on_place`` here."""
@@ -201,14 +206,15 @@ class Replication:
         self.backlog.release()
         await self._applier.aclose()
 
-    async def _repeat(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, name: str, step: Callable[[], Awaitable[bool | None]]) -> None:
+        """Repeat ``step``, which returns False if it made no call to the log."""
         while True:
             try:
-                await step()
-                self.problems.pop(name, None)
+                if await step() is not False:
+                    self._problems.pop(name, None)
             except ClusterUnavailable as error:
-                self._lose(name, error, is_new=name not in self.problems)
-                self.problems[name] = str(error)
+                self._lose(name, error, is_new=name not in self._problems)
+                self._problems[name] = str(error)
                 await self._clock.sleep(_AGAIN_S)
             except Exception:  # noqa: BLE001 - logged; hints are shared again after the next step
                 _log.exception("sharing hints failed, will try again", at=name)
@@ -218,8 +224,6 @@ class Replication:
         """Answer all calls that wait, because the log failed. If it cannot be read, the proxy is cut off."""
         if name == "read":
             self._in_touch = False
-        if name == "join":
-            self._tried.set()
         if is_new and self._joined:
             _log.warning("the cluster's engine fails: hints stay here until it answers", at=name,
                          error=str(error))  # fmt: skip
@@ -240,13 +244,11 @@ class Replication:
             if self.refusal != str(error):
                 _log.error("this proxy shares no hints with the cluster", reason=str(error))
             self.refusal = str(error)
-            self._tried.set()
             self.backlog.release()
             await self._clock.sleep(_REFUSED_AGAIN_S)
             return
         self.refusal = ""
         self._joined = True
-        self._tried.set()
         self._gain_touch()
 
     async def _catch_up(self, end: tuple[int, ...]) -> None:
@@ -267,20 +269,15 @@ class Replication:
         if not self._joined:
             await self._clock.sleep(_AGAIN_S)
             return
-        entries = await self._log.read(self._streams(), _READ_S)
+        streams = self._followed.streams(job.name for job in self._hints.jobs)
+        entries = await self._log.read(streams, _READ_S if self._caught_up.is_set() else 0.0)
         self._gain_touch()
+        if not entries:
+            self._caught_up.set()
         for entry in entries:
             await self._take(entry)
             self._followed.after[entry.stream] = entry.position
         self._counters.sent_again += self.backlog.send_again(self._clock.monotonic_s() - _LOST_AFTER_S)
-
-    def _streams(self) -> dict[str, str]:
-        for job in self._hints.jobs:
-            self._followed.after.setdefault(f"s:{job.name}", BEGINNING)
-        live = {f"s:{job.name}" for job in self._hints.jobs} | {STREAM}
-        if len(self._followed.after) > _MOST_STREAMS:
-            self._followed.keep(live)
-        return {stream: position for stream, position in self._followed.after.items() if stream in live}
 
     async def _take(self, entry: Entry, *, only_places: bool = False) -> None:
         try:
@@ -355,15 +352,16 @@ class Replication:
 
     # ------------------------------------------------------------------ sending
 
-    async def _send_first(self) -> None:
+    async def _send_first(self) -> bool:
         await self.backlog.filled.wait()
         pending = self.backlog.first()
         if pending is None or not self._joined:
             await self._clock.sleep(_AGAIN_S)
-            return
+            return False
         await self._contents.put(pending.packed.blobs)
         await self._append(STREAM, pending.packed.event, pending.number)
         self.backlog.sent(pending, self._clock.monotonic_s())
+        return True
 
     async def _append(self, stream: str, event: events.Event, number: int) -> None:
         node = self._node
@@ -372,11 +370,13 @@ class Replication:
         await self._log.append(stream, self._seals.seal(f"event {stream}", body))
         self._counters.published += 1
 
-    async def _flush(self) -> None:
+    async def _flush(self) -> bool:
         await self._clock.sleep(FLUSH_S)
+        published = self._counters.published
         # Send scores after all changes. Otherwise a proxy could get scores of a job that it does not know.
         if self._joined and not self.backlog.has_unsent:
             await self._flush_now()
+        return self._counters.published != published
 
     async def _flush_now(self) -> None:
         batches = self.backlog.take_scores()

@@ -25,8 +25,6 @@ class Routes(ReadRoutes, Protocol):
         """
         ...
 
-    def hindrance(self) -> str:
-        """Return why this node may name no node for writes, although the cluster's log answers; "" if it
-        may.
-        """
+    def is_hindered(self) -> bool:
+        """Return whether this node has no part in the cluster, although the cluster's log answers."""
         ...

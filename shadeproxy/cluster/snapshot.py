@@ -31,6 +31,7 @@ from shadeproxy.hints.registry import HintRegistry
 
 _log = structlog.get_logger(__name__)
 NAME = "snapshot"
+_FROZEN = "frozen"
 _KEPT_S = 6 * 3600.0  # A quarter of the time for which the log keeps a blob.
 
 Item = tuple[str, str]
@@ -118,6 +119,7 @@ class Snapshots:
             *(("jobs", job.name) for job in hints.jobs),
             *(("scores", name) for name in hints.scoreboard),
             *(("orders", name) for name in orders),
+            *((_FROZEN, f"{epoch} {job}") for job, epoch in hints.frozen.names()),
         ]
 
     # ------------------------------------------------------------------ writing
@@ -154,9 +156,13 @@ class Snapshots:
         """
         version, now_s = self._versions.get(item, 0), self._clock.monotonic_s()
         known = self._written.get(item)
+        kind, name = item
+        if kind == _FROZEN:
+            epoch, _, job = name.partition(" ")
+            frozen = self._hints.frozen.get(job, int(epoch))
+            return lambda: (version, None if frozen is None else durable.dump_frozen(frozen))
         if known is not None and known[0] == version and now_s - known[1] < _KEPT_S:
             return known[2]
-        kind, name = item
         if kind == "datasets":
             dataset = self._hints.datasets[name]
             return lambda: (version, pack_dataset(dataset))
@@ -171,7 +177,8 @@ class Snapshots:
             return None
         content, blobs = await self._in_pool(lambda: content_of(data))
         await self._contents.put(blobs)
-        self._written[item] = (version, self._clock.monotonic_s(), content)
+        if item[0] != _FROZEN:  # A later run of the job has other columns of the same names.
+            self._written[item] = (version, self._clock.monotonic_s(), content)
         return content
 
     # ------------------------------------------------------------------ reading
@@ -214,6 +221,8 @@ class Snapshots:
                     self._merge_scores(name, data, joins)
                 elif kind == "orders":
                     unbuilt.add(self._merge_order(name, data))
+                elif kind == _FROZEN:
+                    self._merge_frozen(name, data)
             except (PeerError, StateError, RequestError) as error:
                 _log.warning("a shared hint was left out", kind=kind, name=name, error=str(error))
         return sorted(unbuilt)
@@ -269,6 +278,13 @@ class Snapshots:
         if known is None or not np.array_equal(known, new.ids):
             self._hints.orders.put(new, self._clock.now_s())
         return job
+
+    def _merge_frozen(self, name: str, data: bytes) -> None:
+        number, _, job = name.partition(" ")
+        frozen, space = durable.load_frozen(data), self._hints.space(job)
+        if isinstance(space, Dataset) and len(frozen.column) != space.count:
+            raise StateError(f"a frozen column of job {job!r} is of another dataset")
+        self._hints.frozen.take(job, int(number), lambda: frozen.column, frozen.mean_loss)
 
     async def _in_pool(self, function: Callable[..., Result], *args: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))

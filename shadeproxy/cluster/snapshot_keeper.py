@@ -7,7 +7,7 @@ when it is old, or at once if the log has lost its data.
 import asyncio
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ STREAM = "k"
 _LOOK_S = 5.0
 _SNAPSHOT_S = 60.0
 _SPREAD_S = 10
-_MOST_DELETED = 1024
+_MOST_DELETED = _MOST_STREAMS = 1024
 
 
 class Node(NamedTuple):
@@ -56,9 +56,15 @@ class Followed:
     shared: dict[str, str] = field(default_factory=dict)
     deleted: dict[Item, str] = field(default_factory=dict)
 
-    def keep(self, streams: set[str]) -> None:
-        """Forget the positions in all streams but these."""
-        self.after = {stream: position for stream, position in self.after.items() if stream in streams}
+    def streams(self, jobs: Iterable[str]) -> dict[str, str]:
+        """Return the positions after which to read: in the stream of changes, and in those of ``jobs``."""
+        live = {STREAM, *(f"s:{job}" for job in jobs)}
+        for stream in live:
+            self.after.setdefault(stream, BEGINNING)
+        found = {stream: position for stream, position in self.after.items() if stream in live}
+        if len(self.after) > _MOST_STREAMS:
+            self.after = dict(found)
+        return found
 
     def begin_again(self) -> None:
         """Begin to read each stream from its beginning, because the log has lost its data."""

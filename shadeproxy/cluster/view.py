@@ -47,7 +47,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         if other.origin != self.origin:
             return f"{named} has another origin; give this cluster another cluster.name"
         if (theirs := other.config.split(" ")[0]) != (own := self.config.split(" ")[0]):
-            return f'{named} has cluster.pages = "{theirs}", this one "{own}"'
+            alone = "; so other proxies do not learn of this one's writes" if own == "local" else ""
+            return f'{named} has cluster.pages = "{theirs}", this one "{own}"{alone}'
         if other.config != self.config:
             return f"{named} has other settings in which nodes must agree"
         return ""

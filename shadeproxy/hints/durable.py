@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import StateError
 from shadeproxy.core.types import OWN
 from shadeproxy.hints.datasets import Bits, Dataset, Entries, Groups, Hashes
+from shadeproxy.hints.frozen import Frozen
 from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.hints.order.sequence import OrderIds
 from shadeproxy.hints.scoreboard import Scores
@@ -64,6 +65,12 @@ class _StoredOrder(msgspec.Struct):
     version: int
     dataset: str
     ids: bytes
+
+
+class _StoredFrozen(msgspec.Struct):
+    version: int
+    values: bytes
+    mean_loss: float | None
 
 
 class _StoredPosition(msgspec.Struct):
@@ -184,6 +191,16 @@ def load_order(blob: bytes) -> tuple[str, OrderIds]:
     """Decode an order: return the digest of its dataset, and its sample ids. Raises StateError."""
     stored = _decode(blob, _StoredOrder)
     return stored.dataset, _unpack(stored.ids, "<u4", len(stored.ids) // 4)
+
+
+def dump_frozen(frozen: Frozen) -> bytes:
+    return msgspec.msgpack.encode(_StoredFrozen(VERSION, _pack(frozen.column, "<f4"), frozen.mean_loss))
+
+
+def load_frozen(blob: bytes) -> Frozen:
+    """Decode a frozen score column. Raises StateError."""
+    stored = _decode(blob, _StoredFrozen)
+    return Frozen(_unpack(stored.values, "<f4", len(stored.values) // 4), stored.mean_loss)
 
 
 def dump_position(progress: Progress) -> bytes:

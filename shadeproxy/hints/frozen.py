@@ -32,6 +32,10 @@ class FrozenScores:
         """Return the frozen scores of ``epoch``; None if there are none."""
         return self._jobs.get(job, {}).get(epoch)
 
+    def names(self) -> list[tuple[str, int]]:
+        """Return job and epoch of each frozen column, those of a job in the order of their freezing."""
+        return [(job, epoch) for job, epochs in self._jobs.items() for epoch in epochs]
+
     def take(self, job: str, epoch: int, column: Callable[[], Scores], mean_loss: float | None) -> Frozen:
         """Return the frozen scores of ``epoch``. The first call freezes the result of ``column()``, if it has
         any score.

@@ -37,7 +37,7 @@ def peer(**changes):
             {"refusal": "node b speaks version 2", "owned": False},
             "refused by the cluster",
             "wrong",
-            "as if it were alone, so other proxies do not learn of its writes. Node b speaks version 2",
+            "this proxy has no seat in the cluster. Node b speaks version 2",
             "same origin and release",
         ),
         (
@@ -196,6 +196,8 @@ def test_each_problem_is_found(changes, name, severity, cause, remedy):
         {"unsettled_s": 29.0, "late": ("c",)},
         peer(p99_s=1.3, answers=20),
         {"problem": "one beat was lost"},
+        peer(away=True, weight=0.0),
+        {"nodes": (replace(OWN, away=True), PEER)},
         peer(recent_reads=5_000),
         {"nodes": (replace(OWN, recent_reads=900), replace(PEER, recent_reads=0))},
         {"nodes": (replace(OWN, share=0.5, recent_reads=7_000), replace(PEER, share=0.5))},

@@ -206,9 +206,12 @@ async def test_a_new_share_of_the_clusters_objects_is_applied_to_what_is_cached_
     renew = AsyncMock()
     pins = await opened(renew=renew)
     owned = np.array([True, False])
-    for number in (None, 1, 1, 2):
-        pins.share_changed(OwnedShare(number, lambda hashes: np.resize(owned, len(hashes))))
+    for number in (None, 1, 1, (), 2):
+        pins.share_changed(
+            OwnedShare(number, lambda hashes: np.resize(owned, len(hashes)), lambda hashed: hashed == 7)
+        )
     await asyncio.sleep(0)
     assert renew.await_count == 2
     assert pins.pins.owns(np.arange(2, dtype=np.uint64)).tolist() == [True, False]
+    assert pins.pins.owns_one(7)
     await pins.aclose()

@@ -3,13 +3,17 @@
 import asyncio
 import errno
 import os
+import ssl
 import time
 
 import msgspec
 import pytest
 
+from shadeproxy.cluster import node_stats
 from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.errors import OriginUnavailable
+from shadeproxy.origin.pool import NotConnected
 from tests.support.relaying import cluster, listening
 
 ANOTHER_SECRET = "NotOfCluster, cluster.secret or the clocks of both machines differ: give both the same"
@@ -102,3 +106,19 @@ async def test_a_node_of_a_later_release_may_say_more(three):
     tells(b, b'{"node": "b", "reads": 3, "later": [1]}')
     (found,) = await ask(a, *facts_of(b))
     assert (found.problem, found.reads) == ("", 3)
+
+
+@pytest.mark.parametrize(
+    ("cause", "says"),
+    [
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), "TLS failed; see s3.tls and"),
+        (OSError(errno.EHOSTUNREACH, "Connect call failed"), os.strerror(errno.EHOSTUNREACH)),
+        (NotConnected(), "the connection failed"),
+    ],
+)
+def test_a_reason_speaks_of_no_origin(cause, says):
+    failed = NotConnected()
+    failed.__cause__ = cause
+    error = OriginUnavailable("the origin http://x cannot be reached")
+    error.__cause__ = failed
+    assert node_stats._reason(error).startswith(f" cannot be reached: {says}")

@@ -69,14 +69,14 @@ class Log:
 
 class FixedView:
     """Implements ``Ownership`` and ``Routes`` of one node. The first letter of a key names its owner, unless
-    ``owner_of`` says otherwise. ``facts``: the nodes by name. ``hindered``: see ``Routes.hindrance``.
+    ``owner_of`` says otherwise. ``facts``: the nodes by name. ``hindered``: see ``Routes.is_hindered``.
     """
 
     def __init__(self, node: str, facts: dict[str, NodeFacts]) -> None:
         self.node = node
         self.facts = facts
         self.owner_of: Callable[[ObjectRef], str] = lambda ref: ref.key[:1]
-        self.hindered = ""
+        self.hindered = False
 
     def standing(self, ref: ObjectRef) -> Standing:
         return Standing.OWN if self.owner_of(ref) == self.node else Standing.FOREIGN
@@ -109,7 +109,7 @@ class FixedView:
 
     writer = reader
 
-    def hindrance(self) -> str:
+    def is_hindered(self) -> bool:
         return self.hindered
 
 

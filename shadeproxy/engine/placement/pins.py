@@ -60,6 +60,8 @@ class Pins:
         """Finds the objects that this proxy caches. Pages of other objects, which another proxy of the
         cluster caches by now, are not kept. None: this proxy caches all objects.
         """
+        self.owns_one: Callable[[int], bool] | None = None
+        """The same for one object hash. Asking ``owns`` for a single hash takes a hundred times as long."""
         self.version = 0
         """A number that grows with every change."""
 
@@ -115,11 +117,10 @@ class Pins:
 
     def covers(self, ref: ObjectRef) -> bool:
         """Return whether an object is pinned, and this proxy caches it."""
-        return self._names(ref) and (
-            self.owns is None or bool(self.owns(np.array([object_hash(ref)], np.uint64))[0])
-        )
+        return self.names(ref) and (self.owns_one is None or self.owns_one(object_hash(ref)))
 
-    def _names(self, ref: ObjectRef) -> bool:
+    def names(self, ref: ObjectRef) -> bool:
+        """Return whether an object is pinned at the proxy that caches it."""
         prefixes = self._prefixes.get((ref.bucket, ref.namespace)) if self._prefixes else None
         if prefixes is not None and ref.key.startswith(prefixes):
             return True

@@ -78,7 +78,7 @@ class Pinning:
         verdicts = self._verdicts(self._groups.names)[table.group[ready]]
         if (owns := self._pins.owns) is not None:
             held = np.flatnonzero(verdicts != _NONE)
-            owned = await asyncio.to_thread(owns, table.object_hash[ready[held]])
+            owned = await asyncio.to_thread(lambda: owns(table.object_hash[ready[held]]))
             verdicts[held[~owned]] = _NONE
         pinned = table.pinned[ready]
         # Unpin before pinning, so that new pins can take the bytes that become free.
@@ -105,8 +105,10 @@ class Pinning:
         while generations:
             before = {slot: self._places.of(slot) for slot in generations}
             refs = await self._places.refs(generations)
+            # Pages of objects that another proxy caches are not among these.
+            named = {slot: self._pins.names(ref) for slot, ref in refs.items()}
             for pinned in (False, True):
-                judged = [slot for slot, ref in refs.items() if self._pins.covers(ref) is pinned]
+                judged = [slot for slot, pins in named.items() if pins is pinned]
                 asked = np.array([generations[slot] for slot in judged], dtype=np.int64)
                 if not await self._set(np.array(judged, dtype=np.int64), asked, version, pinned=pinned):
                     return False

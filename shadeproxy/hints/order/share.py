@@ -26,12 +26,18 @@ _LEAST_PART = 1 / _ASKED
 class OwnedShare:
     """The objects that this proxy caches. ``number``: identifies the share. Two shares that have the same
     number have the same objects. ``owns``: returns for each of n object hashes (u64[n]) whether it is in the
-    share (bool[n]); any thread may call it.
+    share (bool[n]); any thread may call it. ``owns_one``: the same for one hash.
     """
 
-    def __init__(self, number: Hashable, owns: Callable[[Hashes], Bits]) -> None:
+    def __init__(
+        self,
+        number: Hashable,
+        owns: Callable[[Hashes], Bits],
+        owns_one: Callable[[int], bool] = lambda _hashed: False,
+    ) -> None:
         self.number = number
         self.owns = owns
+        self.owns_one = owns_one
         self._lock = Lock()
         self._samples: WeakKeyDictionary[Lookup, Bits] = WeakKeyDictionary()
         asked = np.random.default_rng(0).integers(1 << 64, size=_ASKED, dtype=np.uint64, endpoint=False)
