@@ -46,7 +46,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
             )
         if other.origin != self.origin:
             return f"{named} has another origin; give this cluster another cluster.name"
-        if (theirs := other.config.split(" ")[0]) != (own := self.config.split(" ")[0]):
+        theirs, own = (facts.config.partition(" ")[0] for facts in (other, self))
+        if {theirs, own} == {"owned", "local"}:
             alone = "; so other proxies do not learn of this one's writes" if own == "local" else ""
             return f'{named} has cluster.pages = "{theirs}", this one "{own}"{alone}'
         if other.config != self.config:

@@ -373,8 +373,7 @@ class Segment:
     def _prepare(self) -> None:
         """Prepare a change of the segment: empty the catalogue and repeat failed erasures."""
         if self.catalogued:
-            catalogue.empty(self.catalogue_path)
-            self.catalogued = False
+            self._outdate()
         last = os.lseek(self.descriptor, 0, os.SEEK_END) - HEADER_BYTES if self._unerased else 0
         while self._unerased:
             if self._unerased[-1] > last:  # Another program truncated the file, and this header with it.
@@ -385,6 +384,10 @@ class Segment:
                 self._write_rest(_ZERO_HEADER, self._unerased[-1], written)
             self._unerased.pop()
             self._erased += 1
+
+    def _outdate(self) -> None:
+        catalogue.empty(self.catalogue_path)
+        self.catalogued = False
 
     def _write_rest(self, data: Body, offset: int, written: int) -> None:
         """Write the rest of ``data`` after a short write. If the medium is full, the next call raises the
