@@ -6,7 +6,7 @@ cached already are pinned or unpinned before the answer too; after a start or a 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -63,7 +63,6 @@ class DurablePins:
         self._state = state
         self._clock = clock
         self._renew = renew
-        self._share: Hashable = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ calls
@@ -135,8 +134,9 @@ class DurablePins:
 
         Without a share all pages stay as they are: it is not known yet, or was given up and may come back.
         """
-        if share.number not in {None, ()} and share.number != self._share:
-            self._share, self.pins.owns, self.pins.owns_one = share.number, share.owns, share.owns_one
+        known = None if self.pins.share is None else self.pins.share.number
+        if share.number not in {None, (), known}:
+            self.pins.share = share
             self.rules_changed()
 
     async def aclose(self) -> None:

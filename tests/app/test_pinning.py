@@ -212,6 +212,6 @@ async def test_a_new_share_of_the_clusters_objects_is_applied_to_what_is_cached_
         )
     await asyncio.sleep(0)
     assert renew.await_count == 2
-    assert pins.pins.owns(np.arange(2, dtype=np.uint64)).tolist() == [True, False]
-    assert pins.pins.owns_one(7)
+    assert pins.pins.share.owns(np.arange(2, dtype=np.uint64)).tolist() == [True, False]
+    assert pins.pins.share.owns_one(7)
     await pins.aclose()

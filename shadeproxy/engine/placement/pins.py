@@ -3,27 +3,18 @@
 This module holds state only. It does not know which pages are resident, and hits never call it.
 """
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.hints.order.share import OwnedShare
 
 PINNED_SHARE = 0.9
 """Maximum share of each tier for pinned pages. The rest stays a cache for all other pages."""
 
 MOST_PINS = 256
-
-
-Owns = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
-"""The type of a function that returns for each of n object hashes (u64[n]) whether this proxy caches the
-object. Any thread may call it.
-"""
 
 
 class Prefix(NamedTuple):
@@ -56,12 +47,10 @@ class Pins:
         self._rules = rules
         self._pins: dict[Prefix, PinnedPrefix] = {}
         self._prefixes: dict[tuple[str, str], tuple[str, ...]] = {}  # by bucket and namespace
-        self.owns: Owns | None = None
-        """Finds the objects that this proxy caches. Pages of other objects, which another proxy of the
-        cluster caches by now, are not kept. None: this proxy caches all objects.
+        self.share: OwnedShare | None = None
+        """The objects that this proxy caches. Pages of other objects, which another proxy of the cluster
+        caches by now, are not kept. None: this proxy caches all objects.
         """
-        self.owns_one: Callable[[int], bool] | None = None
-        """The same for one object hash. Asking ``owns`` for a single hash takes a hundred times as long."""
         self.version = 0
         """A number that grows with every change."""
 
@@ -117,7 +106,7 @@ class Pins:
 
     def covers(self, ref: ObjectRef) -> bool:
         """Return whether an object is pinned, and this proxy caches it."""
-        return self.names(ref) and (self.owns_one is None or self.owns_one(object_hash(ref)))
+        return self.names(ref) and (self.share is None or self.share.owns_one(object_hash(ref)))
 
     def names(self, ref: ObjectRef) -> bool:
         """Return whether an object is pinned at the proxy that caches it."""

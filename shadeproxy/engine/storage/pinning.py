@@ -76,9 +76,9 @@ class Pinning:
         # Copy the generations now: while keys are read, a slot may get another page.
         generations = table.generation[ready]
         verdicts = self._verdicts(self._groups.names)[table.group[ready]]
-        if (owns := self._pins.owns) is not None:
+        if (share := self._pins.share) is not None:
             held = np.flatnonzero(verdicts != _NONE)
-            owned = await asyncio.to_thread(lambda: owns(table.object_hash[ready[held]]))
+            owned = await asyncio.to_thread(lambda: share.owns(table.object_hash[ready[held]]))
             verdicts[held[~owned]] = _NONE
         pinned = table.pinned[ready]
         # Unpin before pinning, so that new pins can take the bytes that become free.

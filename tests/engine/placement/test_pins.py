@@ -9,6 +9,7 @@ from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.placement.pins import PINNED_SHARE, PinnedPrefix, Pins
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import POLICIES
 from tests.support.purging import purge_under
@@ -367,8 +368,11 @@ async def test_pages_that_another_proxy_caches_now_are_not_kept(make, prefix):
     await read(bench, KEPT)
     moved = {object_hash(ObjectRef("b", key)) for key in KEPT[1:]}
     pins = bench.cache.pins
-    pins.owns = lambda hashes: np.array([hashed not in moved for hashed in hashes.tolist()])
-    pins.owns_one = lambda hashed: hashed not in moved
+    pins.share = OwnedShare(
+        1,
+        lambda hashes: np.array([hashed not in moved for hashed in hashes.tolist()]),
+        lambda hashed: hashed not in moved,
+    )
     pins.changed()
     await bench.cache.renew_pins()
     assert [pins.covers(ObjectRef("b", key)) for key in KEPT] == [True] + [False] * (len(KEPT) - 1)
