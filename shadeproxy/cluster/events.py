@@ -88,7 +88,7 @@ class ScoresEvent(PlainChange, frozen=True):
     @property
     def stream(self) -> str:
         """Name of the job's own stream, in which its scores are."""
-        return f"s:{self.job}"
+        return scores_stream(self.job)
 
 
 class SignsEvent(PlainChange, frozen=True):
@@ -249,6 +249,18 @@ def scores_change(event: ScoresEvent, hints: HintRegistry) -> PutScores:
     return PutScores(event.job, hints.check_by_ids(event.job, ids, scores))
 
 
+def scores_stream(job: str) -> str:
+    """Return the name of the stream in which the scores of a job are."""
+    return f"s:{job}"
+
+
+def check_frozen(job: str, column: Scores, hints: HintRegistry) -> None:
+    """Raise PeerError if a frozen column of a job has another length than the job's dataset."""
+    space = hints.space(job)
+    if isinstance(space, Dataset) and len(column) != space.count:
+        raise PeerError(f"a frozen column of job {job!r} is of another dataset")
+
+
 def column_change(
     event: OrderEvent | FrozenEvent, data: bytes, hints: HintRegistry
 ) -> Announce | FreezeScores:
@@ -260,9 +272,7 @@ def column_change(
         new = hints.check_order(event.job, ids, epoch=event.epoch, rank=event.rank, offset=event.offset)
         return Announce(new._replace(digest=event.digest))
     column: Scores = _column(data, "<f4")
-    space = hints.space(event.job)
-    if isinstance(space, Dataset) and len(column) != space.count:
-        raise PeerError(f"a frozen column of job {event.job!r} is of another dataset")
+    check_frozen(event.job, column, hints)
     return FreezeScores(event.job, event.epoch, column, event.mean_loss)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import structlog
 
 from shadeproxy.cluster.contents import Contents
-from shadeproxy.cluster.events import WIRE, Content, content_of, pack_dataset, unpack_dataset
+from shadeproxy.cluster.events import WIRE, Content, check_frozen, content_of, pack_dataset, unpack_dataset
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.core.clock import Clock
@@ -281,9 +281,8 @@ class Snapshots:
 
     def _merge_frozen(self, name: str, data: bytes) -> None:
         number, _, job = name.partition(" ")
-        frozen, space = durable.load_frozen(data), self._hints.space(job)
-        if isinstance(space, Dataset) and len(frozen.column) != space.count:
-            raise StateError(f"a frozen column of job {job!r} is of another dataset")
+        frozen = durable.load_frozen(data)
+        check_frozen(job, frozen.column, self._hints)
         self._hints.frozen.take(job, int(number), lambda: frozen.column, frozen.mean_loss)
 
     async def _in_pool(self, function: Callable[..., Result], *args: Any) -> Result:

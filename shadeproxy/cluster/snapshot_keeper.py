@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from shadeproxy.cluster.applier import Applier
-from shadeproxy.cluster.events import DatasetEvent, Event, PlaceEvent
+from shadeproxy.cluster.events import DatasetEvent, Event, PlaceEvent, scores_stream
 from shadeproxy.cluster.known_events import KnownEvents
 from shadeproxy.cluster.log import BEGINNING, ClusterLog
 from shadeproxy.cluster.snapshot import NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
@@ -58,7 +58,7 @@ class Followed:
 
     def streams(self, jobs: Iterable[str]) -> dict[str, str]:
         """Return the positions after which to read: in the stream of changes, and in those of ``jobs``."""
-        live = {STREAM, *(f"s:{job}" for job in jobs)}
+        live = {STREAM, *map(scores_stream, jobs)}
         for stream in live:
             self.after.setdefault(stream, BEGINNING)
         found = {stream: position for stream, position in self.after.items() if stream in live}
