@@ -1,39 +1,21 @@
-"""Judges the limit of address space (setrlimit(2), RLIMIT_AS; ``ulimit -v``).
+"""The limit of address space (setrlimit(2), RLIMIT_AS; ``ulimit -v``).
 
 The proxy maps the files of all tiers, those on disks too, so it needs far more address space than memory.
 """
 
 import resource
 
-from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size
-from shadeproxy.tiers.room import Verdict
 
 FIXED_BYTES = 512 * 1024**2
 """Address space of a process without a tier, at least: code, stacks, and the columns of the index."""
-REMEDY = "remove the limit: ulimit -v unlimited; systemd: LimitAS=infinity"
+NO_LIMIT = "remove the limit: ulimit -v unlimited; systemd: LimitAS=infinity"
 
 
 def address_space_limit() -> int:
     """Return the limit in bytes; ``resource.RLIM_INFINITY`` if there is none."""
     return resource.getrlimit(resource.RLIMIT_AS)[0]
-
-
-def judge_address_space(settings: Settings, limit_bytes: int) -> Verdict:
-    """Judge whether the mapped files of all tiers fit below the limit."""
-    tiers_bytes = settings.cache.ram.capacity + sum(
-        disk.capacity for disk in settings.cache.disk_tiers.values()
-    )
-    needed_bytes = tiers_bytes + settings.cache.inflight + FIXED_BYTES
-    if limit_bytes == resource.RLIM_INFINITY or needed_bytes <= limit_bytes:
-        return Verdict(possible=True)
-    return Verdict(
-        False,
-        f"address space: ulimit -v allows {format_size(limit_bytes)}, and the proxy, which maps the files of"
-        f" all tiers, needs at least {format_size(needed_bytes)}",
-        REMEDY,
-    )
 
 
 def no_memory() -> ConfigError:
@@ -45,5 +27,5 @@ def no_memory() -> ConfigError:
             remedy="free memory, allow overcommit (vm.overcommit_memory), or lower the capacities",
         )
     return ConfigError(
-        f"address space: ulimit -v allows {format_size(limit_bytes)}, which is too little", remedy=REMEDY
+        f"address space: ulimit -v allows {format_size(limit_bytes)}, which is too little", remedy=NO_LIMIT
     )

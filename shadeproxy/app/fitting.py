@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import structlog
 
-from shadeproxy.app.address_space import address_space_limit, judge_address_space
+from shadeproxy.app.address_space import FIXED_BYTES, NO_LIMIT, address_space_limit
 from shadeproxy.app.limits import client_descriptors, own_descriptors
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
@@ -175,6 +175,20 @@ def judge_descriptors(settings: Settings, limit: int) -> Verdict:
         True,
         f"{may_open}, but its tiers and origin.max_connections may take {own} and clients {clients}",
         f"{raise_limit}, or lower origin.max_connections",
+    )
+
+
+def judge_address_space(settings: Settings, limit_bytes: int) -> Verdict:
+    """Judge whether the mapped files of all tiers fit below the limit."""
+    tiers_bytes = sum(tier.capacity_bytes for tier in tier_settings(settings))
+    needed_bytes = tiers_bytes + settings.cache.inflight + FIXED_BYTES
+    if limit_bytes == resource.RLIM_INFINITY or needed_bytes <= limit_bytes:
+        return Verdict(possible=True)
+    return Verdict(
+        False,
+        f"address space: ulimit -v allows {format_size(limit_bytes)}, and the proxy, which maps the files of"
+        f" all tiers, needs at least {format_size(needed_bytes)}",
+        NO_LIMIT,
     )
 
 

@@ -91,12 +91,10 @@ class ServerTls:
         self.context = self._context_of(self.certificate)
         self.failure = ""
         """Reason why the newest files are not used, or ""."""
-        self.expires_s = expiry_s(self.certificate.chain)
-        """Time at which the certificate in use expires; None if that is not known."""
 
     def facts(self, now_s: float) -> CertificateFacts:
         """Return the facts about the certificate for ``diagnose``."""
-        return CertificateFacts(self.expires_s, now_s, self.failure)
+        return CertificateFacts(expiry_s(self.certificate.chain), now_s, self.failure)
 
     def changed(self) -> bool:
         """Return whether the files have changed and are usable. Blocks. Raises ConfigError if they are not
@@ -116,7 +114,6 @@ class ServerTls:
         """Use the certificate that ``changed`` has found for new connections; see ``use_certificate``."""
         use_certificate(self.context, self._found)
         self._seen, self.certificate = self._found_at, self._found
-        self.expires_s = expiry_s(self.certificate.chain)
 
     async def watch(
         self, clock: Clock, adopted: Callable[[Certificate], Awaitable[None]] | None = None

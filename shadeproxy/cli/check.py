@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from shadeproxy.api.s3 import COMPILED
-from shadeproxy.app.address_space import address_space_limit, judge_address_space
+from shadeproxy.app.address_space import address_space_limit
 from shadeproxy.app.certificate_diagnosis import CertificateFacts, certificate_findings, expiry_s
 from shadeproxy.app.fitting import (
     descriptor_limit,
+    judge_address_space,
     judge_descriptors,
     judge_memory,
     judge_workers,
@@ -134,10 +135,10 @@ def _check_tls(cert: str, key: str) -> CheckRow:
             "s3.tls", ok=False, detail=f"{cert}, {key}: {error}", change="name PEM files that fit each other"
         )
     facts = CertificateFacts(expiry_s(Path(cert).read_bytes()), time.time())
-    for finding in certificate_findings(facts):
-        expired = finding.severity == "wrong"
-        return CheckRow("s3.tls", ok=not expired, detail=f"{cert}: {finding.cause}", change=finding.remedy)
-    return CheckRow("s3.tls", ok=True, detail=cert)
+    if (finding := next(certificate_findings(facts), None)) is None:
+        return CheckRow("s3.tls", ok=True, detail=cert)
+    expired = finding.severity == "wrong"
+    return CheckRow("s3.tls", ok=not expired, detail=f"{cert}: {finding.cause}", change=finding.remedy)
 
 
 def _check_workers(settings: Settings) -> CheckRow:

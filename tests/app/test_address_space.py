@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from shadeproxy.app.address_space import judge_address_space, no_memory
+from shadeproxy.app.address_space import no_memory
+from shadeproxy.app.fitting import judge_address_space
 from shadeproxy.config import Settings
 
 MIB = 1024**2
