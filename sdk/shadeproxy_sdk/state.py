@@ -4,6 +4,7 @@ checkpoint changes nothing.
 
 import operator
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral
 from typing import Any
 
@@ -27,13 +28,10 @@ def check_count(name: str, value: Any) -> None:
 
 def check_epoch(epoch: Any) -> int:
     """Return ``epoch``, of any type of integer, as an int. Raises ConfigError if it is none from 0 on."""
-    try:
-        number = operator.index(epoch)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise ConfigError(f"epoch {epoch!r}: give a whole number from 0 on")
-    return number
+    with suppress(TypeError):
+        epoch = operator.index(epoch)
+    check_count("epoch", epoch)
+    return int(epoch)
 
 
 def check_state(state: Any, shape: Mapping[str, Any], drawn: Sequence[str]) -> None:

@@ -36,12 +36,12 @@ class NodeReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """Facts about the cluster as one proxy sees it. ``owned``: True if each object is cached by one proxy.
-    ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``hints_problem``: why
-    hints wait to be shared. ``conflict``: another
-    process has this proxy's name. ``forgotten``: an operator removed this proxy. ``problem``: why the last
-    beat got no usable answer from the log. ``unsettled_s``: for how many seconds the newest view has not been
-    settled. ``late``: the proxies that have not adopted that view yet. ``lapses``: how often the lease has
-    lapsed in the last hour. ``clock_rate``: see ``rate_of``.
+    ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``hints_problem``:
+    why hints wait to be shared. ``conflict``: another process has this proxy's name. ``forgotten``: an
+    operator removed this proxy. ``problem``: why the last beat got no usable answer from the log.
+    ``unsettled_s``: for how many seconds the newest view has not been settled. ``late``: the proxies that
+    have not adopted that view yet. ``lapses``: how often the lease has lapsed in the last hour.
+    ``clock_rate``: see ``rate_of``.
     """
 
     owned: bool
@@ -129,7 +129,6 @@ def _membership(facts: ClusterFacts) -> Iterator[Finding]:
             "check that Redis or Valkey runs, the network to it, and cluster.engine, cluster.engine_password"
             " and cluster.secret; `shadeproxy check` tries them",
         )
-
     elif facts.hints_problem:
         yield Finding(
             "hints wait",

@@ -30,7 +30,7 @@ PROXY = (
     "shadeproxy.app.serve", "shadeproxy.app.worker", "shadeproxy.cli.main", "tests.support.copied_workers",
     "tests.support.prepared",
 )  # fmt: skip
-"""The modules of a proxy and its workers, and what each start would compute anew."""
+"""The modules of a proxy and of its workers, and the module that prepares a start."""
 TRAINING = ("torch", "shadeproxy_sdk", "shadeproxy.demo.train")
 """The modules of a training."""
 COPY = "a copy"

@@ -1,6 +1,5 @@
-"""What each start of a proxy would do anew, always with the same result: import what it loads only when it
-needs it, and make the commands with their options, the routes' patterns and the OpenAPI document. Importing
-this module does that once, and all copies of this process have it (copied.py).
+"""Prepares the start of a proxy. Importing this module imports the modules that a proxy otherwise loads late,
+and makes the commands, the routes and the OpenAPI document. A copy of the process then has them (copied.py).
 """
 
 from functools import cache
