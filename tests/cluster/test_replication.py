@@ -148,6 +148,16 @@ async def test_a_proxy_that_joins_later_draws_from_the_column_that_was_frozen_fi
     assert fresh.column.tolist() == twos.tolist()
 
 
+async def test_a_frozen_column_of_another_length_is_not_taken_from_a_snapshot(server):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register()
+        for epoch, count in ((3, 99), (4, 100)):
+            a.hints.frozen.take("j", epoch, lambda count=count: np.ones(count, np.float32), None)
+        await a.keeper._write(a.keeper._sealed)
+        async with Sharing(FakeLog(server), "b") as b:
+            assert b.hints.frozen.names() == [("j", 4)]
+
+
 async def test_a_starting_proxy_has_read_all_when_it_has_caught_up(server):
     async with Sharing(FakeLog(server), "a") as a:
         await a.register()
