@@ -96,11 +96,13 @@ class PageHandle:
     ``tier.is_hot`` first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: all these
     blocks are marked as sent. ``place``: the page's place for other processes on this host, if a caller asked
     for it. ``access_record``: the row that the last read through this handle added to the access log
-    (read/access_log.py).
+    (read/access_log.py). ``body_hash``: the bytes to be sent must come from a body with this hash; None: they
+    need no check (``Tier.short_body_hash``).
     """
 
     __slots__ = (
         "access_record",
+        "body_hash",
         "can_wait",
         "first",
         "fresh_until_s",
@@ -156,6 +158,7 @@ class PageHandle:
         self.marked_sent = False
         self.place: Place | None = None
         self.access_record: AccessRecord | None = None
+        self.body_hash: int | None = None
 
     def bounds(self, span: Span) -> tuple[int, int]:
         """Return where the page's bytes of ``span`` start and stop in the window. ``span``: a span of the

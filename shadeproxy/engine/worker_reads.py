@@ -29,8 +29,15 @@ from shadeproxy.engine.read.hits import MOST_PAGES, is_good
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
-from shadeproxy.tiers.location import number_of, unit_of, unpack
-from shadeproxy.tiers.record import HEADER_BYTES, PEEK_BYTES, UNIT_BYTES, read_layout, unpack_header
+from shadeproxy.tiers.location import is_short, number_of, unit_of, unpack
+from shadeproxy.tiers.record import (
+    HEADER_BYTES,
+    PEEK_BYTES,
+    UNIT_BYTES,
+    body_hash,
+    read_layout,
+    unpack_header,
+)
 
 _MOST_HANDLES = 65_536
 _MOST_KINDS = 1024
@@ -336,10 +343,16 @@ class WorkerReads:
         handle.slot, handle.stamp, handle.source, handle.can_wait = slot, stamp, tier.source, tier.can_wait
         handle.descriptor, handle.offset, handle.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
         handle.start, handle.stop = layout.body_start, layout.body_start + layout.body_bytes
+        handle.body_hash = layout.body_hash if tier.can_wait and is_short(Location(location)) else None
         return handle
 
     def _copy(self, handle: SharedPageHandle, start: int, stop: int) -> memoryview | None:
-        """Return a copy of a record's bytes. Return None if the record changed during the copy."""
+        """Return a copy of a record's bytes. Return None if the record changed during the copy, or if a short
+        body on a disk does not equal its hash.
+        """
+        if handle.body_hash is not None and (start, stop) != (handle.start, handle.stop):
+            body = self._copy(handle, handle.start, handle.stop)
+            return None if body is None else body[start - handle.start : stop - handle.start]
         first = 0 if start == handle.start else start
         raw = _pread(handle.descriptor, handle.offset + first, stop - first, nowait=handle.can_wait)
         if (
@@ -348,7 +361,10 @@ class WorkerReads:
             or not (first or raw.startswith(handle.header))
         ):
             return None
-        return memoryview(raw).toreadonly()[start - first :]
+        copied = memoryview(raw).toreadonly()[start - first :]
+        if handle.body_hash is not None and body_hash(copied) != handle.body_hash:
+            return None
+        return copied
 
     def _read(self, tier: TierFiles, descriptor: int, offset: int, length: int) -> bytes | bytearray:
         return _pread(descriptor, offset, length, nowait=tier.can_wait)

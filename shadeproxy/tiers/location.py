@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.tiers.base import Location
-from shadeproxy.tiers.record import UNIT_BYTES
+from shadeproxy.tiers.record import SHORT_RECORD_UNITS, UNIT_BYTES
 
 _UNIT_BITS = 26
 _LENGTH_BITS = 20
@@ -48,6 +48,11 @@ def unpack(location: Location) -> tuple[int, int]:
 def address_at(location: Location) -> int:
     """Return the address of a record."""
     return location >> _LENGTH_BITS
+
+
+def is_short(location: Location) -> bool:
+    """Return whether a record may share all of its blocks with other records."""
+    return location & _LENGTH_MASK <= SHORT_RECORD_UNITS
 
 
 def bytes_of(location: Location) -> tuple[int, int, int]:

@@ -41,6 +41,10 @@ LEAST_UNITS = 4
 # then leaves by one sendfile, with no copied end. This costs half a block on average (docs/adr/0007).
 WHOLE_BLOCKS_UNITS = 1024
 
+# A record of up to this length on a disk shares blocks with other records. A read of one of those brings its
+# bytes into the page cache unchecked, so such a record is checked at each use (docs/adr/0068).
+SHORT_RECORD_UNITS = 272
+
 Body = bytes | bytearray | memoryview
 _Meta = tuple[str, str, str, bytes, int, list[int | str]]
 _NamespaceMeta = tuple[str, str, str, bytes, int, list[int | str], str]
@@ -227,9 +231,7 @@ def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHead
     layout = read_layout(raw)
     fields = _FIXED.unpack_from(raw)
     meta_raw = bytes(raw[HEADER_BYTES : layout.body_start])
-    (stored_hash,) = _HASH.unpack_from(raw, _FIXED.size)
-    if stored_hash != xxh3_64_intdigest(bytes(raw[: _FIXED.size]) + meta_raw):
-        raise TierError("record header is damaged")
+    _check_header(raw, meta_raw)
     if fields[1] not in _VERSIONS or fields[3] != store_id or fields[4] != address:
         raise TierError("record belongs to another place, store or format")
     try:
@@ -253,8 +255,7 @@ def read_facts(raw: Body, *, store_id: int, address: int) -> RecordSummary:
     if magic != MAGIC or version not in _VERSIONS or store != store_id or place != address:
         raise TierError("record belongs to another place, store or format")
     meta_raw = bytes(raw[HEADER_BYTES : HEADER_BYTES + meta_bytes])
-    if _HASH.unpack_from(raw, _FIXED.size)[0] != xxh3_64_intdigest(bytes(raw[: _FIXED.size]) + meta_raw):
-        raise TierError("record header is damaged")
+    _check_header(raw, meta_raw)
     try:
         if version == FORMAT_VERSION:
             bucket, key, etag_text, etag_hash, _, _ = _NAMES_DECODER.decode(meta_raw)
@@ -270,6 +271,27 @@ def read_facts(raw: Body, *, store_id: int, address: int) -> RecordSummary:
     ref = ObjectRef(bucket, key, namespace)
     length = HEADER_BYTES + meta_bytes + body_bytes
     return RecordSummary(ref, etag, number, body_bytes, validated_s, -(-length // UNIT_BYTES))
+
+
+def check_record(raw: Body, *, store_id: int, address: int) -> int:
+    """Check both hashes of a complete record, and return the hash of its body. Raises TierError if one is
+    wrong, or if the record belongs elsewhere.
+    """
+    layout = read_layout(raw)
+    _check_header(raw, bytes(raw[HEADER_BYTES : layout.body_start]))
+    _, _, _, store, place, *_ = _FIXED.unpack_from(raw)
+    if store != store_id or place != address:
+        raise TierError("record belongs to another place, store or format")
+    body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
+    if len(body) < layout.body_bytes or xxh3_64_intdigest(body) != layout.body_hash:
+        raise TierError("the body of a record is damaged")
+    return layout.body_hash
+
+
+def _check_header(raw: Body, meta_raw: bytes) -> None:
+    (stored_hash,) = _HASH.unpack_from(raw, _FIXED.size)
+    if stored_hash != xxh3_64_intdigest(bytes(raw[: _FIXED.size]) + meta_raw):
+        raise TierError("record header is damaged")
 
 
 def _decode_meta(raw: bytes, version: int) -> tuple[str, str, str, ObjectMeta]:

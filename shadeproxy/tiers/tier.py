@@ -188,7 +188,17 @@ class Tier(Protocol):
         ...
 
     def is_hot(self, location: Location) -> bool:
-        """Return whether the body can be read without waiting for the device."""
+        """Return whether the body can be read without waiting for the device. False also for a short body
+        that does not equal its hash: ``load`` then says so.
+        """
+        ...
+
+    def short_body_hash(self, location: Location) -> int | None:
+        """Return the hash (xxh3-64) of a short body, with which to check its bytes each time that they are
+        used. Reads of other records bring its blocks into the page cache too, and check only themselves.
+
+        None: the body is not short, or does not equal its hash.
+        """
         ...
 
     def load(self, location: Location) -> RecordHeader:

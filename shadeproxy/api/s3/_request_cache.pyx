@@ -19,12 +19,16 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from hmac import compare_digest
 
+from xxhash import xxh3_64_intdigest
+
 cdef extern from "<string.h>" nogil:  # GNU's declaration, which Python.h enables
     void* memmem(const void* text, size_t text_bytes, const void* part, size_t part_bytes)
 
 cdef extern from "Python.h":
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
     bint PyMemoryView_Check(object view)
+    object PyMemoryView_FromMemory(char* start, Py_ssize_t size, int flags)
+    int PyBUF_READ
 
 cdef extern from "<unistd.h>" nogil:
     long sysconf(int name)
@@ -327,7 +331,7 @@ cdef class CompiledHits:
             window = mapped(handle, start, stop)
             if window == NULL:
                 return False
-            if get(handle, HANDLE, CAN_WAIT) and not is_hot(window + start, stop - start):
+            if get(handle, HANDLE, CAN_WAIT) and not may_send(handle, window, start, stop):
                 return False
             ending = self.end_of_head(get(handle, HANDLE, SOURCE_OF), now_s)
             self.record(handle, job, begin, end)
@@ -424,6 +428,19 @@ cdef bint can_pin(handle, file_slice) except -1:
     except Exception:
         return False  # The record is damaged. A read of the whole page will find and handle that.
     return True
+
+
+cdef bint may_send(handle, const char* window, Py_ssize_t start, Py_ssize_t stop) except -1:
+    """Return whether the bytes [start, stop) of a page on a disk can be sent without waiting, and the page equals its
+    hash if it has one.
+    """
+    expected = get(handle, HANDLE, BODY_HASH)
+    if expected is None:
+        return is_hot(window + start, stop - start)
+    start, stop = get(handle, HANDLE, START), get(handle, HANDLE, STOP)
+    if mapped(handle, start, stop) != window or not is_hot(window + start, stop - start):
+        return False
+    return xxh3_64_intdigest(PyMemoryView_FromMemory(<char*>window + start, stop - start, PyBUF_READ)) == expected
 
 
 cdef bint is_hot(const char* start, Py_ssize_t size):

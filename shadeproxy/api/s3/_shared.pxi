@@ -74,7 +74,12 @@ cdef class CompiledWorkerHits(CompiledHits):
         is_direct = descriptor >= 0 and not out.transport.get_write_buffer_size() and make_room(self, room)
         data = self.render(start_of_head, ending, NULL, 0 if is_direct else room)
         body = self.scratch if is_direct else PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data) - room
+        expected = get(handle, HANDLE, BODY_HASH)
+        if expected is not None and end != WHOLE:
+            return False  # A part cannot be checked alone.
         if not copy_record(handle, start, room, start == page_start, body) or not holds_page(self.residents, handle):
+            return False
+        if expected is not None and xxh3_64_intdigest(PyMemoryView_FromMemory(body, room, PyBUF_READ)) != expected:
             return False
         self.record(handle, job, begin, end)
         if is_direct:

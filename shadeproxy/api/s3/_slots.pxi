@@ -33,7 +33,8 @@ cdef enum:
 cdef enum:
     OUT_TRANSPORT, OUT_DESCRIPTOR, OUT_SLICE
 cdef enum:
-    START, STOP, FIRST, SLOT, STAMP, FRESH_UNTIL_S, SENDABLE, MARKED_SENT, WINDOW, CAN_WAIT, SOURCE_OF, RECORD
+    START, STOP, FIRST, SLOT, STAMP, FRESH_UNTIL_S, SENDABLE, MARKED_SENT, WINDOW, CAN_WAIT, SOURCE_OF, RECORD,
+    BODY_HASH
 cdef enum:
     TARGETS, PLANS, PARTS, TEMPLATES
 cdef enum:
@@ -51,7 +52,7 @@ cdef tuple OWNERS = (
     ("Sender", ("transport", "descriptor", "waiting")),
     ("PageHandle", (
         "start", "stop", "first", "slot", "stamp", "fresh_until_s", "sendable", "marked_sent", "window", "can_wait",
-        "source", "access_record",
+        "source", "access_record", "body_hash",
     )),
     ("RequestCache", ("targets", "plans", "parts", "templates")),
     ("Memo", ("young",)),

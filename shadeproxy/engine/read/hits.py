@@ -78,7 +78,7 @@ class Hits:
         self.access_log = access_log
         self._record = access_log.record
         self._fresh = fresh
-        self._samples = SampleLookup(cache.residents, page_size)
+        self._samples = SampleLookup(cache.residents, page_size, is_ready=cache.hot.is_ready)
         self.handles: Memo[tuple[ObjectRef, int], PageHandle] = Memo(_MOST_HANDLES)
 
     # ------------------------------------------------------------------ any span
@@ -200,14 +200,12 @@ class Hits:
         return handles
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return the place of a page's record, and record the read. The page's bytes need not be in the
-        kernel's page cache.
+        """Return the place of a page's record, and record the read. None as for ``take``: a page
+        that is not in the page cache would be read from its disk unchecked.
         """
-        if not is_good(handle, self._residents.stamps, now_s):
+        if not is_good(handle, self._residents.stamps, now_s, touch=True):
             return None
         if handle.place is None:
-            # ``hot.place`` reads the header through the mapping. It does not wait for a device, because
-            # making the handle has just touched the header.
             handle.place = self._cache.hot.place(handle.slot)
             if handle.place is None:
                 return None

@@ -1,11 +1,12 @@
 """Finds the places of many samples of a dataset at a time, in columns that repeat what page handles hold.
 
-Laws: plain defs, no I/O. A page handle (hits.py) has found and checked each page before. An entry of the
-columns is valid exactly as long as its handle, by the same stamp and the same time. The number of entries is
-bounded. To forget an entry does no harm: only a page handle must be made again.
+Laws: plain defs that do not wait. A page handle (hits.py) has found and checked each page before. An entry
+of the columns is valid exactly as long as its handle, by the same stamp and the same time. The number of
+entries is bounded. To forget an entry does no harm: only a page handle must be made again.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from shadeproxy.tiers.base import Place
 from shadeproxy.tiers.record import HEADER_BYTES
 
 SOURCES = tuple(Source)
+_DISK = SOURCES.index(Source.DISK)
 
 # A row of 16 bytes for each sample. Half of the stamp is enough: between two reads of a sample, a page never
 # moves four billion times.
@@ -43,12 +45,13 @@ _MOST_SAMPLES = 1 << 24
 
 class SampleLookup:
     """Remembers where samples lie in resident pages, and finds many samples by one call. ``page_size`` is in
-    bytes.
+    bytes. ``is_ready``: returns whether a page on a disk can be read without waiting (``HotPages.is_ready``).
     """
 
-    def __init__(self, residents: Residents, page_size: int) -> None:
+    def __init__(self, residents: Residents, page_size: int, *, is_ready: Callable[[int], bool]) -> None:
         self._residents = residents
         self._page_size = page_size
+        self._is_ready = is_ready
         self.forget()
 
     def forget(self) -> None:
@@ -86,6 +89,8 @@ class SampleLookup:
         seen = known[ids]
         stamps = self._residents.stamp[seen["slot"]]
         here = (stamps.astype(np.uint32) == seen["stamp"]) & (now_s < seen["fresh_until_s"])
+        on_disk = here & (self._places["source"][seen["slot"]] == _DISK)
+        here[on_disk] = [self._is_ready(slot) for slot in seen["slot"][on_disk].tolist()]
         slots = seen["slot"][here].astype(np.int64)
         places = self._places[slots]
         first, length = np.zeros(len(slots), np.int64), places["body_bytes"].astype(np.int64)

@@ -77,6 +77,8 @@ class HotPages:
             start=start,
             stop=stop,
         )
+        if medium.load is not None:
+            handle.body_hash = medium.tier.short_body_hash(location)
         if stop - start > COPY_BYTES:
             handle.sendable = medium.tier.sendable_blocks(location)
         return handle

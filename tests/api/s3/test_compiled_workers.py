@@ -59,12 +59,12 @@ class Sink:
 class Beside:
     """A worker's reads beside ``proxy``, and a lane over them that knows each of ``heads``."""
 
-    def __init__(self, proxy, share, *, is_shared_cache=False):
+    def __init__(self, proxy, share, *, is_shared_cache=False, can_wait=False):
         self.proxy, self.share = proxy, share
         self.reader = WorkerReads(
             Share(os.dup(share.descriptor)),
             [
-                TierFiles(m.tier.path, m.tier.claim.store_id, m.source, False)
+                TierFiles(m.tier.path, m.tier.claim.store_id, m.source, can_wait)
                 for m in proxy.engine.cache.media
             ],
             rules=Rules(()),
@@ -197,6 +197,23 @@ async def test_a_page_that_moves_during_the_copy_is_not_sent(beside):
     targets.put(b"/b/big", targets.get(b"/b/big")._replace(handle=moving))
     assert beside.compiled(raw) is None
     assert moved == [handle.slot]
+
+
+async def test_a_short_body_on_a_disk_that_was_damaged_in_its_block_is_not_sent(make):
+    beside = await make(can_wait=True)
+    beside.learn()
+    whole, part = request("/b/k", close=False), request("/b/k", "Range: bytes=3-7", close=False)
+    assert beside.compiled(whole) is not None
+    assert beside.compiled(whole) == beside.interpreted(whole)
+    assert beside.compiled(part) is None  # A part is checked by the code in Python.
+    assert beside.interpreted(part) is not None
+    handle = beside.reader.find_handle(ObjectRef("b", "k"), 0, 0.0)
+    (tier,) = (medium.tier for medium in beside.proxy.engine.cache.media)
+    segment, _, _ = tier._resolve(beside.proxy.engine.find_handle(handle.ref, 0, 0.0).location)
+    os.pwrite(segment.descriptor, b"\0", handle.offset + handle.start + 3999)
+    for raw in (whole, part):
+        assert beside.compiled(raw) is None
+        assert beside.interpreted(raw) is None
 
 
 async def test_the_lease_is_judged_at_each_hit(make):

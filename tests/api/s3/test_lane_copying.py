@@ -120,3 +120,28 @@ async def test_the_header_of_a_page_that_is_partly_hot_is_not_touched_for_a_slow
     assert await reader.readexactly(SIZE - 400_000) == proxy.bodies["k"][400_000:]
     assert all(touched)
     writer.close()
+
+
+def damage(proxy, key):
+    """Change a byte of a page in the kernel's page cache, as a read of another record from a damaged block
+    would.
+    """
+    handle = proxy.engine.find_handle(ObjectRef("b", key), 0, proxy.clock.now_s())
+    segment, _, _ = proxy.engine.cache.media[0].tier._resolve(handle.location)
+    place = handle.stop - 1
+    os.pwrite(segment.descriptor, bytes([handle.window[place] ^ 1]), place)
+
+
+@pytest.mark.parametrize("proxy", [True], ids=["disk"], indirect=True)
+@pytest.mark.parametrize("part", [(), (10, 20)], ids=["whole", "part"])
+async def test_a_short_body_that_was_damaged_in_its_block_is_not_sent(proxy, part):
+    await talk(proxy.port, asked("few", *part), count=1)
+    known = proxy.lane.known
+    damage(proxy, "few")
+    ((_, body),) = answers(await talk(proxy.port, asked("few", *part), count=1))
+    assert body == proxy.bodies["few"][slice(*part) if part else slice(None)]
+    assert proxy.lane.known == known
+    for _ in range(3):  # It was fetched anew, looked up again, and then known again.
+        ((_, body),) = answers(await talk(proxy.port, asked("few"), count=1))
+        assert body == proxy.bodies["few"]
+    assert proxy.lane.known > known

@@ -193,8 +193,10 @@ ANSWERS = {
     "place": lambda engine, handles, now_s: engine.place(handles[0], None, now_s, Span(0, 1)) is not None,
     "find_samples": found,
 }
-MAY_BE_COLD = {"find_handle", "place", "find_samples"}
-"""These functions touch no byte of the page, so the page may be cold."""
+MAY_BE_COLD = {"find_handle", "find_samples"}
+"""``find_handle`` touches no byte of the page. ``find_samples`` looks at the page's tier, which is RAM here;
+tests/api/control/reads/test_located_again.py has pages on a disk.
+"""
 
 
 @pytest.fixture(params=[(LONG, True), (PAGE, False)], ids=["pinned", "copied"])

@@ -158,13 +158,14 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
         ram_bytes: int = 1 << 22,
         held_bytes: int = 1 << 20,
         upstreams: Upstreams = ONLY_OWN,
+        on_disk: bool = False,
         **settings: Any,
     ) -> Listener:
         clock, stats, ledger = ManualClock(), Stats(), Ledger(1 << 22)
         tier = SegmentStore("ram", tmp_path / f"ram{len(made)}", ram_bytes, segment_bytes=1 << 22)
         origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
         engine, cache = await make_engine(
-            Medium(tier, Source.RAM),
+            Medium(tier, Source.DISK, load=asyncio.to_thread) if on_disk else Medium(tier, Source.RAM),
             origin,
             rules=rules,
             ledger=ledger,

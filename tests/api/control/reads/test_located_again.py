@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 
 import numpy as np
 import pytest
@@ -155,3 +156,31 @@ async def test_ids_of_another_manifest_are_refused(known):
 async def test_a_digest_is_of_ids(listener):
     status, text = await listener.refused("/v1/locate", {"items": [], "digest": "sha256:0"})
     assert (status, "a digest belongs to ids" in text) == (400, True)
+
+
+async def test_a_page_on_a_disk_is_told_only_while_its_bytes_can_be_trusted(listen, monkeypatch):
+    """The caller would read other bytes from the medium than those that were checked."""
+    listener = await listen(on_disk=True)
+    listener.put(small=SMALL, other=OTHER, big=BIG)
+    listener.register(("small",), ("other",), ("big", 10, 50))
+    await listener.warm("small", "other", "big")
+    for _ in range(2):
+        files, records = await by_id(listener, 0, 1, 2)
+        assert bodies(files, records) == [SMALL, OTHER, BIG[10:60]]
+    tier = listener.cache.media[0].tier
+    with monkeypatch.context() as patched:
+        patched.setattr(tier, "is_hot", lambda _location: False)
+        _, records = await by_id(listener, 0, 1, 2)
+        assert records["status"].tolist() == [0, 0, 0]
+        listener.engine.hits.forget()
+        _, records = await by_id(listener, 0, 1, 2)
+        assert records["status"].tolist() == [0, 0, 0]
+    handle = listener.engine.find_handle(ObjectRef("b", "small"), 0, 0.0)
+    segment, _, _ = tier._resolve(handle.location)
+    os.pwrite(segment.descriptor, b"x", handle.start)
+    _, records = await by_id(listener, 0, 1, 2)
+    assert records["status"].tolist() == [0, 200, 200]
+    # A batch call finds the damage, and fetches the object anew.
+    assert [frame.body for frame in await listener.frames([{"bucket": "b", "key": "small"}])] == [SMALL]
+    _, records = await by_id(listener, 0)
+    assert records["status"].tolist() == [200]
