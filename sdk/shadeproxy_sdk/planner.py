@@ -302,9 +302,12 @@ class Planner:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the result of ``state``."""
-        self._smoothing, self._smoothed_loss = state["smoothing"], state["smoothed_loss"]
+        """Restore the result of ``state``. If a part is missing, raise KeyError or TypeError and change
+        nothing.
+        """
+        smoothing, smoothed_loss = state["smoothing"], state["smoothed_loss"]
         self.control.restore(state["trend"])
+        self._smoothing, self._smoothed_loss = smoothing, smoothed_loss
 
     @staticmethod
     def pack(plan: EpochPlan) -> dict[str, Any]:
@@ -319,9 +322,11 @@ class Planner:
 
     def unpack(self, packed: dict[str, Any]) -> EpochPlan:
         """Return the plan that was given to ``pack``. If all ranks share the plan, another rank may have
-        packed it.
+        packed it. Raises KeyError, TypeError, AttributeError or ValueError for anything else.
         """
         ids = packed["ids"].numpy().astype(np.uint32)
+        if ids.ndim != 1 or (ids >= self._samples).any():
+            raise ValueError(f"a plan must be of ids from 0 to {self._samples - 1}")
         correction = None if packed["correction"] is None else packed["correction"].numpy()
         if packed["shared"]:
             return self._share(ids, correction, packed["distinct"])

@@ -20,7 +20,7 @@ from torch.utils.data import Sampler
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.planner import EpochPlan, Mode, Planner, Settings
-from shadeproxy_sdk.state import check_count, check_epoch, check_job, check_state
+from shadeproxy_sdk.state import check_count, check_epoch, check_job, check_state, explained
 
 _STATE_VERSION = 2
 _DRAWN = ("plans", "weights", "losses", "smoothing", "smoothed_loss", "trend")
@@ -298,9 +298,14 @@ class ShadeSampler(Sampler[int]):
         with self._planning:
             plans: dict[int, EpochPlan] = {}
             if self.mode != "uniform":
-                plans = {epoch: self._planner.unpack(plan) for epoch, plan in state["plans"].items()}
-                self.job.restore_scores(state["weights"].numpy(), state["losses"])
-                self._planner.restore(state)
+                with explained():  # Read all of the state before using any of it.
+                    plans = {int(epoch): self._planner.unpack(plan) for epoch, plan in state["plans"].items()}
+                    weights = state["weights"].numpy().astype(np.float32)
+                    if weights.shape != (samples := len(self.job.manifest),):
+                        raise ValueError(f"{len(weights)} weights for {samples} samples")
+                    losses = {int(at): (float(sum_), int(n)) for at, (sum_, n) in state["losses"].items()}
+                    self._planner.restore(state)
+                self.job.restore_scores(weights, losses)
             self._plans = plans
             self.epoch = state["epoch"]
             self._start = self._given = min(state["position"], self.num_samples)

@@ -3,8 +3,8 @@ checkpoint changes nothing.
 """
 
 import operator
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from numbers import Integral
 from typing import Any
 
@@ -54,8 +54,18 @@ def check_state(state: Any, shape: Mapping[str, Any], drawn: Sequence[str]) -> N
     for name in ("epoch", "position"):
         if not isinstance(state[name], Integral) or int(state[name]) < 0:
             raise ConfigError(f"the state has {name} {state[name]!r}: it must be a whole number from 0 on")
-    if drawn and len(state["weights"]) != shape["samples"]:
-        raise ConfigError(f"the state has {len(state['weights'])} weights for {shape['samples']} samples")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise ConfigError in place of the errors that reading a damaged state causes."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"the state is damaged ({type(error).__name__}: {error}): "
+            "give all that sampler.state_dict() returned"
+        ) from error
 
 
 def _lacks(name: str) -> ConfigError:

@@ -54,6 +54,10 @@ def test_a_uniform_run_may_resume_with_another_batch_size(make_job):
     assert list(resumed) == resumed.order(0).tolist()[8:]
 
 
+def plan(ids):
+    return {"ids": ids, "shared": False, "correction": None, "distinct": 1}
+
+
 FIELDS = ["version", "mode", "seed", "samples", "epoch", "position", "plans", "weights", "losses", "trend"]
 
 
@@ -77,13 +81,28 @@ def test_a_state_that_lacks_a_field_is_refused_and_changes_nothing(make_job, fie
     [
         ({"position": -1}, "position -1: it must be a whole number"),
         ({"epoch": 1.5}, "epoch 1.5: it must be a whole number"),
-        ({"weights": torch.zeros(3)}, "3 weights for 40 samples"),
+        ({"weights": torch.zeros(3)}, r"damaged \(ValueError: 3 weights for 40 samples\): give all that"),
+        ({"weights": 7}, r"damaged \(AttributeError: .*\): give all that"),
+        ({"weights": torch.zeros(40, 2)}, "40 weights for 40 samples"),
+        ({"losses": {1: "x"}}, r"damaged \(ValueError: .*\): give all that"),
+        ({"losses": [3]}, r"damaged \(AttributeError: .*\): give all that"),
+        ({"trend": {}}, r"damaged \(KeyError: 'level'\): give all that"),
+        ({"trend": None}, r"damaged \(TypeError: .*\): give all that"),
+        ({"plans": []}, r"damaged \(AttributeError: .*\): give all that"),
+        ({"plans": {0: {}}}, r"damaged \(KeyError: 'ids'\): give all that"),
+        ({"plans": {0: plan(torch.tensor([3, 40]))}}, "a plan must be of ids from 0 to 39"),
+        ({"plans": {0: plan(torch.tensor([-1]))}}, "a plan must be of ids from 0 to 39"),
+        ({"plans": {0: plan([1, 2])}}, r"damaged \(AttributeError: .*\): give all that"),
     ],
 )
-def test_a_damaged_state_is_refused(make_job, change, text):
-    sampler = shade.ShadeSampler(make_job(), "importance")
+def test_a_damaged_state_is_refused_and_changes_nothing(make_job, change, text):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance")
+    job.report(sampler.order(0), np.arange(40.0))
+    before = sampler.state_dict()
     with pytest.raises(shade.ConfigError, match=text):
-        sampler.load_state_dict(sampler.state_dict() | change)
+        sampler.load_state_dict(before | {"epoch": 5} | change)
+    assert repr(sampler.state_dict()) == repr(before)
     with pytest.raises(shade.ConfigError, match="the state is a list: give what"):
         sampler.load_state_dict([])
 
