@@ -154,7 +154,9 @@ def test_a_setting_is_measured_on_running_servers():
 def test_the_sdk_reads_batches_on_running_servers():
     one = run_sdk(Point(0.5, 1, True, 0.002), samples=64, epochs=2)
     assert one.profile.loader == Loader(workers=1, batch_size=32, reads_at_once=32)
-    assert [epoch.samples for epoch in one.profile.epochs] == [64, 64]
+    first, later = (epoch.samples for epoch in one.profile.epochs)
+    # A located page may be evicted before it is copied. It is then read again, and counts twice.
+    assert first == 64 <= later <= 70
     assert one.epoch_s >= one.first.compute_s == 64 / 400
     assert compare(Predictor(one.profile), one, one.point).group == "batches by the SDK"
 
