@@ -135,7 +135,7 @@ def test_what_was_not_found_is_not_looked_for_twice(hits, warm, monkeypatch):
     [
         (S3Protocol, 13),
         (Sender, 3),
-        (PageHandle, 12),
+        (PageHandle, 13),
         (RequestCache, 4),
         (Memo, 1),
         (Templates, 1),
