@@ -97,7 +97,7 @@ class PageHandle:
     blocks are marked as sent. ``place``: the page's place for other processes on this host, if a caller asked
     for it. ``access_record``: the row that the last read through this handle added to the access log
     (read/access_log.py). ``body_hash``: the bytes to be sent must come from a body with this hash; None: they
-    need no check (``Tier.short_body_hash``).
+    need no check (``Tier.hash_to_check``).
     """
 
     __slots__ = (

@@ -29,7 +29,7 @@ from shadeproxy.engine.read.hits import MOST_PAGES, is_good
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
-from shadeproxy.tiers.location import is_short, number_of, unit_of, unpack
+from shadeproxy.tiers.location import number_of, shares_block, unit_of, unpack
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
     PEEK_BYTES,
@@ -343,12 +343,12 @@ class WorkerReads:
         handle.slot, handle.stamp, handle.source, handle.can_wait = slot, stamp, tier.source, tier.can_wait
         handle.descriptor, handle.offset, handle.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
         handle.start, handle.stop = layout.body_start, layout.body_start + layout.body_bytes
-        handle.body_hash = layout.body_hash if tier.can_wait and is_short(Location(location)) else None
+        handle.body_hash = layout.body_hash if tier.can_wait and shares_block(Location(location)) else None
         return handle
 
     def _copy(self, handle: SharedPageHandle, start: int, stop: int) -> memoryview | None:
-        """Return a copy of a record's bytes. Return None if the record changed during the copy, or if a short
-        body on a disk does not equal its hash.
+        """Return a copy of a record's bytes. Return None if the record changed during the copy, or if a body
+        that must be checked does not equal its hash.
         """
         if handle.body_hash is not None and (start, stop) != (handle.start, handle.stop):
             body = self._copy(handle, handle.start, handle.stop)

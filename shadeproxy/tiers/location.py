@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.tiers.base import Location
-from shadeproxy.tiers.record import SHORT_RECORD_UNITS, UNIT_BYTES
+from shadeproxy.tiers.record import UNIT_BYTES
 
 _UNIT_BITS = 26
 _LENGTH_BITS = 20
@@ -23,6 +23,7 @@ MOST_SEGMENT_BYTES = UNIT_BYTES << (_UNIT_BITS - 1)
 MOST_RECORD_UNITS = (1 << _LENGTH_BITS) - 80
 SEGMENT_SPAN_BYTES = UNIT_BYTES << _UNIT_BITS
 _UNIT_MASK = (1 << _UNIT_BITS) - 1
+_IN_BLOCK_MASK = 4096 // UNIT_BYTES - 1
 _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 
 
@@ -50,9 +51,12 @@ def address_at(location: Location) -> int:
     return location >> _LENGTH_BITS
 
 
-def is_short(location: Location) -> bool:
-    """Return whether a record may share all of its blocks with other records."""
-    return location & _LENGTH_MASK <= SHORT_RECORD_UNITS
+def shares_block(location: Location) -> bool:
+    """Return whether a record may share its first or its last block of 4 KiB with another record. Segments
+    begin at a block.
+    """
+    start, units = unpack(location)
+    return bool((start | start + units) & _IN_BLOCK_MASK)
 
 
 def bytes_of(location: Location) -> tuple[int, int, int]:

@@ -41,10 +41,6 @@ LEAST_UNITS = 4
 # then leaves by one sendfile, with no copied end. This costs half a block on average (docs/adr/0007).
 WHOLE_BLOCKS_UNITS = 1024
 
-# A record of up to this length on a disk shares blocks with other records. A read of one of those brings its
-# bytes into the page cache unchecked, so such a record is checked at each use (docs/adr/0068).
-SHORT_RECORD_UNITS = 272
-
 Body = bytes | bytearray | memoryview
 _Meta = tuple[str, str, str, bytes, int, list[int | str]]
 _NamespaceMeta = tuple[str, str, str, bytes, int, list[int | str], str]

@@ -6,7 +6,7 @@ record only, and may run on any thread.
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers.base import Location, Place, RecordHeader
-from shadeproxy.tiers.location import address_at, bytes_of, is_short
+from shadeproxy.tiers.location import address_at, bytes_of, shares_block
 from shadeproxy.tiers.pins import ViewPins
 from shadeproxy.tiers.record import HEADER_BYTES, body_place, check_record
 from shadeproxy.tiers.segment import Segment
@@ -48,23 +48,25 @@ class RecordReads:
         return segment.read_header(offset, most_bytes, store_id=self._store_id, address=address_at(location))
 
     def is_hot(self, location: Location) -> bool:
-        """Return whether header and body are in the page cache, and a short record also equals its hashes."""
+        """Return whether header and body are in the page cache. If the record shares a block, its hashes must
+        be right too.
+        """
         segment, offset, most_bytes = self._resolve(location)
         try:
             is_resident = segment.is_resident(offset, most_bytes)
         except OSError:
             return False
-        return is_resident and (not is_short(location) or self.short_body_hash(location) is not None)
+        return is_resident and (not shares_block(location) or self.hash_to_check(location) is not None)
 
-    def short_body_hash(self, location: Location) -> int | None:
-        """Return the hash of a short record's body; see ``Tier.short_body_hash``."""
-        if not is_short(location):
+    def hash_to_check(self, location: Location) -> int | None:
+        """Return the hash of the body of a record that shares a block; see ``Tier.hash_to_check``."""
+        if not shares_block(location):
             return None
         segment, offset, most_bytes = self._resolve(location)
+        raw = segment.view[offset : offset + most_bytes]
         try:
-            raw = segment.read(offset, most_bytes)
             return check_record(raw, store_id=self._store_id, address=address_at(location))
-        except (OSError, TierError):
+        except TierError:
             return None
 
     def load(self, location: Location) -> RecordHeader:

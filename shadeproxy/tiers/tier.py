@@ -188,16 +188,17 @@ class Tier(Protocol):
         ...
 
     def is_hot(self, location: Location) -> bool:
-        """Return whether the body can be read without waiting for the device. False also for a short body
-        that does not equal its hash: ``load`` then says so.
+        """Return whether the body can be read without waiting for the device. False also for a damaged record
+        that shares a block: ``load`` then raises TierError.
         """
         ...
 
-    def short_body_hash(self, location: Location) -> int | None:
-        """Return the hash (xxh3-64) of a short body, with which to check its bytes each time that they are
-        used. Reads of other records bring its blocks into the page cache too, and check only themselves.
+    def hash_to_check(self, location: Location) -> int | None:
+        """Return the hash (xxh3-64) of a body on a disk whose record shares a block of 4 KiB with another
+        record. Check the body by it each time that its bytes are used: a read of the other record brings the
+        block into the page cache, and checks only itself.
 
-        None: the body is not short, or does not equal its hash.
+        Call ``is_hot`` first. None: the record shares no block, so no check is needed, or it is damaged.
         """
         ...
 

@@ -78,7 +78,7 @@ class HotPages:
             stop=stop,
         )
         if medium.load is not None:
-            handle.body_hash = medium.tier.short_body_hash(location)
+            handle.body_hash = medium.tier.hash_to_check(location)
         if stop - start > COPY_BYTES:
             handle.sendable = medium.tier.sendable_blocks(location)
         return handle

@@ -199,7 +199,7 @@ async def test_a_page_that_moves_during_the_copy_is_not_sent(beside):
     assert moved == [handle.slot]
 
 
-async def test_a_short_body_on_a_disk_that_was_damaged_in_its_block_is_not_sent(make):
+async def test_a_body_on_a_disk_that_was_damaged_in_a_shared_block_is_not_sent(make):
     beside = await make(can_wait=True)
     beside.learn()
     whole, part = request("/b/k", close=False), request("/b/k", "Range: bytes=3-7", close=False)

@@ -134,14 +134,15 @@ def damage(proxy, key):
 
 @pytest.mark.parametrize("proxy", [True], ids=["disk"], indirect=True)
 @pytest.mark.parametrize("part", [(), (10, 20)], ids=["whole", "part"])
-async def test_a_short_body_that_was_damaged_in_its_block_is_not_sent(proxy, part):
-    await talk(proxy.port, asked("few", *part), count=1)
+@pytest.mark.parametrize("key", ["few", "small", "k"])
+async def test_a_body_that_was_damaged_in_a_shared_block_is_not_sent(proxy, key, part):
+    await talk(proxy.port, asked(key, *part), count=1)
     known = proxy.lane.known
-    damage(proxy, "few")
-    ((_, body),) = answers(await talk(proxy.port, asked("few", *part), count=1))
-    assert body == proxy.bodies["few"][slice(*part) if part else slice(None)]
+    damage(proxy, key)
+    ((_, body),) = answers(await talk(proxy.port, asked(key, *part), count=1))
+    assert body == proxy.bodies[key][slice(*part) if part else slice(None)]
     assert proxy.lane.known == known
     for _ in range(3):  # It was fetched anew, looked up again, and then known again.
-        ((_, body),) = answers(await talk(proxy.port, asked("few"), count=1))
-        assert body == proxy.bodies["few"]
+        ((_, body),) = answers(await talk(proxy.port, asked(key), count=1))
+        assert body == proxy.bodies[key]
     assert proxy.lane.known > known
