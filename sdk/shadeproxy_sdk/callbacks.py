@@ -1,8 +1,8 @@
-"""The common part of the callbacks for training frameworks: passes epochs, losses and validation results to a
-sampler.
+"""The common part of the callbacks for training frameworks. It passes epochs, losses and validation results
+from the framework to a sampler and its job.
 
-Law: nothing in this module raises into a training loop. A failure is logged as one warning, and training goes
-on as if the callback were not there.
+Law: nothing in this module raises into a training loop. The first failure is logged as a warning, and
+training goes on as if the callback were not there.
 """
 
 import logging
@@ -34,7 +34,7 @@ class Companion:
             self.safely(self.sampler.set_epoch, epoch)
 
     def report(self, ids: Any, losses: Any) -> None:
-        """Report losses of samples, for a loop whose losses the callback cannot find by itself."""
+        """Report the losses of samples. The loop calls this if the callback cannot find the losses itself."""
         self.safely(self.sampler.job.report, ids, losses)
 
     def validated(self, metrics: Any) -> None:

@@ -1,7 +1,7 @@
-"""A callback for Lightning (``lightning``, ``pytorch_lightning``) that makes the SDK's calls of the training
-loop in the README.
+"""A callback for Lightning (packages ``lightning`` and ``pytorch_lightning``). It makes the calls to the SDK
+that the training loop in the README makes by hand.
 
-It never raises into the training loop (callbacks.py).
+It never raises into the training loop: callbacks.py logs failures instead.
 """
 
 from typing import Any
@@ -23,8 +23,8 @@ class ShadeCallback(Callback):
 
     ``training_step`` returns ``{"loss": ..., "ids": ids, "losses": losses}``, where ``losses`` has one loss a
     sample; or it calls ``report(ids, losses)``. ``sampler``: the sampler of the training loader. ``monitor``:
-    a logged metric that shows if validation improves, for samplers that adapt to it. ``better``: whether a
-    larger ("max") or smaller ("min") value is an improvement. With several devices, use
+    a logged metric that shows whether validation improves, for samplers that adapt to that. ``better``:
+    whether a larger ("max") or smaller ("min") value is an improvement. With several devices, use
     ``Trainer(use_distributed_sampler=False)``, and make the job with rank and world size, because the sampler
     deals the samples to the ranks itself.
     """
