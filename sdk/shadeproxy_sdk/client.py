@@ -1,5 +1,5 @@
-"""Reads objects through the proxy, given only its control URL: finds its S3 listener, registers datasets and
-jobs, and falls back to the origin.
+"""Reads objects through the proxy, and from the origin while the proxy does not answer. Registers datasets
+and jobs. The URL of the control listener is enough to find the proxy's S3 listener.
 
 Law: a read succeeds while the proxy or the origin answers, and the caller need not know which of the two did.
 A Client holds only settings, like its base class ``ControlSession``, so it can be forked and pickled.
@@ -41,9 +41,9 @@ class Client(ControlSession):
     ``url``: address of the control listener. ``token``: its bearer token. ``s3_endpoint``: address of the S3
     listener, needed if the one in ``GET /v1/info`` cannot be reached from here. ``credentials``: keys that
     sign reads from the proxy (``[[auth.clients]]``). ``origin``: the origin to fall back to; by default the
-    one that the AWS environment variables name. ``timeout_s`` bounds each wait for bytes, and the time in
-    which a read looks for a server that answers. ``retry_s``: pause before a proxy that failed is tried
-    again; it doubles up to a minute. ``concurrency``: most reads at a time in each process. Raises
+    one that the AWS environment variables name. ``timeout_s``: most seconds of each wait for bytes, and of a
+    read's search for a server that answers. ``retry_s``: seconds before a proxy that failed is tried again;
+    this pause doubles up to a minute. ``concurrency``: most reads at a time in each process. Raises
     ConfigError for invalid arguments.
     """
 
@@ -73,9 +73,9 @@ class Client(ControlSession):
     def read(self, entry: Entry, tag: JobTag | None = None) -> bytes:
         """Return all bytes of one sample. Thread-safe.
 
-        Ask the proxy. If it does not answer, ask the origin; a run warns of that once. Raises ReadError when
-        the sample does not exist or may not be read, or when no server answered for ``timeout_s``;
-        ConfigError if ``entry`` is neither an object nor a part of one.
+        Ask the proxy. If it does not answer, ask the origin, and log a warning once for the whole run. Raises
+        ReadError when the sample does not exist or may not be read, or when no server answered for
+        ``timeout_s``; ConfigError if ``entry`` is neither an object nor a part of one.
         """
         check_entry(entry)
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
@@ -124,7 +124,9 @@ class Client(ControlSession):
         return [bytes(data) for data in self.views(manifest, ids)]
 
     def views(self, manifest: Manifest, ids: Sequence[int]) -> list[Data]:
-        """Return samples as ``read_many`` does, but as views of the memory into which they were received."""
+        """Return samples as ``read_many`` does, but without a copy: as views of the memory that received
+        them.
+        """
         return [data for part in parts(ids) for data in self.fetch(manifest, part).finish()]
 
     def read_into(self, manifest: Manifest, ids: Sequence[int], out: NDArray[np.uint8]) -> None:
@@ -149,11 +151,11 @@ class Client(ControlSession):
             row += len(part)
 
     def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> BatchBuffer:
-        """Fetch up to MOST_ITEMS whole samples. Those whose lengths are known come into memory from
+        """Fetch up to MOST_ITEMS samples, each one complete. Samples of known length come into memory from
         ``allocate``.
 
-        These ways of reading are tried in this order, and each brings as many samples as it can: locate
-        calls, batch calls, one GET a sample from the proxy, one GET a sample from the origin. Raises
+        Ways of reading are tried in this order, and each brings as many of the missing samples as it can:
+        locate calls, batch calls, one GET a sample from the proxy, one GET a sample from the origin. Raises
         IndexError, and ReadError like ``read``.
         """
         return self._fill(manifest, ids, BatchBuffer(ids), allocate)
@@ -169,7 +171,8 @@ class Client(ControlSession):
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
         elif connections.s3_breaker.is_open:
-            # The S3 listener was found to hang too. Do not wait for both listeners at each new try.
+            # An earlier read found that the S3 listener hangs too. Start its pause anew, so that no read
+            # waits for both listeners.
             connections.s3_breaker.failed(BreakerDecision.PROBE, hung)
         elif missing := batch.missing():
             # Let one read with a short timeout find out whether the proxy hangs. Otherwise every read would
@@ -245,7 +248,7 @@ class Client(ControlSession):
     def _s3_side(self, endpoint: str) -> Origin:
         parts = urlsplit(Origin(endpoint).endpoint_url)  # Origin refuses what is no address.
         if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
-            # The proxy listens on all addresses of its host, so use the host of the control URL.
+            # The proxy listens on all addresses of its host, so use the host in the control URL.
             endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"
         keys = self._credentials
         if keys is None:
@@ -320,8 +323,9 @@ class Client(ControlSession):
         return manifest
 
     def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
-        """Register the objects under the prefix as ``name``. If a running job uses that name for another
-        list, register them under the next free name. Return the name that was used, and the answer.
+        """Register the objects under the prefix as ``name``. If a running job uses that name for another list
+        of objects, register under the next free name (``name.2``, ...). Return the name that was used, and
+        the answer.
         """
         asked, number = name, 1
         while True:
@@ -349,15 +353,16 @@ class Client(ControlSession):
         queue_batches: int = 1024,
         resume_scores: bool = False,
     ) -> Job:
-        """Register a training run over ``dataset``. From now on its reads carry the job's name.
+        """Register a training run over ``dataset``. From now on, reads of ``dataset`` carry the job's name.
 
         ``weight``: the job's importance beside other jobs; a larger one gets a larger share of the cache.
         ``needs``: how fast the run must be beside other jobs: one of {"slowdown": 1.1}, {"samples_per_s":
-        400}, {"deadline_s": a Unix time, "epochs": 90} and {"best_effort": True}; see docs/protocol.md. If
-        the proxy cannot keep the need, a warning says so, and the run goes on without a need. ``interval_s``:
-        seconds between deliveries of scores and progress. ``queue_batches``: number of reports that may wait;
-        beyond it the oldest is dropped. ``resume_scores``: let draws use scores of earlier runs too. If the
-        proxy does not answer, the job registers later. Raises ConfigError, ControlError.
+        400}, {"deadline_s": a Unix time, "epochs": 90} and {"best_effort": True}; docs/protocol.md explains
+        these. If the proxy cannot keep the need, a warning says so, and the run goes on without a need.
+        ``interval_s``: seconds between deliveries of scores and progress. ``queue_batches``: number of
+        reports that may wait; if there are more, the oldest is dropped. ``resume_scores``: True lets draws
+        also use scores of earlier runs. If the proxy does not answer, the job is registered later. Raises
+        ConfigError, ControlError.
         """
         check_name(name, "job")
         check_ranks(rank, world_size)
