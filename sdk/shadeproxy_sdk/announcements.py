@@ -1,8 +1,9 @@
-"""The orders that this rank announces, and which pieces of them must still be sent, or sent again.
+"""Keeps the orders that this rank announces, and notes which pieces of them must still be sent, or sent
+again.
 
 This module does no I/O, and any thread may call it. Only the latest order of an epoch is sent. When the next
-epoch begins, the order of the past one is dropped, sent or not. Before that it is kept even when the proxy
-has it: a proxy that forgets the job needs it again.
+epoch begins, the order of the past epoch is dropped, sent or not. Until then the order is kept even if the
+proxy has it, because a proxy that forgets the job needs the order again.
 """
 
 import logging
@@ -83,8 +84,8 @@ class Announcements:
             self._told.add(piece.epoch)
 
     def told(self) -> list[int]:
-        """Return the epochs for which the proxy may still have an order. A rank withdraws these orders when
-        it stops.
+        """Return the epochs of which the proxy may still have an order from this rank. The rank withdraws
+        these orders when it stops.
         """
         with self._lock:
             return sorted(self._told)

@@ -124,9 +124,7 @@ class Client(ControlSession):
         return [bytes(data) for data in self.views(manifest, ids)]
 
     def views(self, manifest: Manifest, ids: Sequence[int]) -> list[Data]:
-        """Return samples as ``read_many`` does, but without a copy: as views of the memory that received
-        them.
-        """
+        """Return samples as ``read_many`` does, but as views of the memory that received them, not copies."""
         return [data for part in parts(ids) for data in self.fetch(manifest, part).finish()]
 
     def read_into(self, manifest: Manifest, ids: Sequence[int], out: NDArray[np.uint8]) -> None:
