@@ -41,7 +41,8 @@ def probabilities(
     """Return the chance of each sample, float64 (n,), sum 1: proportional to its weight + ``smoothing``. A
     weight that is not known (nan) counts as ``unknown``; if that is None, as the mean of the known weights.
 
-    Weights are logarithms of ranks, and so positive. A negative weight from another source counts as zero.
+    Weights are logarithms that follow from the order of losses in a batch, and are positive. A negative
+    weight from another source counts as zero.
     """
     known = np.isfinite(weights)
     if unknown is None:

@@ -291,7 +291,7 @@ class Planner:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """The settings of this mode, besides those of all modes, that a resumed run must have."""
+        """The settings that only this mode has, and that must be the same in a resumed run."""
         name = {"importance": "coverage_epochs", "shade": "repeat"}.get(self._settings.mode)
         return {} if name is None else {name: getattr(self._settings, name)}
 

@@ -31,15 +31,15 @@ class ShadeSampler(Sampler[int]):
     """Yields the ids of the samples that the rank of ``job`` reads in an epoch.
 
     ``mode``: "uniform" yields the indices of DistributedSampler(shuffle=True), in its order. "importance"
-    draws by SHADE's ranks with replacement; any ``coverage_epochs`` epochs in a row read every sample, and
-    ``weight_of`` corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: it draws with
-    replacement from the first epoch on, cached draws occur ``repeat`` times (at most 4) and come first, and
-    there is neither a floor nor a correction. "reorder" is "uniform" with the rank's cached samples moved
-    forward: every second sample is cached, until no cached one is left. "substitute" replaces uncached
-    samples of low weight by cached ones of high weight, at most 30 % of each batch; there is no correction,
-    and any two epochs in a row read every sample. "importance" and "substitute" are uniform until losses were
-    reported. ``batch_size``: the batch size of the loader. ``drop_last``: as in DistributedSampler; give the
-    loader the same.
+    draws with replacement by SHADE's weights, which grow with a sample's loss; any ``coverage_epochs`` epochs
+    in a row read every sample, and ``weight_of`` corrects the bias. "shade" is PADS, the cache-aware sampling
+    of the SHADE paper, for comparison: it draws with replacement from the first epoch on, cached draws occur
+    ``repeat`` times (at most 4) and come first, and there is neither a floor nor a correction. "reorder" is
+    "uniform" with the rank's cached samples moved forward: every second sample is cached, until no cached one
+    is left. "substitute" replaces uncached samples of low weight by cached ones of high weight, at most 30 %
+    of each batch; there is no correction, and any two epochs in a row read every sample. "importance" and
+    "substitute" are uniform until losses were reported. ``batch_size``: the batch size of the loader.
+    ``drop_last``: as in DistributedSampler; give the loader the same.
 
     The order of an epoch is announced to the proxy when the epoch begins. Mode "uniform" also announces
     ``announce_epochs`` coming epochs. Mode "importance" also announces the next epoch, as soon as losses of
