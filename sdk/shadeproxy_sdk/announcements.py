@@ -65,8 +65,8 @@ class Announcements:
             self._told = {known for known in self._told if known >= epoch - 1}
 
     def due(self) -> Piece | None:
-        """Return the next piece to send: of the earliest epoch whose order the proxy lacks in part. None when
-        the proxy has all pieces.
+        """Return the next piece of the earliest epoch whose order the proxy does not have in full; None when
+        the proxy has all orders.
         """
         with self._lock:
             for epoch in sorted(self._orders):
@@ -96,9 +96,9 @@ class Announcements:
             self._told.discard(epoch)
 
     def refused(self, piece: Piece) -> None:
-        """Note that the proxy refused ``piece``. It may have lost earlier pieces, so after the first refusal
-        in an epoch the order is sent again from its first piece on. After the second refusal, the epoch is no
-        longer announced.
+        """Note that the proxy refused ``piece``. The proxy may have lost earlier pieces, so after the first
+        refusal in an epoch the order is sent again from its first piece on. After the second refusal, the
+        epoch is no longer announced.
         """
         with self._lock:
             if piece.offset and piece.epoch not in self._restarted:

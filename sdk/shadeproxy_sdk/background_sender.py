@@ -19,7 +19,7 @@ class BackgroundSender:
     """Calls ``deliver`` every ``interval_s`` seconds and on request. ``deliver`` returns True if nothing is
     left to send.
 
-    ``hurry`` is called before a flush, so that ``deliver`` asks a server at once that has just come back. The
+    ``hurry`` is called before a flush, so that ``deliver`` at once asks a server that has just come back. The
     first call of ``start`` starts the thread. A forked child does not inherit the thread, so the child's
     first call starts a new one. ``running``: True if this process has started its thread.
     """

@@ -120,7 +120,7 @@ class BulkCall:
 
 @dataclass(frozen=True, slots=True)
 class BulkCalls:
-    """Batch and locate calls to the proxy of ``control``."""
+    """Makes batch and locate calls to the proxy whose control listener is ``control``."""
 
     connections: Connections
     control: Control

@@ -39,11 +39,11 @@ class Client(ControlSession):
     """The access to a proxy, and to the origin from which objects are read while the proxy does not answer.
 
     ``url``: address of the control listener. ``token``: its bearer token. ``s3_endpoint``: address of the S3
-    listener, needed if the one in ``GET /v1/info`` cannot be reached from here. ``credentials``: keys that
-    sign reads from the proxy (``[[auth.clients]]``). ``origin``: the origin to fall back to; by default the
-    one that the AWS environment variables name. ``timeout_s``: most seconds of each wait for bytes, and of a
-    read's search for a server that answers. ``retry_s``: seconds before a proxy that failed is tried again;
-    this pause doubles up to a minute. ``concurrency``: most reads at a time in each process. Raises
+    listener, needed if this host cannot reach the address that ``GET /v1/info`` names. ``credentials``: keys
+    that sign reads from the proxy (``[[auth.clients]]``). ``origin``: the origin to fall back to; by default
+    the one that the AWS environment variables name. ``timeout_s``: most seconds of each wait for bytes, and
+    of a read's search for a server that answers. ``retry_s``: seconds before a proxy that failed is tried
+    again; this pause doubles up to a minute. ``concurrency``: most reads at a time in each process. Raises
     ConfigError for invalid arguments.
     """
 

@@ -107,7 +107,7 @@ class Control:
 
 
 class ControlSession:
-    """Calls to one control listener from any process. It holds only settings, so it can be forked and
+    """Makes calls to one control listener, in any process. It holds only settings, so it can be forked and
     pickled; each process has sockets of its own in ``connections``. ``once``: the warning that the proxy does
     not answer, which a training run gives once.
     """

@@ -313,7 +313,8 @@ class Job:
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Flush, withdraw this rank's orders, report its end to the proxy, and end the background thread. A
-        forked child only flushes. Return whether all arrived. The process's exit does the same, for 2 s.
+        forked child only flushes. Return whether all arrived. At its exit the process does the same, for at
+        most 2 s.
         """
         OPEN_JOBS.discard(self)
         self._watch.close()

@@ -48,8 +48,8 @@ _BUT_FILE = np.uint64((1 << 48) - 1)
 
 
 class Located(NamedTuple):
-    """The cached pieces of the items of one call, ordered by item: ``rows`` of type RECORD, whose ``file`` is
-    an index into ``files``.
+    """The cached pieces of the items of one call. ``rows``: the pieces as rows of type RECORD, ordered by
+    item. ``files``: the paths to which the field ``file`` of a row is an index.
 
     ``lengths[i]``: the number of bytes of item i; UNKNOWN if the item is not cached on this host.
     """
