@@ -89,7 +89,7 @@ class Control:
         timeout_s: float,
     ) -> Answer:
         """Make one call, with the header fields ``extra`` added. If the connection breaks, make the call once
-        more. Raises Unreachable, and ControlError for an answer 4xx or 5xx.
+        more. Raises Unreachable, and ControlError for a status from 300 on, except 304.
         """
         headers = {**self.headers(), **(extra or {})}
         if body is not None:
