@@ -169,8 +169,8 @@ class Client(ControlSession):
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
         elif connections.s3_breaker.is_open:
-            # An earlier read found that the S3 listener hangs too. Start its pause anew, so that no read
-            # waits for both listeners.
+            # An earlier read found that the S3 listener hangs too. Restart its pause, so that no read waits
+            # for both listeners.
             connections.s3_breaker.failed(BreakerDecision.PROBE, hung)
         elif missing := batch.missing():
             # Let one read with a short timeout find out whether the proxy hangs. Otherwise every read would
