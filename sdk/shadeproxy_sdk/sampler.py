@@ -263,8 +263,8 @@ class ShadeSampler(Sampler[int]):
         ``position``: number of samples of this epoch that training has finished on this rank. The default is
         the count of ``job.report``, ``job.timed`` or ``job.progress``. If nothing counts, the default is the
         number of ids that the sampler has yielded. That is right only for ``num_workers=0``, because workers
-        take ids ahead of training. Any rank may load the state. But in modes "reorder" and "substitute", each
-        rank plans for itself, and only the rank that saved a state may load it.
+        take ids ahead of training. Any rank may load the state. But in modes "shade", "reorder" and
+        "substitute", each rank plans for itself, and only the rank that saved a state may load it.
         """
         if position is not None:
             check_count("position", position)
@@ -326,5 +326,5 @@ class ShadeSampler(Sampler[int]):
         }
         if self.mode != "uniform":  # Orders in mode "uniform" do not depend on batches.
             shape |= {"batch_size": self.batch_size} | self._planner.shape
-        alone = self.mode in {"reorder", "substitute"}
+        alone = self.mode in {"shade", "reorder", "substitute"}
         return shape | {"rank": self.job.rank} if alone else shape

@@ -10,8 +10,10 @@ from typing import Any
 
 from shadeproxy_sdk.errors import ConfigError
 
-_LATER = frozenset({"drop_last", "batch_size", "coverage_epochs", "repeat"})
-"""Settings that states saved by earlier versions of the SDK do not have."""
+_LATER = frozenset({"drop_last", "batch_size", "coverage_epochs", "repeat", "rank"})
+"""Settings that states saved by earlier versions of the SDK do not have; states of mode "shade" had no
+"rank".
+"""
 
 
 def check_job(job: Any) -> None:
