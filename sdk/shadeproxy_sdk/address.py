@@ -1,4 +1,4 @@
-"""Checks the server addresses that a user gives. No error text shows a password that stands in an address."""
+"""Checks and writes the addresses of servers. No error text shows a password that stands in an address."""
 
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -21,3 +21,10 @@ def check_url(url: Any, kind: str, example: str, instead: str) -> SplitResult:
     if not is_address:
         raise ConfigError(f"{url!r} is not {kind}: write {example}")
     return parts
+
+
+def in_url(host: str) -> str:
+    """Return ``host`` as a URL and the header Host write it: an IPv6 address in brackets (RFC 3986 section
+    3.2.2).
+    """
+    return f"[{host}]" if ":" in host else host

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from shadeproxy_sdk.address import in_url
 from shadeproxy_sdk.errors import BadAnswer, Broken, Silent, Unreachable
 
 MAX_CONNECT_S = 5.0
@@ -69,7 +70,7 @@ class Channel:
         # recvmsg_into. In both cases, use no flags.
         is_plain = not isinstance(self._socket, ssl.SSLSocket)
         self._flags = socket.MSG_WAITALL if is_plain and hasattr(self._socket, "recvmsg_into") else 0
-        self._host = f"{address.host}:{address.port}"
+        self._host = f"{in_url(address.host)}:{address.port}"
 
     def send(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
         """Send a POST. Call ``begin`` next. Raises Unreachable, and Broken as ``begin`` does."""
