@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy_sdk.address import in_url
 from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer, Data, check_rows, heap
 from shadeproxy_sdk.bulk import BulkReads, parts
 from shadeproxy_sdk.bulk_calls import Request
@@ -247,7 +248,7 @@ class Client(ControlSession):
         parts = urlsplit(Origin(endpoint).endpoint_url)  # Origin refuses what is no address.
         if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
             # The proxy listens on all addresses of its host, so use the host in the control URL.
-            endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"
+            endpoint = f"{parts.scheme}://{in_url(self._control.host)}:{parts.port}"
         keys = self._credentials
         if keys is None:
             return Origin(endpoint)

@@ -34,3 +34,10 @@ def test_calls_name_the_host_in_brackets(make_client, near, address, way):
     assert client.read_many(client.manifest(bucket="train"), IDS) == near.bodies
     assert {fields["host"] for fields in near.headers} == {address}
     assert not near.proxy.reads
+
+
+def test_all_addresses_mean_the_control_host(make_client, near, address):
+    near.proxy.offers["s3_endpoint"] = f"http://[::]:{address.rpartition(':')[2]}"
+    entry = shade.Entry("train", "1/001")
+    assert make_client(f"http://{address}").read(entry) == near.proxy.objects["train", "1/001"]
+    assert near.proxy.reads[-1][2]["Host"] == address
