@@ -53,9 +53,7 @@ class ShadeTrainerCallback(TrainerCallback):
     # ------------------------------------------------------------------ Trainer's side
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002 (Trainer's names, here and below)
-        path = self._path(args, state)
-        if state.global_step and path.exists():
-            self._beside.safely(self._resume, path, args)
+        self._beside.safely(self._resume, args, state)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
         self._beside.begin_epoch(int(state.epoch))
@@ -64,24 +62,28 @@ class ShadeTrainerCallback(TrainerCallback):
         self._beside.validated(metrics or {})
 
     def on_save(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
-        self._beside.safely(self._save, self._path(args, state))
+        self._beside.safely(self._save, args, state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
-        self._beside.safely(self._beside.sampler.job.flush)
+        self._beside.flush()
 
     def _path(self, args: Any, state: Any) -> Path:
         rank = self._beside.sampler.job.rank
         return Path(args.output_dir) / f"checkpoint-{state.global_step}" / f"shade_sampler_{rank}.pt"
 
-    def _save(self, path: Path) -> None:
-        torch.save(self._beside.sampler.state_dict(), path)
+    def _save(self, args: Any, state: Any) -> None:
+        if saved := self._beside.state_dict():
+            torch.save(saved, self._path(args, state))
 
-    def _resume(self, path: Path, args: Any) -> None:
-        state = torch.load(path, weights_only=True)
+    def _resume(self, args: Any, state: Any) -> None:
+        path = self._path(args, state)
+        if not (state.global_step and path.exists()):
+            return
+        saved = torch.load(path, weights_only=True)
         if args.ignore_data_skip:  # The epoch is trained again from its first batch on.
-            state |= {"position": 0, "reported": 0}
+            saved |= {"position": 0, "reported": 0}
         # Otherwise Trainer itself skips the batches that were trained on before the checkpoint.
-        self._beside.sampler.load_state_dict(state, skips=not args.ignore_data_skip)
+        self._beside.sampler.load_state_dict(saved, skips=not args.ignore_data_skip)
 
 
 class ShadeTrainerMixin:

@@ -41,6 +41,9 @@ class ShadeCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 (Lightning's names)
         self._beside.begin_epoch(trainer.current_epoch)
+        self._beside.safely(self._check_ranks, trainer)
+
+    def _check_ranks(self, trainer: Any) -> None:
         ranks = self._beside.sampler.job.world_size
         if trainer.world_size != ranks:
             self._beside.complain(
@@ -64,11 +67,11 @@ class ShadeCallback(Callback):
             self._beside.validated(trainer.callback_metrics)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        self._beside.safely(self._beside.sampler.job.flush)
+        self._beside.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state for a checkpoint; empty if that fails."""
-        return self._beside.safely(self._beside.sampler.state_dict) or {}
+        """Return the sampler's state for a checkpoint; empty if it has none, or if that fails."""
+        return self._beside.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where the checkpoint was taken. If that was the end of an epoch, begin the next epoch."""
