@@ -292,6 +292,7 @@ class Client(ControlSession):
                 return self._register_prefix(chosen, bucket, prefix)
             except (Unreachable, ControlError) as error:
                 if isinstance(error, ControlError) and error.status < 500:
+                    breaker.succeeded()
                     raise
                 reason = str(error)
                 breaker.failed(decision, reason)

@@ -274,6 +274,19 @@ def test_refusal_has_the_proxys_words(client, proxy):
     assert (str(copy), copy.status) == (str(failure.value), 403)
 
 
+def test_a_proxy_that_came_back_and_refuses_counts_as_one_that_answers(make_client, proxy):
+    client = make_client(proxy)
+    breaker = client.connections.control_breaker
+    breaker.failed(breaker.ask(), "it was away")
+    breaker.hurry(0.0)
+    proxy.refuse["datasets"] = 403
+    with pytest.raises(shade.ControlError):
+        client.manifest(bucket="train")
+    assert not breaker.is_open
+    proxy.refuse.clear()
+    assert len(client.manifest(bucket="train")) == 40
+
+
 def test_failing_proxy_does_not_stop_the_listing(client, proxy, origin):
     proxy.refuse["datasets"] = 503
     assert len(client.manifest(bucket="train")) == 40
