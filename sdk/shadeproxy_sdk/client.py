@@ -2,6 +2,7 @@
 and jobs. The URL of the control listener is enough to find the proxy's S3 listener.
 
 Law: a read succeeds while the proxy or the origin answers, and the caller need not know which of the two did.
+A proxy that refuses this client, for example because of a wrong token, counts as one that does not answer.
 A Client holds only settings, like its base class ``ControlSession``, so it can be forked and pickled.
 """
 
@@ -74,9 +75,10 @@ class Client(ControlSession):
     def read(self, entry: Entry, tag: JobTag | None = None) -> bytes:
         """Return all bytes of one sample. Thread-safe.
 
-        Ask the proxy. If it does not answer, ask the origin, and log a warning once for the whole run. Raises
-        ReadError when the sample does not exist or may not be read, or when no server answered for
-        ``timeout_s``; ConfigError if ``entry`` is neither an object nor a part of one.
+        Ask the proxy. If it does not answer or refuses this client, ask the origin, and log a warning once
+        for the whole run. Raises ReadError when the sample does not exist or may not be read, or when no
+        server answered for ``timeout_s``; ControlError when the proxy refuses this client and no origin is
+        known; ConfigError if ``entry`` is neither an object nor a part of one.
         """
         check_entry(entry)
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
@@ -202,7 +204,7 @@ class Client(ControlSession):
         except Unreachable as error:
             breaker.failed(decision, str(error))
             raise
-        except (Busy, ReadError):
+        except (Busy, ReadError, ControlError):
             breaker.succeeded()
             raise
         breaker.succeeded()
@@ -222,16 +224,18 @@ class Client(ControlSession):
             pause_s = min(2 * pause_s, 2.0)
 
     def _find_s3(self, timeout_s: float) -> Origin:
-        """Return the S3 listener of the proxy, which /v1/info names. Raises Unreachable, ControlError,
-        ConfigError.
+        """Return the S3 listener of the proxy, which /v1/info names. Raises Unreachable, ConfigError, and
+        ControlError if the proxy refuses this client and no origin is known.
         """
         if self._s3 is None:
             try:
                 answer = self.call("GET", "/v1/info", timeout_s=timeout_s)
             except ControlError as error:
-                if error.status < 500:
+                if error.status >= 500:
+                    raise Unreachable(str(error)) from None
+                if self._fallback() is None:
                     raise
-                raise Unreachable(str(error)) from None
+                raise Unreachable(f"it refuses this client: {error}") from None
             info = read_json(answer, self._control.url)
             endpoint = info.get("s3_endpoint")
             if endpoint is None and "version" in info:
