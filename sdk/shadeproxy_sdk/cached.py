@@ -49,8 +49,8 @@ def substitute(
 
     Bounds: at most ``share`` of each batch is replaced. A sample is used as a substitute at most once. Its
     two uses are neither in the same batch nor side by side. A sample that is replaced in one epoch is not
-    replaced in the next, on any rank, so any two epochs in a row read every sample. ``resident``: by sample
-    id. ``weights``: by sample id; nan counts as the mean.
+    replaced in the next, on any rank, so any two epochs in a row read every sample, except those that
+    ``drop_last`` leaves out. ``resident``: by sample id. ``weights``: by sample id; nan counts as the mean.
     """
     known = np.isfinite(weights)
     mean = float(weights[known].mean(dtype=np.float64)) if known.any() else 1.0

@@ -59,31 +59,62 @@ def relax(chances: NDArray[np.float64], aggressiveness: float) -> NDArray[np.flo
     return aggressiveness * chances + (1.0 - aggressiveness) / chances.size
 
 
+def floor_part(samples: int, *, coverage_epochs: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the ids of the samples that ``epoch`` reads whatever their weights are: its part of one fixed
+    permutation, which is dealt into ``coverage_epochs`` parts.
+    """
+    part: NDArray[np.int64] = np.random.default_rng([seed]).permutation(samples)
+    return part[epoch % coverage_epochs :: coverage_epochs]
+
+
+def read_first(permutation: NDArray[np.int64], wanted: NDArray[np.int64], read: int) -> NDArray[np.int64]:
+    """Return ``permutation`` with the samples ``wanted`` among its first ``read`` places, as many of them as
+    fit there: each one that lies behind changes places with another sample.
+    """
+    is_wanted = np.zeros(permutation.size, dtype=np.bool_)
+    is_wanted[wanted] = True
+    found = is_wanted[permutation]
+    free, late = np.flatnonzero(~found[:read]), read + np.flatnonzero(found[read:])
+    swaps = min(free.size, late.size)
+    free, late = free[free.size - swaps :], late[:swaps]
+    order = permutation.copy()
+    order[free], order[late] = permutation[late], permutation[free]
+    return order
+
+
 def importance_order(
-    chances: NDArray[np.float64], length: int, *, coverage_epochs: int, seed: int, epoch: int
+    chances: NDArray[np.float64],
+    length: int,
+    *,
+    read: int | None = None,
+    coverage_epochs: int,
+    seed: int,
+    epoch: int,
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """Return an order of ``length`` draws for all ranks together, uint32 (length,), and the correction 1 / (N
-    p) of each sample, float32 (N,), for N samples.
+    p) of each sample, float32 (N,), for N samples. ``read``: how many of the draws are read, the first ones;
+    by default all. Loaders with ``drop_last`` leave out the others.
 
-    A floor ensures that any ``coverage_epochs`` epochs in a row read every sample: one fixed permutation is
-    dealt into ``coverage_epochs`` parts, and each epoch reads one part once. The other draws are independent,
-    with replacement, from ``chances``. The chance p of a sample in one draw is then p = f / N + (1 - f)
-    chance, where f is the part's share of the draws. So the correction is at most 1 / f, and its mean over
-    the draws is one. The part does not depend on weights, so the floor holds even if ranks know different
-    weights. If ``length`` is 0, all corrections are one.
+    A floor ensures that any ``coverage_epochs`` epochs in a row read every sample: each epoch reads its
+    ``floor_part`` once. The other draws are independent, with replacement, from ``chances``. The chance p of
+    a sample in one draw is then p = f / N + (1 - f) chance, where f is the part's share of the draws that are
+    read. So the correction is at most 1 / f, and its mean over these draws is one. The part does not depend
+    on weights, so the floor holds even if ranks know different weights. If the part has more samples than
+    are read, the epoch reads a random choice of them. If nothing is read, all corrections are one.
     """
-    samples = chances.size
-    part = np.random.default_rng([seed]).permutation(samples)[epoch % coverage_epochs :: coverage_epochs][
-        :length
-    ]
+    samples, read = chances.size, length if read is None else read
+    part = floor_part(samples, coverage_epochs=coverage_epochs, seed=seed, epoch=epoch)
     generator = np.random.default_rng([seed, epoch])
-    places = generator.permutation(length)
+    if part.size > read:
+        part = generator.permutation(part)[:read]
+    places = generator.permutation(read)
+    draws = _draw(chances, generator.random(length - part.size))
     order = np.empty(length, dtype=np.uint32)
     order[places[: part.size]] = part
-    order[places[part.size :]] = _draw(chances, generator.random(length - part.size))
-    # If ``length`` is 0, no loss has to be corrected, so all corrections are one, as if the part were the
+    order[places[part.size :]], order[read:] = np.split(draws, [read - part.size])
+    # If nothing is read, no loss has to be corrected, so all corrections are one, as if the part were the
     # whole epoch.
-    floor = part.size / length if length else 1.0
+    floor = part.size / read if read else 1.0
     correction = 1.0 / (samples * (floor / samples + (1.0 - floor) * chances))
     return order, correction.astype(np.float32)
 

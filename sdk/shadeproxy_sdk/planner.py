@@ -17,7 +17,16 @@ import torch
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.cached import MOST_SUBSTITUTED, reorder, substitute
-from shadeproxy_sdk.draw import RankShare, importance_order, probabilities, relax, shade_order, smooth
+from shadeproxy_sdk.draw import (
+    RankShare,
+    floor_part,
+    importance_order,
+    probabilities,
+    read_first,
+    relax,
+    shade_order,
+    smooth,
+)
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.snapshot import ScoreSnapshot
@@ -216,6 +225,7 @@ class Planner:
         whole, correction = importance_order(
             chances,
             self._total,
+            read=self._read * self._job.world_size,
             coverage_epochs=settings.coverage_epochs,
             seed=settings.seed,
             epoch=epoch,
@@ -270,11 +280,22 @@ class Planner:
 
     def _permutation(self, epoch: int) -> NDArray[np.uint32]:
         """Return the permutation that torch's DistributedSampler deals: randperm by seed + epoch, padded with
-        its own first ids or cut to the epoch's length.
+        its own first ids or cut to the epoch's length. In mode "importance", all ranks together read the
+        floor's samples, even those that a loader with drop_last would leave out: these change places with
+        others.
         """
+        settings, read = self._settings, self._read * self._job.world_size
         generator = torch.Generator()
-        generator.manual_seed(int(self._settings.seed) + epoch)
+        generator.manual_seed(int(settings.seed) + epoch)
         shuffled = torch.randperm(self._samples, generator=generator).numpy()
+        if settings.mode == "importance" and read < self._samples:
+            part = floor_part(
+                self._samples,
+                coverage_epochs=settings.coverage_epochs,
+                seed=settings.seed,
+                epoch=epoch,
+            )
+            shuffled = read_first(shuffled, part, read)
         return np.resize(shuffled, self._total).astype(np.uint32)
 
     def _share(

@@ -39,7 +39,10 @@ class ShadeSampler(Sampler[int]):
     is left. "substitute" replaces uncached samples of low weight by cached ones of high weight, at most 30 %
     of each batch; there is no correction, and any two epochs in a row read every sample. "importance" and
     "substitute" are uniform until losses were reported. ``batch_size``: the batch size of the loader.
-    ``drop_last``: as in DistributedSampler; give the loader the same.
+    ``drop_last``: as in DistributedSampler; give the loader the same. Each epoch then leaves out some
+    samples. In mode "importance", any ``coverage_epochs`` epochs in a row still read every sample, provided
+    that an epoch reads at least one in ``coverage_epochs`` of all samples. In mode "substitute", a sample
+    that is left out in one epoch may be left out or replaced in the next.
 
     The order of an epoch is announced to the proxy when the epoch begins. Mode "uniform" also announces
     ``announce_epochs`` coming epochs. Mode "importance" also announces the next epoch, as soon as losses of
