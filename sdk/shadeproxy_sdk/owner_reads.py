@@ -93,6 +93,7 @@ class OwnerReads:
         transport = connections.transport
         decision = transport.batch.ask()
         if decision is BreakerDecision.REFUSE:
+            self.connections.owners.passed_over()
             return None
         timeout_s = probe_timeout_s(decision, min(self.timeout_s, _MOST_PATIENCE_S))
         try:

@@ -109,6 +109,11 @@ class Owners:
                 dropped = next(iter(self._columns))
                 del self._columns[dropped], self._due_s[dropped]
 
+    def passed_over(self) -> None:
+        """Count that a proxy was not asked, because it failed a moment ago."""
+        with self._lock:
+            self.failures += 1
+
     def failed(self, dataset: tuple[str, str], node: str) -> bool:
         """Count that the proxy ``node`` was not asked or did not answer, and make the column due again soon.
         Return whether this is that node's first failure.
