@@ -191,9 +191,9 @@ class Job:
         ahead: Callable[[], None] | None = None,
         sampler: object = None,
     ) -> None:
-        """Begin an epoch of ``length`` samples, at this rank's sample ``start``; ``reported`` of them (by
-        default ``start``) were reported before. ``sampler`` calls this. The background thread calls ``ahead``
-        from time to time, to announce orders known by then.
+        """Begin an epoch of ``length`` samples (0 if not known), at this rank's sample ``start``;
+        ``reported`` of them (by default ``start``) were reported before. ``sampler`` calls this. The
+        background thread calls ``ahead`` from time to time, to announce orders known by then.
         """
         if sampler is not None:
             self._watch.begin(sampler)

@@ -63,7 +63,8 @@ class EpochSnapshot:
 
     def begin(self, epoch: int, counted: int, length: int) -> None:
         """Begin ``epoch``, of which ``counted`` of ``length`` samples were reported before a checkpoint. Keep
-        the snapshot of the previous epoch, and drop older ones.
+        the snapshot of the previous epoch, and drop older ones. An epoch whose ``length`` is not known (0)
+        gets no snapshot.
         """
         self._epoch, self._counted, self._half = epoch, counted, (length + 1) // 2
         self._known = {known: value for known, value in self._known.items() if known >= epoch - 1}
@@ -73,7 +74,7 @@ class EpochSnapshot:
         if epoch != self._epoch:
             return
         self._counted += samples
-        if self._half <= self._counted and epoch not in self._known:
+        if 0 < self._half <= self._counted and epoch not in self._known:
             self._known[epoch] = ScoreSnapshot(board.weights.copy(), board.mean_loss())
 
     def known(self, epoch: int) -> ScoreSnapshot | None:

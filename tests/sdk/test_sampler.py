@@ -328,6 +328,20 @@ def test_an_epoch_that_is_set_again_after_its_iteration_began_keeps_its_position
     assert list(sampler) == sampler.order(0).tolist(), "a second iteration begins at 0"
 
 
+def test_an_epoch_whose_length_is_not_known_has_no_half(make_job):
+    job = make_job()
+    job.begin(0)
+    job.report(np.arange(4), np.arange(4.0))
+    assert not job.half_reported(0)
+    report_everything(job)
+    assert np.isfinite(job.known(1, snapshot=True).weights).all(), "the present scores"
+    job.begin(1, length=40)
+    job.report(np.arange(19), np.arange(19.0))
+    assert not job.half_reported(1)
+    job.report([19], [1.0])
+    assert job.half_reported(1)
+
+
 def test_checkpoint_of_a_finished_epoch_does_not_repeat_it(make_job):
     job = make_job()
     sampler = shade.ShadeSampler(job)
