@@ -33,9 +33,10 @@ _ALONE_AFTER_SURPRISE = 16
 one cold sample is soon received in large steps again, and an answer in another order is not copied twice
 frame by frame.
 """
-_CHUNK_FOLLOWS_BYTES = 28
-"""A number of bytes that certainly follow a chunk without the last frame. At least two chunks follow: one
-with the last frame, and the empty one that ends the body. With their line ends they have 29 bytes or more.
+_CHUNK_FOLLOWS_BYTES = 29
+"""A number of bytes that certainly follow the data of a chunk without the last frame: its line end, a chunk
+with the last frame (size line, 16 bytes, line end), and the empty chunk that ends the body. If the last frame
+is split over several chunks, more bytes follow.
 """
 
 
