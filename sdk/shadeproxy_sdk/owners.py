@@ -78,7 +78,7 @@ class Owners:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.failures = 0
         self._clock = clock
-        self._columns: dict[tuple[str, str], OwnerColumn | None] = {}
+        self._columns: dict[tuple[str, str], OwnerColumn] = {}
         self._due_s: dict[tuple[str, str], float] = {}
         self._logged: set[str] = set()
         self._lock = threading.Lock()
@@ -98,10 +98,8 @@ class Owners:
             self._due_s[dataset] = now_s + REFRESH_S
             return True
 
-    def put(self, dataset: tuple[str, str], column: OwnerColumn | None) -> None:
-        """Keep the column of ``dataset``; None means that there is none. Only the columns of the last few
-        datasets are kept.
-        """
+    def put(self, dataset: tuple[str, str], column: OwnerColumn) -> None:
+        """Keep the column of ``dataset``. Only the columns of the last few datasets are kept."""
         with self._lock:
             self._columns.pop(dataset, None)
             self._columns[dataset] = column
