@@ -1,7 +1,7 @@
 """The training loop's side of ShadeProxy: datasets, samplers, and jobs that report scores.
 
-Use ``import shadeproxy_sdk as shade``. The import itself never imports torch: a name that needs torch loads
-it when the name is first used.
+Use ``import shadeproxy_sdk as shade``. Importing the package does not import torch. The first use of a name
+that needs torch imports it.
 """
 
 from importlib import import_module
@@ -72,5 +72,5 @@ def _load(name: str) -> Any:
     return value
 
 
-if not TYPE_CHECKING:  # A type checker assumes that a module with __getattr__ has every name.
+if not TYPE_CHECKING:  # A type checker must not see __getattr__: it would accept every name of this module.
     __getattr__ = _load

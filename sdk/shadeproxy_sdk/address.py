@@ -1,4 +1,4 @@
-"""Checks the addresses of servers that a user gives. A password in one is never shown."""
+"""Checks and writes the addresses of servers. No error text shows a password that stands in an address."""
 
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -7,8 +7,9 @@ from shadeproxy_sdk.errors import ConfigError
 
 
 def check_url(url: Any, kind: str, example: str, instead: str) -> SplitResult:
-    """Return the parts of ``url``. Raises ConfigError if it is no address, or has a user or password: no
-    request would carry these. ``kind``: what the address is. ``instead``: where a secret belongs.
+    """Return the parts of ``url``. Raises ConfigError if it is no address, or if it has a user or password,
+    because no request would carry these. The other arguments are for the error text. ``kind``: what the
+    address is for. ``example``: a right address. ``instead``: where the user and password belong.
     """
     try:
         parts: SplitResult = urlsplit(url)
@@ -20,3 +21,10 @@ def check_url(url: Any, kind: str, example: str, instead: str) -> SplitResult:
     if not is_address:
         raise ConfigError(f"{url!r} is not {kind}: write {example}")
     return parts
+
+
+def in_url(host: str) -> str:
+    """Return ``host`` as a URL and the header Host write it: an IPv6 address in brackets (RFC 3986 section
+    3.2.2).
+    """
+    return f"[{host}]" if ":" in host else host

@@ -1,11 +1,11 @@
-"""``shade.announce``: announces the order of any sampler to the proxy, for training loops that keep their own
-Dataset.
+"""Announces the order of any sampler to the proxy (``shade.announce``), for training loops that keep their
+own Dataset.
 
 Law: ``Announced`` yields exactly the items of the wrapped sampler, and leaves random number generators in the
 same state as that sampler would. It raises nothing into a running loop: if an order cannot be announced, it
 logs a warning. Coming epochs are announced early only if the sampler draws from a generator of its own, or
-from none. If the order that was announced early for an epoch proves wrong, the right order replaces it, and
-no further epoch is announced early.
+from none. If an order that was announced early proves wrong when its epoch begins, the right order replaces
+it, and no further epoch is announced early.
 """
 
 import copy
@@ -50,19 +50,19 @@ def announce(
     ``sampler``: yields indices, or lists of them like a BatchSampler. ``job``: the job that the order belongs
     to; by default the only open job of this process. ``ids``: the sample id, in ``job``'s dataset, of each
     index: integers (n,), like ``subset.indices``. None means that indices are sample ids. ``ahead``: number
-    of indices that the loader takes before training needs them, num_workers x prefetch_factor x batch_size.
+    of indices that the loader takes before training needs them: num_workers x prefetch_factor x batch_size.
     With ``ahead``, this sampler reports the position of training. Without it, the proxy infers the position
     from the reads and from the samples that ``job.report``, ``job.timed`` or ``job.progress`` count.
-    ``announce_epochs``: number of coming epochs to announce. Only these samplers, whose draws can be computed
-    early, allow that: DistributedSampler, torch's random samplers with a generator of their own,
+    ``announce_epochs``: number of coming epochs to announce early. That works only for samplers whose draws
+    can be computed early: DistributedSampler, torch's random samplers with a generator of their own,
     SequentialSampler, and BatchSamplers of them.
 
     Each iteration first draws all items of ``sampler``, and then yields them. So memory holds one epoch of
     items, and the first batch waits until they are drawn. A sampler that chooses its items while training
     goes on, for example by the latest losses, then chooses all of them before the epoch.
 
-    Raises ConfigError for a sampler without a length. Without ``job``, raises it also if not exactly one job
-    is open.
+    Raises ConfigError for a sampler without a length. If ``job`` is None, raises it also unless exactly one
+    job is open.
     """
     job = OPEN_JOBS.only() if job is None else job
     return Announced(sampler, job, ids=ids, ahead=ahead, announce_epochs=announce_epochs)
@@ -70,7 +70,7 @@ def announce(
 
 class Announced(Sampler[Any]):
     """The sampler that ``announce`` returns. It has all attributes of the wrapped sampler. Its epoch is the
-    one given to ``set_epoch``, or else the number of iterations so far.
+    one given to ``set_epoch``. If that is never called, each iteration is the next epoch, from 0 on.
     """
 
     def __init__(
@@ -117,7 +117,9 @@ class Announced(Sampler[Any]):
         _set_epoch(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the sampler's items. Being a generator, this draws no item before the loader asks for one."""
+        """Yield the sampler's items. This is a generator, so it draws nothing before the loader asks for an
+        item.
+        """
         # The loop may have set the epoch on the wrapped sampler instead of on this one, so use the later of
         # both epochs.
         epoch = max(self._epoch, _number(getattr(_drawing(self.sampler), "epoch", 0)))
@@ -169,8 +171,8 @@ class Announced(Sampler[Any]):
         return indices.astype(np.uint32)
 
     def _foretell(self, epoch: int) -> None:
-        """Announce the epochs after ``epoch``. Only the job's thread calls this. After ``_begin``, the copy
-        of the sampler (``_twin``) belongs to that thread alone.
+        """Announce the epochs after ``epoch``. Only the job's background thread calls this. Once ``_begin``
+        has made the copy of the sampler (``_twin``), the copy belongs to that thread alone.
         """
         twin, self._twin = self._twin, None
         if twin is None:

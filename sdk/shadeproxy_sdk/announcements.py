@@ -1,8 +1,9 @@
-"""The orders that this rank announces, and which pieces of them must still be sent, or sent again.
+"""Keeps the orders that this rank announces, and notes which pieces of them must still be sent, or sent
+again.
 
 This module does no I/O, and any thread may call it. Only the latest order of an epoch is sent. When the next
-epoch begins, the order of the past one is dropped, sent or not. Before that it is kept even when the proxy
-has it: a proxy that forgets the job needs it again.
+epoch begins, the order of the past epoch is dropped, sent or not. Until then the order is kept even if the
+proxy has it, because a proxy that forgets the job needs the order again.
 """
 
 import logging
@@ -64,8 +65,8 @@ class Announcements:
             self._told = {known for known in self._told if known >= epoch - 1}
 
     def due(self) -> Piece | None:
-        """Return the next piece to send: of the earliest epoch whose order the proxy lacks in part. None when
-        the proxy has all pieces.
+        """Return the next piece of the earliest epoch whose order the proxy does not have in full; None when
+        the proxy has all orders.
         """
         with self._lock:
             for epoch in sorted(self._orders):
@@ -83,8 +84,8 @@ class Announcements:
             self._told.add(piece.epoch)
 
     def told(self) -> list[int]:
-        """Return the epochs for which the proxy may still have an order. A rank withdraws these orders when
-        it stops.
+        """Return the epochs of which the proxy may still have an order from this rank. The rank withdraws
+        these orders when it stops.
         """
         with self._lock:
             return sorted(self._told)
@@ -95,9 +96,9 @@ class Announcements:
             self._told.discard(epoch)
 
     def refused(self, piece: Piece) -> None:
-        """Note that the proxy refused ``piece``. It may have lost earlier pieces, so after the first refusal
-        in an epoch the order is sent again from its first piece on. After the second refusal, the epoch is no
-        longer announced.
+        """Note that the proxy refused ``piece``. The proxy may have lost earlier pieces, so after the first
+        refusal in an epoch the order is sent again from its first piece on. After the second refusal, the
+        epoch is no longer announced.
         """
         with self._lock:
             if piece.offset and piece.epoch not in self._restarted:

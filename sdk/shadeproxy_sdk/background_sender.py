@@ -1,7 +1,7 @@
 """A daemon thread that delivers reports at intervals, so that the training loop never waits for a network.
 
-The caller decides what is delivered. This module decides when, and bounds how long a flush and the exit of
-the process wait for the last delivery.
+The caller's function ``deliver`` sends the reports. This module decides when to call it, and bounds how long
+a flush and the exit of the process wait for the last delivery.
 """
 
 import atexit
@@ -19,8 +19,8 @@ class BackgroundSender:
     """Calls ``deliver`` every ``interval_s`` seconds and on request. ``deliver`` returns True if nothing is
     left to send.
 
-    ``hurry`` is called before a flush, so that a server that has just come back is asked at once. The first
-    call of ``start`` starts the thread. A forked child does not inherit the thread, so the child's
+    ``hurry`` is called before a flush, so that ``deliver`` at once asks a server that has just come back. The
+    first call of ``start`` starts the thread. A forked child does not inherit the thread, so the child's
     first call starts a new one. ``running``: True if this process has started its thread.
     """
 
@@ -71,7 +71,7 @@ class BackgroundSender:
     def _start_first(self) -> None:
         if self.running:  # Another thread was first.
             return
-        self._reset()  # A condition that the parent held locked at the fork would stay locked here for ever.
+        self._reset()  # A condition that was locked at a fork would stay locked in the child for ever.
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         # Set ``running`` before the thread starts: it may call ``start`` itself.

@@ -1,8 +1,8 @@
 """The buffer of one batch: samples whose lengths are known lie in it side by side.
 
-Laws: ``views`` has each whole sample, and None for each sample that is missing. A sample whose length differs
-from its slot gets memory of its own, so a wrong guess of a length costs a copy, and no byte is lost. This
-module does no I/O.
+Laws: ``BatchBuffer.views`` has each sample as a whole, or None if the sample is missing. A sample whose
+length differs from its slot gets memory of its own, so a wrong guess of a length costs a copy, and no byte is
+lost. This module does no I/O.
 """
 
 from collections.abc import Callable, Sequence
@@ -135,8 +135,8 @@ class BatchBuffer:
         self.views[position] = data
 
     def finish(self) -> list[Data]:
-        """Return all samples. Before the call, each sample must be there, or be the second occurrence of one
-        that is.
+        """Return all samples. Before the call, each sample must have arrived, or must be the second
+        occurrence of one that has.
         """
         for position, first in self._twins.items():
             data = self.views[first]

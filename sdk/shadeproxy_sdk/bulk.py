@@ -1,12 +1,13 @@
-"""Reads many samples in few calls: from the files of the cache if this process can open them, otherwise in
-one streamed answer.
+"""Reads many samples in few calls. If this process can open the files of the cache, locate calls say where
+the samples lie there. Otherwise batch calls stream the samples in one answer.
 
 Laws: a failure in this module never fails a read. A sample that these calls do not bring stays missing, and
-the client then reads it by a plain GET. Only that GET has rules about statuses, retries and the origin. When
-a kind of call has failed, it is not used for a while, which grows with each failure (``CircuitBreaker``).
+the client then reads it by a plain GET. The rules about statuses, retries and the origin apply to that GET
+alone. After a kind of call has failed, it pauses for a time that grows with each failure
+(``CircuitBreaker``).
 
-Samples are named by id if the proxy has the manifest. Such a call also carries the manifest's digest, because
-another run may have registered another list under the same dataset name. Otherwise samples are named by
+A call names samples by id if the proxy has the manifest. It then carries the manifest's digest too, because
+another run may have registered another list under the same dataset name. Otherwise the call names samples by
 bucket and key, which always mean the same object.
 """
 
@@ -25,8 +26,8 @@ from shadeproxy_sdk.owner_reads import OwnerReads
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 MOST_ITEMS = 4096
-"""Most items in one call. With so many of the longest keys of S3, the body stays below the 8 MiB that the
-proxy accepts.
+"""Most items in one call. Even if all keys have the greatest length that S3 allows, the body stays below the
+8 MiB that the proxy accepts.
 """
 STEP = 256
 """Number of items in one locate call. While the proxy answers a call, the items of the previous call are
@@ -57,8 +58,8 @@ class BulkReads:
         """Read up to MOST_ITEMS samples into memory from ``allocate``. Samples that these calls do not bring
         stay missing.
 
-        Return the reason if a wait for the proxy timed out, because the caller's next calls may hang too;
-        otherwise None.
+        If a wait for the proxy timed out, return the reason, so that the caller expects its next calls to
+        hang too. Otherwise return None.
         """
         transport = self.connections.transport
         decision = transport.batch.ask()
@@ -79,7 +80,8 @@ class BulkReads:
                 if offers.batch:
                     self._batch(request, timeout_s, receive_others)
             if offers.batch:
-                # Ask the called proxy for the samples that other proxies did not bring either.
+                # Ask the called proxy also for the samples that other proxies were asked for and did not
+                # bring.
                 self._batch(request, timeout_s)
             if named is not BreakerDecision.REFUSE and not request.by_id:
                 transport.by_id.failed(known_as, named, "the proxy does not know these samples by id")
@@ -87,8 +89,8 @@ class BulkReads:
                 transport.by_id.succeeded(known_as)
         except (Unreachable, ControlError, ConfigError) as error:
             _LOG.debug("Reading by GET for a while: %s", error)
-            # The proxy may come back as another version, or with another socket, so forget its offers and ask
-            # again.
+            # The proxy may come back as another version, or with another socket. So forget its offers, and
+            # ask for them at the next read.
             transport.offers = None
             transport.batch.failed(decision, str(error))
             return str(error) if isinstance(error, Silent) else None
@@ -152,9 +154,9 @@ class BulkReads:
     ) -> None:
         """Locate and copy in steps: while this process copies one step, the proxy locates the next.
 
-        ``allocate``: allocates the buffer, in which the samples get slots once their lengths are known. None:
-        the samples have their slots already. If files were found but no sample could be copied, locate calls
-        are not tried for a while.
+        ``allocate``: allocates a buffer, in which the samples get slots once their lengths are known; None if
+        no slots are to be given here. If samples were located but none could be copied, locate calls pause
+        for a while.
         """
         transport, batch = self.connections.transport, request.batch
         found = arrived = 0

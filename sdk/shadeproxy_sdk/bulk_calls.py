@@ -1,4 +1,6 @@
-"""The calls of bulk reads: which samples a call asks for, and how it is sent on a ``Channel`` of its own."""
+"""The calls of bulk reads (batch and locate calls): which samples a call asks for, and how it is sent on a
+``Channel`` of its own.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +19,8 @@ from shadeproxy_sdk.errors import BadAnswer, Broken, ControlError
 from shadeproxy_sdk.manifest import Manifest
 
 _IDS_TYPE = "application/vnd.shadeproxy.ids"
-# Error codes of a proxy that has another dataset under that name or none, or that is too old to compare
-# digests.
+# Error codes of a proxy that cannot read these samples by id: it has another dataset or none under that name,
+# or is too old to compare digests.
 _IDS_REFUSED = frozenset({"conflict", "unknown_name", "invalid_request"})
 _MOST_REFUSAL_BYTES = 1 << 20
 
@@ -26,11 +28,11 @@ _MOST_REFUSAL_BYTES = 1 << 20
 class Request:
     """A request for the samples ``ids`` of ``manifest``, which are read into ``batch``.
 
-    ``lengths``: the length of each sample by the manifest; UNKNOWN for whole objects. ``promised``: these
-    lengths as an array, i64[k]; None when all samples are whole objects. ``by_id``: True if the samples are
-    named by id. ``count``: number of samples of the manifest. ``known_as``: name and digest under which the
-    proxy has the manifest; None if the proxy does not have it. ``elsewhere``: positions of the samples for
-    which other proxies are being asked. Raises IndexError for an id that the manifest does not have.
+    ``lengths``: the length of each sample according to the manifest; UNKNOWN for whole objects. ``promised``:
+    these lengths as an array, i64[k]; None when all samples are whole objects. ``by_id``: True if the samples
+    are named by id. ``count``: number of samples of the manifest. ``known_as``: name and digest under which
+    the proxy has the manifest; None if the proxy does not have it. ``elsewhere``: positions of the samples
+    for which other proxies are being asked. Raises IndexError for an id that the manifest does not have.
     """
 
     def __init__(self, manifest: Manifest, ids: Sequence[int], batch: BatchBuffer) -> None:
@@ -58,7 +60,9 @@ class Request:
         return np.array(self._ids, "<u4")[np.array(positions, np.intp)]
 
     def body(self, positions: Sequence[int], order: str | None = None) -> tuple[str, str, bytes]:
-        """Return query, content type and body of a call for the missing ``positions`` of ``batch``."""
+        """Return query, content type and body of a call for the samples at ``positions``. ``order``: the
+        order of the answer that a batch call asks for.
+        """
         fields: dict[str, str | int] = {} if order is None else {"order": order}
         if self.tag is not None:
             fields |= {"job": self.tag.job, "epoch": self.tag.epoch.value, "rank": self.tag.rank}
@@ -85,8 +89,8 @@ class Request:
         return True
 
     def known(self, positions: Sequence[int] = (), lengths: Iterable[int] = ()) -> list[int]:
-        """Return the best known length of each sample, by position. ``lengths``: the lengths that were found
-        for ``positions``.
+        """Return the best known length of each sample, by position. ``lengths``: the lengths that the proxy
+        found for the samples at ``positions``.
         """
         guess = self.guess.length
         known = [guess if length == UNKNOWN else length for length in self.lengths]
@@ -116,7 +120,7 @@ class BulkCall:
 
 @dataclass(frozen=True, slots=True)
 class BulkCalls:
-    """Batch and locate calls to the proxy of ``control``."""
+    """Makes batch and locate calls to the proxy whose control listener is ``control``."""
 
     connections: Connections
     control: Control
@@ -158,7 +162,8 @@ class BulkCalls:
     @contextmanager
     def answer(self, call: BulkCall, *, gives_way: bool = True) -> Iterator[Channel]:
         """Yield a channel on which the answer has begun. After the answer is read to its end, the channel can
-        be used again. ``gives_way``: if the proxy refuses a part of the request, ask again without that part.
+        be used again. ``gives_way``: whether to ask again without the part of the request that the proxy
+        refused (``give_way``).
         """
         while True:
             try:

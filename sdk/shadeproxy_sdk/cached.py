@@ -18,9 +18,9 @@ def reorder(order: NDArray[np.uint32], resident: NDArray[np.bool_]) -> NDArray[n
     """Return the samples of ``order`` with cached ones earlier: every second sample is cached, until no
     cached one is left.
 
-    Cached and uncached samples alternate, so that the line to the origin is busy from the first batch on. If
-    more than half of the samples are cached, both kinds are spread evenly over the order. Within each kind,
-    the order stays. ``resident``: bool by sample id, True if cached.
+    Cached and uncached samples alternate, so that reads from the origin begin with the first batch. If more
+    than half of the samples are cached, both kinds are spread evenly over the order. Cached samples keep
+    their order among themselves, and so do uncached ones. ``resident``: bool by sample id, True if cached.
     """
     cached = resident[order]
     count = int(cached.sum())
@@ -49,8 +49,8 @@ def substitute(
 
     Bounds: at most ``share`` of each batch is replaced. A sample is used as a substitute at most once. Its
     two uses are neither in the same batch nor side by side. A sample that is replaced in one epoch is not
-    replaced in the next, on any rank, so any two epochs in a row read every sample. ``resident``: by sample
-    id. ``weights``: by sample id; nan counts as the mean.
+    replaced in the next, on any rank, so any two epochs in a row read every sample, except those that
+    ``drop_last`` leaves out. ``resident``: by sample id. ``weights``: by sample id; nan counts as the mean.
     """
     known = np.isfinite(weights)
     mean = float(weights[known].mean(dtype=np.float64)) if known.any() else 1.0
@@ -79,15 +79,15 @@ def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
 def _slots(
     values: NDArray[np.float32], yielding: NDArray[np.bool_], *, batch_size: int, share: float
 ) -> NDArray[np.int64]:
-    """Return the positions to replace, the one with the smallest of ``values`` first. All of them are
-    ``yielding``, and in each batch they are at most ``share`` of it.
+    """Return the positions to replace, those with the smallest ``values`` first. A position is replaced only
+    if ``yielding`` is True there, and at most ``share`` of each batch is replaced.
     """
     places = np.flatnonzero(yielding)
     places = places[np.lexsort((places, values[places], places // batch_size))]
     batches = places // batch_size
     rank_in_batch = np.arange(places.size) - np.searchsorted(batches, batches)
     sizes = np.minimum(values.size - batches * batch_size, batch_size)
-    # 0.3 x 10 may be rounded to just below 3. With 1e-8 added, its floor is three in any case.
+    # 0.3 x 10 may be rounded to just below 3. With 1e-8 added, its floor is 3 in any case.
     slots = places[rank_in_batch < np.floor(sizes * share + 1e-8)]
     least_first: NDArray[np.int64] = slots[np.lexsort((slots, values[slots]))]
     return least_first

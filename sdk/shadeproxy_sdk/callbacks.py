@@ -1,8 +1,8 @@
-"""The common part of the callbacks for training frameworks: passes epochs, losses and validation results to a
-sampler.
+"""The common part of the callbacks for training frameworks. It passes epochs, losses and validation results
+from the framework to a sampler and its job.
 
-Law: nothing in this module raises into a training loop. A failure is logged as one warning, and training goes
-on as if the callback were not there.
+Law: nothing in this module raises into a training loop. The first failure is logged as a warning, and
+training goes on as if the callback were not there.
 """
 
 import logging
@@ -16,7 +16,7 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 
 class Companion:
     """The link from a framework's callback to ``sampler``: a ShadeSampler, or an object with the same ``job``
-    and ``set_epoch``.
+    and ``set_epoch``, like the sampler that ``announce`` returns.
 
     ``monitor``: name of the validation metric, for a sampler that adapts to validation results (by a method
     ``validated``). ``better``: whether a larger ("max") or a smaller ("min") value is an improvement.
@@ -30,12 +30,26 @@ class Companion:
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the epoch of the sampler, unless the framework has set it already."""
-        if self.sampler.epoch != epoch:
-            self.safely(self.sampler.set_epoch, epoch)
+        self.safely(self._begin_epoch, epoch)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if getattr(self.sampler, "epoch", None) != epoch:
+            self.sampler.set_epoch(epoch)
 
     def report(self, ids: Any, losses: Any) -> None:
-        """Report losses of samples, for a loop whose losses the callback cannot find by itself."""
-        self.safely(self.sampler.job.report, ids, losses)
+        """Report the losses of samples. The loop calls this if the callback cannot find the losses itself."""
+        self.safely(lambda: self.sampler.job.report(ids, losses))
+
+    def flush(self) -> None:
+        """Send everything that waits to be sent."""
+        self.safely(self._flush)
+
+    def _flush(self) -> None:
+        self.sampler.job.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sampler's state for a checkpoint; empty if it has none, or if that fails."""
+        return self.safely(getattr(self.sampler, "state_dict", dict)) or {}
 
     def validated(self, metrics: Any) -> None:
         """Pass the metric ``monitor`` in ``metrics`` to the sampler, if the sampler adapts to validation
@@ -64,4 +78,5 @@ class Companion:
         """Log a warning, the first time only."""
         if not self._complained:
             self._complained = True
-            _LOG.warning("The callback of job %s: %s (said once)", self.sampler.job.name, text)
+            job = getattr(self.sampler, "job", None)
+            _LOG.warning("The callback of job %s: %s (said once)", getattr(job, "name", "?"), text)

@@ -1,10 +1,10 @@
-"""HTTP/1.1 POSTs whose answers are received straight into their places: the connections of batch and locate
-calls.
+"""The connections of batch and locate calls: HTTP/1.1 POSTs whose answers are received straight into the
+caller's memory.
 
 urllib3 returns bodies as new ``bytes`` objects and calls ``poll`` before each read. For samples of 100 KB,
 that costs more time than copying them. This module therefore speaks HTTP itself, with a small read-ahead and
-``recv_into``, and accepts only answers with Content-Length or chunks. It prefers a Unix socket if this
-process can open it.
+``recv_into``, and accepts only answers with Content-Length or chunks. It prefers the proxy's Unix socket to
+TCP if this process can open the socket.
 
 Laws: a Channel carries one call at a time. A body is exactly as long as its framing says, or an error is
 raised. A Channel that raised an error is closed and never used again. Nothing is retried here.
@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from shadeproxy_sdk.address import in_url
 from shadeproxy_sdk.errors import BadAnswer, Broken, Silent, Unreachable
 
 MAX_CONNECT_S = 5.0
@@ -69,7 +70,7 @@ class Channel:
         # recvmsg_into. In both cases, use no flags.
         is_plain = not isinstance(self._socket, ssl.SSLSocket)
         self._flags = socket.MSG_WAITALL if is_plain and hasattr(self._socket, "recvmsg_into") else 0
-        self._host = f"{address.host}:{address.port}"
+        self._host = f"{in_url(address.host)}:{address.port}"
 
     def send(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
         """Send a POST. Call ``begin`` next. Raises Unreachable, and Broken as ``begin`` does."""
@@ -111,12 +112,12 @@ class Channel:
 
     @property
     def at_hand_bytes(self) -> int:
-        """Most bytes for which ``read_some`` may be called now; 0 if it may not be called."""
+        """Most bytes that one call of ``read_some`` may ask for now; 0 if it may not be called."""
         return self._left if self._flags and not self._unread else 0
 
     def read_some(self, views: Sequence[memoryview], follow_bytes: int) -> int:
         """Fill ``views``, one after another, with the next bytes of the body, in one system call. Together
-        they may have at most ``at_hand_bytes``. Return the number of bytes that came. ``follow_bytes``: see
+        they may have at most ``at_hand_bytes``. Return the number of bytes that came. ``follow_bytes``: as in
         ``read_into``.
 
         Raises the same errors as ``read_into``.
@@ -135,7 +136,7 @@ class Channel:
             except OSError as error:
                 if not ready:
                     raise self._lost(error) from None
-                received = 0  # Return the bytes that were read ahead. The next read meets the error again.
+                received = 0  # Return the bytes that were read ahead; the next read meets the error again.
             self._start, self._stop = 0, max(0, ready + received - wanted)
             ready = min(ready + received, wanted)
         self._left -= ready
@@ -264,8 +265,8 @@ class Channel:
             raise self._lost(error) from None
 
     def _receive_big(self, view: memoryview, follow_bytes: int) -> int:
-        """Fill ``view`` straight from the socket; no byte may be read ahead. Return the number of bytes
-        filled. Raises OSError.
+        """Fill ``view`` straight from the socket. The read-ahead must be empty before the call. Return the
+        number of bytes filled. Raises OSError.
         """
         if self._flags and follow_bytes:
             buffers = [view, self._view[:follow_bytes]]
@@ -283,8 +284,8 @@ class Channel:
         return Broken(f"connection broken: {error.strerror or error}")
 
     def _bound(self, timeout_s: float) -> None:
-        """Let the kernel bound each wait for bytes: Python's own timeout would call ``poll`` before every
-        read.
+        """Let the kernel bound each wait for bytes to ``timeout_s`` seconds. Python's own timeout would call
+        ``poll`` before every read.
         """
         if timeout_s == self._timeout_s:
             return
@@ -339,7 +340,7 @@ def _connect(address: Address, timeout_s: float) -> tuple[socket.socket, str]:
             near.settimeout(timeout_s)
             near.connect(address.socket)
         except OSError:
-            near.close()  # The path is of another host, or not open to this process.
+            near.close()  # The path is of another host, or closed to this process: use TCP.
         else:
             near.settimeout(None)
             return near, ""

@@ -1,4 +1,5 @@
-"""A circuit breaker for a server that failed: pauses between attempts, which grow. No I/O.
+"""Circuit breakers: they stop the requests to a server that failed, and let single attempts through after
+growing pauses. No I/O.
 
 An open breaker refuses requests. After a pause it lets one request probe the server. The pause doubles with
 each probe that fails. So a dead proxy costs training one failed request in each pause, not one for each
@@ -14,8 +15,8 @@ _MOST_BREAKERS = 256
 
 
 class BreakerDecision(Enum):
-    """The answer to the question whether a request may be sent. ALLOW: yes. PROBE: yes, alone and with a
-    short timeout. REFUSE: no.
+    """The answer to the question whether a request may be sent. ALLOW: yes. PROBE: yes, but this one only,
+    and with a short timeout. REFUSE: no.
     """
 
     ALLOW = auto()
@@ -53,8 +54,8 @@ class CircuitBreaker:
                 self._probe_at = min(self._probe_at, self._clock() + pause_s)
 
     def ask(self) -> BreakerDecision:
-        """Decide whether a request may be sent now. After PROBE, call ``failed`` or ``succeeded`` when it has
-        ended. Otherwise the next request is a probe too, after another pause.
+        """Decide whether a request may be sent now. After the answer PROBE, call ``failed`` or ``succeeded``
+        when the request has ended. If neither is called, one request after another pause is a probe too.
         """
         with self._lock:
             if self._probe_at is None:
@@ -104,13 +105,13 @@ class CircuitBreakers:
         return len(self._open)
 
     def ask(self, name: Hashable) -> BreakerDecision:
-        """Decide for ``name``; see ``CircuitBreaker.ask``."""
+        """Decide for ``name``, as ``CircuitBreaker.ask`` does."""
         with self._lock:
             breaker = self._open.get(name)
         return BreakerDecision.ALLOW if breaker is None else breaker.ask()
 
     def failed(self, name: Hashable, decision: BreakerDecision, reason: str) -> None:
-        """Note a failure of ``name``; see ``CircuitBreaker.failed``."""
+        """Note a failure of ``name``, as ``CircuitBreaker.failed`` does."""
         with self._lock:
             breaker = self._open.get(name)
             if breaker is None:
@@ -120,6 +121,6 @@ class CircuitBreakers:
         breaker.failed(decision, reason)
 
     def succeeded(self, name: Hashable) -> None:
-        """Close the breaker of ``name``; see ``CircuitBreaker.succeeded``."""
+        """Close the breaker of ``name``, as ``CircuitBreaker.succeeded`` does."""
         with self._lock:
             self._open.pop(name, None)

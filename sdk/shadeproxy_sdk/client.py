@@ -1,7 +1,8 @@
-"""Reads objects through the proxy, given only its control URL: finds its S3 listener, registers datasets and
-jobs, and falls back to the origin.
+"""Reads objects through the proxy, and from the origin while the proxy does not answer. Registers datasets
+and jobs. The URL of the control listener is enough to find the proxy's S3 listener.
 
 Law: a read succeeds while the proxy or the origin answers, and the caller need not know which of the two did.
+A proxy that refuses this client, for example because of a wrong token, counts as one that does not answer.
 A Client holds only settings, like its base class ``ControlSession``, so it can be forked and pickled.
 """
 
@@ -14,6 +15,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy_sdk.address import in_url
 from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer, Data, check_rows, heap
 from shadeproxy_sdk.bulk import BulkReads, parts
 from shadeproxy_sdk.bulk_calls import Request
@@ -39,11 +41,11 @@ class Client(ControlSession):
     """The access to a proxy, and to the origin from which objects are read while the proxy does not answer.
 
     ``url``: address of the control listener. ``token``: its bearer token. ``s3_endpoint``: address of the S3
-    listener, needed if the one in ``GET /v1/info`` cannot be reached from here. ``credentials``: keys that
-    sign reads from the proxy (``[[auth.clients]]``). ``origin``: the origin to fall back to; by default the
-    one that the AWS environment variables name. ``timeout_s`` bounds each wait for bytes, and the time in
-    which a read looks for a server that answers. ``retry_s``: pause before a proxy that failed is tried
-    again; it doubles up to a minute. ``concurrency``: most reads at a time in each process. Raises
+    listener, needed if this host cannot reach the address that ``GET /v1/info`` names. ``credentials``: keys
+    that sign reads from the proxy (``[[auth.clients]]``). ``origin``: the origin to fall back to; by default
+    the one that the AWS environment variables name. ``timeout_s``: most seconds of each wait for bytes, and
+    of a read's search for a server that answers. ``retry_s``: seconds before a proxy that failed is tried
+    again; this pause doubles up to a minute. ``concurrency``: most reads at a time in each process. Raises
     ConfigError for invalid arguments.
     """
 
@@ -73,9 +75,10 @@ class Client(ControlSession):
     def read(self, entry: Entry, tag: JobTag | None = None) -> bytes:
         """Return all bytes of one sample. Thread-safe.
 
-        Ask the proxy. If it does not answer, ask the origin; a run warns of that once. Raises ReadError when
-        the sample does not exist or may not be read, or when no server answered for ``timeout_s``;
-        ConfigError if ``entry`` is neither an object nor a part of one.
+        Ask the proxy. If it does not answer or refuses this client, ask the origin, and log a warning once
+        for the whole run. Raises ReadError when the sample does not exist or may not be read, or when no
+        server answered for ``timeout_s``; ControlError when the proxy refuses this client and no origin is
+        known; ConfigError if ``entry`` is neither an object nor a part of one.
         """
         check_entry(entry)
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
@@ -124,7 +127,7 @@ class Client(ControlSession):
         return [bytes(data) for data in self.views(manifest, ids)]
 
     def views(self, manifest: Manifest, ids: Sequence[int]) -> list[Data]:
-        """Return samples as ``read_many`` does, but as views of the memory into which they were received."""
+        """Return samples as ``read_many`` does, but as views of the memory that received them, not copies."""
         return [data for part in parts(ids) for data in self.fetch(manifest, part).finish()]
 
     def read_into(self, manifest: Manifest, ids: Sequence[int], out: NDArray[np.uint8]) -> None:
@@ -149,11 +152,11 @@ class Client(ControlSession):
             row += len(part)
 
     def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> BatchBuffer:
-        """Fetch up to MOST_ITEMS whole samples. Those whose lengths are known come into memory from
+        """Fetch up to MOST_ITEMS samples, each one complete. Samples of known length come into memory from
         ``allocate``.
 
-        These ways of reading are tried in this order, and each brings as many samples as it can: locate
-        calls, batch calls, one GET a sample from the proxy, one GET a sample from the origin. Raises
+        Ways of reading are tried in this order, and each brings as many of the missing samples as it can:
+        locate calls, batch calls, one GET a sample from the proxy, one GET a sample from the origin. Raises
         IndexError, and ReadError like ``read``.
         """
         return self._fill(manifest, ids, BatchBuffer(ids), allocate)
@@ -169,7 +172,8 @@ class Client(ControlSession):
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
         elif connections.s3_breaker.is_open:
-            # The S3 listener was found to hang too. Do not wait for both listeners at each new try.
+            # An earlier read found that the S3 listener hangs too. Restart its pause, so that no read waits
+            # for both listeners.
             connections.s3_breaker.failed(BreakerDecision.PROBE, hung)
         elif missing := batch.missing():
             # Let one read with a short timeout find out whether the proxy hangs. Otherwise every read would
@@ -200,7 +204,7 @@ class Client(ControlSession):
         except Unreachable as error:
             breaker.failed(decision, str(error))
             raise
-        except (Busy, ReadError):
+        except (Busy, ReadError, ControlError):
             breaker.succeeded()
             raise
         breaker.succeeded()
@@ -220,16 +224,18 @@ class Client(ControlSession):
             pause_s = min(2 * pause_s, 2.0)
 
     def _find_s3(self, timeout_s: float) -> Origin:
-        """Return the S3 listener of the proxy, which /v1/info names. Raises Unreachable, ControlError,
-        ConfigError.
+        """Return the S3 listener of the proxy, which /v1/info names. Raises Unreachable, ConfigError, and
+        ControlError if the proxy refuses this client and no origin is known.
         """
         if self._s3 is None:
             try:
                 answer = self.call("GET", "/v1/info", timeout_s=timeout_s)
             except ControlError as error:
-                if error.status < 500:
+                if error.status >= 500:
+                    raise Unreachable(str(error)) from None
+                if self._fallback() is None:
                     raise
-                raise Unreachable(str(error)) from None
+                raise Unreachable(f"it refuses this client: {error}") from None
             info = read_json(answer, self._control.url)
             endpoint = info.get("s3_endpoint")
             if endpoint is None and "version" in info:
@@ -245,8 +251,8 @@ class Client(ControlSession):
     def _s3_side(self, endpoint: str) -> Origin:
         parts = urlsplit(Origin(endpoint).endpoint_url)  # Origin refuses what is no address.
         if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
-            # The proxy listens on all addresses of its host, so use the host of the control URL.
-            endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"
+            # The proxy listens on all addresses of its host, so use the host in the control URL.
+            endpoint = f"{parts.scheme}://{in_url(self._control.host)}:{parts.port}"
         keys = self._credentials
         if keys is None:
             return Origin(endpoint)
@@ -290,6 +296,7 @@ class Client(ControlSession):
                 return self._register_prefix(chosen, bucket, prefix)
             except (Unreachable, ControlError) as error:
                 if isinstance(error, ControlError) and error.status < 500:
+                    breaker.succeeded()
                     raise
                 reason = str(error)
                 breaker.failed(decision, reason)
@@ -320,8 +327,9 @@ class Client(ControlSession):
         return manifest
 
     def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
-        """Register the objects under the prefix as ``name``. If a running job uses that name for another
-        list, register them under the next free name. Return the name that was used, and the answer.
+        """Register the objects under the prefix as ``name``. If a running job uses that name for another list
+        of objects, register under the next free name (``name.2``, ...). Return the name that was used, and
+        the answer.
         """
         asked, number = name, 1
         while True:
@@ -349,15 +357,16 @@ class Client(ControlSession):
         queue_batches: int = 1024,
         resume_scores: bool = False,
     ) -> Job:
-        """Register a training run over ``dataset``. From now on its reads carry the job's name.
+        """Register a training run over ``dataset``. From now on, reads of ``dataset`` carry the job's name.
 
         ``weight``: the job's importance beside other jobs; a larger one gets a larger share of the cache.
         ``needs``: how fast the run must be beside other jobs: one of {"slowdown": 1.1}, {"samples_per_s":
-        400}, {"deadline_s": a Unix time, "epochs": 90} and {"best_effort": True}; see docs/protocol.md. If
-        the proxy cannot keep the need, a warning says so, and the run goes on without a need. ``interval_s``:
-        seconds between deliveries of scores and progress. ``queue_batches``: number of reports that may wait;
-        beyond it the oldest is dropped. ``resume_scores``: let draws use scores of earlier runs too. If the
-        proxy does not answer, the job registers later. Raises ConfigError, ControlError.
+        400}, {"deadline_s": a Unix time, "epochs": 90} and {"best_effort": True}; docs/protocol.md explains
+        these. If the proxy cannot keep the need, a warning says so, and the run goes on without a need.
+        ``interval_s``: seconds between deliveries of scores and progress. ``queue_batches``: number of
+        reports that may wait; if there are more, the oldest is dropped. ``resume_scores``: True lets draws
+        also use scores of earlier runs. If the proxy does not answer, the job is registered later. Raises
+        ConfigError, ControlError.
         """
         check_name(name, "job")
         check_ranks(rank, world_size)

@@ -1,5 +1,5 @@
-"""The resources of one process: sockets, threads, circuit breakers. They are never pickled, and never used
-after a fork.
+"""The resources of one process: sockets, threads, circuit breakers. They are never pickled, and a forked
+child never uses those of its parent.
 
 Only this module calls urllib3. It turns urllib3's exceptions into ``Unreachable``, and retries nothing.
 """
@@ -44,9 +44,9 @@ class Offers:
 
 
 class TransportState:
-    """This process's knowledge of the ways to reach the proxy. ``proven``: True if the last attempt to read
-    the cache's files succeeded. ``by_id``: for each manifest, by name and digest, a breaker; it is open while
-    the proxy does not know that manifest's samples by id.
+    """This process's knowledge of the proxy's ways to deliver samples. ``proven``: True if the last attempt
+    to read the cache's files succeeded. ``by_id``: for each manifest, by name and digest, a breaker; it is
+    open while the proxy does not know that manifest's samples by id.
     """
 
     def __init__(self, pause_s: float) -> None:
@@ -153,7 +153,7 @@ class Connections:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost text of ``error``: urllib3 wraps the operating system's error twice."""
+    """Return the innermost text of ``error``, because urllib3 wraps the operating system's error twice."""
     inner = error.__cause__ or error.__context__
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror.lower()

@@ -1,5 +1,5 @@
-"""Calls to the control listener (docs/protocol.md), with JSON in both directions and a bearer token. Errors
-carry the proxy's own words.
+"""Makes calls to the control listener (docs/protocol.md), with a bearer token and mostly with JSON in both
+directions. Errors carry the proxy's own message.
 
 The token is put into one header field only. It never shows in ``repr``, errors or logs.
 """
@@ -58,7 +58,7 @@ class Control:
         return f"Control({self.url!r})"
 
     def at(self, url: str) -> "Control":
-        """Return a ``Control`` for another proxy, at ``url``, which accepts the same token."""
+        """Return a ``Control`` for another proxy, at ``url``, with the same token."""
         return Control(url, self._token)
 
     def address(self, near: str | None) -> Address:
@@ -89,7 +89,7 @@ class Control:
         timeout_s: float,
     ) -> Answer:
         """Make one call, with the header fields ``extra`` added. If the connection breaks, make the call once
-        more. Raises Unreachable, and ControlError for an answer 4xx or 5xx.
+        more. Raises Unreachable, and ControlError for a status from 300 on, except 304.
         """
         headers = {**self.headers(), **(extra or {})}
         if body is not None:
@@ -107,9 +107,9 @@ class Control:
 
 
 class ControlSession:
-    """Calls to one control listener from any process. It holds only settings, so it can be forked and
+    """Makes calls to one control listener, in any process. It holds only settings, so it can be forked and
     pickled; each process has sockets of its own in ``connections``. ``once``: the warning that the proxy does
-    not answer, which is given a single time.
+    not answer, which a training run gives once.
     """
 
     def __init__(self, control: Control, *, timeout_s: float, retry_s: float, concurrency: int) -> None:
@@ -194,8 +194,8 @@ class ControlSession:
 
 
 def read_json(answer: Answer, url: str) -> dict[str, Any]:
-    """Return the JSON object in ``answer``. Raises ConfigError if there is none, because then something else
-    than ShadeProxy has answered.
+    """Return the JSON object in ``answer``. Raises ConfigError if there is none, because then the server at
+    ``url`` is not ShadeProxy.
     """
     try:
         value = json.loads(answer.body)

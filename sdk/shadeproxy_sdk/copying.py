@@ -2,7 +2,7 @@
 
 The kernel copies a file page by page, so one thread uses only a fraction of the memory's bandwidth. While the
 kernel copies, Python's lock is free, so that a second thread can copy too. Law: once ``copy`` has returned or
-raised, no thread writes any more.
+raised, no thread writes into the batch any more.
 """
 
 import os
@@ -31,8 +31,8 @@ def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, connect
     segments = connections.transport.segments
     others: list[Future[int]] = []
     try:
-        # Once Python's main thread has ended, no thread can be started, but another thread may still be
-        # training.
+        # Once Python's main thread has ended, no thread can be started (RuntimeError), but another thread may
+        # still be training. Then this thread copies all parts.
         with suppress(RuntimeError):
             others.extend(
                 connections.executor.submit(locate.copy, part, positions, batch, segments)
@@ -54,13 +54,12 @@ def threads_for(located: Located) -> int:
 
 
 def cores_of_this_process() -> int:
-    """Return the number of cores for this process, at least one. The machine's cores are shared with the
-    other workers of the DataLoader, and with the other ranks of the machine if torchrun says how many there
-    are.
+    """Return this process's share of the machine's cores, at least one. The workers of the DataLoader share
+    the cores, and so do the ranks on the machine if torchrun says how many there are.
     """
     worker = worker_info()
     workers = 1 if worker is None else worker.num_workers
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun sets this variable.
-    # Only Linux tells which cores a process may use; elsewhere, count all of the machine.
+    # Only Linux tells which cores a process may use. Elsewhere, count all cores of the machine.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // (workers * max(1, int(ranks) if ranks.isdecimal() else 1)))

@@ -24,12 +24,13 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
     ``bucket``, ``prefix``: every object under the prefix is a sample; ids follow the order of the keys.
     ``manifest``: the samples, instead of bucket and prefix. ``decode``: turns the object's bytes into a
     value, or into a tuple of values that precede the id. A function with two required positional parameters
-    is called with ``(data, key)``, for labels in the key; any other with ``(data)``. None: the sample's
-    bytes. ``shade.as_tensor``: uint8 tensors that lie side by side, which ``shade.collate`` batches without a
-    copy. ``decode`` runs in the worker's own thread, one sample at a time. ``views``: True gives ``decode`` a
-    writable memoryview of the sample within the batch's memory instead of ``bytes``. That saves a copy, but
-    keeping one view keeps the whole batch in memory. ``name``: the name that the proxy registers the dataset
-    under; by default it is made from bucket and prefix.
+    is called with ``(data, key)``, for labels in the key; any other with ``(data)``. If ``decode`` is None,
+    the value is the sample's bytes. If it is ``shade.as_tensor``, the values are uint8 tensors that lie side
+    by side, and ``shade.collate`` batches them without a copy. ``decode`` runs in the worker's own thread,
+    one sample at a time. ``views``: True gives ``decode`` a writable memoryview of the sample within the
+    batch's memory instead of ``bytes``. That saves a copy, but keeping one view keeps the whole batch in
+    memory. ``name``: the name under which the proxy registers the dataset; by default it is made from bucket
+    and prefix.
 
     ``reads_at_once``: number of samples of one batch that are read from the origin at the same time;
     ``shadeproxy plan`` uses it.

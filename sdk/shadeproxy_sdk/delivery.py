@@ -1,7 +1,7 @@
 """Sends a job's orders, progress and scores to the proxy, and sends again those that did not arrive.
 
-Law: only the background thread calls the methods of ``Delivery``; only ``orders`` may be used by any thread.
-If the proxy has forgotten the job, all orders and scores are sent again.
+Law: only the background thread calls the methods of ``Delivery``. Its field ``orders`` may be used by any
+thread. If the proxy has forgotten the job, all orders and scores are sent again.
 """
 
 import logging
@@ -43,7 +43,7 @@ class Delivery:
         self.orders: Announcements | None = Announcements()
         self.announced = self.sent = 0
         self._orders_entered = self._scores_entered = 0
-        # False once the proxy has refused measurements: older proxies do not take them.
+        # False once the proxy has refused progress with measurements, as older proxies do.
         self._measures = True
 
     def send(self) -> bool:

@@ -1,8 +1,7 @@
-"""The SDK's errors. They are few, can be pickled because they leave DataLoader workers, and contain no
+"""The SDK's errors. They can be pickled, so that they can leave DataLoader workers, and they contain no
 secrets.
 
-Every text says what to change. Only ``Client``, ``S3Dataset`` and the samplers raise these errors;
-``Job.report`` never does.
+Every text says what to change. ``Job.report`` never raises any of these errors.
 """
 
 UNANSWERED = (
@@ -26,8 +25,8 @@ class ReadError(ShadeError):
 
 
 class ControlError(ShadeError):
-    """Raised if the control listener refused a call. ``status``: the HTTP status. ``code``, ``message``: the
-    proxy's.
+    """Raised if the control listener refused a call. ``status``: the HTTP status. ``code``, ``message``:
+    those in the proxy's answer.
     """
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -47,8 +46,8 @@ class Unreachable(ShadeError):
 
 
 class Broken(Unreachable):
-    """Raised if the connection broke during a call, as an idle one does when its server restarts. Another
-    attempt may succeed.
+    """Raised if the connection broke during a call, for example because the server restarted. Another attempt
+    may succeed.
     """
 
 
@@ -66,7 +65,7 @@ class Busy(ShadeError):
 
 def unanswered(what: str, proxy: str, origin: str | None) -> ReadError:
     """Return the error for a read that neither proxy nor origin answered. ``proxy``, ``origin``: texts that
-    say what happened there.
+    name each of the two and say what happened there; None if no origin is known.
     """
     second = "no origin is known" if origin is None else f"the origin {origin}"
     return ReadError(f"{what} cannot be read: the proxy at {proxy}, and {second}. {UNANSWERED}")

@@ -1,13 +1,12 @@
-"""The answer of ``POST /v1/batch`` (docs/protocol.md): a series of frames, each of which is received straight
-into its place.
+"""Receives the answer of ``POST /v1/batch`` (docs/protocol.md): a series of frames, one for each sample. The
+bytes of each sample go straight into its slot of the batch buffer.
 
 Laws: if an answer breaks a rule, none of its samples is kept. If an answer is only cut short, its complete
 frames are kept, because each frame states its length before its bytes.
 
-If the lengths of samples seem to be known, many frames are received in one system call. Each frame goes to
-the place where its sample belongs, as if the answer followed the order of the call. The headers are checked
-afterwards. If a frame is not the expected one, its bytes and all after it are put back, and received again
-one frame at a time.
+If the lengths of samples are known or guessed, one system call receives many frames, as if the answer
+followed the order of the call. The headers are checked afterwards. If a frame is not the expected one, its
+bytes and all bytes after it are put back, and are received again one frame at a time.
 """
 
 import struct
@@ -26,17 +25,18 @@ MOST_BYTES = 5 << 40
 MOST_REFUSAL_BYTES = 1 << 16
 _MOST_TOGETHER = 64
 _MOST_TOGETHER_BYTES = 1 << 20
-"""Most bytes that are received as expected frames in one system call. If the frames are others, these bytes
-are copied again.
+"""Most bytes that one system call receives as expected frames. If other frames come, these bytes are copied
+again.
 """
 _ALONE_AFTER_SURPRISE = 16
 """Number of frames to receive one by one after an unexpected frame; it doubles each time. So an answer with
 one cold sample is soon received in large steps again, and an answer in another order is not copied twice
 frame by frame.
 """
-_CHUNK_FOLLOWS_BYTES = 28
-"""The least number of bytes after a chunk that does not hold the last frame: those of a chunk with the last
-frame, and of the last chunk. With their line ends, these have at least 29 bytes.
+_CHUNK_FOLLOWS_BYTES = 29
+"""A number of bytes that certainly follow the data of a chunk without the last frame: its line end, a chunk
+with the last frame (size line, 16 bytes, line end), and the empty chunk that ends the body. If the last frame
+is split over several chunks, more bytes follow.
 """
 
 
@@ -44,9 +44,9 @@ def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int],
     """Receive the samples of one answer into ``batch``. Item i of the request is the sample at
     ``positions[i]``.
 
-    ``promised``: the length of each sample by the manifest, UNKNOWN for whole objects. Items that the proxy
-    refuses stay missing; the client's plain GET finds out why. Raises BadAnswer, and Broken when the answer
-    is cut short.
+    ``promised``: the length of each sample according to the manifest, UNKNOWN for whole objects. Items that
+    the proxy refuses stay missing; the client's plain GET finds out why. Raises BadAnswer, and Broken when
+    the answer is cut short.
     """
     answer = _Answer(channel, positions, promised, batch)
     try:
@@ -118,7 +118,7 @@ class _Answer:
             ends_chunk = length + sum(map(len, expected)) == at_hand
             came = channel.read_some([view, *expected], _CHUNK_FOLLOWS_BYTES if ends_chunk else FRAME.size)
         if came < length or not expected:
-            # Read at least until the header of the last frame has come.
+            # Read ahead as many bytes as certainly follow: the header of the next frame.
             channel.read_into(view[came:], FRAME.size)
             self._land(index, view)
             return
@@ -126,8 +126,8 @@ class _Answer:
         self._land_expected(index + 1, expected, came - length)
 
     def _expected(self, index: int, length: int, at_hand: int) -> list[memoryview]:
-        """Return views for the frames that probably follow item ``index`` in the bytes at hand. For each
-        frame there are two: of its header, and of its sample.
+        """Return views for the frames that probably follow item ``index`` in the bytes at hand. Each frame
+        has two views: one for its header, and one for its sample.
         """
         views: list[memoryview] = []
         lengths, total = self._batch.lengths, length
@@ -140,7 +140,7 @@ class _Answer:
             total += FRAME.size + lengths[position]
             is_promised = self._promised[position] in {lengths[position], UNKNOWN}
             if lengths[position] == UNKNOWN or not is_promised or total > most:
-                break  # When this frame is received alone, its length is compared with the promised one.
+                break  # This frame is received alone. Its length is then compared with the promised one.
             views += (
                 self._headers[first : first + FRAME.size],
                 self._batch.room(position, lengths[position]),
@@ -148,8 +148,9 @@ class _Answer:
         return views
 
     def _land_expected(self, index: int, expected: list[memoryview], came: int) -> None:
-        """Keep those of the ``expected`` frames that came complete and are the expected ones. Put back the
-        bytes of the others. ``came``: number of bytes of these frames that came.
+        """Keep the received frames up to the first one that is incomplete or not the expected one. Put back
+        all other bytes. ``expected``: the views that received the frames. ``came``: number of bytes in them
+        that came.
         """
         whole = 0
         for header, view in zip(expected[::2], expected[1::2], strict=True):

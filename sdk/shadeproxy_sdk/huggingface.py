@@ -1,9 +1,9 @@
 """A callback for Trainer of Hugging Face transformers, and a mixin for Trainer that finds the loss of each
 sample.
 
-Neither of them raises into the training loop (callbacks.py). Trainer asks the model for one loss a batch, and
-its callbacks never see the batch, so only the mixin can report scores. The callback begins epochs and passes
-on validation results.
+Neither of them raises into the training loop: callbacks.py logs failures instead. Trainer asks the model for
+one loss a batch, and its callbacks never see the batch, so only the mixin can report scores. The callback
+begins epochs and passes on validation results.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ except ImportError:
     ) from None
 
 SAMPLE_IDS = "shade_sample_ids"
-"""The key of a batch under which its sample ids are. The mixin removes them before the model sees the
+"""The key under which a batch holds its sample ids. The mixin removes the ids before the model sees the
 batch.
 """
 
@@ -36,12 +36,11 @@ SampleLosses = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class ShadeTrainerCallback(TrainerCallback):
-    """Begins epochs, passes evaluations to the sampler, and saves the sampler's state beside each
-    checkpoint.
+    """Begins epochs, passes evaluations to the sampler, and saves the sampler's state beside each checkpoint.
 
-    ``sampler``: the sampler of the training loader. ``monitor``: a metric of ``evaluate`` ("eval_loss") that
-    shows if validation improves, for samplers that adapt to it. ``better``: whether a smaller ("min") or
-    larger ("max") value is an improvement.
+    ``sampler``: the sampler of the training loader. ``monitor``: a metric of ``evaluate``, such as
+    "eval_loss", that shows whether validation improves, for samplers that adapt to that. ``better``: whether
+    a smaller ("min") or larger ("max") value is an improvement.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "min") -> None:
@@ -54,9 +53,7 @@ class ShadeTrainerCallback(TrainerCallback):
     # ------------------------------------------------------------------ Trainer's side
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002 (Trainer's names, here and below)
-        path = self._path(args, state)
-        if state.global_step and path.exists():
-            self._beside.safely(self._resume, path, args)
+        self._beside.safely(self._resume, args, state)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
         self._beside.begin_epoch(int(state.epoch))
@@ -65,24 +62,28 @@ class ShadeTrainerCallback(TrainerCallback):
         self._beside.validated(metrics or {})
 
     def on_save(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
-        self._beside.safely(self._save, self._path(args, state))
+        self._beside.safely(self._save, args, state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
-        self._beside.safely(self._beside.sampler.job.flush)
+        self._beside.flush()
 
     def _path(self, args: Any, state: Any) -> Path:
         rank = self._beside.sampler.job.rank
         return Path(args.output_dir) / f"checkpoint-{state.global_step}" / f"shade_sampler_{rank}.pt"
 
-    def _save(self, path: Path) -> None:
-        torch.save(self._beside.sampler.state_dict(), path)
+    def _save(self, args: Any, state: Any) -> None:
+        if saved := self._beside.state_dict():
+            torch.save(saved, self._path(args, state))
 
-    def _resume(self, path: Path, args: Any) -> None:
-        state = torch.load(path, weights_only=True)
+    def _resume(self, args: Any, state: Any) -> None:
+        path = self._path(args, state)
+        if not (state.global_step and path.exists()):
+            return
+        saved = torch.load(path, weights_only=True)
         if args.ignore_data_skip:  # The epoch is trained again from its first batch on.
-            state |= {"position": 0, "reported": 0}
+            saved |= {"position": 0, "reported": 0}
         # Otherwise Trainer itself skips the batches that were trained on before the checkpoint.
-        self._beside.sampler.load_state_dict(state, skips=not args.ignore_data_skip)
+        self._beside.sampler.load_state_dict(saved, skips=not args.ignore_data_skip)
 
 
 class ShadeTrainerMixin:
@@ -112,8 +113,8 @@ class ShadeTrainerMixin:
         self._sample_losses = shade_losses or class_losses
         self._corrects = getattr(shade_sampler, "mode", None) == "importance"
         if self._corrects:
-            # The loss is the mean of one batch, so Trainer must divide it by the number of accumulation
-            # steps.
+            # The corrected loss is the mean of one batch, so Trainer must divide it by the number of
+            # accumulation steps.
             trainer.model_accepts_loss_kwargs = False
             trainer.loss_is_scaled_for_ga = False
         trainer.data_collator = SampleCollator(trainer.data_collator)
@@ -181,15 +182,15 @@ class SampleCollator:
 
 
 def class_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross entropy of each sample, for classification. ``logits``: (b, classes). ``labels``:
-    (b,).
+    """Return the cross entropy of each sample, for classification. ``outputs``: has logits of the shape (b,
+    classes). ``labels``: (b,).
     """
     return functional.cross_entropy(_logits(outputs), labels, reduction="none")
 
 
 def causal_lm_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return for each sample the mean cross entropy of its next tokens. ``logits``: (b, t, words).
-    ``labels``: (b, t), where -100 marks a position without a label.
+    """Return the mean cross entropy of each sample's next tokens. ``outputs``: has logits of the shape (b, t,
+    words). ``labels``: (b, t), where -100 marks a position without a label.
     """
     logits, coming = _logits(outputs)[:, :-1], labels[:, 1:]
     losses = functional.cross_entropy(logits.transpose(1, 2), coming, reduction="none", ignore_index=-100)

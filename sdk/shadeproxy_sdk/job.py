@@ -1,4 +1,5 @@
-"""A training run at the proxy: sends scores, orders, progress and stall; gets weights and residency.
+"""A training run at the proxy. It sends scores, orders, progress and stall. It gets the weights that all
+ranks share, and asks which samples are cached.
 
 Law: ``report`` and ``progress`` return at once and never raise, for any argument and any dead server. So they
 take no lock: the queue of reports is a deque, whose append is atomic, and which drops its oldest report when
@@ -44,7 +45,7 @@ class JobStats:
     ``reported``: batches given to ``report``. ``dropped``: of these, batches that were lost because the queue
     was full. ``rejected``: batches that were invalid. ``not_finite``: samples whose loss was nan or inf, or
     of which no token counted. ``sent``: scores that the proxy accepted. ``unsent``: scores that still wait.
-    ``announced``: ids, in orders, that the proxy accepted. ``failures``: calls to the proxy that failed.
+    ``announced``: ids in the orders that the proxy accepted. ``failures``: calls to the proxy that failed.
     """
 
     reported: int
@@ -190,9 +191,9 @@ class Job:
         ahead: Callable[[], None] | None = None,
         sampler: object = None,
     ) -> None:
-        """Begin an epoch of ``length`` samples, at this rank's sample ``start``; ``reported`` of them (by
-        default ``start``) were reported before. ``sampler`` calls this. The background thread calls ``ahead``
-        from time to time, to announce orders known by then.
+        """Begin an epoch of ``length`` samples (0 if not known), at this rank's sample ``start``;
+        ``reported`` of them (by default ``start``) were reported before. ``sampler`` calls this. The
+        background thread calls ``ahead`` from time to time, to announce orders known by then.
         """
         if sampler is not None:
             self._watch.begin(sampler)
@@ -222,9 +223,7 @@ class Job:
             self._watch.exhausted()
 
     def gave(self, position: int) -> None:
-        """Set the position for a loop without reports: the sampler knows how many samples training has
-        finished from how many it has yielded, so about ``position``.
-        """
+        """Set the position for a loop without reports, as the sampler estimates it from the ids yielded."""
         self._progress.gave(position)
 
     @property
@@ -235,7 +234,7 @@ class Job:
             return self._board.mean_loss()
 
     def weights(self, epoch: int) -> NDArray[np.float32] | None:
-        """Return each sample's weight for ``epoch``, see ``known``; None before the first report."""
+        """Return each sample's weight for ``epoch``, as ``known`` does; None before the first report."""
         known = self.known(epoch)
         return None if known is None else known.weights
 
@@ -252,7 +251,7 @@ class Job:
         With one rank these are the current scores. With ``snapshot`` they are the scores at the moment when
         half of the previous epoch had been reported, if it was. With several ranks they are the proxy's
         column of all ranks' scores for ``epoch``, and the mean loss of the rank that asked first. All ranks
-        get the same. Without an answer of the proxy: this rank's own scores, or None with ``shared``.
+        get the same. If the proxy does not answer, they are this rank's own scores, or None with ``shared``.
         """
         self._settle()
         with self._board_lock:
@@ -263,7 +262,7 @@ class Job:
             own = early or ScoreSnapshot(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
-        self._proxy.hurry()  # A rank that draws alone would train a different epoch.
+        self._proxy.hurry()  # A rank that draws from its own scores trains another epoch.
         self._sender.flush(_SHARE_TIMEOUT_S)
         path, body = f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss}
         answer = self._proxy.fetch(path, body, within_s=own.shared_within_s)
@@ -314,7 +313,8 @@ class Job:
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Flush, withdraw this rank's orders, report its end to the proxy, and end the background thread. A
-        forked child only flushes. Return whether all arrived. The process's exit does the same, for 2 s.
+        forked child only flushes. Return whether all arrived. At its exit the process does the same, for at
+        most 2 s.
         """
         OPEN_JOBS.discard(self)
         self._watch.close()

@@ -1,7 +1,7 @@
-"""A callback for Lightning (``lightning``, ``pytorch_lightning``) that makes the SDK's calls of the training
-loop in the README.
+"""A callback for Lightning (packages ``lightning`` and ``pytorch_lightning``). It makes the calls to the SDK
+that the training loop in the README makes by hand.
 
-It never raises into the training loop (callbacks.py).
+It never raises into the training loop: callbacks.py logs failures instead.
 """
 
 from typing import Any
@@ -23,8 +23,8 @@ class ShadeCallback(Callback):
 
     ``training_step`` returns ``{"loss": ..., "ids": ids, "losses": losses}``, where ``losses`` has one loss a
     sample; or it calls ``report(ids, losses)``. ``sampler``: the sampler of the training loader. ``monitor``:
-    a logged metric that shows if validation improves, for samplers that adapt to it. ``better``: whether a
-    larger ("max") or smaller ("min") value is an improvement. With several devices, use
+    a logged metric that shows whether validation improves, for samplers that adapt to that. ``better``:
+    whether a larger ("max") or smaller ("min") value is an improvement. With several devices, use
     ``Trainer(use_distributed_sampler=False)``, and make the job with rank and world size, because the sampler
     deals the samples to the ranks itself.
     """
@@ -41,6 +41,9 @@ class ShadeCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 (Lightning's names)
         self._beside.begin_epoch(trainer.current_epoch)
+        self._beside.safely(self._check_ranks, trainer)
+
+    def _check_ranks(self, trainer: Any) -> None:
         ranks = self._beside.sampler.job.world_size
         if trainer.world_size != ranks:
             self._beside.complain(
@@ -64,11 +67,11 @@ class ShadeCallback(Callback):
             self._beside.validated(trainer.callback_metrics)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        self._beside.safely(self._beside.sampler.job.flush)
+        self._beside.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state for a checkpoint; empty if that fails."""
-        return self._beside.safely(self._beside.sampler.state_dict) or {}
+        """Return the sampler's state for a checkpoint; empty if it has none, or if that fails."""
+        return self._beside.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where the checkpoint was taken. If that was the end of an epoch, begin the next epoch."""

@@ -1,9 +1,10 @@
-"""The answer of ``POST /v1/locate`` (docs/protocol.md), and copying the samples that it locates.
+"""Parses the answer of ``POST /v1/locate`` (docs/protocol.md), and copies the samples that it locates from
+the cache's files.
 
-Law of readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header in the file.
-If they equal the header in the answer, the copy is right; otherwise it is dropped. This is safe because the
-proxy erases a record's header before it overwrites the record's bytes, and because no two records have the
-same header. A reader locks nothing while it copies, so a dead or slow reader blocks nothing.
+Law for readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header in the
+file. If they equal the header in the answer, the copy is right; otherwise it is dropped. This is safe because
+the proxy erases a record's header before it overwrites the record's bytes, and because no two records have
+the same header. A reader locks nothing while it copies, so a dead or slow reader blocks nothing.
 """
 
 import itertools
@@ -38,7 +39,7 @@ RECORD = np.dtype(
     ]
 )
 READS_FILES = hasattr(os, "preadv")
-"""False on Windows, where no proxy runs beside the SDK."""
+"""Whether this system can read the cache's files: False on Windows, where no proxy runs."""
 _COLUMNS = ("index", "file", "header_offset", "offset", "length", "position", "header")
 _MOST = np.uint64(1 << 62)
 _HERE = 200
@@ -47,8 +48,8 @@ _BUT_FILE = np.uint64((1 << 48) - 1)
 
 
 class Located(NamedTuple):
-    """The cached pieces of the items of one call, ordered by item: ``rows`` of type RECORD, whose ``file`` is
-    an index into ``files``.
+    """The cached pieces of the items of one call. ``rows``: the pieces as rows of type RECORD, ordered by
+    item. ``files``: the paths to which the field ``file`` of a row is an index.
 
     ``lengths[i]``: the number of bytes of item i; UNKNOWN if the item is not cached on this host.
     """
@@ -105,7 +106,7 @@ def decode(body: bytes, count: int) -> Located:
 
 
 def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segments: Segments) -> int:
-    """Copy the samples of ``located`` that can be read into ``batch``. Return how many were copied. Item i is
+    """Copy into ``batch`` those samples of ``located`` that can be read, and return their number. Item i is
     the sample at ``positions[i]``.
 
     A sample stays missing if it was evicted meanwhile, or lies in a file that this process may not open.
@@ -140,8 +141,8 @@ def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segment
 
 
 def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, header: bytes) -> bool:
-    """Fill ``room`` from ``offset`` of the file on. Return whether that worked, and whether the file still
-    had ``header`` at ``header_offset`` afterwards.
+    """Fill ``room`` from ``offset`` of the file on. Return True if that worked, and the file still had
+    ``header`` at ``header_offset`` afterwards.
     """
     length = len(room)
     try:
@@ -155,7 +156,7 @@ def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, he
 
 
 def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
-    """Return whether every item is cached here in one piece. That is the usual case.
+    """Return whether every item is cached on this host in one piece. That is the usual case.
 
     If so, the records also keep the rules of ``_obeys``, whose check takes three times as long.
     """
@@ -189,7 +190,7 @@ def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
     numbers = ("header_offset", "offset", "length", "position")
     if any((records[name] >= _MOST).any() for name in numbers) or (records["file"][here] >= len(files)).any():
         return False
-    # An item that is not cached here has exactly one record, with status 0.
+    # An item that is not cached on this host has exactly one record, with status 0.
     if ((steps == 0) & ~(here[1:] & here[:-1])).any():
         return False
     first = np.ones(len(index), np.bool_)

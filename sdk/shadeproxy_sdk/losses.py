@@ -2,10 +2,10 @@
 making the loop wait.
 
 torch is never imported here: a tensor is recognised by its methods, and a caller that has a tensor has
-imported torch. The training loop makes few calls, and these only copy bytes: after a training step none of
-this code is in the CPU's caches, so each call costs 2-10 us. Measured are 20 us for the first
-``Tensor.numpy``, 12 for a copy by ``np.array`` and 5 for one by ``tobytes``. The background thread makes
-arrays from the bytes, and computes means over tokens.
+imported torch. In the training loop this module makes few calls, and these only copy bytes. The reason is
+that after a training step none of this code is in the CPU's caches, so each call costs 2-10 us. Measured are
+20 us for the first ``Tensor.numpy``, 12 us for a copy by ``np.array`` and 5 us for one by ``tobytes``. The
+background thread makes arrays from the bytes, and computes means over tokens.
 """
 
 import sys
@@ -30,8 +30,8 @@ so the training loop must not call it.
 _MOST_IDLE = 8
 _MOST_SHAPES = 16
 _idle_buffers: dict[Any, deque[tuple[Any, Any]]] = {}
-"""Pinned memory and an event for the next copies from a device, by device, type and shape of the tensor.
-Making new ones would take a good part of the time of ``capture``. Any thread appends and pops.
+"""Pinned memory and an event for the next copies from a device, by device, type and shape of the tensor. They
+are reused, because making new ones takes a good part of the time of ``capture``. Any thread appends and pops.
 """
 
 Report = tuple[int, Captured, Captured, Captured | None, Captured | None]
@@ -39,7 +39,7 @@ Report = tuple[int, Captured, Captured, Captured | None, Captured | None]
 
 
 def capture(values: Any) -> Captured:
-    """Return a snapshot of ``values``. It does not change when the loop changes ``values`` in place.
+    """Return a copy of ``values``, which stays as it is when the loop changes ``values`` in place.
 
     A CUDA tensor is copied to the host asynchronously, on the current stream, so that this call does not wait
     for the device.
@@ -68,8 +68,8 @@ def settle(captured: Captured) -> NDArray[Any]:
 
 def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the ids of ``report``, and one loss for each id: the mean of the losses that ``mask`` or
-    ``lengths`` select, nan if they select none. Raises ValueError or TypeError, whose text says what to pass
-    instead.
+    ``lengths`` select, nan if they select none. Raises ValueError or TypeError with a text that says what to
+    pass instead.
     """
     _, reported_ids, reported_losses, mask, lengths = report
     ids, losses = settle(reported_ids), np.asarray(settle(reported_losses), dtype=np.float64)
@@ -124,8 +124,8 @@ def _copy_later(tensor: Any) -> Captured:
         host, copied = _idle_buffers[key].pop()
     except (KeyError, IndexError):
         host, copied = _new_buffer(tensor)
-    # The buffer may have another type, because NumPy has no bfloat16. Then torch converts the values on the
-    # device first.
+    # The buffer may have another type than the tensor, because NumPy has no bfloat16. Then torch first
+    # converts the values on the device.
     host.copy_(tensor, non_blocking=True)
     copied.record(sys.modules["torch"].cuda.current_stream(tensor.device))
 
@@ -144,7 +144,8 @@ def _new_buffer(tensor: Any) -> tuple[Any, Any]:
     """Return pinned memory for the values of ``tensor``, and an event that shows when they have arrived."""
     torch = sys.modules["torch"]
     dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    # Make memory that can be used in any mode: this copy may be made in inference mode, and later ones not.
+    # Make memory that can be used in any mode, because this copy may be made in inference mode, and later
+    # ones outside of it.
     with torch.inference_mode(mode=False):
         host = torch.empty(tensor.shape, dtype=dtype, device="cpu", pin_memory=True)
     return host, torch.cuda.Event()

@@ -1,8 +1,8 @@
 """Manifests: the map from sample ids to objects, or to parts of objects.
 
 A manifest is made of columns, not of Python objects: a million names are one bytes object and one array. So a
-forked worker inherits it without a copy, because no reference counts are touched, and a spawned worker gets
-it by one memcpy. Only ``tag``, ``guess``, ``registered`` and ``name`` ever change.
+forked worker inherits it without a copy, because reading it changes no reference counts, and a spawned worker
+gets it by one memcpy. Only ``tag``, ``guess``, ``registered`` and ``name`` ever change.
 """
 
 import hashlib
@@ -37,9 +37,9 @@ class Entry(NamedTuple):
 class Manifest:
     """The samples ``0 .. len - 1`` of the dataset ``name``.
 
-    ``tag``: set by ``Client.job``; reads of this dataset then belong to that job. ``guess``: the common
-    length of the whole objects that were read. ``registered``: the digest of this manifest at the proxy, once
-    it is registered there as ``name``.
+    ``tag``: names the job to which reads of this dataset belong; ``Client.job`` sets it. ``guess``: the
+    common length of the whole objects that were read so far, if they have one. ``registered``: the digest of
+    this manifest at the proxy, once it is registered there as ``name``.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class Manifest:
     @classmethod
     def from_entries(cls, name: str, entries: Iterable[Entry]) -> "Manifest":
         """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError if there are no
-        entries, for an entry that names no object, or no part of one, and for a name that the proxy refuses.
+        entries, for an entry that names neither an object nor a part of one, and for a ``name`` that the
+        proxy refuses.
         """
         check_name(name, "dataset")
         names: list[bytes] = []

@@ -1,5 +1,5 @@
-"""Names of datasets and jobs: which names the control listener accepts, and the name that is made from a
-bucket and a prefix.
+"""Checks the names of datasets and jobs by the rules of the control listener, and makes a dataset's name from
+its bucket and prefix.
 """
 
 import re
@@ -30,11 +30,15 @@ def check_prefix(bucket: Any, prefix: Any) -> None:
 
 
 def other_name(name: str, mark: str) -> str:
-    """Return ``name`` with ``mark`` appended, for a proxy at which another run uses ``name``."""
+    """Return ``name`` with ``mark`` appended, cut to 128 characters. A run uses this name if another run has
+    ``name`` at the proxy.
+    """
     return f"{name[: 127 - len(mark)]}.{mark}"
 
 
 def dataset_name(bucket: str, prefix: str) -> str:
-    """Return a readable name for a dataset, which differs for each bucket and prefix."""
+    """Return a readable name for a dataset. A checksum at its end makes names of other buckets and prefixes
+    differ.
+    """
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{bucket}-{prefix}").strip("-")[:100]
     return f"{readable}-{zlib.crc32(f'{bucket}/{prefix}'.encode()):08x}"

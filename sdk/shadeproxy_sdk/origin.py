@@ -1,7 +1,7 @@
 """An S3 endpoint (the S3 listener of the proxy, or the origin), and how requests to it are signed.
 
 Addresses are path style. Signing needs botocore (extra ``s3``), which is imported for the first signed
-request. If botocore is missing, a warning is logged already when the ``Origin`` is made, not first when
+request. If an ``Origin`` has keys but botocore is missing, a warning is logged when it is made, before
 training needs it.
 """
 
@@ -83,8 +83,8 @@ class Origin:
         return f"{self.endpoint_url}/{quote(bucket)}/{quote(key, safe='/-_.~')}"
 
     def sign(self, method: str, url: str) -> dict[str, str]:
-        """Return header fields that sign a request without a body. Without keys, return none. Raises
-        ConfigError.
+        """Return header fields that sign a request without a body; none if the origin has no keys. Raises
+        ConfigError if botocore is missing.
         """
         if self.access_key is None or self.secret_key is None:
             return {}

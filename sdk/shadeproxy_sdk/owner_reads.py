@@ -1,4 +1,5 @@
-"""Batch calls to the proxies that cache the samples, for a cluster whose proxies share their pages.
+"""Batch calls to the other proxies of a cluster, for samples that those proxies cache. Here "the called
+proxy" is the one at the client's URL.
 
 Laws: a failure here never fails a read. If another proxy does not bring its samples, the called proxy is
 asked for them; it gets them from that proxy or the origin. Before a proxy is asked, it must show that it is
@@ -23,8 +24,8 @@ from shadeproxy_sdk.owners import CONTENT_TYPE, Owner, OwnerColumn, decode
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _MOST_PATIENCE_S = 10.0
-"""Longest wait for bytes of another proxy. The called proxy itself would wait for that proxy only a second,
-and then ask the origin.
+"""Most seconds of each wait for bytes from another proxy. The called proxy itself would wait for that proxy
+only a second, and then ask the origin.
 """
 
 
@@ -41,7 +42,7 @@ class _Share:
 @dataclass(frozen=True, slots=True)
 class OwnerReads:
     """Reads samples from the proxies that cache them. ``connections``: those to the called proxy.
-    ``control``: its control listener.
+    ``control``: the control listener of the called proxy. ``timeout_s``: most seconds of each wait for bytes.
     """
 
     connections: Connections
@@ -92,6 +93,7 @@ class OwnerReads:
         transport = connections.transport
         decision = transport.batch.ask()
         if decision is BreakerDecision.REFUSE:
+            self.connections.owners.passed_over()
             return None
         timeout_s = probe_timeout_s(decision, min(self.timeout_s, _MOST_PATIENCE_S))
         try:
@@ -106,8 +108,8 @@ class OwnerReads:
         return _Share(owner, calls, call, decision)
 
     def _offers(self, calls: BulkCalls, owner: Owner, timeout_s: float) -> Offers:
-        """Return the calls that a proxy offers to this host. Raises BadAnswer if the proxy is not
-        ``owner``.
+        """Return the calls that another proxy offers to this host. Raises BadAnswer if the proxy that answers
+        is not ``owner``.
         """
         control, connections = calls.control, calls.connections
         answer = control.call(connections, "GET", "/v1/cluster", timeout_s=timeout_s)
@@ -121,15 +123,18 @@ class OwnerReads:
         return Offers(batch=True, locate=False, socket=near if isinstance(near, str) else None)
 
     def _may_call(self, owner: Owner) -> bool:
-        """Return whether the address of ``owner`` leads to that proxy when it is used from this host."""
+        """Return whether the address of ``owner`` leads to that proxy from this host. A loopback address does
+        so only if the called proxy has one too.
+        """
         return not is_loopback(owner.control.rpartition(":")[0]) or is_loopback(self.control.host)
 
     # ------------------------------------------------------------------ receiving
 
     def _receive(self, request: Request, shares: list[_Share]) -> None:
         while shares:
-            # From here on, the channel is closed with its answer. Take the share off the list first: after an
-            # unexpected failure, such as one of memory, it must not be received a second time.
+            # Take the share off the list before its answer is read, which also closes or gives back the
+            # channel. After an unexpected failure, such as one of memory, the share must not be received a
+            # second time.
             share = shares.pop(0)
             breaker = share.calls.connections.transport.batch
             try:
@@ -161,8 +166,7 @@ class OwnerReads:
         if offers is None or not (offers.owners and offers.batch) or dataset is None or not request.by_id:
             return None
         if self.control.secure:
-            # The addresses of other proxies are for HTTP, so they are not used if the called proxy speaks
-            # HTTPS.
+            # Other proxies are called by HTTP, which would be less secure than the HTTPS of the called proxy.
             return None
         owners = self.connections.owners
         if owners.is_due(dataset):

@@ -1,4 +1,4 @@
-"""The proxies that cache the samples of a dataset, in a cluster whose proxies share their pages.
+"""Keeps which proxy of a cluster caches each sample of a dataset, if the proxies share their pages.
 
 Law: owners are only a hint. A proxy also answers for samples that another proxy caches, but takes longer.
 """
@@ -16,24 +16,24 @@ from shadeproxy_sdk.errors import BadAnswer
 
 CONTENT_TYPE = "application/vnd.shadeproxy.owners"
 REFRESH_S = 10.0
-"""After this time, the proxy is asked whether the owners of a dataset have changed."""
+"""Seconds after which the proxy is asked again whether the owners of a dataset have changed."""
 _HURRY_S = 1.0
 _MOST_COLUMNS = 4
 _SIZE_BYTES = 4
 
 
 class Owner(NamedTuple):
-    """A proxy of the cluster. ``control``: the address of its control listener, host and port."""
+    """A proxy of the cluster. ``node``: its id. ``control``: host and port of its control listener."""
 
     node: str
     control: str
 
 
 class OwnerColumn(NamedTuple):
-    """The owner of each sample of a data set. ``column``: for each sample, an index into ``owners``; a number
+    """The owner of each sample of a dataset. ``column``: for each sample, an index into ``owners``; a number
     beyond ``owners`` means that any proxy may be asked. Both are empty while the called proxy knows no other
-    proxy, for example because its cluster's log does not answer. ``here``: the proxy that gave the column.
-    ``tag``: the column's ETag.
+    proxy, for example because the cluster's log does not answer. ``here``: the id of the proxy that gave the
+    column. ``tag``: the column's ETag.
     """
 
     tag: str
@@ -42,8 +42,8 @@ class OwnerColumn(NamedTuple):
     column: NDArray[np.uint16]
 
     def shares(self, ids: NDArray[np.uint32], positions: list[int]) -> Iterator[tuple[Owner, list[int]]]:
-        """Yield each other proxy, with the positions of the samples that it caches. ``ids``: the ids of the
-        samples at ``positions``.
+        """Yield each proxy but ``here``, with those of ``positions`` whose samples it caches. ``ids``: the
+        ids of the samples at ``positions``.
         """
         if not self.owners:
             return
@@ -71,14 +71,14 @@ def decode(body: bytes, count: int, tag: str) -> OwnerColumn:
 
 
 class Owners:
-    """The owner columns that this process knows, by name and digest of the data set. Thread-safe.
+    """The owner columns that this process knows, by name and digest of the dataset. Thread-safe.
     ``failures``: how often another proxy was not asked, or did not answer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.failures = 0
         self._clock = clock
-        self._columns: dict[tuple[str, str], OwnerColumn | None] = {}
+        self._columns: dict[tuple[str, str], OwnerColumn] = {}
         self._due_s: dict[tuple[str, str], float] = {}
         self._logged: set[str] = set()
         self._lock = threading.Lock()
@@ -98,16 +98,19 @@ class Owners:
             self._due_s[dataset] = now_s + REFRESH_S
             return True
 
-    def put(self, dataset: tuple[str, str], column: OwnerColumn | None) -> None:
-        """Keep a column; None if the proxy knows none. Only the columns of the last few data sets are
-        kept.
-        """
+    def put(self, dataset: tuple[str, str], column: OwnerColumn) -> None:
+        """Keep the column of ``dataset``. Only the columns of the last few datasets are kept."""
         with self._lock:
             self._columns.pop(dataset, None)
             self._columns[dataset] = column
             if len(self._columns) > _MOST_COLUMNS:
                 dropped = next(iter(self._columns))
                 del self._columns[dropped], self._due_s[dropped]
+
+    def passed_over(self) -> None:
+        """Count that a proxy was not asked, because it failed a moment ago."""
+        with self._lock:
+            self.failures += 1
 
     def failed(self, dataset: tuple[str, str], node: str) -> bool:
         """Count that the proxy ``node`` was not asked or did not answer, and make the column due again soon.

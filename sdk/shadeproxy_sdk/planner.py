@@ -1,9 +1,10 @@
 """Plans the order of one epoch for one rank, from the sampler's mode and from what the job knows.
 
-Law: an epoch is planned once and never changes afterwards, so the announced, the trained and the resumed
-order are the same. Every rank gets equally many samples, dealt as in torch's DistributedSampler. An order
-that depends on weights is drawn for all ranks together, from weights that they share. An order that depends
-on the cache rearranges only the samples that were dealt to its rank (cached.py says why).
+Law: an epoch is planned once, and its plan never changes afterwards. So the orders that are announced,
+trained and resumed are the same. Every rank gets equally many samples, dealt as in torch's
+DistributedSampler. An order that depends on weights is drawn for all ranks together, from weights that they
+share. An order that depends on the cache rearranges only the samples that were dealt to its rank (cached.py
+says why).
 """
 
 import math
@@ -16,7 +17,16 @@ import torch
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.cached import MOST_SUBSTITUTED, reorder, substitute
-from shadeproxy_sdk.draw import RankShare, importance_order, probabilities, relax, shade_order, smooth
+from shadeproxy_sdk.draw import (
+    RankShare,
+    floor_part,
+    importance_order,
+    probabilities,
+    read_first,
+    relax,
+    shade_order,
+    smooth,
+)
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.snapshot import ScoreSnapshot
@@ -26,10 +36,10 @@ STEPS = 4
 _LATEST = 3
 _MAX_REPEAT = 4
 _LARGEST_SEED = (1 << 63) - 1 - (1 << 31)
-"""Largest seed. Seed + epoch must be a seed of torch, which has 63 bits."""
+"""The largest seed that is accepted. Torch gets seed + epoch as its seed, which may have at most 63 bits."""
 _UNSEEN = 1.0
-"""Weight of a sample that was never drawn, as in SHADE's public code. A sample that was drawn weighs at least
-ln 10 = 2.3.
+"""The weight of a sample that was never drawn, as in SHADE's public code. Any other sample weighs at least ln
+10 = 2.3.
 """
 _SHARED_SMOOTHING = 0.01
 """The smoothing if the ranks share no mean loss. It is SHADE's first value for a mean loss of one."""
@@ -39,7 +49,7 @@ class EpochPlan(NamedTuple):
     """The plan of one epoch. ``order``: ids of this rank, uint32 (num_samples,). ``whole``: the order of all
     ranks, from which ``order`` is dealt; None if each rank plans for itself. ``correction``: by sample,
     float32 (samples,); None when all corrections are one. ``distinct``: number of different samples that all
-    ranks together read; in modes "shade" and "substitute", that this rank alone reads.
+    ranks together read; in modes "shade" and "substitute", the number that this rank alone reads.
     """
 
     order: NDArray[np.uint32]
@@ -120,8 +130,9 @@ class ImportanceControl:
 
 
 class PublishedControl:
-    """The switch of SHADE's public code. Draws follow importance while the mean of the latest three changes
-    of the validation result is above 0, and before the first result. That first result counts as no change.
+    """The switch of SHADE's public code. Draws follow importance before the first validation result, and
+    while the mean of the latest three changes of the result is above 0. The first result counts as a change
+    of 0.
     """
 
     def __init__(self) -> None:
@@ -172,8 +183,8 @@ class Planner:
 
     @property
     def drawn_from_weights(self) -> bool:
-        """True if the order of an epoch depends on losses. The order is then known only after half of the
-        epoch before it was reported.
+        """True if the order of an epoch depends on losses. The order of an epoch is then known only after
+        half of the previous epoch was reported.
         """
         return self._settings.mode == "importance"
 
@@ -214,6 +225,7 @@ class Planner:
         whole, correction = importance_order(
             chances,
             self._total,
+            read=self._read * self._job.world_size,
             coverage_epochs=settings.coverage_epochs,
             seed=settings.seed,
             epoch=epoch,
@@ -245,8 +257,8 @@ class Planner:
         whole = self._permutation(epoch)
         order = self._deal(whole)
         if resident is not None:
-            # The samples that pad the epoch are read by two ranks already. Mark them as not cached, so that
-            # no rank uses them as substitutes too.
+            # The samples that pad the epoch are already read twice. Mark them as not cached, so that no rank
+            # reads them once more as substitutes.
             resident[whole[self._samples :]] = False
             order = substitute(
                 order,
@@ -268,11 +280,22 @@ class Planner:
 
     def _permutation(self, epoch: int) -> NDArray[np.uint32]:
         """Return the permutation that torch's DistributedSampler deals: randperm by seed + epoch, padded with
-        its own first ids or cut to the epoch's length.
+        its own first ids or cut to the epoch's length. In mode "importance", all ranks together read the
+        floor's samples, even those that a loader with drop_last would leave out: these change places with
+        others.
         """
+        settings, read = self._settings, self._read * self._job.world_size
         generator = torch.Generator()
-        generator.manual_seed(int(self._settings.seed) + epoch)
+        generator.manual_seed(int(settings.seed) + epoch)
         shuffled = torch.randperm(self._samples, generator=generator).numpy()
+        if settings.mode == "importance" and read < self._samples:
+            part = floor_part(
+                self._samples,
+                coverage_epochs=settings.coverage_epochs,
+                seed=settings.seed,
+                epoch=epoch,
+            )
+            shuffled = read_first(shuffled, part, read)
         return np.resize(shuffled, self._total).astype(np.uint32)
 
     def _share(
@@ -289,7 +312,7 @@ class Planner:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """The settings of this mode, besides those of all modes, that a resumed run must have."""
+        """The settings that only this mode has, and that must be the same in a resumed run."""
         name = {"importance": "coverage_epochs", "shade": "repeat"}.get(self._settings.mode)
         return {} if name is None else {name: getattr(self._settings, name)}
 
@@ -322,7 +345,7 @@ class Planner:
 
     def unpack(self, packed: dict[str, Any]) -> EpochPlan:
         """Return the plan that was given to ``pack``. If all ranks share the plan, another rank may have
-        packed it. Raises KeyError, TypeError, AttributeError or ValueError for anything else.
+        packed it. Raises KeyError, TypeError, AttributeError or ValueError if ``packed`` is no such plan.
         """
         ids = packed["ids"].numpy().astype(np.uint32)
         if ids.ndim != 1 or (ids >= self._samples).any():

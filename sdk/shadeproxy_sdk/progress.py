@@ -1,4 +1,5 @@
-"""This rank's position in its epoch, and how long it has waited and computed since the last report. No I/O.
+"""Counts this rank's position in its epoch, and how long the rank waited and computed since the last report.
+No I/O.
 
 The position counts the samples that training has *finished*, not those that the sampler has yielded, because
 DataLoader workers take samples ahead of training.
@@ -13,8 +14,8 @@ _MOST_WRAPPERS = 4
 
 class Step(NamedTuple):
     """A change of position to be reported. ``position``: number of samples of ``epoch`` that this rank has
-    finished. ``stall_s``: seconds that it waited since the last Step. ``compute_s``: seconds that it
-    computed; 0: not measured.
+    finished. ``stall_s``: seconds that it waited since the last Step. ``compute_s``: seconds that it computed
+    since then; 0 if that was not measured.
     """
 
     epoch: int
@@ -49,18 +50,18 @@ def _reads_at_once(dataset: Any) -> int | None:
 
 
 def count_ids(batch: Any) -> int:
-    """Return the number of sample ids in a batch, whose last element they are; 0 if that element is no list
-    of ids.
+    """Return the number of sample ids in ``batch``, a tuple or list whose last element has the ids; 0 if
+    there are none.
     """
     try:
         return len(batch[-1]) if isinstance(batch, tuple | list) and batch else 0
-    except Exception:  # noqa: BLE001 (no length of the user's own types may stop the loop; a number has none)
+    except Exception:  # noqa: BLE001 (a number has no length, and the length of a user's type may raise anything)
         return 0
 
 
 class Progress:
-    """Thread-safe counters of one rank. Several ways of counting may be used at once; then the one that says
-    the furthest position counts.
+    """Thread-safe counters of one rank. Several ways of counting may be used at once; then the furthest of
+    their positions counts.
 
     ``reported``: number of samples of this epoch whose loss was reported. Only the training loop adds to it,
     without a call, because a call would cost the loop 2.5 us a step.
@@ -121,7 +122,7 @@ class Progress:
             self._estimated_s += stall_s
 
     def reads_by(self, loader: Any) -> None:
-        """Set ``loader`` to the settings of ``loader``, if that is a DataLoader or its iterator."""
+        """Keep the settings of ``loader``, if that is a DataLoader or its iterator."""
         self.loader = loader_settings(loader) or self.loader
 
     def told(self, position: int, stall_s: float) -> None:
@@ -141,8 +142,8 @@ class Progress:
             self._stall_s += stall_s - known_s
 
     def gave(self, position: int) -> None:
-        """Set the position from the sampler's count; it is used only if no other counter has moved. No lock
-        is needed, because only one thread calls this.
+        """Set the position as the sampler counts it. This count is used only if no other counter has moved.
+        No lock is needed, because only one thread calls this.
         """
         self._given = max(position - self._start, 0)
 

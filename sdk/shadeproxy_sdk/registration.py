@@ -1,9 +1,10 @@
-"""A job's calls to the proxy. The job is registered before them, and again if the proxy has forgotten it.
+"""Makes a job's calls to the proxy. The job is registered before its first call, and again if the proxy has
+forgotten it.
 
-Training never ends because of the proxy: it may be away, may restart, or may forget an expired job. Only a
-refusal at the start is raised, because the user can correct that mistake. A name that is taken is no mistake:
-a killed run keeps its names until it expires, and the next run uses other names instead of waiting for that.
-If a run is silent for so long that another run gets its name, it also continues under another name.
+Training never ends because of the proxy: the proxy may be away, may restart, or may forget an expired job.
+Only a refusal at the start is raised, because the user can correct that mistake. A name that is taken is no
+mistake: a killed run keeps its names until it expires, and the next run uses other names instead of waiting
+for that. If a run is silent for so long that another run gets its name, it also continues under another name.
 """
 
 import logging
@@ -32,9 +33,10 @@ _CONFLICT = 409
 _NOT_FEASIBLE = 422
 _BAD_REQUEST = 400
 NEEDS = frozenset({"slowdown", "samples_per_s", "deadline_s", "epochs", "best_effort"})
-"""Fields of a job's need; see docs/protocol.md."""
+"""Fields of a job's need. docs/protocol.md explains each."""
 _NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
-# A proxy that is older than a call answers it with "not_found" instead of one of these.
+# Error codes of a proxy that may have forgotten the job. A proxy that is too old to have the call answers
+# "not_found" instead.
 _MAY_BE_GONE = frozenset({"unknown_name", "conflict"})
 _MARK_LENGTH = 8
 
@@ -79,8 +81,8 @@ class Sent(Enum):
 
 
 class Registration:
-    """One job at one proxy. ``failures``: number of calls that did not arrive. ``entered``: number of
-    registrations; when it grows after the first, the proxy had forgotten the job, with its orders and scores.
+    """One job at one proxy. ``failures``: number of calls that failed. ``entered``: number of registrations.
+    Each one after the first means that the proxy had forgotten the job, with its orders and scores.
     """
 
     def __init__(
@@ -94,8 +96,8 @@ class Registration:
         resume_scores: bool = False,
     ) -> None:
         self.failures = self.entered = 0
-        # If a job on other data has this job's name, all ranks must choose the same other name: so that name
-        # is made from the manifest's digest.
+        # If a job on other data has this job's name, all ranks must choose the same other name. So the other
+        # name is made from the manifest's digest.
         self._mark = manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
         self.tag = JobTag(name, other_name(name, self._mark), rank)
         self._session = session
@@ -132,7 +134,8 @@ class Registration:
         except ControlError as error:
             if error.status != _CONFLICT:
                 raise
-            # The proxy has as many jobs as it may hold. Train as without a proxy, and register later.
+            # The proxy has as many jobs as it may hold. So train as if there were no proxy, and register
+            # later.
             self.failures += 1
             self._complain(error)
         finally:
@@ -196,8 +199,8 @@ class Registration:
     ) -> Answer | None:
         """GET the job's ``path``, or POST ``body`` to it. Return None if there is no answer. Never raises.
 
-        ``within_s``: wait at most this long, because training waits for the answer. The job is then not
-        registered by this call, because that may take minutes; the next delivery registers it.
+        ``within_s``: most seconds to wait, if training waits for the answer. Such a call does not register
+        the job, because that may take minutes; the next delivery registers it.
         """
         try:
             return self._call("GET" if body is None else "POST", path, body, within_s=within_s)
@@ -218,7 +221,7 @@ class Registration:
         within_s: float | None = None,
     ) -> Answer:
         """Make a call about the job. Register the job before its first call, and again if the proxy has
-        forgotten it or has another run under its name. ``within_s``: see ``fetch``.
+        forgotten it or has another run under its name. ``within_s``: as in ``fetch``.
         """
         if within_s is not None:
             return self._call_soon(method, path, body, within_s)
@@ -293,8 +296,9 @@ class Registration:
         )
 
     def _guard(self, action: Callable[[float], Result]) -> Result:
-        """Run ``action`` with a timeout, if the circuit breaker allows it. Raises Unreachable instead of an
-        error 5xx.
+        """Run ``action`` with a timeout in seconds, if the circuit breaker allows it. Raises Unreachable if
+        the breaker refuses, and instead of an error that another attempt may cure: 408, 425, 429, and 5xx
+        except 501.
         """
         breaker = self._session.connections.control_breaker
         decision = breaker.ask()
@@ -360,8 +364,8 @@ class Registration:
         try:
             answer = self._session.call("PUT", path, body)
         except ControlError as error:
-            # Only the start raises. Later, a need may be refused because its deadline is over; the user
-            # cannot correct that then.
+            # An invalid need is an error only at the start. Later, the proxy may refuse a need because its
+            # deadline is over, and the user cannot correct that.
             is_late = self._has_started and error.status == _BAD_REQUEST and NEEDS & self._body.keys()
             if error.status != _NOT_FEASIBLE and not is_late:
                 raise

@@ -1,10 +1,10 @@
-"""The samples that this rank reads in an epoch, and their order: a torch Sampler over a Job.
+"""A torch Sampler over a Job: it yields the samples that this rank reads in an epoch, in their order.
 
 Law: an epoch is planned once (planner.py), announced as soon as its order is known, and read as announced.
-Coming epochs are planned on the job's own thread, under a lock, and meanwhile that thread may wait for the
-proxy. The training loop takes this lock only when it needs a plan that does not exist yet, and when it begins
-an epoch, reports a validation result, or saves or loads a checkpoint: these change or save what plans are
-drawn from.
+The job's background thread plans coming epochs under a lock, and may wait for the proxy meanwhile. The
+training loop takes this lock in two cases. The first is that it needs a plan that does not exist yet. The
+second is that it changes or saves the data of plans: it begins an epoch, reports a validation result, or
+saves or loads a checkpoint.
 """
 
 import math
@@ -24,21 +24,25 @@ from shadeproxy_sdk.state import check_count, check_epoch, check_job, check_stat
 
 _STATE_VERSION = 2
 _DRAWN = ("plans", "weights", "losses", "smoothing", "smoothed_loss", "trend")
-"""Fields of a state whose mode draws from losses or cached samples."""
+"""Fields that a state has in every mode but "uniform": those from which epochs are planned."""
 
 
 class ShadeSampler(Sampler[int]):
     """Yields the ids of the samples that the rank of ``job`` reads in an epoch.
 
     ``mode``: "uniform" yields the indices of DistributedSampler(shuffle=True), in its order. "importance"
-    draws by SHADE's ranks with replacement; any ``coverage_epochs`` epochs in a row read every sample, and
-    ``weight_of`` corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: it draws with
-    replacement from the first epoch on, cached draws occur ``repeat`` times (at most 4) and come first, and
-    there is neither a floor nor a correction. "reorder" is "uniform" with the rank's cached samples moved
-    forward: every second sample is cached, until no cached one is left. "substitute" replaces uncached
-    samples of low weight by cached ones of high weight, at most 30 % of each batch; there is no correction,
-    and any two epochs in a row read every sample. "importance" and "substitute" are uniform until losses were
-    reported. ``batch_size``: the batch size of the loader. ``drop_last``: as in DistributedSampler.
+    draws with replacement by SHADE's weights, which grow with a sample's loss; any ``coverage_epochs`` epochs
+    in a row read every sample, and ``weight_of`` corrects the bias. "shade" is PADS, the cache-aware sampling
+    of the SHADE paper, for comparison: it draws with replacement from the first epoch on, cached draws occur
+    ``repeat`` times (at most 4) and come first, and there is neither a floor nor a correction. "reorder" is
+    "uniform" with the rank's cached samples moved forward: every second sample is cached, until no cached one
+    is left. "substitute" replaces uncached samples of low weight by cached ones of high weight, at most 30 %
+    of each batch; there is no correction, and any two epochs in a row read every sample. "importance" and
+    "substitute" are uniform until losses were reported. ``batch_size``: the batch size of the loader.
+    ``drop_last``: as in DistributedSampler; give the loader the same. Each epoch then leaves out some
+    samples. In mode "importance", any ``coverage_epochs`` epochs in a row still read every sample, provided
+    that an epoch reads at least one in ``coverage_epochs`` of all samples. In mode "substitute", a sample
+    that is left out in one epoch may be left out or replaced in the next.
 
     The order of an epoch is announced to the proxy when the epoch begins. Mode "uniform" also announces
     ``announce_epochs`` coming epochs. Mode "importance" also announces the next epoch, as soon as losses of
@@ -94,8 +98,8 @@ class ShadeSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin ``epoch``: reads and reports from now on belong to it. A resumed epoch keeps its position,
-        also if its iteration began before this call, as Lightning does it. Raises ConfigError for a number
-        below 0, or none.
+        even if its iteration began before this call, as in Lightning. Raises ConfigError unless ``epoch`` is
+        a whole number from 0 on.
         """
         epoch = check_epoch(epoch)
         if epoch == self.epoch and epoch == self._resumed:
@@ -152,17 +156,17 @@ class ShadeSampler(Sampler[int]):
         return self._planned(epoch).order
 
     def weight_of(self, ids: Any) -> torch.Tensor:
-        """Return the correction 1 / (N p) for samples drawn in this epoch: float32, with the shape and
-        device of ``ids``. In mode "importance", raises ConfigError for ids that no sample has.
+        """Return the correction 1 / (N p) for samples drawn in this epoch: float32, with the shape and device
+        of ``ids``. In mode "importance", raises ConfigError for ids that no sample has.
 
         Multiply each sample's loss by it: the mean over a batch is then an unbiased estimate of the mean over
-        the data set. The correction's expectation over draws is one, so the learning rate stays as it is. In
+        the dataset. The correction's expectation over draws is one, so the learning rate stays as it is. In
         all modes except "importance", the correction of every sample is one: uniform epochs need none, and
         "shade" and "substitute" are biased, as published.
         """
         chosen = torch.as_tensor(ids)
         correction = self._planned(self.epoch).correction
-        if correction is None:  # The ids are not looked at: the loop would wait for a GPU that has them.
+        if correction is None:  # Do not read the ids. If they are on a GPU, that would wait for it.
             return torch.ones(chosen.shape, dtype=torch.float32, device=chosen.device)
         rows = chosen.cpu().numpy()
         if rows.size and (rows.dtype.kind not in "iu" or not 0 <= rows.min() <= rows.max() < correction.size):
@@ -184,12 +188,12 @@ class ShadeSampler(Sampler[int]):
         """Report a validation result, which must be the same on every rank. Return the new aggressiveness a
         (1.0 to 0.0).
 
-        While results improve, draws follow importance as far as possible (SHADE's switch). Each result
-        that is no new best lowers a by a quarter, towards uniform draws; each new best raises a by a quarter.
-        "importance" draws with chances a q + (1 - a) / N; "substitute" replaces at most 30 % x a of a batch.
-        "shade" has the published switch: a is 1 while the mean of the latest three changes is above 0, else
-        0. While a is 1, each rank reads the samples that it drew most often. Announced plans stay as they
-        are. Raises ConfigError unless exactly one of ``accuracy`` and ``loss`` is given.
+        While results improve, draws follow importance as far as possible (SHADE's switch). Each result that
+        is no new best lowers a by 0.25, towards uniform draws; each new best raises a by 0.25. "importance"
+        draws with chances a q + (1 - a) / N; "substitute" replaces at most 30 % x a of a batch. "shade" has
+        the published switch: a is 1 while the mean of the latest three changes is above 0, else 0. While a is
+        1, each rank reads the samples that it drew most often. Announced plans stay as they are. Raises
+        ConfigError unless exactly one of ``accuracy`` and ``loss`` is given.
         """
         with self._planning:
             return self._planner.control.validated(accuracy=accuracy, loss=loss)
@@ -222,8 +226,9 @@ class ShadeSampler(Sampler[int]):
         )
 
     def _plan_ahead(self) -> None:
-        """Announce coming epochs whose orders are known by now. The job's thread calls this. It does not wait
-        for the planning lock, because the thread that holds the lock may be waiting for this one.
+        """Announce coming epochs whose orders are known by now. The job's background thread calls this. It
+        does not wait for the planning lock, because the thread that holds the lock may be waiting for the
+        background thread.
         """
         if not self._planning.acquire(blocking=False):
             return
@@ -259,10 +264,10 @@ class ShadeSampler(Sampler[int]):
         tensors and numbers.
 
         ``position``: number of samples of this epoch that training has finished on this rank. The default is
-        the count of ``job.report``, ``job.timed`` or ``job.progress``. Without these it is the number of ids
-        that the sampler has yielded. That is right only for ``num_workers=0``, because workers take ids ahead
-        of training. Any rank may load the state. But in modes "reorder" and "substitute", each rank plans for
-        itself, and only the rank that saved a state may load it.
+        the count of ``job.report``, ``job.timed`` or ``job.progress``. If nothing counts, the default is the
+        number of ids that the sampler has yielded. That is right only for ``num_workers=0``, because workers
+        take ids ahead of training. Any rank may load the state. But in modes "shade", "reorder" and
+        "substitute", each rank plans for itself, and only the rank that saved a state may load it.
         """
         if position is not None:
             check_count("position", position)
@@ -291,8 +296,8 @@ class ShadeSampler(Sampler[int]):
 
     def load_state_dict(self, state: dict[str, Any], *, skips: bool = False) -> None:
         """Continue where ``state_dict`` was called. ``skips``: the loop itself takes and drops the ids before
-        the saved position, so yield the epoch from its first id on. Raises ConfigError if the state is of a
-        run with other settings, or no state of a sampler; then nothing is changed.
+        the saved position, so yield the epoch from its first id on. Raises ConfigError, and changes nothing,
+        if the state is of a run with other settings, or no state of a sampler.
         """
         check_state(state, self._shape(), () if self.mode == "uniform" else _DRAWN)
         with self._planning:
@@ -324,5 +329,5 @@ class ShadeSampler(Sampler[int]):
         }
         if self.mode != "uniform":  # Orders in mode "uniform" do not depend on batches.
             shape |= {"batch_size": self.batch_size} | self._planner.shape
-        alone = self.mode in {"reorder", "substitute"}
+        alone = self.mode in {"shade", "reorder", "substitute"}
         return shape | {"rank": self.job.rank} if alone else shape

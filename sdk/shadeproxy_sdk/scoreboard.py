@@ -1,8 +1,8 @@
 """The scores of this process's samples, as numpy columns. Pure arithmetic, no threads, no I/O.
 
-SHADE (Khan et al., FAST'23, section 4.1): in a batch sorted by loss, the sample of rank j (0 = smallest)
-weighs ln(j + 10). Only the order within a batch counts, so scores can be compared across epochs and scales of
-loss.
+SHADE (Khan et al., FAST'23, section 4.1): in a batch sorted by loss, the sample at place j (0 = smallest
+loss) weighs ln(j + 10). Only the order within a batch counts, so scores can be compared across epochs and
+scales of loss.
 """
 
 import struct
@@ -51,7 +51,7 @@ class Scoreboard:
             self.weights[ranked] = np.log(np.arange(_RANK_OFFSET, _RANK_OFFSET + ranked.size))
             self._unsent[ranked] = True
             total, count = self._losses.get(epoch, (0.0, 0))
-            # Limit each loss: a sum of larger ones could become infinite, and means and draws that follow
+            # Limit each loss. Otherwise the sum could become infinite, and the means and draws that follow
             # from it nan.
             self._losses[epoch] = (total + float(values.clip(-_HUGE, _HUGE).sum()), count + values.size)
             for old in sorted(self._losses)[:-_KEPT_EPOCHS]:
@@ -73,8 +73,8 @@ class Scoreboard:
         return int(self._unsent.sum())
 
     def take(self, limit: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-        """Return ids and scores of up to ``limit`` samples whose scores are unsent. They count as sent,
-        unless they are put back.
+        """Return ids and scores of up to ``limit`` samples whose scores are unsent. From now on they count as
+        sent, unless ``put_back`` gets their ids.
         """
         ids = np.flatnonzero(self._unsent)[:limit].astype(np.uint32)
         self._unsent[ids] = False
@@ -89,8 +89,8 @@ class Scoreboard:
         self._unsent |= np.isfinite(self.weights)
 
     def resume(self, column: bytes) -> bool:
-        """Use the scores of an earlier run, f32 (samples,), for samples without a score. Return whether there
-        were such scores.
+        """Use the scores of an earlier run, f32 (samples,), for samples without a score. Return whether any
+        sample got a score.
         """
         if len(column) != self.weights.nbytes:
             return False
@@ -104,8 +104,8 @@ class Scoreboard:
         return self.weights.copy(), dict(self._losses)
 
     def restore(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
-        """Restore the result of ``state``, and mark its scores as unsent: at the proxy a new run has begun,
-        without scores. Raises ValueError when it has another number of samples.
+        """Restore the result of ``state``, and mark its scores as unsent, because the proxy has no scores of
+        the new run. Raises ValueError when it has another number of samples.
         """
         if weights.shape != self.weights.shape:
             raise ValueError(f"the state is of {len(weights)} samples, the dataset has {len(self.weights)}")

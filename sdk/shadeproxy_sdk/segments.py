@@ -1,16 +1,16 @@
-"""Segment files of the cache, opened by this process to read samples without the proxy.
+"""Opens the segment files of the cache, so that this process can read samples without the proxy.
 
 Bodies are read with ``preadv``, never through a memory mapping. To copy 100 KB from tmpfs into a batch
 buffer, preadv takes 14 us (2-core EPYC). A slice of a mapping takes 9 us if this process has touched the
-mapping's pages before, and 20 us if it has not, or if an eviction came between. Saving 5 us by a mapping
-would have three costs. Touching a hole of a tmpfs file allocates a page that the proxy does not count. A full
-tmpfs or a bad disk raises SIGBUS, which kills the worker, where a system call returns an error. Each worker
-needs page tables for the whole cache. A check before touching the pages would not prevent the first two
-costs, because the record may be evicted after the check. The kernel can also copy out of a mapping
+mapping's pages before, and 20 us if it has not, or if an eviction came between. So a mapping would save 5 us
+at best, and would have three costs. Touching a hole of a tmpfs file allocates a page that the proxy does not
+count. A full tmpfs or a bad disk raises SIGBUS, which kills the worker, where a system call returns an error.
+Each worker needs page tables for the whole cache. A check before touching the pages would not prevent the
+first two costs, because the record may be evicted after the check. The kernel can also copy out of a mapping
 (process_vm_readv), but that takes as long as preadv, because the kernel's copy is slow.
 
-Law: another file may get the path of a segment, so an open descriptor may be of an old file. Each reader
-therefore checks the record's header after its copy.
+Law: a new file may get the path of an old segment, so an open descriptor may be of a file that the proxy no
+longer uses. Each reader therefore checks the record's header after its copy.
 """
 
 import os
@@ -24,7 +24,7 @@ from typing import Self
 
 _MOST_FILES = 256
 _SWEEP_S = 1.0
-# If a path names a pipe or a device, O_NONBLOCK and the check after opening keep it from blocking a worker.
+# If a path names a pipe or a device, O_NONBLOCK and the check after opening keep this process from hanging.
 # Windows has none of the three flags.
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOFOLLOW"))
 
@@ -32,8 +32,8 @@ _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NON
 class Segments:
     """The segment files that were used most recently, kept open, by path. Thread-safe.
 
-    Read inside ``with``: no file is closed while a reader is inside. Otherwise a descriptor's number could
-    come to mean another file during a read.
+    Read inside ``with``, because no file is closed while a reader is inside. Otherwise a descriptor's number
+    could come to mean another file during a read.
     """
 
     def __init__(self, *, most_files: int = _MOST_FILES, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,8 +86,8 @@ class Segments:
         return None if current == descriptor else current
 
     def close(self) -> None:
-        """Close all files. No thread may read then. In a forked child none does, even if the count of
-        readers, which was copied from the parent, is not zero.
+        """Close all files. No thread may be reading. In a forked child no thread is, even if the count of
+        readers is above zero, because that count was copied from the parent.
         """
         files, self._files = self._files, OrderedDict()
         closing, self._closing = self._closing, []

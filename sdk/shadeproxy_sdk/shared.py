@@ -15,8 +15,8 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 
 
 class SharedInteger:
-    """An int64 that the parent and its workers share, whether they are forked or spawned. A pickle for
-    another purpose carries only its value.
+    """An int64 that the parent and its workers share, whether they are forked or spawned. A pickle that does
+    not go to a process being started carries only the value.
     """
 
     def __init__(self, value: int = 0) -> None:
@@ -42,7 +42,7 @@ class SharedInteger:
 class Once:
     """A warning that a training run gives once, by the process that first notices its cause.
 
-    ``covers``: another warning, which says less. When this one is given, that one counts as given too.
+    ``covers``: a less precise warning of the same cause. It counts as given once this one is given.
     """
 
     def __init__(self, *, covers: "Once | None" = None) -> None:

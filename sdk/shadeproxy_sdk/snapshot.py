@@ -1,7 +1,7 @@
 """A snapshot of the scores at the moment when half of an epoch was reported. The next epoch is drawn from it.
 
-Law: the moment is counted in reported samples, never in time, so the same reports give the same draw at any
-speed of training. Not thread-safe, no I/O.
+Law: the moment depends on the number of reported samples, never on time. So the same reports give the same
+draw at any speed of training. Not thread-safe, no I/O.
 """
 
 import math
@@ -26,8 +26,9 @@ class ScoreSnapshot(NamedTuple):
 
     @classmethod
     def told(cls, column: bytes, mean_loss: str | None) -> "ScoreSnapshot":
-        """Parse the proxy's answer: the bytes of its column, and its header field with the mean loss. If the
-        field is no finite number, the mean loss counts as unknown.
+        """Return the snapshot in the proxy's answer. ``column``: the weights of all samples, f32 in
+        little-endian order. ``mean_loss``: the answer's header field; if it is no finite number, the mean
+        loss counts as unknown.
         """
         try:
             value = float(mean_loss or "nan")
@@ -37,9 +38,10 @@ class ScoreSnapshot(NamedTuple):
 
     @property
     def shared_within_s(self) -> float:
-        """Seconds for which to wait for the column of all ranks' scores. A proxy of a cluster itself waits 5
-        s until it has joined, if it was just started, and 5 s for the column, longer for a long one. A rank
-        that gave up earlier would draw from its own scores, although the other ranks get the column.
+        """Most seconds to wait for the proxy's column of all ranks' scores. A proxy of a cluster may have to
+        wait too: up to 5 s to join the cluster after a start, and then up to 5 s for the column, longer if
+        the column is long. A rank that gave up earlier would draw from its own scores, and the other ranks
+        from the column.
         """
         return _SHARED_WITHIN_S + self.weights.nbytes / _BYTES_PER_S
 
@@ -60,8 +62,9 @@ class EpochSnapshot:
         return self._counted
 
     def begin(self, epoch: int, counted: int, length: int) -> None:
-        """Begin ``epoch``, of which ``counted`` of ``length`` samples were reported before a checkpoint. The
-        snapshot of the epoch before is kept.
+        """Begin ``epoch``, of which ``counted`` of ``length`` samples were reported before a checkpoint. Keep
+        the snapshot of the previous epoch, and drop older ones. An epoch whose ``length`` is not known (0)
+        gets no snapshot.
         """
         self._epoch, self._counted, self._half = epoch, counted, (length + 1) // 2
         self._known = {known: value for known, value in self._known.items() if known >= epoch - 1}
@@ -71,11 +74,9 @@ class EpochSnapshot:
         if epoch != self._epoch:
             return
         self._counted += samples
-        if self._half <= self._counted and epoch not in self._known:
+        if 0 < self._half <= self._counted and epoch not in self._known:
             self._known[epoch] = ScoreSnapshot(board.weights.copy(), board.mean_loss())
 
     def known(self, epoch: int) -> ScoreSnapshot | None:
-        """Return the snapshot that was taken at the half of ``epoch``; None if half of it was not
-        reported.
-        """
+        """Return the snapshot that was taken when half of ``epoch`` was reported; None if there is none."""
         return self._known.get(epoch)

@@ -1,4 +1,6 @@
-"""The time that training waits for data (``/v1/stats`` shows it as stall), and the time that it computes."""
+"""Measures how long training waits for data, which ``/v1/stats`` shows as stall, and how long training
+computes.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -8,9 +10,8 @@ Batch = TypeVar("Batch")
 
 
 class StallMeter:
-    """Adds up how long a loop waits for its batches, and how long it is busy with them: the seconds from
-    asking an iterator for a batch to getting it, and from getting it to asking for the next one. For one
-    thread.
+    """Adds up two times of a loop over batches, in seconds. The loop waits from asking the iterator for a
+    batch until it gets the batch. It is busy from then until it asks for the next batch. Not thread-safe.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -19,7 +20,7 @@ class StallMeter:
         self.total_s = 0.0
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the same batches, and time the wait for each. The first wait includes the start of
+        """Yield the same batches, and measure both times. The first wait includes the start of a DataLoader's
         workers.
         """
         asked_at = self._clock()

@@ -1,5 +1,5 @@
-"""Checks the arguments of samplers, and their states before anything of them is used, so that a wrong
-checkpoint changes nothing.
+"""Checks the arguments of samplers, and the states that samplers load from checkpoints. A state is checked
+before any of it is used, so that a wrong checkpoint changes nothing.
 """
 
 import operator
@@ -10,8 +10,10 @@ from typing import Any
 
 from shadeproxy_sdk.errors import ConfigError
 
-_LATER = frozenset({"drop_last", "batch_size", "coverage_epochs", "repeat"})
-"""Settings that states of earlier versions do not have."""
+_LATER = frozenset({"drop_last", "batch_size", "coverage_epochs", "repeat", "rank"})
+"""Settings that states saved by earlier versions of the SDK do not have; states of mode "shade" had no
+"rank".
+"""
 
 
 def check_job(job: Any) -> None:
@@ -27,7 +29,9 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_epoch(epoch: Any) -> int:
-    """Return ``epoch``, of any type of integer, as an int. Raises ConfigError if it is none from 0 on."""
+    """Return ``epoch``, of any type of integer, as an int. Raises ConfigError unless it is a whole number
+    from 0 on.
+    """
     with suppress(TypeError):
         epoch = operator.index(epoch)
     check_count("epoch", epoch)
@@ -35,7 +39,7 @@ def check_epoch(epoch: Any) -> int:
 
 
 def check_state(state: Any, shape: Mapping[str, Any], drawn: Sequence[str]) -> None:
-    """Raise ConfigError unless ``state`` is a sampler's state with the settings ``shape`` and the fields
+    """Raise ConfigError unless ``state`` is a sampler's state with the settings ``shape``, and has the fields
     ``drawn``.
     """
     if not isinstance(state, Mapping):

@@ -1,15 +1,16 @@
 """The job, epoch and rank that every process of a training run names in its requests.
 
-The epoch, and the choice between the job's two names, are shared integers. So workers of a DataLoader that
-live longer than an epoch (``persistent_workers``) notice when these change.
+A job has two possible names, because another run may use the first one. The epoch and the choice of the name
+are integers in shared memory. So DataLoader workers that live longer than an epoch (``persistent_workers``)
+notice when these change.
 """
 
 from shadeproxy_sdk.shared import SharedInteger
 
 
 class JobTag:
-    """The value of ``x-shade-job`` for one rank. ``other``: the job's second name, which is used if ``asked``
-    is taken.
+    """The value of ``x-shade-job`` for one rank. ``asked``: the name that the user gave. ``other``: the name
+    to use if ``asked`` is taken.
     """
 
     def __init__(self, asked: str, other: str, rank: int) -> None:

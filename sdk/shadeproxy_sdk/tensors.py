@@ -25,15 +25,15 @@ from shadeproxy_sdk.manifest import Manifest
 def as_tensor(data: Data) -> Tensor:
     """Return a writable tensor u8[len(data)] with a copy of the bytes.
 
-    ``S3Dataset(decode=as_tensor)`` calls this only for samples that do not lie in the batch's buffer. The
-    others become views of that buffer.
+    ``S3Dataset(decode=as_tensor)`` calls this only for samples that do not lie in the batch's buffer. Samples
+    in the buffer become views of it, without a copy.
     """
     return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
 
 
 class Stacked(Sequence[tuple[Tensor, int]]):
-    """Pairs ``(sample, id)`` whose samples are the rows of ``values``, u8[b, length]. A tensor of a single
-    sample is made only on request: making 256 of them takes as long as copying 2 MB.
+    """Pairs ``(sample, id)`` whose samples are the rows of ``values``, u8[b, length]. The tensor of a single
+    sample is made only when the caller asks for it, because making 256 of them takes as long as copying 2 MB.
     """
 
     def __init__(self, values: Tensor, ids: Sequence[int]) -> None:

@@ -1,5 +1,5 @@
-"""Reads from one S3 endpoint: the GET of a sample, and ListObjectsV2 (S3 API reference, pages of these
-names).
+"""Reads from one S3 endpoint: GetObject for a sample, and ListObjectsV2 for a listing (S3 API reference,
+pages of these names).
 
 A sample is returned complete or not at all. The client, not this module, chooses the endpoint, and handles
 the case that no endpoint answers.
@@ -47,8 +47,8 @@ class S3Side:
     timeout_s: float
 
     def read(self, entry: Entry, headers: Mapping[str, str]) -> bytes:
-        """Return the sample's bytes: exactly as many as the manifest promises. ``headers`` are sent, but not
-        signed.
+        """Return the sample's bytes, exactly as many as the manifest promises. ``headers``: header fields to
+        be sent, but not signed.
 
         Raises Unreachable, Busy, ReadError.
         """

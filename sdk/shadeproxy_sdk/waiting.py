@@ -1,11 +1,10 @@
-"""An estimate of the time for which a loop that does not measure it waits for its DataLoader, by regular
-checks.
+"""Estimates how long a training loop waits for its DataLoader, if the loop does not measure that itself.
 
 During an epoch, a thread checks LOOKS_PER_S times a second whether the training loop's thread, which began
-the epoch, is inside ``__next__`` of the loader over its sampler. On a busy machine of 2 cores, a check takes
-4 us, and 80 us with waking up; so ten checks a second cost 0.08 % of a core, and twenty 0.17 %. The loop
-itself does no extra work. Outside of epochs the thread sleeps. Laws: torch is never imported here; nothing is
-raised.
+the epoch, is inside ``__next__`` of the loader over its sampler. Each check that finds it there adds the time
+since the check before. On a busy machine of 2 cores, a check takes 4 us, and 80 us with waking up; so ten
+checks a second cost 0.08 % of a core, and twenty 0.17 %. The loop itself does no extra work. Outside of
+epochs the thread sleeps. Laws: this module never imports torch, and raises nothing.
 """
 
 import logging
@@ -21,12 +20,12 @@ from typing import Any
 _LOG = logging.getLogger("shadeproxy_sdk")
 LOOKS_PER_S = 10
 _PERIOD_S = 1 / LOOKS_PER_S
-# Most seconds that one check adds. If the machine was suspended meanwhile, the loop did not wait for data all
-# that time.
+# Most seconds that one check adds. If the machine was suspended between two checks, the loop did not wait for
+# data all that time.
 _LONGEST_S = 4 * _PERIOD_S
 _MOST_FRAMES = 60
 _MOST_WRAPPERS = 4
-_LINGER_S = 10.0  # Checks go on for this long after the sampler's end, and longer while workers have batches.
+_LINGER_S = 10.0  # Checks go on for 10 s after the sampler's end, longer while workers have batches.
 _LONGEST_LINGER_S = 600.0
 
 
@@ -71,8 +70,8 @@ class LoaderWatch:
         self._until = self._ended_at + _LINGER_S
 
     def timed(self, more: int) -> None:
-        """Stop or continue the estimate: there is none while the loop measures its waits. ``more``: 1 when
-        the loop begins to measure, -1 when it ends.
+        """Stop or continue the estimate, because there is none while the loop measures its own waits.
+        ``more``: 1 when the loop begins to measure, -1 when it stops measuring.
         """
         with self._changed:
             self._exact += more

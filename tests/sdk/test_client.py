@@ -264,6 +264,39 @@ def test_token_is_sent_and_shown_nowhere(make_client, proxy, origin):
     assert not any("secret" in text for text in texts)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_token_is_told_once_and_the_origin_answers(client, proxy, origin, caplog, status):
+    proxy.refuse["info"] = status
+    for key in ("0/000", "2/002", "0/003"):
+        assert client.read(shade.Entry("train", key)) == origin.objects["train", key]
+    assert [read[1] for read in origin.reads] == ["0/000", "2/002", "0/003"]
+    (warning,) = warnings_in(caplog)
+    assert f"it refuses this client: {status} refused: GET /v1/info: told so (change it)" in warning
+    assert len(proxy.calls) == 1, "the proxy is tried again after a pause"
+
+
+def test_a_refused_token_is_an_error_at_each_read_if_no_origin_is_known(make_client, proxy):
+    proxy.refuse["info"] = 401
+    client = make_client(proxy)
+    breaker = client.connections.s3_breaker
+    breaker.failed(breaker.ask(), "it was away")
+    breaker.hurry(0.0)
+    for _ in range(2):
+        with pytest.raises(shade.ControlError, match=r"401 refused: GET /v1/info: told so \(change it\)"):
+            client.read(SAMPLE)
+
+
+def test_a_refused_token_does_not_matter_to_reads_if_the_s3_listener_is_known(
+    make_client, proxy, origin, caplog
+):
+    proxy.refuse["info"] = 401
+    known = make_client(proxy, s3_endpoint=proxy.url, origin=shade.Origin(origin.url))
+    manifest = shade.Manifest.from_entries("d", [SAMPLE])
+    assert known.read_many(manifest, [0]) == [proxy.objects["train", "1/001"]]
+    assert not origin.reads
+    assert not warnings_in(caplog)
+
+
 def test_refusal_has_the_proxys_words(client, proxy):
     proxy.refuse["datasets"] = 403
     with pytest.raises(
@@ -272,6 +305,19 @@ def test_refusal_has_the_proxys_words(client, proxy):
         client.manifest(bucket="train")
     copy = pickle.loads(pickle.dumps(failure.value))
     assert (str(copy), copy.status) == (str(failure.value), 403)
+
+
+def test_a_proxy_that_came_back_and_refuses_counts_as_one_that_answers(make_client, proxy):
+    client = make_client(proxy)
+    breaker = client.connections.control_breaker
+    breaker.failed(breaker.ask(), "it was away")
+    breaker.hurry(0.0)
+    proxy.refuse["datasets"] = 403
+    with pytest.raises(shade.ControlError):
+        client.manifest(bucket="train")
+    assert not breaker.is_open
+    proxy.refuse.clear()
+    assert len(client.manifest(bucket="train")) == 40
 
 
 def test_failing_proxy_does_not_stop_the_listing(client, proxy, origin):

@@ -3,7 +3,15 @@ import math
 import numpy as np
 import pytest
 
-from shadeproxy_sdk.draw import RankShare, importance_order, probabilities, shade_order, smooth
+from shadeproxy_sdk.draw import (
+    RankShare,
+    floor_part,
+    importance_order,
+    probabilities,
+    read_first,
+    shade_order,
+    smooth,
+)
 
 
 def test_smoothing_starts_at_a_hundredth_and_follows_the_loss():
@@ -45,6 +53,57 @@ def test_any_run_of_coverage_epochs_reads_every_sample(coverage_epochs, length):
     for start in range(2 * coverage_epochs):
         run = np.concatenate(epochs[start : start + coverage_epochs])
         assert np.unique(run).size == 48
+
+
+@pytest.mark.parametrize("coverage_epochs", [2, 3, 5])
+@pytest.mark.parametrize("read", [24, 40, 47])
+def test_the_draws_that_are_left_out_at_the_end_belong_to_no_floor(coverage_epochs, read):
+    chances = np.zeros(48)
+    chances[7] = 1.0
+    epochs = [
+        importance_order(chances, 48, read=read, coverage_epochs=coverage_epochs, seed=3, epoch=epoch)[0]
+        for epoch in range(3 * coverage_epochs)
+    ]
+    for start in range(2 * coverage_epochs):
+        run = np.concatenate([order[:read] for order in epochs[start : start + coverage_epochs]])
+        assert np.unique(run).size == 48
+
+
+def test_the_correction_counts_only_the_draws_that_are_read():
+    samples, read = 60, 40
+    values = np.linspace(0.0, 1.0, samples) ** 2
+    estimates = np.array(
+        [
+            ((values[order] * correction[order])[:read].mean(), correction[order][:read].mean())
+            for seed in range(200)
+            for order, correction in [
+                importance_order(skewed(samples), 60, read=read, coverage_epochs=5, seed=seed, epoch=seed)
+            ]
+        ]
+    )
+    corrected, weight = estimates.mean(axis=0)
+    error = estimates.std(axis=0) / math.sqrt(len(estimates))
+    assert abs(corrected - values.mean()) < 4 * error[0]
+    assert abs(weight - 1.0) < 4 * error[1]
+
+
+def test_a_floor_that_is_longer_than_what_is_read_leaves_out_other_samples_in_each_epoch():
+    orders = [
+        importance_order(skewed(48), 48, read=40, coverage_epochs=1, seed=3, epoch=epoch)[0][:40]
+        for epoch in range(8)
+    ]
+    assert all(np.unique(order).size == 40 for order in orders)
+    assert np.unique(np.concatenate(orders)).size == 48
+
+
+@pytest.mark.parametrize("read", [0, 20, 40, 48])
+def test_a_uniform_epoch_reads_its_floor_too(read):
+    shuffled = np.random.default_rng(1).permutation(48)
+    part = floor_part(48, coverage_epochs=3, seed=3, epoch=4)
+    order = read_first(shuffled, part, read)
+    assert sorted(order.tolist()) == list(range(48))
+    assert np.isin(order[:read], part).sum() == min(read, part.size)
+    assert (order != shuffled).sum() <= 2 * np.isin(shuffled[read:], part).sum()
 
 
 def test_no_draws_need_no_correction():

@@ -107,6 +107,15 @@ def test_a_damaged_state_is_refused_and_changes_nothing(make_job, change, text):
         sampler.load_state_dict([])
 
 
+def test_a_state_of_mode_shade_of_the_version_before_names_no_rank(make_job):
+    sampler = shade.ShadeSampler(make_job(), "shade")
+    state = sampler.state_dict(position=8)
+    del state["rank"]
+    resumed = shade.ShadeSampler(make_job(), "shade")
+    resumed.load_state_dict(state)
+    assert list(resumed) == sampler.order(0).tolist()[8:]
+
+
 def test_a_state_of_the_version_before_can_be_loaded(make_job):
     sampler = shade.ShadeSampler(make_job(), "importance")
     state = sampler.state_dict(position=8)

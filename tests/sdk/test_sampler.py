@@ -184,6 +184,31 @@ def test_distinct_samples_leave_out_the_batch_that_drop_last_drops(make_job, pro
         assert sampler.distinct_samples == len(set(every))
 
 
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("uniform_epochs", [0, 1, 3])
+def test_any_coverage_epochs_read_every_sample_also_where_the_last_batch_is_dropped(
+    make_job, world_size, uniform_epochs
+):
+    """The first epochs are uniform, because no losses were reported yet."""
+    jobs = [make_job(rank=rank, world_size=world_size) for rank in range(world_size)]
+    samplers = [
+        shade.ShadeSampler(job, "importance", batch_size=7, drop_last=True, coverage_epochs=3) for job in jobs
+    ]
+    read = []
+    for epoch in range(12):
+        taken = set()
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            taken.update(sample for batch in BatchSampler(sampler, 7, drop_last=True) for sample in batch)
+        read.append(taken)
+        if epoch + 1 >= uniform_epochs:
+            for job in jobs:
+                job.report(np.arange(40), np.arange(40.0))
+                assert job.flush()
+    assert max(map(len, read)) < 40
+    assert [len(set.union(*read[start : start + 3])) for start in range(10)] == [40] * 10
+
+
 @pytest.mark.parametrize("mode", ["uniform", "importance", "shade", "reorder", "substitute"])
 def test_fewer_samples_than_ranks_make_empty_epochs_where_the_last_ones_are_dropped(make_job, proxy, mode):
     proxy.resident = bytes([0x0F] * 5)
@@ -301,6 +326,20 @@ def test_an_epoch_that_is_set_again_after_its_iteration_began_keeps_its_position
     assert sampler.state_dict()["position"] == 24
     assert taken + list(ids) == sampler.order(0).tolist()[16:]
     assert list(sampler) == sampler.order(0).tolist(), "a second iteration begins at 0"
+
+
+def test_an_epoch_whose_length_is_not_known_has_no_half(make_job):
+    job = make_job()
+    job.begin(0)
+    job.report(np.arange(4), np.arange(4.0))
+    assert not job.half_reported(0)
+    report_everything(job)
+    assert np.isfinite(job.known(1, snapshot=True).weights).all(), "the present scores"
+    job.begin(1, length=40)
+    job.report(np.arange(19), np.arange(19.0))
+    assert not job.half_reported(1)
+    job.report([19], [1.0])
+    assert job.half_reported(1)
 
 
 def test_checkpoint_of_a_finished_epoch_does_not_repeat_it(make_job):

@@ -297,10 +297,11 @@ def test_a_checkpoint_of_one_rank_serves_all_where_they_share_a_plan(make_job):
     assert whole.tolist() == first._plans[1].whole.tolist()
 
 
-def test_a_checkpoint_of_another_rank_is_refused_where_ranks_plan_alone(make_job):
-    state = shade.ShadeSampler(make_job(rank=0, world_size=2), "reorder").state_dict()
+@pytest.mark.parametrize("mode", ["shade", "reorder", "substitute"])
+def test_a_checkpoint_of_another_rank_is_refused_where_ranks_plan_alone(make_job, mode):
+    state = shade.ShadeSampler(make_job(rank=0, world_size=2), mode, batch_size=4).state_dict()
     with pytest.raises(shade.ConfigError, match="rank 0, this one 1"):
-        shade.ShadeSampler(make_job(rank=1, world_size=2), "reorder").load_state_dict(state)
+        shade.ShadeSampler(make_job(rank=1, world_size=2), mode, batch_size=4).load_state_dict(state)
 
 
 @pytest.mark.parametrize(

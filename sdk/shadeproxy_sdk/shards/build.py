@@ -46,7 +46,7 @@ def scan_all(
     client: "Client", bucket: str, shards: "Sequence[ListedObject]", scan: Callable[[RangedObject], Places]
 ) -> list[Places]:
     """Return the result of ``scan`` for every shard, in order. As many shards are scanned at a time as the
-    client reads. Raises the errors of ``scan``.
+    client has read threads. Raises the errors of ``scan``.
     """
 
     def one(shard: "ListedObject") -> Places:
@@ -66,8 +66,8 @@ def name_of(name: str | None, bucket: str, prefix: str, keys: Sequence[str] | No
 
 
 def join(name: str, bucket: str, keys: Sequence[str], places: Sequence[Places]) -> Manifest:
-    """Join the samples of all shards into a manifest, with ids in the order of ``keys``. ``places``: those of
-    the samples in each shard. Raises ConfigError if there are no samples.
+    """Join the samples of all shards into a manifest, with ids in the order of ``keys``. ``places``: for each
+    shard, the offsets and lengths of its samples. Raises ConfigError if there are no samples.
     """
     names = [f"{bucket}/{key}".encode() for key in keys]
     counts = [len(own) for own in places]

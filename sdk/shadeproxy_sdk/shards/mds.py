@@ -1,5 +1,5 @@
-"""MDS shards, the format of MosaicML Streaming. index.json lists the shards; each shard begins with the
-offsets of its samples.
+"""MDS shards, the format of MosaicML Streaming. The file index.json lists the shards, and each shard begins
+with the offsets of its samples.
 
 A shard is u32 ``n``, u32 offsets[n + 1], the writer's settings, and the samples; all little-endian.
 """
@@ -23,10 +23,11 @@ _VERSION = 2
 
 
 def mds_manifest(client: "Client", *, bucket: str, prefix: str = "", name: str | None = None) -> Manifest:
-    """Return the samples of the MDS dataset whose index.json lies under ``prefix`` ("imagenet/train/").
+    """Return a manifest of the samples in the MDS dataset whose index.json lies at ``prefix``, for example
+    "imagenet/train/".
 
-    Ids are those that the MDS dataset itself uses. The bytes of a sample are an argument for
-    ``MDSReader.decode_sample`` of ``streaming``. Only the index and the shards' offsets are read. Raises
+    The ids are those that the MDS dataset itself uses. ``MDSReader.decode_sample`` of the package
+    ``streaming`` decodes the bytes of a sample. Only the index and the shards' offsets are read. Raises
     ReadError, and ConfigError for shards that are compressed, of another format, or that differ from the
     index.
     """

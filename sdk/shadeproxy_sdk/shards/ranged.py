@@ -1,7 +1,6 @@
-"""An object as a read-only file: only the bytes that a parser reads are fetched, by ranges.
+"""An object as a read-only file. It fetches only ranges that begin with bytes that a parser reads.
 
-Headers that lie close together are fetched in one request. Headers far apart are fetched in one small request
-each.
+Headers that lie close together come by one request. Headers far apart come by one small request each.
 """
 
 import io

@@ -1,8 +1,8 @@
 """Tar shards in WebDataset's layout: consecutive files with the same base name are one sample.
 
-A sample is the bytes from its first file's header to the end of its last file. These bytes are a tar that
-``tar_members`` opens. The standard library's tarfile parses the names, also the long names of GNU and PAX
-tars.
+A sample is the bytes from its first file's header to the end of its last file. ``tar_members`` opens these
+bytes as a tar of their own. The standard library's tarfile parses the names, including the long names of GNU
+and PAX tars.
 """
 
 import io
@@ -32,12 +32,12 @@ def tar_manifest(
     extension: str | None = None,
     name: str | None = None,
 ) -> Manifest:
-    """Return the samples of uncompressed tar shards: of those under ``prefix`` whose keys end in .tar, or of
-    those with the keys ``keys``.
+    """Return a manifest of the samples in uncompressed tar shards: those under ``prefix`` whose keys end in
+    .tar, or those with the keys ``keys``.
 
     ``tar_members`` decodes a sample. With ``extension`` ("jpg", "seg.png"), a sample is only the bytes of its
     file with that extension. Only headers are read. Raises ReadError, and ConfigError for tars that are
-    compressed, damaged or sparse, and for a sample that lacks ``extension`` or has a file twice.
+    compressed, damaged or sparse, and for a sample that lacks the file ``extension`` or has a file twice.
     """
     shards = choose_shards(client, bucket, prefix, keys, ".tar")
     chosen = name_of(name, bucket, prefix, keys, "tar" if extension is None else f"tar.{extension}")
@@ -114,5 +114,5 @@ def _members(shard: RangedObject) -> Iterator[tarfile.TarInfo]:
         ) from None
     shard.seek(end)
     if any(shard.read(tarfile.BLOCKSIZE)):
-        # tarfile would take this damage for the end of the archive, without an error.
+        # Check here, because tarfile takes such damage for the end of the archive, without an error.
         raise ConfigError(f"{shard} is damaged at byte {end}: pack or upload it again")

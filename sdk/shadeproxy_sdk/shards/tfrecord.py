@@ -29,8 +29,8 @@ def tfrecord_manifest(
     suffix: str = "",
     name: str | None = None,
 ) -> Manifest:
-    """Return the records of uncompressed TFRecord files: of those under ``prefix`` whose keys end in
-    ``suffix``, or of those with the keys ``keys``.
+    """Return a manifest of the records in uncompressed TFRecord files: those under ``prefix`` whose keys end
+    in ``suffix``, or those with the keys ``keys``.
 
     A sample is a record without its frame, usually a serialised tf.train.Example. Only the frames are read;
     CRCs are not checked. Raises ReadError, and ConfigError for files that are compressed or cut short.

@@ -161,6 +161,35 @@ def test_the_callback_alone_begins_epochs(make_trainer, make_sampler):
     assert sampler.job.stats().reported == 1
 
 
+def test_a_sampler_of_torch_that_is_announced_has_neither_epoch_nor_state(
+    make_trainer, make_job, samples, proxy, caplog
+):
+    drawn = torch.utils.data.RandomSampler(range(COUNT), generator=torch.Generator())
+    sampler = shade.announce(drawn, make_job(dataset=samples))
+    trainer = make_trainer(sampler, save_strategy="steps", save_steps=4)
+    trainer.train()
+    trainer.train(resume_from_checkpoint=True)
+    assert sampler.job.epoch == 1
+    assert sorted(proxy.scores["run"]) == list(range(COUNT))
+    assert not [record for record in caplog.records if record.name == "shadeproxy_sdk"]
+
+
+def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(tmp_path, caplog):
+    callback = huggingface.ShadeTrainerCallback(object(), monitor="loss")
+
+    class Of:
+        output_dir, ignore_data_skip, global_step, epoch = tmp_path, False, 3, 0.0
+
+    callback.on_train_begin(Of, Of, None)
+    callback.on_epoch_begin(Of, Of, None)
+    callback.report([1], [0.5])
+    callback.on_evaluate(Of, Of, None, {"loss": 0.5})
+    callback.on_save(Of, Of, None)
+    callback.on_train_end(Of, Of, None)
+    assert len(caplog.records) == 1
+    assert "AttributeError: 'object' object has no attribute 'job' (said once)" in caplog.text
+
+
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 @pytest.mark.parametrize("step", [6, 7, 10])
 def test_a_resumed_run_reads_what_the_first_one_did(make_trainer, make_sampler, tmp_path, mode, step):

@@ -143,6 +143,36 @@ def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, cap
     assert "4 processes train, but the job was made for 1: pass rank and world_size" in caplog.text
 
 
+def test_a_sampler_of_torch_that_is_announced_has_neither_epoch_nor_state(
+    fit, make_job, samples, tmp_path, caplog
+):
+    drawn = torch.utils.data.RandomSampler(range(COUNT), generator=torch.Generator())
+    sampler = shade.announce(drawn, make_job(dataset=samples))
+    sampler.weight_of = torch.ones_like
+    keep = lightning.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1)
+    module, _ = fit(sampler, ShadeCallback(sampler), callbacks=[keep], enable_checkpointing=True)
+    assert [sorted(ids) for ids in module.epochs().values()] == [list(range(COUNT))] * 2
+    assert sampler.job.epoch == 1
+    assert sampler.job.stats().reported == 2 * COUNT / 4
+    assert not [record for record in caplog.records if record.name == "shadeproxy_sdk"]
+
+
+def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(caplog):
+    callback = ShadeCallback(object(), monitor="accuracy")
+
+    class Trainer:
+        current_epoch, world_size, sanity_checking, callback_metrics = 0, 1, False, {"accuracy": 0.5}
+
+    callback.on_train_epoch_start(Trainer, None)
+    callback.on_train_batch_end(Trainer, None, {"ids": [1], "losses": [0.5]}, None, 0)
+    callback.on_validation_end(Trainer, None)
+    callback.load_state_dict({"position": 1})
+    assert callback.state_dict() == {}
+    callback.on_train_end(Trainer, None)
+    assert len(caplog.records) == 1
+    assert "AttributeError: 'object' object has no attribute 'set_epoch' (said once)" in caplog.text
+
+
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 @pytest.mark.parametrize("step", [6, 7, 10])
 def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path, mode, step):

@@ -94,6 +94,23 @@ def test_samples_of_known_length_come_many_at_a_time(alike, near, headers, chunk
     assert len(near.batches) == 2
 
 
+def test_the_end_of_an_answer_comes_with_its_last_samples(alike, near, monkeypatch):
+    """The last frame has a chunk of its own, behind the samples."""
+    client, manifest, bodies = alike
+    near.chunk = 12 * 30_016
+    steps = []
+    for name in ("read_some", "_fill"):
+        step = getattr(Channel, name)
+
+        def noted(channel, *rest, name=name, step=step):
+            steps.append(name)
+            return step(channel, *rest)
+
+        monkeypatch.setattr(Channel, name, noted)
+    assert client.read_many(manifest, IDS) == bodies
+    assert steps[-1] == "read_some", "no byte was received behind the samples"
+
+
 @pytest.mark.parametrize("chunk", [1 << 20, 100_000])
 @pytest.mark.parametrize("length", [0, 1, 16, 29_999, 30_001, 70_000])
 def test_a_sample_that_became_longer_or_shorter_does_not_harm_the_others(alike, near, chunk, length):

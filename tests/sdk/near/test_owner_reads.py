@@ -161,7 +161,7 @@ def test_samples_of_a_dead_owner_come_by_the_called_proxy_and_that_is_logged_onc
         assert client.read_many(manifest, IDS) == near.bodies
         own, other, _ = cluster.batches()
         assert (own, other) == (sorted(cluster.of(0) + cluster.of(2)), cluster.of(1))
-    assert client.connections.owners.failures == 1
+    assert client.connections.owners.failures == 3, "in two batches it was not asked"
     assert [record.message for record in caplog.records if "node c" in record.message]
     assert len(caplog.records) == 1
     assert not near.proxy.reads
@@ -289,3 +289,16 @@ def test_only_the_owners_of_the_last_data_sets_are_kept():
         kept.put(name, column)
     assert [kept.find(name) is not None for name in names] == [False] * 2 + [True] * 4
     assert [kept.is_due(name) for name in names] == [True] * 2 + [False] * 4
+
+
+def test_the_owners_are_asked_for_again_after_a_failure_but_not_while_a_node_is_passed_over():
+    now_s = 0.0
+    kept = owners.Owners(clock=lambda: now_s)
+    assert kept.is_due(("d", "digest"))
+    now_s = 5.0
+    kept.passed_over()
+    assert not kept.is_due(("d", "digest"))
+    kept.failed(("d", "digest"), "b")
+    now_s = 6.0
+    assert kept.is_due(("d", "digest"))
+    assert kept.failures == 2
