@@ -51,7 +51,8 @@ MOST_RECORDS = 1 << 17
 may be small.
 """
 
-# The files of an answer have numbers of 16 bits, and one item may add as many files as it has pages.
+# Number of files from which on an answer takes no more items. File numbers have 16 bits; half of them are
+# kept free, because the last item may add as many files as it has pages.
 _MOST_FILES = 1 << 15
 _ITEMS_A_TURN = 64
 _IDS_A_TURN = 1024

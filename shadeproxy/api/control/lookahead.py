@@ -1,4 +1,4 @@
-"""Fetches pieces of an answer before their turn.
+"""Fetches the pieces of a batch answer before it is their turn to be sent.
 
 Laws: a call has at most FILLS fetches under way. One budget for all calls (``held``) limits the fetched bytes
 that wait for their turn. No fetch waits for this budget: if it has no room for a piece, the piece is fetched
