@@ -2,7 +2,8 @@
 own. The N proxies share their pages as one cache. For comparison, the same training also runs through a
 single proxy with as much cache.
 
-Law: as in ``main``, all files and processes below temporary directories are gone afterwards.
+Law: the demo's files are below temporary directories, and its servers and trainings are child processes. All
+of these are gone afterwards, as in demo/main.py.
 """
 
 import os

@@ -87,7 +87,7 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """True if the recording has so many reads that it takes no more."""
+        """True if the recording has ``most_reads`` reads, and so takes no more."""
         return len(self) >= self._most_reads
 
     def note(self, read: RecordedRead, now_s: float) -> None:
