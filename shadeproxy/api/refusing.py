@@ -9,7 +9,7 @@ from aiohttp import web
 
 
 class RefusingHandler(web.RequestHandler):
-    """One client connection. Subclasses write the error answer to bytes of which aiohttp can make no request."""
+    """One client connection. Subclasses write the error answer to bytes that are not HTTP."""
 
     __slots__ = ()
 

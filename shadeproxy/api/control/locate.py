@@ -1,4 +1,5 @@
-"""``POST /v1/locate``: where a process on this host finds resident pages; see docs/protocol.md.
+"""Answers ``POST /v1/locate``: the files in which a process on this host finds resident pages, and the
+offsets there. docs/protocol.md describes the answer.
 
 Laws: an answer is a hint, because a page may move at any time. The reader proves by the record header in the
 answer that it has read the right bytes (tiers/base.py ``Place``). If a page is not resident, was not verified

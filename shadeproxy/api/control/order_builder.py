@@ -1,4 +1,4 @@
-"""Builds announced orders off the event loop, one build at a time for each job."""
+"""Builds announced orders on threads of the pool, one build at a time for each job."""
 
 import asyncio
 from concurrent.futures import Executor

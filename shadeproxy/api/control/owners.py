@@ -1,4 +1,5 @@
-"""``GET /v1/datasets/{dataset}/owners``: which proxy caches each sample; see docs/protocol.md.
+"""Answers ``GET /v1/datasets/{dataset}/owners``: which proxy caches each sample. docs/protocol.md describes
+the answer.
 
 Law: an answer is a hint. A proxy also answers reads of samples that other proxies cache, by relaying the
 reads. So a client that does not call the owner only loses time.
