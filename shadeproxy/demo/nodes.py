@@ -28,8 +28,8 @@ from shadeproxy.demo.screen import Bars
 from shadeproxy.demo.servers import proxy_settings, serving
 
 _TRUST_S = 65.0
-"""Seconds after their start, after which the proxies of a cluster answer without asking the origin first: a
-minute, and some seconds until the view is settled.
+"""Age in seconds from which on the proxies of a cluster answer without asking the origin first: a minute, and
+some seconds until the view is settled.
 """
 _LOADERS = 1
 _LAN = ("lan_reads", "lan_bytes")
