@@ -1,4 +1,4 @@
-"""Recognises requests that a web page makes its reader's browser send.
+"""Recognises requests that a browser sends because a web page makes it do so.
 
 A listener without authentication is protected only by its address. A browser on the same machine can reach
 this address, and the page that it shows may come from anywhere. Requests of such a page have two marks. If
@@ -50,9 +50,9 @@ def address_of(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def site_of(fields: Mapping[str, str], host: str) -> str | None:
-    """Return the site of the web page that sent a request; "" if a page sent it whose site the fields do not
-    name. Return None if no page sent it, or a page of ``host`` itself did. ``fields``: the request's
-    header fields, with lower-case names.
+    """Return the site of the foreign web page that sent a request; "" if the request's fields show that there
+    was such a page, but do not name its site. Return None if no page sent the request, or a page of ``host``
+    itself did. ``fields``: the request's header fields, with lower-case names.
     """
     origin = fields.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():

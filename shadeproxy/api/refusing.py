@@ -1,4 +1,5 @@
-"""Connections that word the error answer themselves if aiohttp cannot make a request of the bytes received.
+"""Client connections that answer bytes which are not HTTP in the form of their listener. aiohttp would answer
+such bytes by itself, with a text of its own.
 
 Law: only bytes that are not HTTP are answered here. If an answer has begun before, it is broken off, and no
 other answer follows it.
@@ -8,9 +9,7 @@ from aiohttp import web
 
 
 class RefusingHandler(web.RequestHandler):
-    """One client connection. Subclasses word the answer to errors that aiohttp raises before there is a
-    request.
-    """
+    """One client connection. Subclasses write the error answer to bytes that are not HTTP."""
 
     __slots__ = ()
 
@@ -21,7 +20,8 @@ class RefusingHandler(web.RequestHandler):
         if (request := self._current_request) is not None:
             return not request.content.is_eof() and request.content.exception() is None
         waiter, handler = self._waiter, self._task_handler
-        # aiohttp has taken such a request, and begins to handle it some steps of the loop later.
+        # True if aiohttp has parsed a request whose handler has not begun yet: that takes some steps of the
+        # loop.
         return (waiter is None or waiter.done()) and handler is not None and not handler.done()
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:
@@ -35,8 +35,8 @@ class RefusingHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer bytes that cannot be parsed (400). aiohttp calls this. The handlers that it serves raise no
-        errors.
+        """Answer bytes that cannot be parsed with status 400. aiohttp also calls this if a handler raises an
+        error, but the handlers of these listeners raise none.
         """
         if request.writer.output_size > 0 or status != 400:
             raise ConnectionResetError(message or "the connection cannot go on") from exc

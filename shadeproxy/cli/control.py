@@ -1,5 +1,5 @@
-"""A client of the control listener: small and blocking, made of the standard library alone. It sends and
-receives JSON.
+"""A small, blocking client of the control listener. It sends and receives JSON, and needs only the standard
+library.
 """
 
 import http.client

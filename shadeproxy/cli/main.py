@@ -76,7 +76,7 @@ def serve(config: ConfigOption = None, override: OverrideOption = None) -> None:
     Requests under way are finished then. SIGHUP reads the configuration again.
     """
     settings = Settings.load(config, override or ())
-    # During this import, the collector would walk through all modules again and again, and find nothing.
+    # Garbage collection during this import would search all loaded modules again and again, and free nothing.
     gc.disable()
     from shadeproxy.app.serve import serve as serve_clients  # noqa: PLC0415  not loaded for other commands
 

@@ -80,8 +80,8 @@ def purge_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bo
 def _watched(
     client: ControlClient, operation: Answer, told: Callable[[Answer], str], *, quiet: bool
 ) -> Answer:
-    """Show the progress of an operation until it ends, and return its last state. Ctrl-C ends the operation;
-    ``told`` then says how far it came.
+    """Show the progress of an operation until it ends, and return its last state. Ctrl-C ends the operation.
+    ``told``: returns the text that then says how far the operation came.
     """
     path, uri = f"/v1/operations/{operation['id']}", operation["uri"]
     try:

@@ -1,4 +1,4 @@
-"""Shows the answer of ``GET /v1/stats`` as tables. Its fields are defined in telemetry/stats.py."""
+"""Shows the answer of ``GET /v1/stats`` as tables. telemetry/stats.py defines the fields of that answer."""
 
 import json
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from shadeproxy.core.units import format_size
 
 _LEAST_NAME = 12
 _MOST_WIDTH = 1000
-# The names are short, so that a row fits into 80 columns. "joined": reads of a page that was already on its
-# way.
+# Headings of columns, short enough for a row to fit into 80 characters. "joined": reads of a page that was
+# already on its way.
 _READS = ("reads", "hits", "by bytes", "ram", "disk", "joined", "origin", "bypass", "bytes")
 _NOT_BY_JOB = ("joined", "bypass")
 

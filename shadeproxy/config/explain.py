@@ -1,5 +1,5 @@
-"""Turns pydantic's errors into lines for people, each with the place, the key, the value, and what to write
-instead.
+"""Turns pydantic's errors into lines for people. Each line has the key, its value, where the value was set,
+and what to write instead.
 
 The value of an unknown key is never shown: the key may be a misspelt one that holds a secret.
 """

@@ -200,8 +200,9 @@ class OriginCredentials(Section):
         """Return the credentials in the named environment variables or in the file; None for the other
         sources.
 
-        These are anonymous, a profile without a file, and the chain. ``file`` has the format of
-        ``~/.aws/credentials``; ``profile`` names a section of it (by default "default"). Raises ConfigError.
+        The other sources are "anonymous", a profile without a file, and the AWS chain. ``file`` has the
+        format of ``~/.aws/credentials``; ``profile`` names a section of it (by default "default"). Raises
+        ConfigError.
         """
         what = "origin.credentials"
         if self.access_key_env:

@@ -134,7 +134,7 @@ class S3Listener(Section):
 
 
 NO_SOCKET = "off"
-# The kernel has room for 108 bytes: the path, and a final zero byte (unix(7)).
+# The kernel has 108 bytes for the path of a Unix socket and a final zero byte (unix(7)).
 MOST_SOCKET_PATH_BYTES = 107
 
 

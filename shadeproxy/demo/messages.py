@@ -1,7 +1,8 @@
 """The messages between the demo and its training processes. A training process gets one JSON object, its
 plan, and writes JSON lines, its events.
 
-Law: a training process only reports what it measures. It does not know with what it is compared.
+Law: a training process only reports its own measurements. It does not know the trainings with which it is
+compared.
 """
 
 from typing import Literal

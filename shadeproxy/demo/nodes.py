@@ -2,7 +2,8 @@
 own. The N proxies share their pages as one cache. For comparison, the same training also runs through a
 single proxy with as much cache.
 
-Law: as in ``main``, all files and processes below temporary directories are gone afterwards.
+Law: the demo's files are below temporary directories, and its servers and trainings are child processes. All
+of these are gone afterwards, as in demo/main.py.
 """
 
 import os
@@ -27,8 +28,8 @@ from shadeproxy.demo.screen import Bars
 from shadeproxy.demo.servers import proxy_settings, serving
 
 _TRUST_S = 65.0
-"""Seconds after their start, after which the proxies of a cluster answer without asking the origin first: a
-minute, and some seconds until the view is settled.
+"""Age in seconds from which on the proxies of a cluster answer without asking the origin first: a minute, and
+some seconds until the view is settled.
 """
 _LOADERS = 1
 _LAN = ("lan_reads", "lan_bytes")

@@ -49,7 +49,8 @@ def running(
     """
     process = None
     try:
-        # Hold signals back here: one between the start and the assignment would leave the process running.
+        # Hold signals back here: a signal between the start of the process and the assignment to the variable
+        # would leave the process running.
         with log.open("wb") as file, held():
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
                 command,

@@ -1,4 +1,4 @@
-"""The demo's output while it works and at its end. This module shows the report; it measures nothing."""
+"""Shows the demo's progress while it works, and its report at the end. This module measures nothing."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType

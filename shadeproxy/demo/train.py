@@ -26,7 +26,9 @@ from shadeproxy.demo.model import SmallNet, accuracy
 from shadeproxy_sdk import owners
 
 _NO_PROXY = "http://127.0.0.1:9"
-"""URL of the discard port, where no program answers. With this URL the SDK reads from the origin."""
+"""URL of the discard port, where no program answers. So the SDK finds no proxy there, and reads from the
+origin.
+"""
 _STEP_INTERVAL_S = 0.1
 
 

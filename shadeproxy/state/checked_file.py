@@ -1,4 +1,5 @@
-"""A file of blocks with checksums. It is replaced as a whole from time to time, and read once at a start.
+"""Writes and reads a file of blocks with checksums. The proxy replaces the whole file from time to time, and
+reads it once, when it starts.
 
 Laws: all calls block. The path always names the complete old file or the complete new file, also after kill
 -9. If a byte of a block was changed, lost or moved, that is noticed before the block is used. The file's mode
@@ -103,8 +104,8 @@ def read_checked(path: Path) -> Iterator[bytes]:
 
 
 def _read(file: BinaryIO, length: int, seen: xxh3_64, expected: bytes, *, hashed: bool = True) -> bytes:
-    """Return the next ``length`` bytes, which must equal ``expected`` if that is not empty. ``hashed``: a
-    hash of all bytes so far follows them, and is checked too.
+    """Return the next ``length`` bytes, which must equal ``expected`` if that is not empty. ``hashed``: also
+    read the hash that follows these bytes, and compare it with the hash of all bytes so far.
     """
     try:
         found = file.read(length)

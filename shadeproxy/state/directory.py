@@ -145,8 +145,8 @@ def copied(path: Path) -> Iterator[Path]:
 
 
 def _roomy_place(needed_bytes: int) -> Path | None:
-    """Return a directory with room for ``needed_bytes``. None means the system's temporary directory, which
-    is tried first, and is also returned if no place has room.
+    """Return a directory with room for ``needed_bytes``; None for the system's temporary directory. That one
+    is tried first, and also returned if no directory has room.
     """
     for place in _PLACES:
         status = os.statvfs(place or tempfile.gettempdir())

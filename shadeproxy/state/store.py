@@ -214,11 +214,12 @@ class StateStore:
             _logger.warning("control state is not saved, will try again: %s", error)
 
     def _open_late(self) -> None:
-        """Open the database after all, which had no room when the store was opened."""
+        """Open the database, which could not be opened before because its medium was full."""
         try:
             self._open_database()
         except BaseException:
-            # Perhaps the database accepts no row yet. Close it, so that the next commit tests it again.
+            # The database may be open, but accept no row yet. Close it, so that the next commit tries it
+            # again.
             self._close_database()
             raise
         self._identity = identity(self.path)

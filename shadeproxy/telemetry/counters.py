@@ -287,8 +287,8 @@ class Capped(dict[Name, Group]):
     """Groups of counters by name: at most ``cap`` of them, and one called ``other``.
 
     If there are ``cap`` names, a new name displaces one that was used only once, or not lately (second
-    chance). The numbers of the displaced name are added to the group ``other``. The code that counts in a
-    group for the second time or later sets its ``recent``.
+    chance). The numbers of the displaced name are added to the group ``other``. Code that counts in a group
+    must set the group's ``recent``, except at the first time.
     """
 
     def __init__(self, make: Callable[[], Group], *, cap: int, other: Name) -> None:

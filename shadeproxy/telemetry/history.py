@@ -1,9 +1,9 @@
 """``History``: the rates of the last hour, kept in memory for the dashboard.
 
 Laws: the number of points and of series is fixed, so memory is bounded (about 200 KB). A point is the
-difference between two readings of ``Stats``, divided by the time between them; nothing is counted only for
-it. If a counter is smaller than before, its rate is 0. A reading does not look at single jobs and epochs,
-because there may be 16,384 of them.
+difference between two readings of ``Stats``, divided by the time between them; no counter exists only for the
+history. If a counter is smaller than before, its rate is 0. A reading does not go through jobs and their
+epochs, because there may be 16,384 of these.
 """
 
 import math

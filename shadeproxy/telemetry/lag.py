@@ -1,7 +1,8 @@
-"""The lag of the event loop: by this time everything on the loop is late, and so every request.
+"""Measures the lag of the event loop: the time by which everything on the loop is late, every request
+included.
 
-Law: the lag is how late a timer fires that depends on nothing else. So it grows when code blocks the loop,
-and also when the machine has no free processor time.
+Law: the lag is the delay of a timer that waits for nothing but its time. So the lag grows when code blocks
+the loop, and also when the machine has no free processor time.
 """
 
 import asyncio

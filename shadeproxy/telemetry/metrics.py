@@ -64,7 +64,7 @@ _RELAYED = {
     "seconds": "Durations of requests to other proxies of the cluster.",
 }
 _FORMER = "Former name of {}_total; it goes with the next release."
-# A series that begins with its first event hides that event from rate(): these exist from the start.
+# Series for these labels exist from the start: Prometheus's rate() misses the event that begins a series.
 _ORIGIN_KINDS = ("forward", "get", "head", "list")
 _ORIGIN_ERRORS = (
     "BodyCutShort", "BodyDamaged", "DeadlineExceeded", "OriginError", "OriginThrottled", "OriginUnavailable",
@@ -149,8 +149,8 @@ class StatsCollector(Collector):
         yield GaugeMetricFamily(
             "shadeproxy_origin_up",
             "1 if the origin answers, 0 if not; a refusal counts. NaN before the first answer.",
-            # 0 would raise an alarm at each start. A series that began later would have no value at the
-            # start.
+            # Until the first answer, send NaN: 0 would raise an alarm at each start, and without a series a
+            # dashboard would show no value.
             value=math.nan if up is None else up,
         )
         for name, help_text in (

@@ -22,9 +22,9 @@ proxy's own.
 """
 
 SERVED_FAILS_FROM, ASKED_FAILS_FROM = 500, 400
-"""Lowest statuses that count as a failure. The first one is for requests that this proxy serves: there a 4xx
-is the client's mistake. The second one is for requests that it sends to the origin (OpenTelemetry, semantic
-conventions for HTTP spans).
+"""Lowest status that counts as a failure: of a request that this proxy serves, where a 4xx is the client's
+mistake, and of a request that this proxy sends to the origin (OpenTelemetry, semantic conventions for HTTP
+spans).
 """
 
 

@@ -158,12 +158,12 @@ class RareWarnings(logging.Handler):
         self._logger = logging.getLogger("opentelemetry")
 
     def attach(self) -> None:
-        """Receive the lines that the SDK logs, so that they do not go to the log by themselves."""
+        """Take over the lines that the SDK logs: they reach the log only through this object."""
         self._logger.addHandler(self)
         self._logger.propagate = False
 
     def detach(self) -> None:
-        """Let the lines of the SDK go to the log again."""
+        """Undo ``attach``: the SDK's lines go straight to the log again."""
         self._logger.removeHandler(self)
         self._logger.propagate = True
 

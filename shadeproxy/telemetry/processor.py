@@ -1,5 +1,4 @@
-"""Charges the proxy's processor time to the jobs that read, once a second. A read itself gets no more
-expensive by it.
+"""Charges the proxy's processor time to the jobs that read, once a second. This adds no work to a read.
 
 Source: clock_getcpuclockid(3). The clock of a process counts all its threads.
 """

@@ -1,4 +1,4 @@
-"""Records demand reads, in the order in which they come, for ``shadeproxy simulate``.
+"""Records demand reads in their order, so that ``shadeproxy simulate`` can replay them.
 
 Laws: recording a read takes a few appends and no I/O. At most ``most_reads`` reads are kept, in 22 bytes
 each. A recording has hashes instead of the names of objects; only the prefix groups of keys are in it as
@@ -48,7 +48,7 @@ class RecordedRead(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A run of recorded reads that is full, and so does not change any more. Columns of shape (n,).
+    """Columns of shape (n,), with a run of recorded reads. A chunk is full, and so does not change any more.
 
     The columns have, for each read: the object hash, bytes, the number of the reader (a job's rank), the
     epoch, milliseconds since the first read, and the place: source and prefix group in one number.
@@ -87,7 +87,7 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """True if the recording has so many reads that it takes no more."""
+        """True if the recording has ``most_reads`` reads, and so takes no more."""
         return len(self) >= self._most_reads
 
     def note(self, read: RecordedRead, now_s: float) -> None:
@@ -116,7 +116,7 @@ class Recording:
     def snapshot(self) -> Snapshot:
         """Return all reads so far."""
         self._seal()
-        # All jobs above the limit share the last number. It keeps the name of the first of these jobs.
+        # All jobs above the limit share the last number, under the name of the first one of them.
         jobs = {number: name for name, number in reversed(self._jobs.items())}
         return Snapshot(
             list(self._chunks),

@@ -9,8 +9,7 @@ from prometheus_client.metrics_core import Metric
 from shadeproxy.core.types import Source
 from shadeproxy.telemetry.requests import OTHER_STATUS, REQUEST_BOUNDS_S, RequestCounts, RequestGroup
 
-# These series exist from the start. A series that begins only with its first event hides that event from
-# rate().
+# Series for these labels exist from the start: Prometheus's rate() misses the event that begins a series.
 _OPERATIONS = ("GetObject", "HeadObject", "Invalid", "ListObjectsV2", "PutObject")
 _STATUSES = (200, 403, 404, 500, 503)
 _STATUSES_OF = {"GetObject": (200, 206, 403, 404, 416, 500, 503), "Invalid": (400, 403, 503)}

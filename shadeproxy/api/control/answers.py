@@ -1,7 +1,8 @@
-"""The shapes of answers that handlers do not build from structs: statistics, information, findings.
-/openapi.json describes these answers by them.
+"""Structs by which /openapi.json describes the answers that handlers build without structs: statistics,
+information, findings.
 
-Groups of counters are described by their dataclasses, so that a new counter appears in the document too.
+The structs of groups of counters are made from the counters' dataclasses, so that a new counter appears in
+the document too.
 """
 
 from dataclasses import fields
@@ -17,8 +18,8 @@ from shadeproxy.telemetry.counters import Counters
 
 
 def shape_of(group: type[Counters], name: str, *more: tuple[Any, ...]) -> type[msgspec.Struct]:
-    """Return a struct called ``name``. Its fields are the counters of ``group``, described by their help, and
-    then ``more``.
+    """Return a struct called ``name``. Its fields are the counters of ``group``, each with its help as
+    description, followed by the fields ``more``. Internal counters are left out.
     """
     kinds = get_type_hints(group)
     found = [

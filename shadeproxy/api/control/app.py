@@ -1,4 +1,4 @@
-"""The control listener as an aiohttp application. It combines the route table, the guard and the error
+"""Makes the aiohttp application of the control listener from the route table, the guard and the error
 answers.
 """
 
@@ -63,8 +63,8 @@ def _bind(route: Route, context: ControlContext) -> WebHandler:
 
 
 def _check_manifest(context: ControlContext, request: web.Request) -> None:
-    """Raise Conflict if a call about a job says that its ids belong to another manifest than that of the job.
-    Raises UnknownName.
+    """Raise Conflict if the call names a manifest in ``MANIFEST_FIELD``, and the job is on another manifest,
+    so that the call's ids mean other samples. Raises UnknownName.
     """
     name, digest = request.match_info["job"], request.headers.get(MANIFEST_FIELD)
     if digest is None:
@@ -79,7 +79,9 @@ def _check_manifest(context: ControlContext, request: web.Request) -> None:
 
 @cache
 def _openapi_route(version: str) -> Route:
-    """Return the route of the document, which is the same for all applications of a process."""
+    """Return the route of /openapi.json. All applications of a process share it, so the document is made
+    once.
+    """
 
     async def openapi(_context: ControlContext, _request: web.Request) -> web.Response:
         return web.Response(body=document, content_type=JSON)

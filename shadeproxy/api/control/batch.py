@@ -1,9 +1,10 @@
-"""``POST /v1/batch``: many pieces in one streamed answer; docs/protocol.md describes the frames.
+"""Answers ``POST /v1/batch`` with many pieces of objects in one stream; docs/protocol.md describes its
+frames.
 
-Laws: a piece of up to a page is sent only when all of it has arrived, so that the status in its frame is
-true. A longer piece is streamed, and if it ends early, the connection is reset. The pages of a piece are
-looked up only when it is the piece's turn, so that a slow caller pins nothing. If a caller goes away, its
-fetches end.
+Laws: a piece that is no longer than a page is sent only after all of its bytes have arrived, so that the
+status in its frame is true. A longer piece is streamed; if its bytes end early, the connection is reset. The
+proxy looks up the pages of a piece only when it is the piece's turn, so that a caller that reads slowly pins
+no pages. If a caller goes away, the fetches for its answer end.
 """
 
 import asyncio
@@ -25,15 +26,15 @@ from shadeproxy.hints.datasets import Sample
 _log = structlog.get_logger("shadeproxy.control")
 
 _LOOK_AHEAD = 512
-"""Number of items, after the one that is being sent, among which those that are not resident (cold) are
-searched for.
+"""Number of items, counted from the one that is being sent, among which cold items (those that are not
+resident) are searched for.
 """
 
 _LOOK_FOR_CALLER_S = 0.2
 
 
 class _BrokenOffError(Exception):
-    """A piece ended early although its frame had begun, so the answer cannot be completed."""
+    """Raised if a piece ends early after its frame has begun, so that the answer cannot be completed."""
 
 
 async def post_batch(context: ControlContext, request: web.Request) -> web.StreamResponse:
@@ -51,8 +52,8 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     REQUEST_ID.reset(inside)
     CLIENT.reset(client)
     try:
-        # While nothing is written, only this loop notices that the caller has left. aiohttp could cancel the
-        # handlers of such callers, but only for a whole listener, and the handlers of other calls must
+        # While the batch writes nothing, only this loop notices that the caller has left. aiohttp can cancel
+        # the handler of a caller that has left, but only for all calls of a listener, and other calls must
         # finish.
         while not (await asyncio.wait({work}, timeout=_LOOK_FOR_CALLER_S))[0]:
             if request.transport is None:
@@ -138,8 +139,8 @@ class _Answer:
                 if not self._ended:
                     await self._news.wait()
             else:
-                # Other calls have taken the whole budget. Fetch one item outside the budget, so that this
-                # call makes progress.
+                # Other calls have taken the whole budget of bytes fetched ahead. Fetch one item outside of
+                # that budget, so that this call makes progress.
                 await self._send_at_its_turn(cold.popleft())
             if self._frames.full:
                 await self._frames.flush()
@@ -199,8 +200,8 @@ class _Answer:
             outcome = await self.lookahead.take(index)
         if outcome is None:
             await self._frames.flush()
-            # Fetches that start here run only when this task waits. So the item whose turn it is, which is
-            # read next, is requested from the origin before theirs.
+            # The fetches that ``_look_ahead`` starts run only once this task waits. So ``_stream``, which is
+            # called next, requests its item from the origin before they request theirs.
             self._look_ahead()
             await self._stream(index)
         elif isinstance(outcome, FetchedPiece):
@@ -225,8 +226,8 @@ class _Answer:
                     async for piece in opened.pieces:
                         self._frames.extend(piece)
                         await self._frames.flush()
-                        # The variable would keep the memory of this piece's page until the next piece
-                        # arrives.
+                        # Without this line, the variable would keep the memory of a page until the next bytes
+                        # arrive.
                         del piece
         except ShadeProxyError as error:
             if began:

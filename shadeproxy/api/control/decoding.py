@@ -52,8 +52,8 @@ def decode(data: bytes, kind: type[Body]) -> Body:
 def decode_columns(
     data: bytes, kind: type[Body], columns: dict[str, Column]
 ) -> tuple[Body, dict[str, NDArray[Any]]]:
-    """Decode as ``decode`` does, but the fields in ``columns`` in slices if possible. Return the body, and by
-    field the arrays that were decoded in slices. Such a field is empty in the body.
+    """Decode ``data`` as ``decode`` does. If possible, decode the fields that ``columns`` names in slices.
+    Return the body, and by field the arrays that were decoded in slices. Such a field is empty in the body.
 
     May run on any thread. Raises the errors of ``decode``.
     """
@@ -102,7 +102,7 @@ def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]
         end = stop if end < 0 else end
         numbers = msgspec.json.decode(b"[%b]" % data[start:end], type=column.kind)
         if not numbers:
-            # A comma is followed by no number, or the array contains only white space.
+            # The slice has no number: the array ends with a comma, or contains only white space.
             raise OverflowError("a comma without a number")
         parts.append(np.array(numbers, column.dtype))
         start = end + 1

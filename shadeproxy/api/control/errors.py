@@ -130,8 +130,8 @@ async def translate_errors(request: web.Request, handler: Handler) -> web.Stream
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except ConnectionError:
-        # Errors of connections to the origin have other classes, so this is an error of the caller's
-        # connection. The caller has gone, and no answer can reach it.
+        # Failed connections to the origin raise errors of other classes. So here the caller's own connection
+        # has failed, and no answer can reach the caller.
         return _answer(499, "gone", "the caller hung up", "")
     except Exception:  # noqa: BLE001 the last resort: the log gets the traceback, the caller does not
         _log.exception("control call failed", method=request.method, path=request.path)

@@ -1,9 +1,10 @@
 """Writes a batch answer: many frames are gathered into few HTTP chunks, without copying bodies.
 
-Laws: only a limited number of bytes is gathered and passed to the transport. More are gathered only after the
-caller has read these, so a slow caller makes the proxy hold little memory. An answer that cannot be completed
-is broken off, never ended. The chunked encoding is written here, because many frames then take one chunk, one
-write and one drain. aiohttp would need a chunk, a write and a drain for each piece.
+Laws: the writer gathers a limited number of bytes, and passes them to the transport. It gathers more only
+after the caller has read most of these, so a slow caller makes the proxy hold little memory. An answer that
+cannot be completed is broken off, never ended. This module writes the chunked encoding itself, so that many
+frames take one chunk, one write and one drain. aiohttp would need a chunk, a write and a drain for each
+piece.
 """
 
 import asyncio
@@ -35,18 +36,19 @@ SOURCE_NUMBERS = {
     Source.BYPASS: 4,
 }
 
-# Bytes to gather before a write. With that many, the cost of a write is small for each byte. A kernel buffer
-# has about 200 KiB.
+# Bytes to gather before one write. They share the fixed cost of the write. For comparison: the kernel's
+# buffer of a socket has about 200 KiB.
 _GROUP_BYTES = 512 * 1024
-# A frame has two buffers, and the kernel accepts at most 1,024 buffers in one call.
+# Frames to gather before one write. A frame usually has two buffers, its header and its content, and the
+# kernel accepts at most 1,024 buffers in one call.
 _GROUP_FRAMES = 256
 
 # A transport that holds at most this many bytes accepts more without waiting.
 _LITTLE_BYTES = 16 * 1024
 
-# A full Unix socket accepts more bytes only after three quarters of its buffer were read. With the usual 208
-# KiB, sender and reader wait for each other, and 100 KB take 55 us. With this size they work at the same
-# time, and 100 KB take 32 us.
+# Size of the send buffer of a Unix socket. A full Unix socket accepts more bytes only after three quarters of
+# its buffer were read. So with the usual buffer of 208 KiB, sender and reader wait for each other, and 100 KB
+# take 55 us. With a buffer of this size, both work at the same time, and 100 KB take 32 us.
 _NEAR_BUFFER_BYTES = 1 << 20
 
 
@@ -70,7 +72,7 @@ class FrameWriter:
         return self._gathered_bytes >= _GROUP_BYTES or self._frames - self._frames_sent >= _GROUP_FRAMES
 
     async def start(self) -> None:
-        """Send the head of the answer. Enlarge the send buffer of a Unix socket before."""
+        """Enlarge the send buffer if the connection is a Unix socket, and send the head of the answer."""
         transport = self._request.transport
         near = None if transport is None else transport.get_extra_info("socket")
         if near is not None and near.family == socket.AF_UNIX:
@@ -126,9 +128,9 @@ class FrameWriter:
             self._request.transport.abort()
 
     async def _taken(self) -> None:
-        """Wait until the transport accepts more bytes. Raises ClientTooSlow if the caller reads not one byte
-        in KEEPALIVE_S, because fetched bytes and connections to the origin are then held that other calls
-        need.
+        """Wait until the transport accepts more bytes. Raises ClientTooSlow if the caller reads nothing for
+        KEEPALIVE_S seconds, because such a caller holds fetched bytes and connections to the origin that
+        other calls need.
         """
         waiting_bytes = self._waiting_bytes()
         if waiting_bytes <= _LITTLE_BYTES:

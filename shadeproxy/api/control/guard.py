@@ -22,8 +22,8 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def check_caller(request: web.Request, *, token: str | None, allowed_hosts: frozenset[str]) -> None:
     """Raise AuthError if the token is missing or wrong, AccessDenied if a foreign web page makes the call."""
-    # request.host is not used: if the field Host is missing, request.host asks the resolver, on the event
-    # loop.
+    # Do not use request.host: if the field Host is missing, it asks the resolver for this machine's name, and
+    # blocks the event loop.
     host = request.headers.get("Host", "")
     if token is not None:
         _check_token(request, token)

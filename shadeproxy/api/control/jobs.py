@@ -279,8 +279,8 @@ def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
 
 
 def _silent_s(context: ControlContext, job: Job) -> float:
-    """Return the seconds since the job's last call. If it has announced an order and has read something
-    since, return the seconds since its last read.
+    """Return the seconds since the job's last call or, if the job has announced an order and has read
+    something after that call, since its last read.
     """
     silent_s = max(0.0, context.clock.now_s() - job.seen_s)
     state = context.hints.orders.state(job.name)

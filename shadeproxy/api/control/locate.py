@@ -1,4 +1,5 @@
-"""``POST /v1/locate``: where a process on this host finds resident pages; see docs/protocol.md.
+"""Answers ``POST /v1/locate``: the files in which a process on this host finds resident pages, and the
+offsets there. docs/protocol.md describes the answer.
 
 Laws: an answer is a hint, because a page may move at any time. The reader proves by the record header in the
 answer that it has read the right bytes (tiers/base.py ``Place``). If a page is not resident, was not verified
@@ -51,7 +52,8 @@ MOST_RECORDS = 1 << 17
 may be small.
 """
 
-# The files of an answer have numbers of 16 bits, and one item may add as many files as it has pages.
+# Number of files from which on an answer takes no more items. File numbers have 16 bits; half of them are
+# kept free, because the last item may add as many files as it has pages.
 _MOST_FILES = 1 << 15
 _ITEMS_A_TURN = 64
 _IDS_A_TURN = 1024

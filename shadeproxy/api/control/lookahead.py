@@ -1,4 +1,4 @@
-"""Fetches pieces of an answer before their turn.
+"""Fetches the pieces of a batch answer before it is their turn to be sent.
 
 Laws: a call has at most FILLS fetches under way. One budget for all calls (``held``) limits the fetched bytes
 that wait for their turn. No fetch waits for this budget: if it has no room for a piece, the piece is fetched
@@ -59,8 +59,8 @@ class BatchLookahead:
 
     @property
     def has_room(self) -> bool:
-        """True if ``start`` may be called. Half of the budget must be free, because fetches that are under
-        way will also need some of it.
+        """True if ``start`` may be called. This requires that half of the budget is free, because fetches
+        that are under way will take some of it, too.
         """
         return self._running < FILLS and 2 * self._held.taken_bytes <= self._held.capacity_bytes
 

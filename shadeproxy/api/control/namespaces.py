@@ -1,7 +1,7 @@
 """Finds the namespace of the buckets that a call names.
 
-Law: a call uses the proxy's own namespace unless it names another one. If no configured client reads in a
-namespace of that name, the call is an error; the proxy's own namespace is never used instead.
+Law: a call uses the proxy's own namespace unless it names another one. If no configured client reads in the
+namespace that a call names, the call is refused; the proxy's own namespace never takes its place.
 """
 
 from shadeproxy.api.control.context import ControlContext

@@ -1,4 +1,4 @@
-"""Builds announced orders off the event loop, one build at a time for each job."""
+"""Builds announced orders on threads of the pool, one build at a time for each job."""
 
 import asyncio
 from concurrent.futures import Executor
@@ -32,8 +32,9 @@ class OrderBuilder:
             del self._tasks[job]
 
     def seek(self, orders: Orders, job: str) -> None:
-        """Begin a task that builds the order of ``job`` again, because the job reads at another place of it,
-        or because the owned share has changed. The hint registry calls this as its ``on_lost``.
+        """Begin a task that builds the order of ``job`` again. The hint registry calls this as its
+        ``on_lost``, when the job reads at another position of its order, or when the share of objects that
+        this node owns has changed.
         """
         task = asyncio.create_task(self._sought(orders, job), name=f"search for {job}")
         self._seeking.add(task)

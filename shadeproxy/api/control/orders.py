@@ -1,6 +1,6 @@
 """Calls about announced orders: a rank announces its reads of an epoch, piece by piece, or withdraws them.
 
-When the answer is sent, eviction and prefetching use the order already.
+The call is answered only after eviction and prefetching have begun to use the order.
 """
 
 import numpy as np

@@ -28,8 +28,8 @@ def span_calls(tracer: OtelTracer) -> Middleware:
         resource = request.match_info.route.resource
         if resource is None or not resource.canonical.startswith(_CALLS):
             return await handler(request)
-        # The names of jobs and datasets are not part of the span's name, so that a collector can count calls
-        # by it.
+        # The name of the span has the route's pattern, without names of jobs and datasets, so that a
+        # collector can count calls by that name.
         called = tracer.begin_served(f"{request.method} {resource.canonical}", request.headers)
         called.note({METHOD: request.method, "http.route": resource.canonical})
         served = SERVED.set(called)

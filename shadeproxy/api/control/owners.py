@@ -1,4 +1,5 @@
-"""``GET /v1/datasets/{dataset}/owners``: which proxy caches each sample; see docs/protocol.md.
+"""Answers ``GET /v1/datasets/{dataset}/owners``: which proxy caches each sample. docs/protocol.md describes
+the answer.
 
 Law: an answer is a hint. A proxy also answers reads of samples that other proxies cache, by relaying the
 reads. So a client that does not call the owner only loses time.
@@ -62,9 +63,9 @@ def _encode(dataset: Dataset, view: View | None, here: str) -> bytes:
 
 
 def _column(groups: Groups, view: View) -> NDArray[np.uint16]:
-    """Return, for each sample, the place of its home in ``view.homes.nodes``; _ANY if that node is away."""
+    """Return, for each sample, the index of its home in ``view.homes.nodes``; _ANY if that node is away."""
     homes = view.homes
-    # If the view has no nodes, ``find_many`` returns -1 for each place, which becomes _ANY here.
+    # If the view has no nodes, ``find_many`` returns only -1, which becomes _ANY when it is cast to 16 bits.
     found = homes.find_many(groups.hashes).astype("<u2")
     for place, name in enumerate(homes.nodes):
         if view.seats[name].away:

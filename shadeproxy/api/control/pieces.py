@@ -1,8 +1,8 @@
 """Reads one piece of an object: from the cache, from the origin through the cache, or past the cache if a
 rule says so.
 
-Law: a piece is opened with its right length, or the error is raised that a GET of the same bytes would get. A
-piece is never short.
+Law: opening a piece yields the piece with its right length, or raises the error that a GET of the same bytes
+would get. No piece is shorter than it should be.
 """
 
 from collections.abc import AsyncIterator
@@ -72,8 +72,8 @@ class PieceReader:
         if handle is None:
             return None
         if length is None and not offset and handle.whole:
-            # This is a shortcut for whole objects, which most samples are: no span is made, compared and
-            # recorded.
+            # Most samples are whole objects. For these, save the time of making, comparing and recording a
+            # span.
             body = engine.take(handle, self.job, now_s)
         else:
             span = span_in(sample, handle.meta.size)
@@ -110,8 +110,8 @@ class PieceReader:
         async with AsyncExitStack() as stack:
             opened: OpenPiece | None = None
             if self.context.engine.cacheable(sample.ref):
-                # Unidentified means that the origin's answer has just shown that the object cannot be cached.
-                # Then read past the cache.
+                # Unidentified is raised if the origin's answer shows that the object cannot be cached. The
+                # piece is then read past the cache.
                 with suppress(Unidentified):
                     opened = await stack.enter_async_context(self._open_through_the_cache(sample))
             if opened is None:
@@ -122,8 +122,8 @@ class PieceReader:
     async def _open_through_the_cache(self, sample: Sample) -> AsyncIterator[OpenPiece]:
         ref, offset, length = sample
         if length == 0:
-            # HTTP has no empty range, but the offset must lie within the object. So ask for the object's
-            # size.
+            # An empty piece cannot be requested, because HTTP has no empty range. Ask for the object's size
+            # instead, to check that the piece's offset lies within the object.
             meta, source = await self.context.engine.stat(self._request(ref))
             yield OpenPiece(source, span_in(sample, meta.size).length, _nothing())
             return
@@ -154,9 +154,10 @@ class PieceReader:
                 yield OpenPiece(Source.BYPASS, wanted.length, pieces)
 
     async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> OpenPiece:
-        """Read a piece of an object of unknown length into memory. The object may be as long as a page.
+        """Read an object of unknown length into memory, and return the piece of it that ``sample`` names.
 
-        Raises NotSupported for a longer object. A GET can stream it, but a frame begins with its length.
+        Raises NotSupported if the object is longer than a page. A GET could stream such an object, but the
+        frame of a batch must begin with the length.
         """
         body, most_bytes = bytearray(), self.context.page_size
         async for piece in pieces:
@@ -196,8 +197,8 @@ class PieceReader:
 
 
 def _kept(body: memoryview, handle: PageHandle) -> memoryview:
-    """Return a body that stays valid while the caller waits. The view of a short page does not, so it is
-    copied.
+    """Return a body that stays valid while the caller waits. A view of a short page does not stay valid, so
+    its bytes are copied.
     """
     return body if handle.stop - handle.start > COPY_BYTES else memoryview(bytes(body))
 

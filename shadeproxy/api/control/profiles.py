@@ -9,8 +9,8 @@ _PAGE_GET = "get"
 
 
 def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
-    """Return the profile of ``job``, whose dataset has ``samples`` samples. It has only epochs whose number
-    was named by the job's reads or reports.
+    """Return the profile of ``job``, whose dataset has ``samples`` samples. The profile leaves out reads for
+    which neither the job's reads nor its reports named an epoch.
     """
     stats = context.counted_stats()
     stats.charge_cpu()

@@ -75,7 +75,9 @@ class Operations:
         self._closing = False
 
     def start(self, work: Work) -> LongOperation:
-        """Begin ``work``. Raises Conflict if too many operations of its kind run, ShuttingDown."""
+        """Begin ``work``. Raises Conflict if too many operations of its kind run, ShuttingDown after
+        ``aclose``.
+        """
         if self._closing:
             raise ShuttingDown("the proxy is shutting down; ask again after its restart")
         alike = [one for one in self._known.values() if one.work.kind == work.kind]
@@ -94,8 +96,8 @@ class Operations:
         return operation
 
     async def is_over_within(self, operation: LongOperation, limit_s: float) -> bool:
-        """Wait at most ``limit_s`` for the end of an operation. Return True if it has ended, and forget it
-        then, because the answer to its call says everything. Raises its error if it failed.
+        """Wait at most ``limit_s`` for the end of an operation. If it has ended by itself, forget it and
+        return True: the answer to its call then says everything. Raises its error if it failed.
         """
         assert operation.task is not None
         timer = asyncio.create_task(self._clock.sleep(limit_s), name="wait for an operation")
@@ -152,8 +154,7 @@ class Operations:
             if not task.cancelling():
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # The done callbacks of the tasks run only in the next step of the loop, but callers need the state
-        # now.
+        # The done callbacks of the tasks may not have run yet, but callers need the final state now.
         for operation in operations:
             if operation.task is not None:
                 self._ended(operation, operation.task)

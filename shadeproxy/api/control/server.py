@@ -1,9 +1,9 @@
-"""Connections of the control listener. Errors that aiohttp would answer by itself get the form of all other
-errors.
+"""Connections of the control listener. They turn errors that aiohttp would answer by itself into error
+answers of the control API.
 
 Law: every error answer is the JSON of errors.py. aiohttp refuses bytes that are not HTTP before it makes a
 request of them, and refuses an unknown ``Expect`` before it calls any middleware. Both are handled here. This
-module knows no calls.
+module does not know the single calls of the API.
 """
 
 import asyncio
