@@ -1,10 +1,10 @@
-"""The backlog: changes of this proxy that have not been read back from the log, so that they may be missing
-there.
+"""The backlog: changes made at this proxy that may still be missing in the cluster's log, because this proxy
+has not read their events back from the log.
 
 Laws: a change stays here until its event was read back from the log. The number of waiting bytes is bounded.
-Above the bound, changes with long content (orders, columns) are dropped first, beginning with the oldest.
-That only costs hits. Of the waiting scores of a sample only the latest is kept, and of the signs of life of a
-rank too. No I/O and no clock.
+Above the bound, changes with long content (orders, columns, datasets) are dropped first, beginning with the
+oldest. For each sample only the latest waiting score is kept, and for each rank only its latest progress.
+This module does no I/O and reads no clock.
 """
 
 import asyncio
@@ -23,14 +23,16 @@ from shadeproxy.hints.jobs import Progress
 
 MOST_BYTES = 64 * 1024 * 1024
 MOST_SCORES = 1 << 16
-"""Most scores of one event: with ids, 512 KiB, so that applying the event does not hold up the event loop."""
+"""Most scores of one event: 512 KiB together with their sample ids. To apply a larger event would hold up the
+event loop.
+"""
 
-_LEAST_BYTES = 256  # Bytes that an event without blobs counts in the backlog.
+_LEAST_BYTES = 256  # Bytes that each event counts in the backlog, besides its blobs.
 _FOLD_AT = 64
 _LOOKS = 64
 ALONE = object()
-"""The answer to a call whose change this proxy must apply alone, because its event did not come back from the
-log in time.
+"""The answer to a call whose change this proxy must apply alone, because the change's event did not come back
+from the log in time, or was dropped.
 """
 
 
@@ -51,12 +53,12 @@ class Pending:
         return _LEAST_BYTES + self.packed.size_bytes
 
     def repeated(self) -> Any:
-        """Return the change to apply once more after it was applied alone; None if it must not be
-        repeated.
+        """Return the change to apply when its event comes back, although this proxy has already applied the
+        change alone; None if the change must not be applied twice.
         """
         change: Any = self.change
         if isinstance(change, PutJob):
-            return msgspec.structs.replace(change, begins=None)  # The run was begun the first time.
+            return msgspec.structs.replace(change, begins=None)  # The run must not begin a second time.
         return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
 
 
@@ -70,7 +72,7 @@ class _Column(NamedTuple):
 @dataclass(slots=True)
 class _Waiting:
     """Score columns of one job that wait to be sent, the oldest column first. ``digest``: the digest of the
-    job's dataset; "" if the scores are by key.
+    job's dataset; "" if the job has none, so that its scores are by key.
     """
 
     digest: str
@@ -150,8 +152,8 @@ class Backlog:
             self.filled.clear()
 
     def find(self, number: int) -> Pending | None:
-        """Return the change with this event number, if it still waits. None: its event was read back
-        before.
+        """Return the change with this event number; None if the change no longer waits, because its event was
+        read back or it was dropped.
         """
         return self._sent.get(number) or next((one for one in self._unsent if one.number == number), None)
 
@@ -217,7 +219,9 @@ class Backlog:
         return events
 
     def put_back(self, event: ScoresEvent) -> None:
-        """Put back scores that the log did not take. Scores of the same samples that came later stay."""
+        """Put back scores that the log did not take. Scores of the same samples that were added meanwhile
+        count instead.
+        """
         keys = np.frombuffer(event.keys, "<u4" if event.digest else "<u8")
         waiting = self._scores.setdefault(event.job, _Waiting(event.digest))
         if waiting.digest == event.digest:
@@ -246,8 +250,8 @@ class Backlog:
         self._progress = {at: progress for at, progress in self._progress.items() if at[0] != job}
 
     def _make_room(self, new_bytes: int) -> None:
-        # Adding up the sizes of all that waits takes long if much waits. So do it only when new changes have
-        # grown by 1 / 64 of the bound.
+        # To add up the sizes of all waiting changes takes long if many wait. So do it only when the bytes
+        # added since the last time have reached 1 / 64 of the bound.
         self._grown_bytes += new_bytes
         if self._grown_bytes * _LOOKS < self._most_bytes:
             return

@@ -1,9 +1,9 @@
-"""Ownership of objects by leases: ``OwnedObjects`` implements the engine's port (engine/ownership.py) over
-``Membership``, and the routes to the other nodes (routes.py).
+"""Ownership of objects by leases. ``OwnedObjects`` asks ``Membership`` which objects this node owns. It
+implements the engine's port (engine/ownership.py), and the routes to the other nodes (routes.py).
 
 Laws: a lease ends by time alone, so every call that grants a right reads the clock. The first of these calls
-after the end of the lease voids all page handles, flights and checks before it returns. Reading a
-``LeaseClock`` is one of these calls; page handles are judged by its time.
+after the end of the lease voids all page handles, flights and checks before it returns. Page handles are
+judged by the time of a ``LeaseClock``, and reading that clock is one of these calls.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _LOOK_S = 0.02
 _WAIT_S = 5.0
-"""Longest time for which a write waits until this process owns its object. That is longer than a lease, after
-which the objects of a dead proxy get another owner.
+"""Seconds for which a write waits at most until this process owns the object. That is longer than a lease,
+because the objects of a dead proxy get another owner when its lease is over.
 """
 _DISTRUST_S = 10.0
 _MOST_PLACES = 32_768
@@ -56,8 +56,8 @@ class OwnedObjects:
 
     ``by_rule``: returns whether an object is answered by its freshness rule while the log is out of reach.
     ``counters``: counts lapses of the lease, and rises of the trust epoch. ``on_lease``: called with the end
-    of the lease (seconds since boot). Until then, other processes of this machine that answer from the same
-    cache may use pages without a check.
+    of the lease (seconds since boot). Workers, which answer from the same cache, may use pages without a
+    check until that time.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class OwnedObjects:
         """
         self._views: tuple[View | None, View | None] = (None, None)
         self._places: Memo[int, _Place] = Memo(_MOST_PLACES)
-        """Places of objects by the two views in ``_views``. Computing a place takes some microseconds for
-        each node.
+        """For the two views in ``_views``, the ``_Place`` of each object hash. Computing one takes some
+        microseconds for each node.
         """
 
     def join(
@@ -253,7 +253,9 @@ class OwnedObjects:
         return Standing.CHECK
 
     def may_store(self, ref: ObjectRef) -> bool:
-        """See ``Ownership.may_store``. False before the first view: a page of another node would stay."""
+        """See ``Ownership.may_store``. False before the first view: until then this node might store a page
+        that another node must keep, and the page would stay here.
+        """
         member = self._member
         known = member is not None and member.view is not None
         return known and self.standing(ref) is not Standing.FOREIGN
