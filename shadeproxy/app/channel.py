@@ -1,9 +1,9 @@
 """Messages between the coordinator and a worker, over a socket pair.
 
-From the coordinator to a worker: first the ``Opening``; then new ``ReloadableSettings`` or a new
-``Certificate`` after each change, and the routes of a cluster's newest view; at last an empty frame, by which
-the worker ends in order. From a worker to the coordinator: SERVING once it accepts connections, its reads,
-its counts of requests, and an empty frame once it uses new settings or a new certificate.
+The coordinator first sends the ``Opening``. Then it sends new ``ReloadableSettings`` or a new ``Certificate``
+after each change, and the routes of a cluster's newest view. At last it sends an empty frame, at which the
+worker ends in order. A worker sends SERVING once it accepts connections. It also sends its reads, its counts
+of requests, and an empty frame once it uses new settings or a new certificate.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ class Channel(asyncio.Protocol):
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own transport class is no subclass of asyncio's, so the type is only claimed.
+        # uvloop's own transport class is no subclass of asyncio's, so a check of the type would fail.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -179,12 +179,9 @@ Served = TypeVar("Served", bound=HearsFrames)
 async def open_ends(
     serve: Callable[[Callable[[bytes], bool]], Served],
 ) -> tuple[Served, Channel, socket.socket]:
-    """Open a channel for a process that does not run yet. Raises OSError. ``serve`` is called with
-    ``Channel.say`` and returns the object that serves this end. Return that object, this end, and the socket
-    of the other end.
-
-    ``serve`` is called with ``Channel.say`` and returns the object that serves this end. Return that object,
-    this end, and the socket of the other end.
+    """Open a channel for a process that does not run yet. ``serve`` is called with ``Channel.say`` and
+    returns the object that serves this end. Return that object, this end, and the socket of the other end.
+    Raises OSError.
     """
     ours, theirs = socket.socketpair()
 
@@ -200,7 +197,7 @@ async def open_ends(
 
 
 def nothing() -> None:
-    """Do nothing. It is the ``lost`` of a channel whose end needs no reaction."""
+    """Do nothing. A channel gets this function as ``lost`` if no reaction is needed when it ends."""
 
 
 def pack_opening(opening: Opening) -> bytes:

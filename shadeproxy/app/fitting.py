@@ -1,8 +1,9 @@
-"""Checks that the settings fit the machine: the tiers on their file systems; tiers, reads and processes in
-memory; the processes on the cores; files and connections below the limit of descriptors.
+"""Checks that the settings fit the machine: that tiers, reads and processes fit into its memory, tiers into
+the limit of address space, processes onto its cores, and files and connections below the limit of
+descriptors.
 
-``check``, ``serve`` and ``doctor`` all judge by this module. Settings are refused if the proxy would be
-killed for want of memory, or get no descriptor for the next file.
+``check``, ``serve`` and ``doctor`` all judge by this module. Settings are refused if the kernel would kill
+the proxy for want of memory, or if the proxy would get no descriptor for the next file.
 """
 
 import os
@@ -33,14 +34,16 @@ from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, re
 _log = structlog.get_logger(__name__)
 _MIB = 1024**2
 PROCESS_BYTES = 128 * _MIB
-"""Memory of one process beside tiers and reads under way: 64 MiB at its start, and the index of the pages."""
+"""Memory of one process, besides the tiers and the reads under way. The process takes 64 MiB at its start,
+and more for the index of the pages.
+"""
 
 _HISTORIES_BYTES = 64 * _MIB
 """Read histories up to this size count as part of ``PROCESS_BYTES``."""
 
 
 class TierSetting(NamedTuple):
-    """A tier of the configuration. ``key``: its table in the configuration."""
+    """A tier of the configuration. ``key``: the name of its table there, as ``cache.ram``."""
 
     key: str
     path: Path
@@ -247,8 +250,8 @@ class MemoryWatch:
     def reloaded(self, settings: Settings, wanted: Settings) -> None:
         """Judge new settings after a reload, and log again if they do not fit into memory.
 
-        ``wanted``: the settings that were read. ``settings``: those of them that are in force, the others as
-        before.
+        ``wanted``: the settings as they were read. ``settings``: the settings in force: new where a reload
+        can change them, and otherwise as before.
         """
         self._now = self._after_restart = Verdict(possible=True)
         self._wanted = wanted

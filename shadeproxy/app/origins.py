@@ -85,7 +85,9 @@ def build_origin(
     """Build the origin of the settings, with its limits, retries, checks and time bounds. Raises ConfigError.
 
     ``providers`` may change while the origin is used. ``health`` records the origin's successes and failures.
-    ``instance``: see S3Origin. ``forwards``: see LimitedOrigin. ``tracer``: makes otel spans of the requests.
+    ``instance``: the name by which the proxy recognises its own requests to the origin. ``forwards``: the
+    slots for forwarded requests, if they are not this origin's own. ``tracer``: makes otel spans of the
+    requests.
     """
     clock = clock or SystemClock()
     health = health or OriginHealth(clock)

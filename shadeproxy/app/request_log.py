@@ -33,7 +33,7 @@ class RequestLog:
         """Do nothing. A worker sends its reads to the coordinator, and each of them names its job."""
 
     def on_forwarded(self, request: EndedRequest) -> None:
-        """Do nothing: a worker reports the requests that it forwarded."""
+        """Do nothing. Workers report forwarded requests to the coordinator, which counts them."""
 
     def on_request(self, **request: Unpack[EndedRequest]) -> None:
         operation, status, source = request["operation"], request["status"], request["source"]

@@ -1,10 +1,10 @@
 """Shares cache and link among jobs by their needs: sets weights of jobs in the cache, and shares of the link.
 
-Laws: weights and shares stay neutral while no job in use has a need, or only one job reads from the origin.
-Both follow from measured misses (policy/sharing.py); no job has a quota. A need is admitted only while it
-fits beside the needs that were admitted before it. A job whose need is not admitted is treated as if it had
-none. If an admitted job gets less than 70 % of its need for 10 s although its reads wait for the link, the
-measurements are wrong: then all jobs get equal shares for a minute, and the statistics say so.
+Laws: weights and shares follow from measured misses (policy/sharing.py); no job has a quota. They stay
+neutral while no job in use has a need; shares also while only one job reads from the origin. A need is
+admitted only while it fits beside the needs admitted before it. A job whose need is not admitted is treated
+as if it had none. If an admitted job gets less than 70 % of its need for 10 s although its reads wait for the
+link, the measurements are wrong. All jobs then get equal shares for a minute, and the statistics say so.
 """
 
 import math
@@ -134,7 +134,7 @@ class JobSharing:
         self._move(now_s)
 
     def hurry(self) -> None:
-        """Let reads go first that belong to jobs behind their needs. Called four times a second."""
+        """Let the reads of jobs that are behind their needs go first. Called four times a second."""
         if not self._queue.is_shared or self._state.mode != "needs":
             self._queue.hurry(())
             return
@@ -315,7 +315,7 @@ class JobSharing:
         """Fall back to equal shares if an admitted job has got far less than it needs for too long."""
         for name, claim in self._claims.items():
             measured, flow = self._jobs[name], self._queue.flows.get(name)
-            # The reads of this job go first. If only a few of them wait, the link is not what slows the job.
+            # A job that is behind goes first. If only a few of its reads wait, the link does not slow it.
             waits = flow is not None and flow.queue.count > flow.flying
             needed = self._needed(self._hints.jobs.get(name))
             is_off = claim.admitted and self._queue.is_shared and waits and measured.got < _OFF * needed

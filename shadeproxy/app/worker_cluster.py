@@ -1,8 +1,9 @@
 """A worker's part in a cluster whose proxies share their pages. It relays reads of its clients to the other
 proxies. It also answers requests of other proxies, if they hit this proxy's part of the cache.
 
-Law: a worker takes no part in the protocol of leases and views. It knows the routes that the coordinator sent
-it, and answers from the cache only until the lease ends, whose end is in the shared table.
+Law: a worker takes no part in the protocol of leases and views. The coordinator sends it the routes. The
+coordinator also writes the end of its lease into the shared table, and after that time the worker does not
+answer from the cache.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class PeerWorkerProtocol(WorkerProtocol):
     """A connection of another proxy."""
 
     breaks_off_with_fin = True
-    """See S3Handler."""
+    """True: another proxy notices a body that is too short. See ``S3Handler.breaks_off_with_fin``."""
 
 
 class ClusterInWorker:
@@ -66,7 +67,7 @@ class ClusterInWorker:
         )
         self.relays = PeerReads(routes=self._routes, peers=self._peers, counts=self._counts, clock=clock)
         self.is_elsewhere = self._routes.is_elsewhere
-        """See ``WorkerReads``."""
+        """Returns whether another proxy caches an object."""
         self._authenticator = PeerAuthenticator(ends.node, cluster.name, secrets, clock=clock)
         self._budget_bytes = max(RELAYED_BUDGET_BYTES // processes, _LEAST_BUDGET_BYTES)
         self._begins: WorkerRelays | None = None

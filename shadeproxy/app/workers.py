@@ -1,4 +1,4 @@
-"""The workers of a proxy: they are started, watched, restarted after a crash, and ended in order.
+"""Starts the workers of a proxy, watches them, starts them again after a crash, and ends them in order.
 
 Laws: a worker ends when its channel closes. It inherits the locks of the cache directories, so the next
 coordinator cannot start there before the last worker is gone. A dying worker loses only its connections, the
@@ -176,7 +176,8 @@ class Workers:
         self, listener: socket.socket, relay: S3Server, peers: PeerListening | None = None
     ) -> None:
         """Start the workers, which accept from ``listener`` too within about a second. ``relay`` serves the
-        requests that they pass on. ``peers``: the same for other proxies of a cluster.
+        requests that they pass on. ``peers``: the listener for other proxies of a cluster, and the server for
+        requests of other proxies.
         """
         self._listener, self._peers = listener, peers
         await self._accept(self._address, relay)
@@ -264,7 +265,7 @@ class Workers:
                 await asyncio.sleep(_RESTART_S)
 
     async def _run(self, listener: int) -> int:
-        # While this worker starts, ``stop`` may close the listeners.
+        # Ask for the descriptor now: while this worker starts, ``stop`` may close the listener.
         cluster = (
             None
             if (peers := self._peers) is None
@@ -357,5 +358,5 @@ def stop_listening(listener: socket.socket) -> None:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):  # The process may have ended, although this one does not know it yet.
+    with suppress(ProcessLookupError):  # It may have ended, although the coordinator does not know it yet.
         process.kill()

@@ -23,9 +23,9 @@ class AnswerTimer:
         self._until_s: dict[WaitingRead, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_s = inf
-        """When the timer fires, in seconds of the event loop's clock; infinity while it is not set. A read
-        that ends early does not change this time. So the timer fires about once in the time for which one
-        read may wait, however many reads there are.
+        """Time at which the timer fires, in seconds of the event loop's clock; infinity while it is not set.
+        A read that ends early does not change this time. So the timer fires about once in the time for which
+        one read may wait, however many reads there are.
         """
 
     def watch(self, read: WaitingRead, seconds: float) -> None:

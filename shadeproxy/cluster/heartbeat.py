@@ -24,8 +24,8 @@ _HURRIED = 5
 fifth of the usual interval after the last beat began.
 """
 _AT_ONCE = 2
-"""At most this many beats follow a first beat without a rest between them. Together that is three, which
-suffices to open the log, to propose a view and to take the lease.
+"""Most beats that follow a beat without a rest. The three beats together suffice to open the log, to propose
+a view and to take the lease.
 """
 _EARLY_S = 0.005
 """Seconds by which a timer of the event loop may fire too early."""

@@ -90,7 +90,7 @@ class OwnedObjects:
         """
         self._views: tuple[View | None, View | None] = (None, None)
         self._places: Memo[int, _Place] = Memo(_MOST_PLACES)
-        """For the two views in ``_views``, the ``_Place`` of each object hash. Computing one takes some
+        """The ``_Place`` of each object hash, by the two views in ``_views``. Computing one takes some
         microseconds for each node.
         """
 

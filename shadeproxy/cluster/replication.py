@@ -1,12 +1,12 @@
 """Replication: makes each change of the hints at every proxy of a cluster, in the order of the log.
 
-A change is checked and published. Every proxy, this one too, applies it when it reads the event from the log.
-Scores and progress are applied here at once, and published together a little later. Scores are applied again
-when their event comes back, so that every proxy ends with the score that is the latest in the log.
+A proxy checks a change and publishes it as an event. Every proxy, also this one, applies it on reading the
+event. But scores and progress are applied here at once, and published together a little later. The scores are
+applied again when their event is read, so that every proxy ends with the score that is the latest in the log.
 
-Laws: no call waits for a log that does not answer. The change of the call is then applied at this proxy
-alone, and published when the log answers again. An event counts only if a proxy of this cluster sealed it,
-and only once. A proxy that finds another origin, version or secret in the log shares nothing, and says so.
+Laws: no call waits for a log that does not answer. The proxy then applies the change alone, and publishes it
+when the log answers again. An event counts only if a proxy of this cluster sealed it, and only once. A proxy
+that finds another origin, version or secret in the log shares nothing, and says so.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _WAIT_S = 0.5
-_START_S = 10.0  # A start in which the log cannot be reached for longer has the hints of this proxy alone.
-_FREEZE_S = 5.0  # Long, because ranks that draw from different frozen scores read different epochs.
+_START_S = 10.0  # So long after its start, a proxy may freeze scores without having the cluster's hints.
+_FREEZE_S = 5.0  # Long, because the draws of ranks from different frozen scores do not make up one epoch.
 _BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, a long change is first applied at this proxy alone.
 _READ_S = 1.0
 _AGAIN_S = 0.25
@@ -57,7 +57,7 @@ _LOST_AFTER_S = 3.0
 
 
 class Replication:
-    """Shares the hints of one proxy. ``reached``: how far an earlier process applied the changes."""
+    """Shares the hints of one proxy. ``reached``: the property ``reached`` of an earlier process."""
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class Replication:
 
     @property
     def sending_problem(self) -> str:
-        """The reason for which the log took nothing at the last try; "" if it did."""
+        """The reason for which the log did not take the last event that was sent; "" if it took it."""
         return self._problems.get("send") or self._problems.get("flush") or ""
 
     @property
     def reached(self) -> str:
-        """The position in the stream of changes up to which all were applied here; "" if it never joined."""
+        """The position in the stream of changes up to which all were applied here; "" before the first."""
         return self._followed.after[STREAM] if self._joined else self._reached_before
 
     # ------------------------------------------------------------------ changes made here
@@ -119,14 +119,14 @@ class Replication:
         return result
 
     async def caught_up(self) -> None:
-        """See ``Changes``. A proxy that has not joined yet would freeze a column of its own."""
+        """See ``Changes``. Without this wait, a proxy that has not joined yet would freeze its own column."""
         left_s = 0.0 if self.refusal else self._began_s + _START_S - self._clock.monotonic_s()
         with suppress(TimeoutError):
             async with asyncio.timeout(min(left_s, _FREEZE_S)):
                 await self._caught_up.wait()
 
     async def begin_place(self, place: PlaceEvent) -> Any:
-        """Publish a pin, unpin or purge; every proxy begins it. Return the result of ``on_place`` here."""
+        """Publish a pin, unpin or purge, which every proxy begins. Return the result of ``on_place`` here."""
         return await self._send(place, Packed(place))
 
     async def _make(self, change: Any) -> Any:
@@ -143,7 +143,7 @@ class Replication:
                     self.backlog.add_progress(job, rank, progress)
                 return None
             case FreezeScores() if np.isnan(change.column).all():
-                return self._applier.apply(change, here=True)  # Scores of which none is known need no event.
+                return self._applier.apply(change, here=True)  # A column without any score needs no event.
             case PutDataset(dataset) if self._followed.shared.get(dataset.name) == dataset.digest:
                 return self._applier.apply(change, here=True)
             case PutJob() if change.dataset is not None:
@@ -302,7 +302,7 @@ class Replication:
         this_boot = own and envelope.boot == self._node.boot
         pending = self.backlog.find(envelope.number) if this_boot else None
         try:
-            # The log may fail here. The event is then read from it once more.
+            # If the log fails here, the next read returns the same event again.
             decoded: Any = None if pending is not None else await self._applier.decode(event)
         except (RequestError, PeerError) as error:
             self._followed.seen.note(envelope.node, envelope.boot, envelope.number)

@@ -57,7 +57,7 @@ class Followed:
     deleted: dict[Item, str] = field(default_factory=dict)
 
     def streams(self, jobs: Iterable[str]) -> dict[str, str]:
-        """Return the positions after which to read: in the stream of changes, and in those of ``jobs``."""
+        """Return the position after which to read each stream: that of changes, and those of ``jobs``."""
         live = {STREAM, *map(scores_stream, jobs)}
         for stream in live:
             self.after.setdefault(stream, BEGINNING)
@@ -115,12 +115,12 @@ class SnapshotKeeper:
         self.look.clear()
 
     def merge_soon(self) -> None:
-        """Take the hints that this proxy lacks from the snapshot in the next step."""
+        """Let the next ``step`` take from the snapshot the hints that this proxy lacks."""
         self._merges = True
         self.look.set()
 
     def lacks(self) -> None:
-        """Note that an event could not be applied. Take the hints that are missing from the next snapshot
+        """Note that an event could not be applied here. The missing hints are taken from the next snapshot
         that another proxy writes.
         """
         self._lacks = True

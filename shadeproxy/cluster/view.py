@@ -17,10 +17,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``weight``: the node's share of the objects is in proportion to it, and with 0 the node gets no objects.
     ``peer``, ``s3``, ``control``: addresses of the node's listeners, "" if there is none. ``wire``: version
-    of the messages between nodes. ``origin`` and ``config``: digests of the origin's name, and of the
-    settings in which nodes must agree. ``distrust``: a number that the node changes when all nodes must
-    distrust their cached pages. ``boot``: the number of the node's start. ``release``: the software's
-    version, for people.
+    of the messages between nodes. ``origin``: digest of the origin's name. ``config``: cluster.pages, and
+    with owned pages a digest of all settings in which nodes must agree. ``distrust``: a number that the node
+    changes when all nodes must distrust their cached pages. ``boot``: the number of the node's start.
+    ``release``: the software's version, for people.
     """
 
     node: str
