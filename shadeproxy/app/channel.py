@@ -54,7 +54,9 @@ class FillEnds(NamedTuple):
 
 
 class ForwardEnds(NamedTuple):
-    """The descriptor of a channel by which a worker forwards requests. ``instance``: see ``FillEnds``."""
+    """The descriptor of a channel by which a worker forwards requests. ``instance``: the name by which the
+    proxy recognises its own requests to the origin.
+    """
 
     channel: int
     instance: str
@@ -209,7 +211,7 @@ def unpack_opening(frame: bytes) -> Opening:
     """Unpack the ``Opening``. It is safe to unpickle, because the process that started this one has sent the
     frame.
     """
-    opening = pickle.loads(frame)  # noqa: S301 - see above
+    opening = pickle.loads(frame)  # noqa: S301 - the sender is trusted
     assert isinstance(opening, Opening)
     return opening
 
@@ -223,7 +225,7 @@ def unpack_change(frame: bytes) -> Change:
     """Unpack a change. It is safe to unpickle, because its frame comes from the coordinator, which started
     this process.
     """
-    change = pickle.loads(frame)  # noqa: S301 - see above
+    change = pickle.loads(frame)  # noqa: S301 - the sender is trusted
     assert isinstance(change, ReloadableSettings | Certificate)
     return change
 

@@ -223,7 +223,7 @@ class Clustering:
 
     def _look_soon(self) -> None:
         if self._replication is not None:
-            self._replication.keeper.look.set()  # The log may have lost its data.
+            self._replication.keeper.look.set()  # The log may have lost its data, and so its snapshot.
         if self.owned is not None:
             self.owned.view_changed()
 

@@ -80,8 +80,8 @@ def make_peer_handler(
         ownership=ownership,
         begins=engine,
         stats=stats,
-        # Interim answers must come more often than the other proxies give up. These wait by their own value
-        # of this setting, which normally equals the value here.
+        # Send two interim answers in the time for which other proxies wait for one. They wait by their own
+        # value of this setting, which normally equals the value here.
         interim_every_s=settings.cluster.peer_timeout / 2,
         **options,
     )

@@ -80,8 +80,9 @@ class Schedule:
         self._position = position
 
     def is_behind(self, need: float, measured: MeasuredJob) -> bool:
-        """Return whether the job gets less than ``need`` samples a second. It does if the samples that
-        training reports as used show it, or the reads.
+        """Return whether the job gets less than ``need`` samples a second. It does if training reports that
+        it has used too few samples, or if too few were read. While reads alternate between epochs, only the
+        measured rate counts.
         """
         if self._alternates:
             return measured.average < _SURELY_KEPT * need

@@ -94,8 +94,9 @@ def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
 
 
 class PartOpener:
-    """Opens the parts of one proxy. Call the methods in the order in which they stand here. ``calls``: system
-    calls for ``Media``. ``on_change`` is called with kind and name of each hint that changes.
+    """Opens the parts of one proxy. Call the methods in the order in which they stand here. ``calls``: by the
+    name of a tier, the system calls on its segments, if not the kernel's. ``on_change`` is called with kind
+    and name of each hint that changes.
     """
 
     def __init__(

@@ -70,8 +70,8 @@ class OwnedPages:
         on_lease: Callable[[float], None] = lambda _until_s: None,
     ) -> None:
         """``node``: the proxy's name in the cluster. ``boot``: the number of this start. ``take_part`` is
-        called with the part of all objects that the proxy owns. ``on_lease``: see ``OwnedObjects``. Raises
-        ConfigError if cluster.secret cannot be read.
+        called with the part of all objects that the proxy owns. ``on_lease`` is called with the end of each
+        lease, in seconds since the machine's boot. Raises ConfigError if cluster.secret cannot be read.
         """
         cluster = settings.cluster
         self.objects = OwnedObjects(

@@ -72,7 +72,9 @@ _ACCEPTS_BESIDE = 2
 
 
 class Proxy:
-    """A proxy. Call ``start`` once on a running loop, and ``stop`` once. ``calls``: see ``Media``."""
+    """A proxy. Call ``start`` once on a running loop, and ``stop`` once. ``calls``: by the name of a tier,
+    the system calls on its segments, if not the kernel's.
+    """
 
     def __init__(
         self, settings: Settings, *, clock: Clock | None = None, calls: Mapping[str, Calls] | None = None

@@ -1,5 +1,5 @@
-"""Reports each answered request, in the same way in every process: counts it, and logs it in one line if
-wanted.
+"""Counts each answered request, in the same way in every process. If the access log is on, also logs the
+request in one line.
 
 Each process counts and logs the requests that it answered itself: a worker its hits, the coordinator also the
 requests that workers relay to it. Hits of the request cache are not reported here, because that cache counts

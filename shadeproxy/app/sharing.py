@@ -151,7 +151,7 @@ class JobSharing:
     # ------------------------------------------------------------------ SharesJobs
 
     def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
-        """See ``SharesJobs.judge``. Until job and link are measured, the need is admitted."""
+        """Raise NotFeasible if a need does not fit. Until job and link are measured, the need is admitted."""
         claim = self._claims.get(name)
         if claim is not None and claim.need == need:
             return  # Another rank has registered the same need before.
@@ -179,7 +179,7 @@ class JobSharing:
         raise need.refusal(name, would, needed)
 
     def share_of(self, name: str) -> JobShare:
-        """See ``SharesJobs.share_of``."""
+        """Return the share of cache and link that a registered job gets, and the reason for it."""
         job, measured = self._hints.jobs.get(name), self._measured(name)
         claim = judged(job, self._claims, self._new)
         average = None if measured is None or math.isnan(measured.average) else measured.average
@@ -203,7 +203,7 @@ class JobSharing:
         )
 
     def summary(self) -> dict[str, Any]:
-        """See ``SharesJobs.summary``."""
+        """Return how jobs share the link to the origin and the cache, for the statistics."""
         return {
             "mode": self._state.mode,
             "reason": self._state.reason,
@@ -255,7 +255,7 @@ class JobSharing:
             self._cache_share = await self._held(list(self._hints.jobs))
 
     def _job_of(self, reader: JobContext | ObjectRef | None) -> str:
-        """Return the name of the registered job to which a read belongs, or OTHERS; see ``LinkQueue``."""
+        """Return the name of the registered job to which a read belongs; OTHERS if it belongs to none."""
         if isinstance(reader, JobContext):
             return reader.job if reader.job in self._hints.jobs else OTHERS
         return OTHERS if reader is None else self._hints.jobs_of([object_hash(reader)])[0] or OTHERS
@@ -266,7 +266,7 @@ class JobSharing:
         return measured if measured and name in jobs and measured.is_of(jobs.get(name)) else None
 
     def _needed(self, job: Job) -> float:
-        """Return the need of a job in samples per second; see ``needed_rate``."""
+        """Return the need of a job in samples per second; 0 if it is not known, or nothing is left."""
         measured = self._measured(job.name) or MeasuredJob()
         return needed_rate(job, measured, samples_of(self._hints, job.dataset), self._clock.now_s())
 

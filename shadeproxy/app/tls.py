@@ -111,7 +111,9 @@ class ServerTls:
         return True
 
     def adopt(self) -> None:
-        """Use the certificate that ``changed`` has found for new connections; see ``use_certificate``."""
+        """Let new connections use the certificate that ``changed`` has found. Call this on the thread that
+        accepts connections.
+        """
         use_certificate(self.context, self._found)
         self._seen, self.certificate = self._found_at, self._found
 

@@ -44,8 +44,8 @@ class PeerWorkerProtocol(WorkerProtocol):
 
 
 class ClusterInWorker:
-    """The parts by which one worker serves in a cluster. ``relays``: plain reads at other proxies, for the
-    fast lane of clients.
+    """The parts by which one worker serves in a cluster. ``relays``: begins plain reads at other proxies, for
+    the fast lane of clients.
     """
 
     def __init__(self, settings: Settings, ends: ClusterEnds, *, clock: Clock) -> None:
@@ -99,8 +99,8 @@ class ClusterInWorker:
         )
 
     def begins(self, reports: ReadReports, fills: BeginsFills | None) -> WorkerRelays:
-        """Return the object that begins reads at other proxies. ``reports``, ``fills``: see
-        ``WorkerRelays``.
+        """Return the object that begins reads at other proxies. ``reports``: gets the report of each ended
+        read. ``fills``: fetches pages of objects that this proxy owns; None if the coordinator fetches them.
         """
         self._begins = WorkerRelays(
             self.relays,

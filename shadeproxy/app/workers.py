@@ -102,8 +102,8 @@ class _Link:
 
 class PeerListening(NamedTuple):
     """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
-    name. ``secrets``: see ``ClusterEnds``. ``runner``: accepts on this listener in the coordinator, with
-    ``tls``. ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the
+    name. ``secrets``: the values of cluster.secret. ``runner``: accepts on this listener in the coordinator,
+    with ``tls``. ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the
     requests that workers send to other proxies.
     """
 

@@ -126,7 +126,7 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
 
 
 def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Element]:
-    """Yield an Error element for each of the objects, which were not deleted, or may not have been."""
+    """Yield an Error element for each of ``objects``: the node did not delete them, or perhaps did not."""
     for one in objects:
         error = Element("Error")
         for name in ("Key", "VersionId"):

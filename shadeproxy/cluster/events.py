@@ -133,8 +133,8 @@ Event = (
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """The sender of an event, and the event. ``boot`` grows with each start of the sender. ``number`` differs
-    between the events of one boot, so that no event counts twice. ``origin``: the origin that holds the
-    objects which the event names.
+    between the events of one boot, so that no event counts twice. ``origin``: the digest of the name of the
+    origin that holds the objects which the event names.
     """
 
     wire: int

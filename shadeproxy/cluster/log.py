@@ -158,9 +158,9 @@ class ClusterLog(Protocol):
         None if the log has another view or incarnation by now, or is closed. ``base.number`` 0: the log must
         have no view.
 
-        ``kept``: not empty if a view is restored: the name of the incarnation that ended, with ``seats`` as
-        its settled view. The new incarnation must still be closed. It is opened, and each seat is kept for
-        the process that had it before, until another node retires it.
+        ``kept``: if this call restores a view, the name of the incarnation that ended with ``seats`` as its
+        settled view; else "". To restore a view, the new incarnation must still be closed. The call opens it,
+        and each seat is kept for the process that had it before, until another node retires the node.
         """
         ...
 

@@ -19,7 +19,7 @@ from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.s3answers import read_bounded
 
 STATS_PATH = "/"
-"""Path of the GET at the listener for other nodes. No object has this path."""
+"""Path of the GET that asks a node for its statistics. No object has this path."""
 _WAIT_S = 2.0
 _MOST_BYTES = 65_536
 

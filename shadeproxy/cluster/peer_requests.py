@@ -80,8 +80,9 @@ def job_field(job: JobContext) -> str:
 def addressed(
     request: ForwardRequest, sender: str, receiver: str, *, boot: str = "", writes: bool
 ) -> ForwardRequest:
-    """Return ``request`` in the form that the node ``receiver`` gets. ``boot``: see ``PeerField``.
-    ``writes``: add a nonce, by which the receiver recognises a second sending of the same write.
+    """Return ``request`` in the form that the node ``receiver`` gets. ``boot``: the number of the receiver's
+    start; "" if it is not known. ``writes``: add a nonce, by which the receiver recognises a second sending
+    of the same write.
     """
     field = PeerField(sender, receiver, request.upstream, request.ref.namespace, boot)
     fields = [(PEER_FIELD, field.render())]

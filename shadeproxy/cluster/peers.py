@@ -35,9 +35,9 @@ recent answers.
 _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0, dead_link_s=10.0)
-"""``read_s`` is twice the time limit of the origin, because a node may wait for its origin before it answers
-a write. If the network to a node fails, a request to it ends after ``dead_link_s``, although the node may
-still be running.
+"""``read_s`` is twice the default of ``origin.timeouts.read``, because a node may wait for its origin before
+it answers a write. If the network to a node fails, a request to it ends after ``dead_link_s``, although the
+node may still be running.
 """
 _LATE_ANSWER_S = 1.0
 """A node may send an answer just before its lease ends, and then die. This is how long that answer may take

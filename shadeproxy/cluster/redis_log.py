@@ -1,4 +1,4 @@
-"""The log in Redis or Valkey. No other module knows the redis library.
+"""The cluster's log in a Redis or Valkey server. No other module imports the redis library.
 
 All keys of a cluster begin with ``sp:{name}:``, so that they lie in one hash slot of the server.
 """

@@ -113,13 +113,13 @@ class Replication:
     # ------------------------------------------------------------------ changes made here
 
     async def make(self, change: Change[Result]) -> Result:
-        """See ``Changes``."""
+        """Check a change, make it at every proxy, and return its result at this one."""
         change.check(self._hints)
         result: Result = await self._make(change)
         return result
 
     async def caught_up(self) -> None:
-        """See ``Changes``. Without this wait, a proxy that has not joined yet would freeze its own column."""
+        """Wait, after a start, for the cluster's hints: this proxy must not freeze scores of its own."""
         left_s = 0.0 if self.refusal else self._began_s + _START_S - self._clock.monotonic_s()
         with suppress(TimeoutError):
             async with asyncio.timeout(min(left_s, _FREEZE_S)):

@@ -33,7 +33,7 @@ from shadeproxy.hints.registry import HintRegistry
 _log = structlog.get_logger(__name__)
 NAME = "snapshot"
 _FROZEN = "frozen"
-_KEPT_S = 6 * 3600.0  # A quarter of the time for which the log keeps a blob.
+_KEPT_S = 6 * 3600.0  # Items are stored again after a quarter of the time for which the log keeps blobs.
 
 Item = tuple[str, str]
 """Kind and name of a hint, as in the durable state."""

@@ -47,7 +47,8 @@ class Node(NamedTuple):
 class Followed:
     """The part of the log that this proxy has read. ``after``: by stream, the position up to which events
     were read. ``shared``: by name, the digest of each dataset that every proxy has. ``deleted``: for each
-    deleted dataset or job, its position in the stream of changes. ``life``: see ``Snapshot``.
+    deleted dataset or job, the position of its deletion in the stream of changes. ``life``: the random name
+    that the log's life has in ``Snapshot``.
     """
 
     life: str = field(default_factory=lambda: secrets.token_hex(8))

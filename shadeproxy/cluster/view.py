@@ -1,4 +1,6 @@
-"""A view: the numbered list of a cluster's nodes, from which the owners follow. Immutable, no I/O."""
+"""A view: the numbered list of a cluster's nodes, from which each node computes the owners of objects. A view
+never changes.
+"""
 
 from collections.abc import Iterable
 

@@ -46,7 +46,7 @@ class WorkerRoutes:
         self._homes = Memo(_MOST_HOMES)
 
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
-        """See ``Routes.reader``."""
+        """Return the other node to ask for a read of the object; None if there is none to ask."""
         view, home = self._view, self._home(ref)
         if view is None or home is None or home == self._node or not self._asks or view.seats[home].away:
             return None
