@@ -14,7 +14,7 @@ from shadeproxy.app.tier_diagnosis import Finding
 from shadeproxy.core.units import format_count
 
 SOON_S = 14 * 86400.0
-"""Time before the end of a certificate from which on the proxy warns."""
+"""The proxy begins to warn this many seconds before a certificate expires."""
 _LISTENER = "s3.listen"
 _RENEW = "renew it: write the new files over s3.tls.cert and s3.tls.key; the proxy takes them within seconds"
 _VERSION, _UTC_TIME = 0xA0, 0x17

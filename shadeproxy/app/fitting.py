@@ -60,8 +60,8 @@ def tier_settings(settings: Settings) -> Iterator[TierSetting]:
 
 
 def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
-    """Judge whether the proxy fits below ``limit``, with its tiers in memory, renamed caches in memory, reads
-    under way and the processes.
+    """Judge whether the proxy's memory fits below ``limit``: tiers and renamed caches that lie in memory,
+    reads under way, processes and read histories.
     """
     tiers = [tier for tier in tier_settings(settings) if is_memory(tier.path)]
     aside = _aside(settings)

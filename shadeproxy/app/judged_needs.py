@@ -25,7 +25,7 @@ JUDGED_S = 10.0
 """Time for which a job is measured before it is judged."""
 
 _REPORT_S = 1.0  # The SDK reports its position this often.
-_SURELY_KEPT = 1.05  # A job is not behind if its measured rate is this multiple of its need.
+_SURELY_KEPT = 1.05  # A job is surely not behind if its measured rate is this multiple of its need.
 # For a need that does not fit, a search finds how much of it would fit. One step searches at most this many
 # needs.
 _MOST_TOLD = 8

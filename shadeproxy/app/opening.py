@@ -172,8 +172,8 @@ class PartOpener:
     async def origin(
         self, providers: Providers, health: OriginHealth, *, instance: str
     ) -> tuple[CountedOrigin, CallbackReads | None]:
-        """Build the origin, and the object that reads it by callbacks; None instead if reads by callbacks are
-        not possible. Raises ConfigError for a missing directory.
+        """Build the origin. Return it, and the object that reads it by callbacks, or None if reads by
+        callbacks are not possible. Raises ConfigError for a missing directory.
         """
         settings, clock = self._settings, self._clock
         built = build_origin(

@@ -63,9 +63,9 @@ from shadeproxy.app.worker import main
 gc.enable()
 main()
 """
-"""The program of a worker. While it imports its modules, it does not read its channel yet. During that time
-only the signal that ``prctl`` orders tells it that the coordinator has died. Without it, clients would wait
-at a listener that no process serves. Later the worker ignores the signal.
+"""The program of a worker. While the worker imports its modules, it does not read its channel yet. During
+that time only the signal that ``prctl`` orders tells it that the coordinator has died. Without the signal,
+clients would wait at a listener that no process serves. Later the worker ignores the signal.
 """
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(16 << 20), "MALLOC_MMAP_THRESHOLD_": str(8 << 20)}
 """Variables for the environment of a worker, unless the user has set them. With these, glibc keeps up to 16

@@ -91,7 +91,7 @@ class BeatAnswer:
     ``time_s``: the server's Unix time. ``closed``: the incarnation grants nothing yet, and all fields below
     are empty. ``seat_kept``: the incarnation is open, and keeps the node's seat for the process that had it
     in the incarnation before. The node must beat again, and name the incarnation that it has just learnt, to
-    show that it is this process; all fields below are empty. ``token``: the name of the granted lease, "" if
+    show that it is that process; all fields below are empty. ``token``: the name of the granted lease, "" if
     none was granted. The name changes if the node's lease was over before the beat. ``taken``: the lease
     belongs to another process with the same node id. ``forgotten``: an operator removed this node.
     ``settled``: the newest view for which no node can still act by an older one. ``nodes``: records of all

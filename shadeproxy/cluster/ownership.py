@@ -101,7 +101,7 @@ class OwnedObjects:
         distrust: Callable[[Keep | None], None],
         void: Callable[[], None],
     ) -> None:
-        """Take part by the beats of ``heartbeat``, whose ``adopted`` is ``self.adopted``.
+        """Take part in the cluster by the beats of ``heartbeat``. Make it with ``adopted=self.adopted``.
 
         ``distrust`` is called at each rise of the trust epoch, with a function that says which objects are
         still trusted; None: no object is. ``void`` is called when the lease has ended: page handles, flights
@@ -118,8 +118,8 @@ class OwnedObjects:
         epoch, self._epoch = self._epoch, member.epoch
         if member.epoch != epoch:
             self.counters.distrusted += 1
-            # Marking the distrusted pages takes some milliseconds. Other processes of this machine do not
-            # wait for it, so they must not answer from the cache meanwhile.
+            # Marking the distrusted pages takes some milliseconds. The workers do not wait for that, so they
+            # must not answer from the cache meanwhile.
             self.lapsed()
             self._distrust(member.keep_since(epoch))
         if member.leased(self.clock()):
@@ -134,9 +134,7 @@ class OwnedObjects:
         self._show(member.lease_until_s)
 
     def lapsed(self) -> None:
-        """Keep the other processes of this machine from answering from the cache, until the log has answered
-        the next beat.
-        """
+        """Keep the workers from answering from the cache, until the log has answered the next beat."""
         self._show(-inf)
 
     def _show(self, until_s: float) -> None:

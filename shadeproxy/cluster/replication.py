@@ -221,7 +221,7 @@ class Replication:
                 await self._clock.sleep(_READ_S)
 
     def _lose(self, name: str, error: ShadeProxyError, *, is_new: bool) -> None:
-        """Answer all calls that wait, because the log failed. If it cannot be read, the proxy is cut off."""
+        """Answer all waiting calls, because the log failed. If reading it failed, the proxy is cut off."""
         if name == "read":
             self._in_touch = False
         if is_new and self._joined:
