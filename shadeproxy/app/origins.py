@@ -61,10 +61,10 @@ def read_bounds(settings: Settings) -> ReadBounds:
 
 
 class BuiltOrigin(NamedTuple):
-    """An origin that was built. ``origin``: the origin with all wrappers but the one that counts requests.
-    ``limited``: the wrapper that limits how many requests are open. ``throttled``: the wrapper that limits
-    the bandwidth, if there is one. ``gets``: page GETs at the server itself; None if reads by callbacks may
-    not bypass the wrappers.
+    """An origin that was built. ``origin``: the origin with all wrappers but the outermost one, which counts
+    the requests. ``limited``: the wrapper that limits how many requests are open. ``throttled``: the wrapper
+    that limits the bandwidth, if there is one. ``gets``: page GETs at the server itself; None if reads by
+    callbacks may not bypass the wrappers.
     """
 
     origin: Origin

@@ -47,7 +47,7 @@ _seats = msgspec.msgpack.Decoder(list[Seat])
 
 class RedisLog:
     """A cluster's log at a Redis or Valkey server. ``url``: ``redis://`` or ``rediss://``. ``timeout_s``
-    bounds every call. ``ca_file``: certificate of the authority that signed the server's certificate; "" to
+    bounds every call. ``ca_file``: file with the certificate of the authority that signed the server's; "" to
     trust the authorities of the system.
     """
 
