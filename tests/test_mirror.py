@@ -120,7 +120,6 @@ TABLE = {
     "cluster.redis_scripts": "cluster/test_log_conformance.py",
     "cluster.known_events": "cluster/test_replication.py",
     "cluster.snapshot": "cluster/test_replication.py",
-    "cluster.snapshot_keeper": "cluster/test_replication.py",
     "cluster.status": "api/control/test_cluster.py",
     "cluster.timing": "cluster/test_membership.py",
     "cluster.delete_parts": "cluster/test_relaying.py",

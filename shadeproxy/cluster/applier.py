@@ -108,7 +108,7 @@ class Applier:
         if isinstance(change, PlaceEvent):
             return self._on_place(change)
         if isinstance(change, MergeEvent):
-            return None
+            return None  # ``SnapshotKeeper.follow`` begins the merge.
         if isinstance(change, Signs):
             self._apply_signs(change.event, now_s)
             return None

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from shadeproxy.cluster.applier import Applier
-from shadeproxy.cluster.events import DatasetEvent, Event, PlaceEvent, scores_stream
+from shadeproxy.cluster.events import DatasetEvent, Event, MergeEvent, PlaceEvent, scores_stream
 from shadeproxy.cluster.known_events import KnownEvents
 from shadeproxy.cluster.log import BEGINNING, ClusterLog
 from shadeproxy.cluster.snapshot import NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
@@ -101,7 +101,8 @@ class SnapshotKeeper:
         self._sealed = b""
         self._at: dict[str, str] = {}
         self._seen_s = 0.0
-        self._merges = self._lacks = False
+        self._merges = 0  # Number of calls of ``merge_soon`` that no ``step`` has followed yet.
+        self._lacks = self._gives_back = False
         self.followed = Followed()
         self.look = asyncio.Event()
         """Set to make ``wait`` return at once."""
@@ -117,7 +118,7 @@ class SnapshotKeeper:
 
     def merge_soon(self) -> None:
         """Let the next ``step`` take from the snapshot the hints that this proxy lacks."""
-        self._merges = True
+        self._merges += 1
         self.look.set()
 
     def lacks(self) -> None:
@@ -138,6 +139,8 @@ class SnapshotKeeper:
             self._deleted(("datasets", event.name))
         elif isinstance(event, DeleteJob):
             self._deleted(("jobs", event.name))
+        elif isinstance(event, MergeEvent):
+            self.merge_soon()
 
     def _deleted(self, item: Item) -> None:
         deleted = self.followed.deleted
@@ -166,15 +169,16 @@ class SnapshotKeeper:
         merge a snapshot that this step wrote. Raises ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
-        if sealed is None:
+        if sealed is None or self._gives_back:
             return await self._give_back()
         if sealed != self._sealed or self._merges:
-            merges, self._merges, self._lacks = self._merges or self._lacks, False, False
+            merges, lacks = self._merges, self._lacks
             snapshot = await self._snapshots.read(sealed)
             if snapshot.life != self.followed.life:
                 return await self._give_back()
-            if merges:
+            if merges or lacks:
                 await self._merge(snapshot, joins=False)
+                self._merges, self._lacks = self._merges - merges, False
             self._note(sealed, snapshot.after)
         elif self._clock.monotonic_s() - self._seen_s > self._every_s and self.followed.after != self._at:
             await self._write(sealed)
@@ -186,18 +190,19 @@ class SnapshotKeeper:
         merge what this proxy wrote.
         """
         _log.warning("the cluster's engine has lost its data: hints are written to it again")
+        self._gives_back = True  # If a call to the log fails below, the next ``step`` begins again.
         self.followed.begin_again()
-        written = await self._write(None)
-        if written.is_own:
-            return True
-        snapshot = await self._snapshots.read(written.sealed)
-        await self._merge(snapshot, joins=False)
-        self.followed.life = snapshot.life
-        self._note(written.sealed, snapshot.after)
-        if {item[:2] for item in snapshot.items}.issuperset(self._snapshots.items()):
-            return False
-        await self._write(written.sealed)
-        return True
+        merges, written = True, await self._write(None)
+        while merges and not written.is_own:
+            snapshot = await self._snapshots.read(written.sealed)
+            await self._merge(snapshot, joins=False)
+            self.followed.life = snapshot.life
+            self._note(written.sealed, snapshot.after)
+            merges = not {item[:2] for item in snapshot.items}.issuperset(self._snapshots.items())
+            if merges:
+                written = await self._write(written.sealed)
+        self._gives_back = False
+        return merges
 
     async def _write(self, instead_of: bytes | None) -> NamedSnapshot:
         followed = self.followed
