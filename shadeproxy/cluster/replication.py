@@ -307,23 +307,23 @@ class Replication:
         except (RequestError, PeerError) as error:
             self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
             self._refuse("content", error)
-            self.keeper.lacks()
+            self.keeper.lacks(event)
             return
         self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
         own_signs = this_boot and isinstance(event, SignsEvent)
         if pending is not None:
             self.backlog.came_back(pending)
             self._apply_own(pending)
-        elif own_signs or not self._apply_other(decoded, here=own):
+        elif own_signs or not self._apply_other(decoded, event, here=own):
             return
         self.keeper.follow(event)
 
-    def _apply_other(self, change: Applied, *, here: bool) -> bool:
+    def _apply_other(self, change: Applied, event: events.Event, *, here: bool) -> bool:
         try:
             self._applier.apply(change, here=here)
         except RequestError as error:
             self._refuse("change", error)
-            self.keeper.lacks()
+            self.keeper.lacks(event)
             return False
         self._counters.applied += 1
         return True
