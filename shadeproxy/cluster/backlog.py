@@ -52,6 +52,11 @@ class Pending:
     def size_bytes(self) -> int:
         return _LEAST_BYTES + self.packed.size_bytes
 
+    def answer_alone(self) -> None:
+        """Answer ALONE to the call, if it has no answer yet."""
+        if not self.answer.done():
+            self.answer.set_result(ALONE)
+
     def repeated(self) -> Any:
         """Return the change to apply when its event comes back, although this proxy has already applied the
         change alone; None if the change must not be applied twice.
@@ -178,8 +183,7 @@ class Backlog:
     def release(self) -> None:
         """Answer ALONE to every call whose change waits, because the log does not answer."""
         for pending in self._all():
-            if not pending.answer.done():
-                pending.answer.set_result(ALONE)
+            pending.answer_alone()
 
     def _all(self) -> Iterator[Pending]:
         yield from self._sent.values()
@@ -269,8 +273,7 @@ class Backlog:
             over -= pending.size_bytes
             self.came_back(pending)
             self.dropped += 1
-            if not pending.answer.done():
-                pending.answer.set_result(ALONE)
+            pending.answer_alone()
         while over > 0 and self._scores:
             job = next(iter(self._scores))
             over -= self._scores.pop(job).size_bytes

@@ -164,7 +164,7 @@ class Replication:
             return self._applier.apply(change, here=True)
         pending = self.backlog.add(change, packed)
         if self.cut_off:
-            pending.answer.set_result(ALONE)
+            pending.answer_alone()
         least_s = _FREEZE_S if isinstance(change, FreezeScores) else _WAIT_S
         limit_s = least_s + packed.size_bytes / _BYTES_PER_S
         try:
@@ -172,8 +172,7 @@ class Replication:
                 answer = await asyncio.shield(pending.answer)
         except TimeoutError:
             answer = ALONE
-            if not pending.answer.done():
-                pending.answer.set_result(ALONE)
+            pending.answer_alone()
         if answer is ALONE:
             self._counters.alone += 1
             return self._applier.apply(change, here=True)
