@@ -150,11 +150,9 @@ class Backlog:
         back.
         """
         if pending in self._unsent:
-            self._unsent.remove(pending)
+            self._remove_unsent(pending)
             pending.sent_s = now_s
             self._sent[pending.number] = pending
-        if not self._unsent:
-            self.filled.clear()
 
     def find(self, number: int) -> Pending | None:
         """Return the change with this event number; None if the change no longer waits, because its event was
@@ -165,7 +163,12 @@ class Backlog:
     def came_back(self, pending: Pending) -> None:
         """Remove a change, because its event was read from the log."""
         if self._sent.pop(pending.number, None) is None:
-            self._unsent.remove(pending)
+            self._remove_unsent(pending)
+
+    def _remove_unsent(self, pending: Pending) -> None:
+        self._unsent.remove(pending)
+        if not self._unsent:
+            self.filled.clear()
 
     def send_again(self, before_s: float) -> int:
         """Queue again the changes that the log took before ``before_s`` and whose events were not read back
