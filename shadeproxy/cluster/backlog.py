@@ -2,9 +2,10 @@
 has not read their events back from the log.
 
 Laws: a change stays here until its event was read back from the log. The number of waiting bytes is bounded.
-Above the bound, changes with long content (orders, columns, datasets) are dropped first, beginning with the
-oldest. For each sample only the latest waiting score is kept, and for each rank only its latest progress.
-This module does no I/O and reads no clock.
+Above the bound, changes with long content (orders, datasets) are dropped first, beginning with the oldest.
+Frozen columns from which ranks may still draw are not dropped, and do not count: ranks that draw from
+different columns do not make up one epoch. For each sample only the latest waiting score is kept, and for
+each rank only its latest progress. This module does no I/O and reads no clock.
 """
 
 import asyncio
@@ -16,9 +17,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from shadeproxy.cluster.events import Packed, PlaceEvent, ScoresEvent, SignsEvent
+from shadeproxy.cluster.events import FrozenEvent, Packed, PlaceEvent, ScoresEvent, SignsEvent
 from shadeproxy.hints.changes import Change, PutJob, PutScores
 from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.frozen import KEPT_EPOCHS
 from shadeproxy.hints.jobs import Progress
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -263,14 +265,15 @@ class Backlog:
         if self._grown_bytes * _LOOKS < self._most_bytes:
             return
         self._grown_bytes = 0
-        over = self.size_bytes - self._most_bytes
+        kept = self._drawn_from()
+        over = self.size_bytes - sum(one.size_bytes for one in kept) - self._most_bytes
         if over <= 0:
             return
         for waiting in self._scores.values():
             over += -waiting.size_bytes
             waiting.fold()
             over += waiting.size_bytes
-        for pending in [one for one in self._all() if one.packed.blobs]:
+        for pending in [one for one in self._all() if one.packed.blobs and one not in kept]:
             if over <= 0:
                 return
             over -= pending.size_bytes
@@ -281,3 +284,12 @@ class Backlog:
             job = next(iter(self._scores))
             over -= self._scores.pop(job).size_bytes
             self.dropped += 1
+
+    def _drawn_from(self) -> set[Pending]:
+        """Return the frozen columns from which ranks may still draw: those of the last epochs of each job."""
+        columns: dict[str, dict[int, list[Pending]]] = {}
+        for pending in self._all():
+            if isinstance(event := pending.packed.event, FrozenEvent):
+                columns.setdefault(event.job, {}).setdefault(event.epoch, []).append(pending)
+        last = [list(epochs.values())[-KEPT_EPOCHS:] for epochs in columns.values()]
+        return {pending for epochs in last for epoch in epochs for pending in epoch}

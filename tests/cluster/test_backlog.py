@@ -5,6 +5,7 @@ import pytest
 
 from shadeproxy.cluster.backlog import Backlog
 from shadeproxy.cluster.events import INLINE_BYTES, OrderEvent, Packed, content_of
+from shadeproxy.hints.changes import FreezeScores
 from tests.support.cluster_log import FakeLog, Server
 from tests.support.sharing import Sharing, until
 
@@ -47,3 +48,39 @@ async def test_nothing_is_to_be_sent_after_the_last_unsent_change_came_back(pack
     assert backlog.filled.is_set()
     backlog.came_back(second)
     assert not backlog.filled.is_set()
+
+
+def ones(count=20_000):
+    return np.ones(count, np.float32)
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_ranks_draw_alike_from_a_column_for_which_the_backlog_has_no_room(server, is_up):
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register(count=20_000)
+        await until(b.knows)
+        a.replication.backlog._most_bytes = 1024
+        server.up = is_up
+        await until(lambda: a.replication.cut_off is not is_up)
+        first = await a.make(FreezeScores("j", 3, ones(), None))
+        server.up = True
+        await until(lambda: not len(a.replication.backlog))
+        await until(lambda: b.hints.frozen.get("j", 3) or is_up)
+        second = await b.make(FreezeScores("j", 3, 2 * ones(), None))
+    assert first.column.tolist() == second.column.tolist() == ones().tolist()
+    assert a.replication.backlog.dropped == 0
+
+
+async def test_of_frozen_columns_only_those_wait_from_which_ranks_may_still_draw(server):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register(count=20_000)
+        backlog = a.replication.backlog
+        backlog._most_bytes = 1024
+        server.up = False
+        await until(lambda: a.replication.cut_off)
+        for epoch in range(5):
+            await a.make(FreezeScores("j", epoch, ones(), None))
+        await a.score([1], [0.5])
+        assert [one.packed.event.epoch for one in backlog._all()] == [3, 4]
+        assert a.hints.frozen.names() == [("j", 3), ("j", 4)]
+        assert backlog.dropped == 3, "the waiting scores still have room"
