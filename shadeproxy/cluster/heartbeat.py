@@ -65,6 +65,7 @@ class Heartbeat:
         self._known = self._state()
         """The state of the node when ``changed`` was last called."""
         self._hurry = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -121,8 +122,13 @@ class Heartbeat:
 
     async def beat(self) -> bool:
         """Send a beat, adopt its answer and make the calls that follow; return whether these calls changed
-        the log's state, so that the next beat gets another answer.
+        the log's state, so that the next beat gets another answer. If a beat is under way, wait for its end
+        first: answers must be adopted in the order in which the log gave them.
         """
+        async with self._one_at_a_time:
+            return await self._beat()
+
+    async def _beat(self) -> bool:
         sent_s = self._clock()
         made = []
         try:
