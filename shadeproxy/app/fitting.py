@@ -158,13 +158,20 @@ def descriptor_limit() -> int:
     return hard
 
 
+def connections_of_pool(settings: Settings) -> int:
+    """Return the connections to reserve for each pool of the origin. In a cluster that shares pages, these
+    are as many again for requests to other proxies.
+    """
+    return settings.origin.max_connections * (2 if settings.cluster.is_owned else 1)
+
+
 def judge_descriptors(settings: Settings, limit: int) -> Verdict:
     """Judge whether the proxy can run at all with ``limit`` descriptors, and whether all connections fit."""
     capacities = [tier.capacity_bytes for tier in tier_settings(settings)]
     # A tier that cannot open further segments holds less. That is no reason to refuse the start.
     least = own_descriptors(origin_connections=1, segments=len(capacities))
     own = own_descriptors(
-        origin_connections=settings.origin.max_connections,
+        origin_connections=connections_of_pool(settings),
         segments=sum(most_segments(size, default_segment_bytes(size)) for size in capacities),
     )
     clients = client_descriptors(limit, own)
