@@ -88,9 +88,12 @@ class Clustering:
         """The parts by which proxies share pages; None if each proxy keeps its own pages."""
 
     def note(self, kind: str, name: str) -> None:
-        """Note that a hint has changed, so that the next snapshot stores it again."""
-        if self._snapshots is not None:
+        """Note that a hint has changed: the next snapshot stores it again. Of a job that is gone, nothing is
+        sent to the other proxies any more.
+        """
+        if self._snapshots is not None and self._replication is not None:
             self._snapshots.note(kind, name)
+            self._replication.note(kind, name)
 
     @property
     def clock(self) -> Clock:

@@ -10,7 +10,7 @@ each rank only its latest progress. This module does no I/O and reads no clock.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -227,14 +227,15 @@ class Backlog:
         self._scores.clear()
         return events
 
-    def put_back(self, event: ScoresEvent) -> None:
+    def put_back(self, events: Iterable[ScoresEvent]) -> None:
         """Put back scores that the log did not take. Scores of the same samples that were added meanwhile
         count instead.
         """
-        keys = np.frombuffer(event.keys, "<u4" if event.digest else "<u8")
-        waiting = self._scores.setdefault(event.job, _Waiting(event.digest))
-        if waiting.digest == event.digest:
-            waiting.columns.insert(0, _Column(keys, np.frombuffer(event.scores, "<f4")))
+        for event in events:
+            keys = np.frombuffer(event.keys, "<u4" if event.digest else "<u8")
+            waiting = self._scores.setdefault(event.job, _Waiting(event.digest))
+            if waiting.digest == event.digest:
+                waiting.columns.insert(0, _Column(keys, np.frombuffer(event.scores, "<f4")))
 
     def add_progress(self, job: str, rank: int, progress: Progress) -> None:
         self._progress[job, rank] = progress
@@ -253,10 +254,16 @@ class Backlog:
         return event
 
     def forget(self, job: str) -> None:
-        """Drop the waiting scores and signs of life of a deleted job."""
+        """Drop what waits of a deleted job: its scores and signs of life, and its frozen columns that are
+        still to be sent.
+        """
         self._scores.pop(job, None)
         self._alive.discard(job)
         self._progress = {at: progress for at, progress in self._progress.items() if at[0] != job}
+        for pending in list(self._unsent):
+            if isinstance(event := pending.packed.event, FrozenEvent) and event.job == job:
+                self._remove_unsent(pending)
+                pending.answer_alone()
 
     def _make_room(self, new_bytes: int) -> None:
         # To add up the sizes of all waiting changes takes long if many wait. So do it only when the bytes

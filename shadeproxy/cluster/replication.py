@@ -118,6 +118,11 @@ class Replication:
         result: Result = await self._make(change)
         return result
 
+    def note(self, kind: str, name: str) -> None:
+        """Note that a hint has changed. If a job is gone, or its scores, drop what waits of it."""
+        if kind == "scores" and name not in self._hints.scoreboard:
+            self.backlog.forget(name)
+
     async def caught_up(self) -> None:
         """Wait, after a start, for the cluster's hints: this proxy must not freeze scores of its own."""
         left_s = 0.0 if self.refusal else self._began_s + _START_S - self._clock.monotonic_s()
@@ -166,14 +171,11 @@ class Replication:
         if self.cut_off:
             pending.answer_alone()
         least_s = _FREEZE_S if isinstance(change, FreezeScores) else _WAIT_S
-        limit_s = least_s + packed.size_bytes / _BYTES_PER_S
-        try:
-            async with asyncio.timeout(limit_s):
-                answer = await asyncio.shield(pending.answer)
-        except TimeoutError:
-            answer = ALONE
-            pending.answer_alone()
-        if answer is ALONE:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(least_s + packed.size_bytes / _BYTES_PER_S):
+                await asyncio.shield(pending.answer)
+        pending.answer_alone()
+        if (answer := pending.answer.result()) is ALONE:
             self._counters.alone += 1
             return self._applier.apply(change, here=True)
         return answer
@@ -383,8 +385,7 @@ class Replication:
             try:
                 await self._append(event.stream, event, self.backlog.number())
             except ClusterUnavailable:
-                for left in batches[at:]:
-                    self.backlog.put_back(left)
+                self.backlog.put_back(left for left in batches[at:] if left.job in self._hints.jobs)
                 raise
         self._flushes += 1
         if self._flushes % _ALIVE_EVERY == 0:

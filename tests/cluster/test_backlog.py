@@ -1,11 +1,16 @@
 """What waits for the log: nothing is answered twice, and nothing that is gone is still to be sent."""
 
+import asyncio
+import time
+
 import numpy as np
 import pytest
 
 from shadeproxy.cluster.backlog import Backlog
 from shadeproxy.cluster.events import INLINE_BYTES, OrderEvent, Packed, content_of
-from shadeproxy.hints.changes import FreezeScores
+from shadeproxy.cluster.replication import FLUSH_S
+from shadeproxy.core.errors import ClusterUnavailable
+from shadeproxy.hints.changes import DeleteJob, FreezeScores
 from tests.support.cluster_log import FakeLog, Server
 from tests.support.sharing import Sharing, until
 
@@ -84,3 +89,45 @@ async def test_of_frozen_columns_only_those_wait_from_which_ranks_may_still_draw
         assert [one.packed.event.epoch for one in backlog._all()] == [3, 4]
         assert a.hints.frozen.names() == [("j", 3), ("j", 4)]
         assert backlog.dropped == 3, "the waiting scores still have room"
+
+
+@pytest.mark.parametrize("end", ["deleted", "silent for long"])
+async def test_waiting_scores_of_a_job_that_is_gone_are_not_sent(server, end):
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        await until(b.knows)
+        await a.score([1], [0.5])
+        if end == "deleted":
+            await a.make(DeleteJob("j"))
+        else:
+            a.hints.expire(time.time() + 1e9)
+        await asyncio.sleep(3 * FLUSH_S)
+        assert not a.knows()
+        assert "s:j" not in server.streams
+        assert not b.counters.refused
+
+
+async def test_waiting_scores_of_a_job_that_is_gone_are_not_put_back(server, monkeypatch):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register()
+        await a.score([1], [0.5])
+
+        async def failing(*_arguments):
+            DeleteJob("j").apply(a.hints, 0.0)
+            raise ClusterUnavailable("no answer in time")
+
+        monkeypatch.setattr(a.log, "append", failing)
+        await until(lambda: not a.knows())
+        await asyncio.sleep(0)
+        assert a.replication.backlog.size_bytes == 0
+
+
+async def test_waiting_frozen_columns_of_a_job_that_is_gone_are_dropped(server):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register(count=20_000)
+        server.up = False
+        await until(lambda: a.replication.cut_off)
+        await a.make(FreezeScores("j", 0, ones(), None))
+        assert a.replication.backlog.size_bytes > 80_000
+        await a.make(DeleteJob("j"))
+        assert len(a.replication.backlog) == 1, "the deletion itself"
