@@ -110,7 +110,6 @@ TABLE = {
     "app.worker_openers": "app/test_workers.py",
     "origin.receiver": "origin/test_connection.py",
     "origin.interim": "cluster/test_slow_origins.py",
-    "cluster.applier": "cluster/test_replication.py",
     "cluster.contents": "cluster/test_replication.py",
     "cluster.duties": "cluster/test_membership.py",
     "cluster.events": "cluster/test_replication.py",

@@ -135,11 +135,17 @@ class Applier:
         """
         now_s = self._clock.monotonic_s()
         if here:
-            self._heard[job, rank] = now_s
+            self._note_heard((job, rank), now_s)
         elif now_s - self._heard.get((job, rank), -_HERE_S) < _HERE_S:
             return
         if self._hints.orders.move(job, rank, elsewhere=not here):
             self.settle_soon(job)
+
+    def _note_heard(self, rank: tuple[str, int], now_s: float) -> None:
+        self._heard.pop(rank, None)  # So the dict is ordered by time.
+        self._heard[rank] = now_s
+        while now_s - self._heard[oldest := next(iter(self._heard))] >= _HERE_S:
+            del self._heard[oldest]
 
     def newly_alive(self) -> list[str]:
         """Return the jobs that gave a sign of life by a call to this proxy since ``newly_alive`` was last
