@@ -27,7 +27,7 @@ from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
 from shadeproxy.cluster.peer_reads import PeerReads
-from shadeproxy.cluster.peers import Peers, PeerState
+from shadeproxy.cluster.peers import Peers, PeerState, peer_timeouts
 from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
 from shadeproxy.config import Settings
@@ -99,6 +99,7 @@ class OwnedPages:
             clock=clock,
             tls=bool(settings.s3.tls.cert),
             ca_file=cluster.peer_ca_file or None,
+            timeouts=peer_timeouts(settings.origin.timeouts.read),
             least_patience_s=cluster.peer_timeout,
             max_connections=settings.origin.max_connections,
         )

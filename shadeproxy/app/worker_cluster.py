@@ -22,7 +22,7 @@ from shadeproxy.app.reloadable import ReloadableSettings, is_verbose, remembers
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.app.worker_access import SharedReadsAuthorizer
 from shadeproxy.cluster.peer_reads import PeerReads
-from shadeproxy.cluster.peers import Peers
+from shadeproxy.cluster.peers import Peers, peer_timeouts
 from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.worker_routes import RoutesRecord, WorkerRoutes
@@ -62,6 +62,7 @@ class ClusterInWorker:
             clock=clock,
             tls=bool(settings.s3.tls.cert),
             ca_file=cluster.peer_ca_file or None,
+            timeouts=peer_timeouts(settings.origin.timeouts.read),
             least_patience_s=cluster.peer_timeout,
             max_connections=max(settings.origin.max_connections // processes, _LEAST_CONNECTIONS),
         )

@@ -35,14 +35,22 @@ recent answers.
 _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0, dead_link_s=10.0)
-"""``read_s`` is twice the default of ``origin.timeouts.read``, because a node may wait for its origin before
-it answers a write. If the network to a node fails, a request to it ends after ``dead_link_s``, although the
-node may still be running.
+"""The time limits of requests to other nodes, with the default of ``origin.timeouts.read``. If the network to
+a node fails, a request to it ends after ``dead_link_s``, although the node may still be running.
 """
 _LATE_ANSWER_S = 1.0
 """A node may send an answer just before its lease ends, and then die. This is how long that answer may take
 to arrive.
 """
+
+
+def peer_timeouts(origin_read_s: float) -> Timeouts:
+    """Return the time limits of requests to other nodes. ``origin_read_s``: ``origin.timeouts.read``, which
+    should be the same at all nodes.
+
+    A node may wait for its origin before it answers a write, so its answer may take twice as long.
+    """
+    return PEER_TIMEOUTS._replace(read_s=max(PEER_TIMEOUTS.read_s, 2 * origin_read_s))
 
 
 class PeerState(NamedTuple):
