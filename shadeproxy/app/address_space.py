@@ -9,7 +9,9 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size
 
 FIXED_BYTES = 512 * 1024**2
-"""Address space of a process without a tier, at least: code, stacks, and the columns of the index."""
+"""Least address space that a process takes besides its tiers: for code, stacks and the columns of the
+index.
+"""
 NO_LIMIT = "remove the limit: ulimit -v unlimited; systemd: LimitAS=infinity"
 
 
@@ -19,7 +21,7 @@ def address_space_limit() -> int:
 
 
 def no_memory() -> ConfigError:
-    """Return the error of a start that got no memory."""
+    """Return the error to raise if the kernel gave the proxy no memory during its start."""
     limit_bytes = address_space_limit()
     if limit_bytes == resource.RLIM_INFINITY:
         return ConfigError(

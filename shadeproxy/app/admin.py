@@ -1,5 +1,5 @@
-"""Joins the engine with the listeners: administers the cache for the control listener, and counts and logs
-requests.
+"""Joins the engine with the listeners. ``EngineAdmin`` administers the cache for the control listener, and
+``Observer`` counts and logs requests.
 """
 
 import asyncio
@@ -111,8 +111,8 @@ class EngineAdmin:
 
 
 class Observer(RequestLog):
-    """The coordinator's observer of requests: it counts and logs them. ``counts``: gets the counts, if the
-    requests are not those of S3 clients.
+    """Counts and logs the requests that the coordinator answers. ``counts``: to be given if the requests are
+    not those of S3 clients; then they are counted there, and not in ``stats.requests``.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Computes what each job demands: samples per second over the link, and room for its data set in the
-cache.
+"""Computes the demands of each job: how many samples per second it needs over the link to the origin, and how
+much room in the cache its data set needs.
 """
 
 from collections.abc import Mapping
@@ -73,8 +73,8 @@ def reason_of(
     is_link_known: bool,
     missed: str,
 ) -> str:
-    """Return in words why a job gets as much as it gets. ``is_admitted``: whether its need is admitted; None
-    if the job is not in use. ``missed``: why it gets less than it needs; "" if it does not.
+    """Return in words the reason for the share of the link that a job gets. ``is_admitted``: whether its need
+    is admitted; None if the job is not in use. ``missed``: why it gets less than it needs; "" if it does not.
     """
     reasons = [
         (job.best_effort, "it has given up its need"),

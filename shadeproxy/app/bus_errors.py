@@ -29,8 +29,8 @@ garbage-collected, and the kernel would call freed memory.
 def explain_bus_errors() -> None:
     """Make a bus error write its cause to stderr before it ends the process."""
     faulthandler.enable()
-    # Do not use signal.signal: its handlers run between two instructions of the interpreter. After SIGBUS the
-    # faulting instruction is repeated, and never ends.
+    # Do not use signal.signal: its handlers run only between two instructions of the interpreter. After
+    # SIGBUS the same machine instruction fails again and again, so such a handler would never run.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
     set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)

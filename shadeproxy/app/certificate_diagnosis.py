@@ -1,7 +1,8 @@
 """Judges the certificate of the S3 listener: when it expires, and whether its newest files can be used.
 
-Pure: facts in, findings and warnings out. The ssl module of Python shows dates only of certificates that it
-has verified, so ``expiry_s`` reads the date from the certificate itself (RFC 5280, 4.1; X.690).
+The functions are pure: they make findings and warnings from facts. The ssl module of Python shows dates only
+of certificates that it has verified, so ``expiry_s`` reads the date from the certificate itself (RFC 5280,
+4.1; X.690).
 """
 
 import datetime as dt
@@ -13,7 +14,7 @@ from shadeproxy.app.tier_diagnosis import Finding
 from shadeproxy.core.units import format_count
 
 SOON_S = 14 * 86400.0
-"""Time before the end of a certificate from which on the proxy warns."""
+"""The proxy begins to warn this many seconds before a certificate expires."""
 _LISTENER = "s3.listen"
 _RENEW = "renew it: write the new files over s3.tls.cert and s3.tls.key; the proxy takes them within seconds"
 _VERSION, _UTC_TIME = 0xA0, 0x17
@@ -52,7 +53,7 @@ def expiry_s(chain: bytes) -> float | None:
 
 
 def _element(der: bytes) -> tuple[int, bytes, bytes]:
-    """Return tag and content of the first element, and the bytes after it."""
+    """Return tag and content of the first DER element in ``der``, and the bytes after that element."""
     length, start = der[1], 2
     if length >= 0x80:
         start += length & 0x7F

@@ -1,9 +1,9 @@
 """Messages between the coordinator and a worker, over a socket pair.
 
-From the coordinator to a worker: first the ``Opening``; then new ``ReloadableSettings`` or a new
-``Certificate`` after each change, and the routes of a cluster's newest view; at last an empty frame, by which
-the worker ends in order. From a worker to the coordinator: SERVING once it accepts connections, its reads,
-its counts of requests, and an empty frame once it uses new settings or a new certificate.
+The coordinator first sends the ``Opening``. Then it sends new ``ReloadableSettings`` or a new ``Certificate``
+after each change, and the routes of a cluster's newest view. At last it sends an empty frame, at which the
+worker ends in order. A worker sends SERVING once it accepts connections. It also sends its reads, its counts
+of requests, and an empty frame once it uses new settings or a new certificate.
 """
 
 import asyncio
@@ -54,7 +54,9 @@ class FillEnds(NamedTuple):
 
 
 class ForwardEnds(NamedTuple):
-    """The descriptor of a channel by which a worker forwards requests. ``instance``: see ``FillEnds``."""
+    """The descriptor of a channel by which a worker forwards requests. ``instance``: the name by which the
+    proxy recognises its own requests to the origin.
+    """
 
     channel: int
     instance: str
@@ -123,7 +125,7 @@ class Channel(asyncio.Protocol):
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own transport class is no subclass of asyncio's, so the type is only claimed.
+        # uvloop's own transport class is no subclass of asyncio's, so a check of the type would fail.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -179,12 +181,9 @@ Served = TypeVar("Served", bound=HearsFrames)
 async def open_ends(
     serve: Callable[[Callable[[bytes], bool]], Served],
 ) -> tuple[Served, Channel, socket.socket]:
-    """Open a channel for a process that does not run yet. Raises OSError. ``serve`` is called with
-    ``Channel.say`` and returns the object that serves this end. Return that object, this end, and the socket
-    of the other end.
-
-    ``serve`` is called with ``Channel.say`` and returns the object that serves this end. Return that object,
-    this end, and the socket of the other end.
+    """Open a channel for a process that does not run yet. ``serve`` is called with ``Channel.say`` and
+    returns the object that serves this end. Return that object, this end, and the socket of the other end.
+    Raises OSError.
     """
     ours, theirs = socket.socketpair()
 
@@ -200,7 +199,7 @@ async def open_ends(
 
 
 def nothing() -> None:
-    """Do nothing. It is the ``lost`` of a channel whose end needs no reaction."""
+    """Do nothing. A channel gets this function as ``lost`` if no reaction is needed when it ends."""
 
 
 def pack_opening(opening: Opening) -> bytes:
@@ -212,7 +211,7 @@ def unpack_opening(frame: bytes) -> Opening:
     """Unpack the ``Opening``. It is safe to unpickle, because the process that started this one has sent the
     frame.
     """
-    opening = pickle.loads(frame)  # noqa: S301 - see above
+    opening = pickle.loads(frame)  # noqa: S301 - the sender is trusted
     assert isinstance(opening, Opening)
     return opening
 
@@ -226,7 +225,7 @@ def unpack_change(frame: bytes) -> Change:
     """Unpack a change. It is safe to unpickle, because its frame comes from the coordinator, which started
     this process.
     """
-    change = pickle.loads(frame)  # noqa: S301 - see above
+    change = pickle.loads(frame)  # noqa: S301 - the sender is trusted
     assert isinstance(change, ReloadableSettings | Certificate)
     return change
 

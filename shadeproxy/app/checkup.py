@@ -1,7 +1,8 @@
 """Collects facts about a running proxy for ``diagnose``, from a request to the origin and from the machine.
 
-This module also keeps what the warnings of ``/readyz`` need in memory, so that a call costs nothing. For
-that, it probes an origin that stopped answering or has had no requests for a while, at most once in 15 s.
+This module also keeps the facts for the warnings of ``/readyz`` in memory, so that a call of ``/readyz``
+waits for nothing. For that, it probes the origin if that stopped answering or has had no requests for a
+while, at most once in 15 s.
 """
 
 import asyncio
@@ -320,8 +321,8 @@ class Checkup:
 def _room(path: Path) -> tuple[Room, str]:
     """Return the room of the file system at ``path``, or the reason why it cannot be read."""
     try:
-        # Do not ask for the room of a deleted directory: the file system of its parent would be taken for its
-        # own.
+        # Raise an error here if the directory is deleted. Otherwise ``look_at`` would return the room of its
+        # parent's file system, which may be another one.
         path.stat()
         return look_at(path), ""
     except OSError as error:

@@ -53,8 +53,8 @@ def has_own_upstreams(settings: Settings) -> bool:
 
 
 class Grants:
-    """Keeps a mark in ``state``: the cache may have objects that were read for clients with upstreams of
-    their own.
+    """Keeps a mark in ``state``. The mark means that the cache may have objects that were read for clients
+    with upstreams of their own.
     """
 
     def __init__(self, state: StateStore) -> None:

@@ -22,8 +22,8 @@ longer.
 
 
 async def watch_clock(engine: Engine, clock: Clock) -> None:
-    """Look at the clock again and again. Look first when all pages of the last process are recovered: since
-    that process checked them, the clock may have been set back.
+    """Look at the clock every ``_LOOK_S`` seconds. Wait with the first look until all pages of the last
+    process are recovered: since that process checked them, the clock may have been set back.
     """
     await engine.cache.recovery.over()
     ahead_s = 0.0

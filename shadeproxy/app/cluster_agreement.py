@@ -1,4 +1,6 @@
-"""The settings in which the proxies of a cluster must agree, as digests."""
+"""Makes digests of the settings in which the proxies of a cluster must agree. Each proxy publishes its
+digests, and the others compare them with their own.
+"""
 
 import hashlib
 
@@ -13,7 +15,9 @@ def origin_digest(settings: Settings) -> str:
 
 
 def agreed(settings: Settings) -> str:
-    """Return a digest of the settings in which the nodes of a cluster must agree."""
+    """Return the settings in which the nodes of a cluster must agree, as one text: cluster.pages, and with
+    owned pages a digest of all of them.
+    """
     cluster = settings.cluster
     if not cluster.is_owned:
         return cluster.pages
@@ -26,8 +30,8 @@ def agreed(settings: Settings) -> str:
     text = repr(
         (cluster.pages, cluster.cut_off, settings.cache.page_size, settings.origin.bucket_names, clients)
     )
-    # The others wait for the end of a lease by their own settings. Usual values are left out, so that nodes
-    # of an earlier version, which did not compare them, agree.
+    # Each node waits for the end of another node's lease by its own settings, so these must agree too. Leave
+    # out default values: nodes of an earlier version, which did not compare these settings, then agree.
     usual = Cluster()
     text += "".join(
         f" {name} {value}"

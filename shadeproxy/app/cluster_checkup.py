@@ -1,5 +1,5 @@
-"""Collects facts about a proxy's cluster for the doctor. For that, it asks the other proxies, and waits 2 s
-at most.
+"""Collects facts about a proxy's cluster for the doctor. With owned pages, this module asks the other proxies
+for their statistics, and waits at most 2 s for the answers.
 """
 
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, NodeReport

@@ -1,4 +1,6 @@
-"""Diagnoses a proxy's part in its cluster. Pure: facts in, findings out; see diagnosis.py."""
+"""Diagnoses a proxy's part in its cluster, for diagnosis.py. The functions are pure: they make findings from
+facts.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +16,10 @@ _ENOUGH_READS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """One proxy of the view. ``own``: the proxy that makes the diagnosis. ``share``: the part of all objects
-    that this proxy owns. ``recent_reads``: number of reads that it answered in the last ten minutes.
-    ``problem``: why it did not answer when asked for its statistics. ``skipped``, ``p99_s``, ``answers``: see
-    ``PeerState``.
+    """One proxy of the view, ``node``. ``own``: ``node`` is the proxy that makes the diagnosis. ``share``:
+    the part of all objects that ``node`` owns. ``recent_reads``: number of reads that it answered in the last
+    ten minutes. ``problem``: why it did not answer when asked for its statistics. ``skipped``, ``p99_s``,
+    ``answers``: as in ``PeerState``.
     """
 
     node: str
@@ -41,7 +43,7 @@ class ClusterFacts:
     operator removed this proxy. ``problem``: why the last beat got no usable answer from the log.
     ``unsettled_s``: for how many seconds the newest view has not been settled. ``late``: the proxies that
     have not adopted that view yet. ``lapses``: how often the lease has lapsed in the last hour.
-    ``clock_rate``: see ``rate_of``.
+    ``clock_rate``: the rate of this machine's clock, as ``rate_of`` returns it.
     """
 
     owned: bool
@@ -74,7 +76,7 @@ def cluster_findings(facts: ClusterFacts) -> Iterator[Finding]:
         if node.own:
             continue
         if node.away:
-            # Without the engine this says nothing about the node. A node without a weight owned nothing.
+            # While this proxy is cut off, ``away`` is out of date. And a node without a weight owned nothing.
             if node.weight and not facts.cut_off:
                 yield _away(node, owned=facts.owned)
         else:

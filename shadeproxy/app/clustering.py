@@ -1,6 +1,6 @@
 """Takes a running proxy into the cluster that [cluster] names: opens the parts that share hints and pages.
 
-If [cluster] names none, no such part is opened, and the client library of Redis is not imported.
+If [cluster] names no cluster, these parts are not opened, and the client library of Redis is not imported.
 """
 
 import asyncio
@@ -88,9 +88,12 @@ class Clustering:
         """The parts by which proxies share pages; None if each proxy keeps its own pages."""
 
     def note(self, kind: str, name: str) -> None:
-        """Note that a hint has changed, so that the next snapshot stores it again."""
-        if self._snapshots is not None:
+        """Note that a hint has changed: the next snapshot stores it again. Of a job that is gone, nothing is
+        sent to the other proxies any more.
+        """
+        if self._snapshots is not None and self._replication is not None:
             self._snapshots.note(kind, name)
+            self._replication.note(kind, name)
 
     @property
     def clock(self) -> Clock:
@@ -105,8 +108,8 @@ class Clustering:
         take_part: Callable[[float], None],
         on_lease: Callable[[float], None],
     ) -> OwnedPages | None:
-        """Name this node, before the engine is made. Return ``owned``. ``take_part``, ``on_lease``: see
-        ``OwnedPages``. Raises ConfigError.
+        """Give this node its name and the number of this start, before the engine is made. Return ``owned``.
+        ``take_part``, ``on_lease``: as for ``OwnedPages``. Raises ConfigError.
         """
         if not self._settings.cluster.name:
             return None
@@ -129,7 +132,9 @@ class Clustering:
         return self.owned
 
     async def open(self, parts: Parts, stack: AsyncExitStack) -> tuple[Changes, CacheAdmin]:
-        """Join in the background. Return how changes are made, and the cache's admin. Raises ConfigError."""
+        """Join the cluster in the background. Return the object that makes changes of hints, and the one that
+        administers the cache. Raises ConfigError.
+        """
         node = self._node
         if node is None:
             return OwnChanges(parts.hints, self._clock), parts.admin
@@ -140,7 +145,7 @@ class Clustering:
         stack.push_async_callback(_close, log)
         replication, places = self._share(parts, log, node, self._kept)
         stack.push_async_callback(self._aclose, parts, replication, places)
-        # The listeners open later, so they close earlier: the lease is given up after the last answer.
+        # The listeners open later, so they close earlier. So the lease is given up after the last answer.
         stack.push_async_callback(self._say_goodbye)
         replication.start()
         saving = self._save(parts.store, replication)
@@ -221,7 +226,7 @@ class Clustering:
 
     def _look_soon(self) -> None:
         if self._replication is not None:
-            self._replication.keeper.look.set()  # The log may have lost its data.
+            self._replication.keeper.look.set()  # The log may have lost its data, and so its snapshot.
         if self.owned is not None:
             self.owned.view_changed()
 
@@ -247,7 +252,7 @@ class Clustering:
             return "cut off from the cluster: hints stay at this proxy" + ", writes are refused" * unwritten
         if unwritten:
             return "this proxy has no lease in the cluster: writes are refused"
-        # Without the reason, which names the engine's address: any caller may ask.
+        # Leave out the reason, because it names the engine's address, and any caller may ask for warnings.
         return "hints wait: the cluster's engine takes none now" if replication.sending_problem else ""
 
     def _is_leased(self) -> bool:
@@ -256,7 +261,7 @@ class Clustering:
     def _name(self, store: StateStore, kept: dict[str, bytes]) -> Node:
         """Return this proxy's name and the number of this start. Both are kept in the state directory."""
         name = kept.get(_NODE, b"").decode() or secrets.token_hex(8)
-        # Numbers rise even if the clock was set back: other proxies ignore events of earlier starts.
+        # Let the number rise even if the clock was set back: other proxies ignore events of lower numbers.
         boot = max(int(self._clock.now_s() * 1000), int(kept.get(_BOOT, b"0")) + 1)
         store.put(_KIND, _NODE, name.encode())
         store.put(_KIND, _BOOT, str(boot).encode())
@@ -326,7 +331,9 @@ class Clustering:
         }
 
     async def _save(self, store: StateStore, replication: Replication) -> None:
-        """Save how far the log was read. After a restart, this proxy makes the purges since then."""
+        """Save the position up to which events were applied. After a restart, this proxy makes the purges
+        that come after that position.
+        """
         saved = replication.reached
         while True:
             await self._clock.sleep(_SAVE_S)

@@ -1,7 +1,8 @@
-"""The Unix socket of the control listener: only its owner may open it, and the proxy removes it at a stop.
+"""The Unix socket of the control listener. Only the user of the proxy may open it. The proxy removes it at a
+stop.
 
-Laws: other users can never open the socket, not even for a moment. The socket of a dead process is replaced;
-a socket on which a living process listens is not: that is an error. No file but a socket is ever removed.
+Laws: other users can never open the socket, not even for a moment. A start replaces the socket of a dead
+process. A start fails if a living process listens on the socket. No file but a socket is ever removed.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""Diagnoses a proxy from facts about it. Pure: facts in, findings out.
+"""Diagnoses a proxy from facts about it. The functions are pure: they make findings from facts.
 
 Law: a finding says what is wrong, why that matters, and what to change. If the cause is outside the proxy (a
-slow network, say), the finding names where to look. Facts that are only unusual are no finding.
+slow network, say), the finding names the place to look at. A fact that is only unusual makes no finding.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ _MUCH_OF_THE_CACHE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulJob:
-    """A job that is silent, or whose hints are believed by less than a half. ``held_bytes``: bytes of its
-    data set in the cache. ``share``: the share of the cache that these bytes take. ``reason``: why it is
-    doubtful, in words.
+    """A job that is silent, or whose hints are believed by less than a half. ``held_bytes``: bytes of the
+    job's data set in the cache. ``share``: the part of the cache that these bytes take, from 0 to 1.
+    ``reason``: why the job is doubtful, in words.
     """
 
     name: str
@@ -42,8 +42,8 @@ class DoubtfulJob:
 
 @dataclass(frozen=True, slots=True)
 class MissedNeed:
-    """A job that gets fewer samples per second than it needs. ``reason``: why, in words. ``remedy``: what to
-    change.
+    """A job that gets fewer samples per second than it needs. ``reason``: why it gets fewer, in words.
+    ``remedy``: what to change, in words.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Closes listeners: requests under way may end, but after some time they are cut off."""
+"""Closes listeners. Requests under way may end within a time limit; then they are cut off."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _ABORT_S = 0.1
 
 async def drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers | None) -> None:
     """Close the S3 listener and the workers, and meanwhile flush the state."""
-    # Flush the state first: the process may be killed before all requests have ended.
+    # Do not wait with the flush: the process may be killed before all requests have ended.
     draining = [] if workers is None else [workers.stop(DRAIN_S)]
     await asyncio.gather(state.persistence.flush(state.hints), drain(runner, DRAIN_S), *draining)
 

@@ -1,8 +1,9 @@
-"""Checks that the settings fit the machine: the tiers on their file systems; tiers, reads and processes in
-memory; the processes on the cores; files and connections below the limit of descriptors.
+"""Checks that the settings fit the machine: that tiers, reads and processes fit into its memory, tiers into
+the limit of address space, processes onto its cores, and files and connections below the limit of
+descriptors.
 
-``check``, ``serve`` and ``doctor`` all judge by this module. Settings are refused if the proxy would be
-killed for want of memory, or get no descriptor for the next file.
+``check``, ``serve`` and ``doctor`` all judge by this module. Settings are refused if the kernel would kill
+the proxy for want of memory, or if the proxy would get no descriptor for the next file.
 """
 
 import os
@@ -33,14 +34,16 @@ from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, re
 _log = structlog.get_logger(__name__)
 _MIB = 1024**2
 PROCESS_BYTES = 128 * _MIB
-"""Memory of one process beside tiers and reads under way: 64 MiB at its start, and the index of the pages."""
+"""Memory of one process, besides the tiers and the reads under way. The process takes 64 MiB at its start,
+and more for the index of the pages.
+"""
 
 _HISTORIES_BYTES = 64 * _MIB
 """Read histories up to this size count as part of ``PROCESS_BYTES``."""
 
 
 class TierSetting(NamedTuple):
-    """A tier of the configuration. ``key``: its table in the configuration."""
+    """A tier of the configuration. ``key``: the name of its table there, as ``cache.ram``."""
 
     key: str
     path: Path
@@ -57,8 +60,8 @@ def tier_settings(settings: Settings) -> Iterator[TierSetting]:
 
 
 def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
-    """Judge whether the proxy fits below ``limit``, with its tiers in memory, renamed caches in memory, reads
-    under way and the processes.
+    """Judge whether the proxy's memory fits below ``limit``: tiers and renamed caches that lie in memory,
+    reads under way, processes and read histories.
     """
     tiers = [tier for tier in tier_settings(settings) if is_memory(tier.path)]
     aside = _aside(settings)
@@ -155,13 +158,20 @@ def descriptor_limit() -> int:
     return hard
 
 
+def connections_of_pool(settings: Settings) -> int:
+    """Return the connections to reserve for each pool of the origin. In a cluster that shares pages, these
+    are as many again for requests to other proxies.
+    """
+    return settings.origin.max_connections * (2 if settings.cluster.is_owned else 1)
+
+
 def judge_descriptors(settings: Settings, limit: int) -> Verdict:
     """Judge whether the proxy can run at all with ``limit`` descriptors, and whether all connections fit."""
     capacities = [tier.capacity_bytes for tier in tier_settings(settings)]
     # A tier that cannot open further segments holds less. That is no reason to refuse the start.
     least = own_descriptors(origin_connections=1, segments=len(capacities))
     own = own_descriptors(
-        origin_connections=settings.origin.max_connections,
+        origin_connections=connections_of_pool(settings),
         segments=sum(most_segments(size, default_segment_bytes(size)) for size in capacities),
     )
     clients = client_descriptors(limit, own)
@@ -247,8 +257,8 @@ class MemoryWatch:
     def reloaded(self, settings: Settings, wanted: Settings) -> None:
         """Judge new settings after a reload, and log again if they do not fit into memory.
 
-        ``wanted``: the settings that were read. ``settings``: those of them that are in force, the others as
-        before.
+        ``wanted``: the settings as they were read. ``settings``: the settings in force: new where a reload
+        can change them, and otherwise as before.
         """
         self._now = self._after_restart = Verdict(possible=True)
         self._wanted = wanted

@@ -41,7 +41,8 @@ def make_handler(
 ) -> tuple[S3Handler, FastLane]:
     """Return the handler of the S3 listener and its fast lane. ``instance``: the proxy's own name.
     ``counts``: counts the hits of the lane. ``tracer``: makes otel spans of the requests that the handler
-    serves. ``relays``: reads at other proxies. ``callback_reads``: those of ``engine``.
+    serves. ``relays``: begins reads at other proxies; None unless proxies share their pages.
+    ``callback_reads``: reads the origin for plain misses; None if reads by callbacks are not possible.
     """
     options = _options(settings, observer, clock=clock, instance=instance)
     plain = None
@@ -68,7 +69,8 @@ def make_peer_handler(
     stats: Callable[[], bytes],
 ) -> tuple[PeerHandler, FastLane]:
     """Return the handler of the listener for the other proxies of a cluster, and its fast lane. Requests are
-    not counted here: the proxy that the client called counts them. ``stats``: see PeerHandler.
+    not counted here: the proxy that the client called counts them. ``stats``: returns the statistics of this
+    proxy as JSON.
     """
     options = _options(settings, observer, clock=clock, instance="")
     options["base_domains"] = ()
@@ -78,7 +80,8 @@ def make_peer_handler(
         ownership=ownership,
         begins=engine,
         stats=stats,
-        # The other proxies wait by their own value of this setting, which normally equals the value here.
+        # Send two interim answers in the time for which other proxies wait for one. They wait by their own
+        # value of this setting, which normally equals the value here.
         interim_every_s=settings.cluster.peer_timeout / 2,
         **options,
     )

@@ -1,9 +1,9 @@
-"""The file of read histories in the state directory: it is written every minute or less often and at the end,
-and read at a start.
+"""The file of read histories in the state directory. The proxy reads it at a start. It writes the file every
+minute or less often, and at a stop.
 
 Laws: a start never fails because of this file. If the file cannot be used, it is renamed and one line is
-logged, and the proxy learns from the beginning. The file is read and written in threads. A process that is
-killed loses the reads since the last write. Writing takes at most a megabyte a second on average.
+logged, and the proxy learns from the beginning. The file is read and written in threads. If the process is
+killed, the reads since the last write are lost. Writes take at most a megabyte a second on average.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ JUDGED_S = 10.0
 """Time for which a job is measured before it is judged."""
 
 _REPORT_S = 1.0  # The SDK reports its position this often.
-_SURELY_KEPT = 1.05  # A job is not behind if its measured rate is this multiple of its need.
+_SURELY_KEPT = 1.05  # A job is surely not behind if its measured rate is this multiple of its need.
 # For a need that does not fit, a search finds how much of it would fit. One step searches at most this many
 # needs.
 _MOST_TOLD = 8
@@ -34,15 +34,15 @@ _MOST_TOLD = 8
 @dataclass
 class Schedule:
     """The reads of a job in its present epoch, the position that its ranks report, and the time since the
-    epoch began. That time leaves out windows in which the job neither read nor waited for the link. Reads
-    that name no epoch are counted in windows of ten seconds.
+    epoch began. That time does not include times in which the job neither read nor waited for the link. If
+    reads name no epoch, ten seconds count as an epoch.
 
     The position is a better measure than the reads. Samples of many batches are read at once, and if one
     sample of a batch is late, training waits although most reads were made.
 
     Reads may alternate between epochs, because the ranks are not in the same epoch, or an evaluation has
-    epochs of its own. Then the count of one epoch does not show how far the job is. The job's measured rate
-    decides until a newer epoch begins.
+    epochs of its own. Then the count of one epoch does not show how far the job is. So the job's measured
+    rate shows whether it is behind, until a newer epoch begins.
     """
 
     epoch: int | None = None
@@ -80,8 +80,9 @@ class Schedule:
         self._position = position
 
     def is_behind(self, need: float, measured: MeasuredJob) -> bool:
-        """Return whether the job gets less than ``need`` samples a second. The samples decide that training
-        reports as used; if it reports none, the reads decide.
+        """Return whether the job gets less than ``need`` samples a second. It does if training reports that
+        it has used too few samples, or if too few were read. While reads alternate between epochs, only the
+        measured rate counts.
         """
         if self._alternates:
             return measured.average < _SURELY_KEPT * need
@@ -89,16 +90,17 @@ class Schedule:
             trained = self._position + measured.compute * min(self._told_s, _REPORT_S)
             if trains_behind(trained, self.elapsed_s, need):
                 return True
-        # Leave out the reads that wait for the link: a read is counted when it begins.
+        # ``_read`` counts a read when it begins. So leave out the reads that wait for the link.
         return is_behind(self._read - self._first - self._waiting, self.elapsed_s, need)
 
 
 @dataclass
 class JudgedNeed:
-    """The state of one job's need. ``admitted``: the proxy tries to satisfy it. ``feasible``: by the latest
-    measurement, it fits beside the other needs; None before the first. ``would_get``: samples per second that
-    the job would get. ``raised``: see ``JobShare``. ``off_s``: time for which the job has got far less than
-    it needs. ``schedule``: the reads of the job's present epoch.
+    """The state of one job's need. ``admitted``: the proxy tries to satisfy the need. ``feasible``: by the
+    latest measurement, the need fits beside the other needs; None before the first measurement.
+    ``would_get``: samples per second that the job would get. ``raised``: the factor by which the need raises
+    the job's weight. ``off_s``: time for which the job has got far less than it needs. ``schedule``: the
+    reads of the job's present epoch.
     """
 
     need: JobNeed
@@ -145,7 +147,7 @@ def admit(
     now_s: float,
 ) -> None:
     """Decide which of ``claims`` are admitted. Those that are admitted already are tried first, in the order
-    of ``claims``. ``rows``: what each job asks for, as for ``demands_of``, also of jobs without a claim.
+    of ``claims``. ``rows``: by job name, the row that ``demands_of`` takes, also for jobs without a claim.
     ``needed``: the need of each claim in samples per second.
     """
     names = list(rows)

@@ -31,10 +31,10 @@ def raise_descriptor_limit() -> None:
 def collect_less() -> None:
     """Make the garbage collector look at new objects only, which takes a few milliseconds at a time.
 
-    The memory of a read is freed without the collector (tests/app/test_collector.py). Survivors of a full
-    collection, mostly metadata of objects, are left out of the next collections: walking the metadata of
-    65,000 objects held up the event loop for 150 ms. Every ``_EVERYTHING_S`` seconds all objects are
-    examined.
+    The memory of a read is freed without the collector (tests/app/test_collector.py). The objects that
+    survive a full collection are mostly metadata of cached objects. The next collections leave them out,
+    because looking at the metadata of 65,000 objects held up the event loop for 150 ms. Every
+    ``_EVERYTHING_S`` seconds the collector looks at all objects.
     """
     gc.collect()
     gc.freeze()

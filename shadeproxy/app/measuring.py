@@ -1,7 +1,8 @@
 """Measures jobs and the origin's link from the statistics, in one window of time after another.
 
-Laws: no I/O and no clock; times are arguments. Only counters are read that exist anyway, so measuring costs a
-request nothing. A window in which a job rests (a checkpoint, an evaluation) says nothing about its pace.
+Laws: this module does no I/O and reads no clock; times are arguments. It reads only counters that exist
+anyway, so a request takes no longer because it is measured. A window in which a job rests (a checkpoint, an
+evaluation) says nothing about the job's pace.
 """
 
 import math
@@ -71,7 +72,9 @@ class MeasuredJob:
 
     @property
     def rate(self) -> float:
-        """Rate of the job when it never waits for data, as far as known; 0 before it is measured."""
+        """The rate that the job would have if it never waited for data, as far as known; 0 before it is
+        measured.
+        """
         return self.compute or self.best
 
     @property
@@ -174,8 +177,8 @@ def measured_jobs(jobs: Mapping[str, Job], known: Mapping[str, MeasuredJob]) -> 
 
 
 class MeasuredLink:
-    """The measured rate of the link to the origin. ``told_bytes_per_s``: returns the link's bandwidth if a
-    setting limits it, else 0.
+    """The measured rate of the link to the origin. ``told_bytes_per_s``: returns the link's bandwidth in
+    bytes per second if a setting limits it, else 0.
     """
 
     def __init__(self, told_bytes_per_s: Callable[[], float] = lambda: 0.0) -> None:

@@ -30,7 +30,8 @@ class Media:
     writes, which keeps their order, and several threads for reads.
 
     ``calls``: by the name of a tier, system calls on its segments that replace those of the kernel.
-    ``left_out``: see ``tiers/directory.py`` ``claim``.
+    ``left_out``: returns whether the latest start did not use the store with a given id, so that its pages
+    are in doubt.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Media:
         return [store.claim.store_id for store in self._stores if store.claim is not None]
 
     def close(self) -> None:
-        """Wait until all queued I/O has run. Blocks. Close the tiers before."""
+        """Wait until all queued I/O has run. Blocks. Close the tiers before you call this."""
         for pool in self._pools:
             pool.shutdown()
 

@@ -61,8 +61,8 @@ most 3 % of a core, however many reads there are.
 """
 
 _INDEX_RESTS = 32.0
-"""After the index of a dataset is made, rest for this many times as long, because jobs may come and go at any
-rate.
+"""After the index of a dataset is made, the next index waits for this many times as long. Otherwise jobs that
+come and go quickly could keep a core busy.
 """
 
 _LISTED_AT_ONCE = 1000
@@ -94,8 +94,9 @@ def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
 
 
 class PartOpener:
-    """Opens the parts of one proxy. Call the methods in the order in which they stand here. ``calls``: see
-    ``Media``. ``on_change`` is called with kind and name of each hint that changes.
+    """Opens the parts of one proxy. Call the methods in the order in which they stand here. ``calls``: by the
+    name of a tier, the system calls on its segments, if not the kernel's. ``on_change`` is called with kind
+    and name of each hint that changes.
     """
 
     def __init__(
@@ -171,8 +172,8 @@ class PartOpener:
     async def origin(
         self, providers: Providers, health: OriginHealth, *, instance: str
     ) -> tuple[CountedOrigin, CallbackReads | None]:
-        """Build the origin, and the object that reads it by callbacks; None instead if reads by callbacks are
-        not possible. Raises ConfigError for a missing directory.
+        """Build the origin. Return it, and the object that reads it by callbacks, or None if reads by
+        callbacks are not possible. Raises ConfigError for a missing directory.
         """
         settings, clock = self._settings, self._clock
         built = build_origin(
@@ -192,7 +193,7 @@ class PartOpener:
         return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)
 
     def take_part(self, part: float) -> None:
-        """Use this part of the origin's limits, as soon as the origin is built; see ``OriginShare``."""
+        """Use the part ``part`` (0 to 1) of the origin's limits from now on. Build the origin before."""
         self._origin_share.take_part(part)
 
     def prefetched(self) -> int:

@@ -1,9 +1,9 @@
-"""Limits of ``[origin]`` that are totals of a cluster, and this proxy's share of them.
+"""Sets this proxy's share of the limits of ``[origin]``, which apply to all proxies of a cluster together.
 
 Laws: a proxy that owns a part of the objects also gets that part of the connections and of the bandwidth,
-because it has that part of the misses. Unless it shares pages in a cluster, its part is 1. A proxy that owns
-no objects keeps a little: it still forwards parts of uploads and listings, and reads objects whose owner does
-not answer.
+because it has that part of the misses. The part of a proxy that shares no pages is 1. A proxy that owns no
+objects keeps one connection and a hundredth of the bandwidth: it still forwards parts of uploads and
+listings, and reads objects whose owner does not answer.
 """
 
 import structlog
@@ -39,7 +39,7 @@ class OriginShare:
         return self._section.bandwidth * max(self._part, _LEAST)
 
     def take_part(self, part: float) -> None:
-        """Use the part ``part`` of the totals from now on, from 0 to 1."""
+        """Use ``part`` of the limits, from 0 to 1, from now on."""
         if part == self._part:
             return
         self._part = part

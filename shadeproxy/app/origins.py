@@ -61,9 +61,10 @@ def read_bounds(settings: Settings) -> ReadBounds:
 
 
 class BuiltOrigin(NamedTuple):
-    """An origin that was built. ``origin``: with all wrappers but the outermost one. ``limited``: the wrapper
-    that has the slots. ``throttled``: the wrapper that limits the bandwidth, if there is one. ``gets``: page
-    GETs at the server itself; None if reads by callbacks may not bypass the wrappers.
+    """An origin that was built. ``origin``: the origin with all wrappers but the outermost one, which counts
+    the requests. ``limited``: the wrapper that limits how many requests are open. ``throttled``: the wrapper
+    that limits the bandwidth, if there is one. ``gets``: page GETs at the server itself; None if reads by
+    callbacks may not bypass the wrappers.
     """
 
     origin: Origin
@@ -85,7 +86,9 @@ def build_origin(
     """Build the origin of the settings, with its limits, retries, checks and time bounds. Raises ConfigError.
 
     ``providers`` may change while the origin is used. ``health`` records the origin's successes and failures.
-    ``instance``: see S3Origin. ``forwards``: see LimitedOrigin. ``tracer``: makes otel spans of the requests.
+    ``instance``: the name by which the proxy recognises its own requests to the origin. ``forwards``: the
+    slots for forwarded requests, if they are not this origin's own. ``tracer``: makes otel spans of the
+    requests.
     """
     clock = clock or SystemClock()
     health = health or OriginHealth(clock)

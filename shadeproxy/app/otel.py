@@ -1,5 +1,5 @@
-"""Opens the tracer of a process for ``[telemetry.otel]``. Loads the extra ``otel`` only if that section is
-on.
+"""Opens the tracer of a process for ``[telemetry.otel]``. Imports the packages of the extra ``otel`` only if
+that section is enabled.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ async def open_tracer(settings: Settings, clock: Clock, stack: AsyncExitStack) -
 
 
 def is_installed() -> bool:
-    """Return whether the extra ``otel`` is installed. Loads it."""
+    """Return whether the extra ``otel`` is installed. If it is, import it."""
     try:
-        import shadeproxy.telemetry.otel_sdk  # noqa: F401, PLC0415 - as below
+        import shadeproxy.telemetry.otel_sdk  # noqa: F401, PLC0415 - an extra
     except ImportError:
         return False
     return True

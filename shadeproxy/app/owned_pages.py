@@ -27,7 +27,7 @@ from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
 from shadeproxy.cluster.peer_reads import PeerReads
-from shadeproxy.cluster.peers import Peers, PeerState
+from shadeproxy.cluster.peers import Peers, PeerState, peer_timeouts
 from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
 from shadeproxy.config import Settings
@@ -50,9 +50,9 @@ RECENT_S = 600.0
 
 class OwnedPages:
     """The parts by which one proxy shares pages. ``objects``: the objects that it owns. ``clock``: the clock
-    by which page handles are judged. ``relays``: plain reads at other proxies. ``address``: the address of
-    the listener for other proxies, "" until it is open. ``member``, ``history``: this proxy's membership and
-    recent reads; None until it asks for a seat.
+    by which page handles are judged. ``relays``: begins plain reads at other proxies. ``address``: the
+    address of the listener for other proxies, "" until it is open. ``member``, ``history``: this proxy's
+    membership and recent reads; None until it asks for a seat.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class OwnedPages:
         on_lease: Callable[[float], None] = lambda _until_s: None,
     ) -> None:
         """``node``: the proxy's name in the cluster. ``boot``: the number of this start. ``take_part`` is
-        called with the part of all objects that the proxy owns. ``on_lease``: see ``OwnedObjects``. Raises
-        ConfigError if cluster.secret cannot be read.
+        called with the part of all objects that the proxy owns. ``on_lease`` is called with the end of each
+        lease, in seconds since the machine's boot. Raises ConfigError if cluster.secret cannot be read.
         """
         cluster = settings.cluster
         self.objects = OwnedObjects(
@@ -99,13 +99,14 @@ class OwnedPages:
             clock=clock,
             tls=bool(settings.s3.tls.cert),
             ca_file=cluster.peer_ca_file or None,
+            timeouts=peer_timeouts(settings.origin.timeouts.read),
             least_patience_s=cluster.peer_timeout,
             max_connections=settings.origin.max_connections,
         )
         stats.skipped_peers = self._peers.skipped
         self.relays = PeerReads(routes=self.objects, peers=self._peers, counts=counts, clock=clock)
         self.pins: DurablePins | None = None
-        """The pins, once they are known: a page that belongs to another proxy now is not kept."""
+        """The pins; None until they are known. They keep only pages of objects that this proxy caches."""
         self.view_changed()
         self._engine: Engine | None = None
         self._lanes: tuple[FastLane, ...] = ()
@@ -134,8 +135,8 @@ class OwnedPages:
         workers: Workers | None = None,
     ) -> PeerListening | None:
         """Open the listener for the other proxies. ``lane``: the fast lane of the S3 listener. ``most``: how
-        many connections they may have. ``workers``: accept on this listener too. Return what they need for
-        that; None without workers.
+        many connections the other proxies may have. ``workers`` accept on this listener too. Return the
+        object that they need for that; None without workers.
         """
         observer = Observer(
             self._stats,
@@ -166,8 +167,8 @@ class OwnedPages:
         bound = None if workers is None else bind("cluster.listen", listens_at)
         first = None if bound is None else bound.dup()
         if bound is not None:
-            # Registered last, so that it runs before the drain: workers may still have the listener open
-            # then.
+            # The stack runs this before the drain. Otherwise workers that still have the listener open would
+            # let new connections wait during the drain.
             stack.callback(stop_listening, bound)
         self.address = await listen("cluster.listen", runner, listens_at, context, bound=first)
         if workers is None or bound is None:
@@ -199,7 +200,7 @@ class OwnedPages:
         self.forget_requests()
 
     def void(self) -> None:
-        """Drop all that could answer without a check of the lease: page handles and remembered requests."""
+        """Drop page handles and remembered requests: they could answer without a check of the lease."""
         if self._engine is not None:
             self._engine.hits.forget()
         self.forget_requests()
@@ -277,6 +278,6 @@ def _is_in_use(hints: HintRegistry, ref: ObjectRef) -> bool:
     hashed = object_hash(ref)
     names = {job.dataset for job in hints.jobs if job.dataset is not None and job.in_use}
     found = (hints.datasets.get(name) for name in names)
-    # The first hit of each object after the end of the lease asks this several times. A search in columns
-    # would cost as much as the hit.
+    # The first hit of each object after the end of the lease asks this several times. A search in numpy
+    # columns (``find``) would take as long as the hit.
     return any(dataset is not None and dataset.groups.find_one(hashed) >= 0 for dataset in found)

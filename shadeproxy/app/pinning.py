@@ -1,8 +1,9 @@
-"""Pins of a running proxy: keeps pins that calls made in the control state, and applies all pins to cached
-pages.
+"""Pins of a running proxy. Pins that calls made are stored in the control state. All pins, also those of
+rules, are applied to the cached pages.
 
 Laws: a pin counts from the moment of its call, and is durable before the call is answered. Pages that are
-cached already are pinned or unpinned before the answer too; after a start or a reload, in the background.
+cached already are also pinned or unpinned before the answer. After a start or a reload, this happens in the
+background.
 """
 
 import asyncio
@@ -130,9 +131,10 @@ class DurablePins:
         self._spawn()
 
     def share_changed(self, share: OwnedShare) -> None:
-        """Keep only pages of objects that this proxy caches by its new share of the cluster's objects.
+        """Keep pinned only pages of objects that belong to ``share``, this proxy's new share.
 
-        Without a share all pages stay as they are: it is not known yet, or was given up and may come back.
+        If the share is not known yet, or is empty, all pages stay as they are: an empty share was given up
+        and may come back.
         """
         known = None if self.pins.share is None else self.pins.share.number
         if share.number not in {None, (), known}:

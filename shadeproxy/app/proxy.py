@@ -33,6 +33,7 @@ from shadeproxy.app.clients import Grants
 from shadeproxy.app.clustering import Clustering, Parts
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.draining import DRAIN_S, drain, drain_s3, stop_accepting
+from shadeproxy.app.fitting import connections_of_pool
 from shadeproxy.app.handlers import make_handler
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
@@ -72,7 +73,9 @@ _ACCEPTS_BESIDE = 2
 
 
 class Proxy:
-    """A proxy. Call ``start`` once on a running loop, and ``stop`` once. ``calls``: see ``Media``."""
+    """A proxy. Call ``start`` once on a running loop, and ``stop`` once. ``calls``: by the name of a tier,
+    the system calls on its segments, if not the kernel's.
+    """
 
     def __init__(
         self, settings: Settings, *, clock: Clock | None = None, calls: Mapping[str, Calls] | None = None
@@ -334,8 +337,7 @@ class Proxy:
         self._stack.callback(task.cancel)
 
     def _most_connections(self, engine: Engine) -> int:
-        # In a cluster that shares pages, reserve as many connections again for requests to other proxies.
-        own = self.settings.origin.max_connections * (2 if self.settings.cluster.is_owned else 1)
+        own = connections_of_pool(self.settings)
         segments = sum(medium.tier.most_segments for medium in engine.cache.media)
         return client_connections(origin_connections=own, segments=segments)
 

@@ -16,7 +16,7 @@ _GROWTH = 1.25  # Packing takes longer as the recording grows, so write less and
 
 
 class Recorder:
-    """Records demand reads, and writes them to ``path`` from time to time and at the end. If that fails, it
+    """Records demand reads, and writes them to ``path`` from time to time and at the end. A write that fails
     is only logged.
     """
 

@@ -83,7 +83,7 @@ class SettingsStatus:
         self.upstreams = build_upstreams(settings)
         """The upstream with which the proxy reads, by namespace. The dict changes with the settings."""
         self.needs_restart: tuple[str, ...] = ()
-        """Settings that differ in the configuration that was read last, but take a restart."""
+        """Settings that are changed in the configuration that was read last, but that need a restart."""
         self.reload_error = ""
         """The error of the last reload; "" if it went well."""
         self.memory = MemoryWatch()

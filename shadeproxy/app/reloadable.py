@@ -52,7 +52,7 @@ def build_reloadable(settings: Settings) -> ReloadableSettings:
 
 
 def configure_log(telemetry: Telemetry, *, worker: int = 0) -> None:
-    """Set up logging as ``telemetry`` says; ``worker``: see ``configure_logging``."""
+    """Set up logging as ``telemetry`` says. ``worker``: process id of the worker, for its log lines; or 0."""
     configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json", worker=worker)
 
 

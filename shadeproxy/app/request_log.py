@@ -1,5 +1,5 @@
-"""Reports each answered request, in the same way in every process: counts it, and logs it in one line if
-wanted.
+"""Counts each answered request, in the same way in every process. If the access log is on, also logs the
+request in one line.
 
 Each process counts and logs the requests that it answered itself: a worker its hits, the coordinator also the
 requests that workers relay to it. Hits of the request cache are not reported here, because that cache counts
@@ -33,7 +33,7 @@ class RequestLog:
         """Do nothing. A worker sends its reads to the coordinator, and each of them names its job."""
 
     def on_forwarded(self, request: EndedRequest) -> None:
-        """Do nothing: a worker reports the requests that it forwarded."""
+        """Do nothing. Workers report forwarded requests to the coordinator, which counts them."""
 
     def on_request(self, **request: Unpack[EndedRequest]) -> None:
         operation, status, source = request["operation"], request["status"], request["source"]

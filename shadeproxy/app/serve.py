@@ -31,7 +31,8 @@ def serve(
     """Run a proxy until SIGTERM or SIGINT; requests under way are finished. Raises ConfigError before it
     listens.
 
-    ``load`` reads the settings again, from the same sources. ``calls``: see ``Media``.
+    ``load`` reads the settings again, from the same sources. ``calls``: by the name of a tier, the system
+    calls on its segments, if not the kernel's.
     """
     configure_log(settings.telemetry)
     raise_descriptor_limit()

@@ -26,8 +26,8 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BegunPlace:
-    """A pin, unpin or purge that has begun at this proxy. Await it for the answer. ``purge``: the purge, if
-    it is one.
+    """A pin, unpin or purge that has begun at this proxy. Await it for the answer. ``purge``: the purge that
+    runs; None for a pin or an unpin.
     """
 
     task: "asyncio.Task[Any]"
@@ -116,8 +116,8 @@ class SharedPurge:
 
 
 class SharedAdmin:
-    """Implements api/control ``CacheAdmin``: makes pins, unpins and purges at every proxy of the cluster. The
-    answers tell of this proxy alone.
+    """Implements api/control ``CacheAdmin``: makes pins, unpins and purges at every proxy of the cluster. But
+    the answers describe the cache of this proxy alone.
     """
 
     def __init__(self, own: EngineAdmin, pins: DurablePins, replication: Replication) -> None:

@@ -1,10 +1,10 @@
 """Shares cache and link among jobs by their needs: sets weights of jobs in the cache, and shares of the link.
 
-Laws: weights and shares stay neutral while no job in use has a need, or only one job reads from the origin.
-Both follow from measured misses (policy/sharing.py); no job has a quota. A need is admitted only while it
-fits beside the needs that were admitted before it. A job whose need is not admitted is treated as if it had
-none. If an admitted job gets less than 70 % of its need for 10 s although its reads wait for the link, the
-measurements are wrong: then all jobs get equal shares for a minute, and the statistics say so.
+Laws: weights and shares follow from measured misses (policy/sharing.py); no job has a quota. They stay
+neutral while no job in use has a need; shares also while only one job reads from the origin. A need is
+admitted only while it fits beside the needs admitted before it. A job whose need is not admitted is treated
+as if it had none. If an admitted job gets less than 70 % of its need for 10 s although its reads wait for the
+link, the measurements are wrong. All jobs then get equal shares for a minute, and the statistics say so.
 """
 
 import math
@@ -134,7 +134,7 @@ class JobSharing:
         self._move(now_s)
 
     def hurry(self) -> None:
-        """Let reads go first that belong to jobs behind their needs. Called four times a second."""
+        """Let the reads of jobs that are behind their needs go first. Called four times a second."""
         if not self._queue.is_shared or self._state.mode != "needs":
             self._queue.hurry(())
             return
@@ -151,7 +151,7 @@ class JobSharing:
     # ------------------------------------------------------------------ SharesJobs
 
     def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
-        """See ``SharesJobs.judge``. Until job and link are measured, the need is admitted."""
+        """Raise NotFeasible if a need does not fit. Until job and link are measured, the need is admitted."""
         claim = self._claims.get(name)
         if claim is not None and claim.need == need:
             return  # Another rank has registered the same need before.
@@ -179,7 +179,7 @@ class JobSharing:
         raise need.refusal(name, would, needed)
 
     def share_of(self, name: str) -> JobShare:
-        """See ``SharesJobs.share_of``."""
+        """Return the share of cache and link that a registered job gets, and the reason for it."""
         job, measured = self._hints.jobs.get(name), self._measured(name)
         claim = judged(job, self._claims, self._new)
         average = None if measured is None or math.isnan(measured.average) else measured.average
@@ -203,7 +203,7 @@ class JobSharing:
         )
 
     def summary(self) -> dict[str, Any]:
-        """See ``SharesJobs.summary``."""
+        """Return how jobs share the link to the origin and the cache, for the statistics."""
         return {
             "mode": self._state.mode,
             "reason": self._state.reason,
@@ -255,7 +255,7 @@ class JobSharing:
             self._cache_share = await self._held(list(self._hints.jobs))
 
     def _job_of(self, reader: JobContext | ObjectRef | None) -> str:
-        """Return the name of the registered job to which a read belongs, or OTHERS; see ``LinkQueue``."""
+        """Return the name of the registered job to which a read belongs; OTHERS if it belongs to none."""
         if isinstance(reader, JobContext):
             return reader.job if reader.job in self._hints.jobs else OTHERS
         return OTHERS if reader is None else self._hints.jobs_of([object_hash(reader)])[0] or OTHERS
@@ -266,7 +266,7 @@ class JobSharing:
         return measured if measured and name in jobs and measured.is_of(jobs.get(name)) else None
 
     def _needed(self, job: Job) -> float:
-        """Return the need of a job in samples per second; see ``needed_rate``."""
+        """Return the need of a job in samples per second; 0 if it is not known, or nothing is left."""
         measured = self._measured(job.name) or MeasuredJob()
         return needed_rate(job, measured, samples_of(self._hints, job.dataset), self._clock.now_s())
 
@@ -315,7 +315,7 @@ class JobSharing:
         """Fall back to equal shares if an admitted job has got far less than it needs for too long."""
         for name, claim in self._claims.items():
             measured, flow = self._jobs[name], self._queue.flows.get(name)
-            # The reads of this job go first. If only a few of them wait, the link is not what slows the job.
+            # A job that is behind goes first. If only a few of its reads wait, the link does not slow it.
             waits = flow is not None and flow.queue.count > flow.flying
             needed = self._needed(self._hints.jobs.get(name))
             is_off = claim.admitted and self._queue.is_shared and waits and measured.got < _OFF * needed
@@ -365,7 +365,7 @@ class JobSharing:
         self._share(dict(zip(names, weights.tolist(), strict=True)), claims)
 
     def _share(self, weights: dict[str, float], claims: list[str]) -> None:
-        """Share the link. Reads of no job get the mean weight of jobs without a need, or of all jobs."""
+        """Share the link. Reads of no job get the mean weight of jobs without a need, else of all jobs."""
         without = [weight for name, weight in weights.items() if name not in claims]
         alike = without or list(weights.values())
         weights[OTHERS] = sum(alike) / len(alike)

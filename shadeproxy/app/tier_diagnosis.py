@@ -1,4 +1,4 @@
-"""Diagnoses a tier. Pure: facts in, findings out."""
+"""Diagnoses a tier. The functions are pure: they make findings from facts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from shadeproxy.tiers.room import Room, judge
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding of the doctor. ``severity`` "wrong": reads fail, or the cache does not work. "warning": that
-    may soon happen.
+    """A finding of the doctor. ``severity`` is "wrong" if reads fail or the cache does not work now, and
+    "warning" if that may soon happen.
     """
 
     name: str
@@ -27,7 +27,7 @@ class TierFacts:
     ``free_bytes``: size and free bytes of its file system. ``detached``: its directory was deleted or
     replaced. ``aside``: directories that earlier starts renamed because they could not use them.
     ``set_aside``: renamed caches of other origins. ``owed_erasures``: number of old pages that could not be
-    erased. ``refused_writes``: why some writes are refused, or "".
+    erased yet. ``refused_writes``: the reason why some writes are refused, or "".
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""The certificate of the S3 listener, read again when its files change.
+"""The certificate of the S3 listener. It is read again when its files change.
 
-Renewal tools replace the files under a running server. New connections get the new certificate, existing
-connections keep theirs. The files are replaced one after the other. While certificate and key do not match,
-the old certificate stays in use, and two seconds later the files are read again. Only the coordinator reads
-the files, and it gives their content to its workers. So all processes use the same certificate, even a worker
-that starts while the files change.
+Tools that renew certificates replace the files while the proxy runs. New connections then get the new
+certificate, and existing connections keep the old one. The tools replace one file after the other. While
+certificate and key do not match, the old certificate stays in use, and two seconds later the files are read
+again. Only the coordinator reads the files, and it gives their content to its workers. So all processes use
+the same certificate, even a worker that starts while the files change.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ def use_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
 
 
 def refuse_encrypted() -> str:
-    """Raise ssl.SSLError, when OpenSSL needs the pass phrase of a private key. It would ask at the terminal,
-    and wait there for ever.
+    """Raise ssl.SSLError. OpenSSL calls this when it needs the pass phrase of a private key. Otherwise it
+    would ask for the pass phrase at the terminal, and wait there for ever.
     """
     raise ssl.SSLError("the private key is encrypted; decrypt it (openssl pkey -in KEY -out PLAIN)")
 
@@ -104,14 +104,16 @@ class ServerTls:
         if stamp == self._seen:
             return False
         found = self._read()
-        # Load the files into another context first: if they do not match, this context would keep half of the
-        # pair.
+        # Load the files into another context first. If they do not match, ``self.context`` would keep half of
+        # the pair.
         self._context_of(found)
         self._found_at, self._found = stamp, found
         return True
 
     def adopt(self) -> None:
-        """Use the certificate that ``changed`` has found for new connections; see ``use_certificate``."""
+        """Let new connections use the certificate that ``changed`` has found. Call this on the thread that
+        accepts connections.
+        """
         use_certificate(self.context, self._found)
         self._seen, self.certificate = self._found_at, self._found
 

@@ -1,4 +1,4 @@
-"""Remembers, in a file of the state directory, which stores the latest start of the proxy used.
+"""Remembers, in a file of the state directory, which stores (tiers) the latest start of the proxy used.
 
 A write erases the old pages of its object in every tier. A tier that a start leaves out, because its table
 was deleted from the configuration or its disk was away, keeps its old pages. So when that tier is back, all

@@ -73,7 +73,7 @@ _BACKLOG = 1024
 
 class WorkerRequestLog(RequestLog):
     """The request log of a worker. It also tells the coordinator which jobs read objects of other proxies.
-    ``reader``: has the access log, which the coordinator gets.
+    ``reader``: has the access log, by which the coordinator learns of these jobs.
     """
 
     def __init__(self, reader: WorkerReads, *, access_log: bool) -> None:

@@ -1,8 +1,9 @@
 """A worker's part in a cluster whose proxies share their pages. It relays reads of its clients to the other
 proxies. It also answers requests of other proxies, if they hit this proxy's part of the cache.
 
-Law: a worker takes no part in the protocol of leases and views. It knows the routes that the coordinator sent
-it, and answers from the cache only until the lease ends, whose end is in the shared table.
+Law: a worker takes no part in the protocol of leases and views. The coordinator sends it the routes. The
+coordinator also writes the end of its lease into the shared table, and after that time the worker does not
+answer from the cache.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from shadeproxy.app.reloadable import ReloadableSettings, is_verbose, remembers
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.app.worker_access import SharedReadsAuthorizer
 from shadeproxy.cluster.peer_reads import PeerReads
-from shadeproxy.cluster.peers import Peers
+from shadeproxy.cluster.peers import Peers, peer_timeouts
 from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.worker_routes import RoutesRecord, WorkerRoutes
@@ -39,12 +40,12 @@ class PeerWorkerProtocol(WorkerProtocol):
     """A connection of another proxy."""
 
     breaks_off_with_fin = True
-    """See S3Handler."""
+    """True: another proxy notices a body that is too short. See ``S3Handler.breaks_off_with_fin``."""
 
 
 class ClusterInWorker:
-    """The parts by which one worker serves in a cluster. ``relays``: plain reads at other proxies, for the
-    fast lane of clients.
+    """The parts by which one worker serves in a cluster. ``relays``: begins plain reads at other proxies, for
+    the fast lane of clients.
     """
 
     def __init__(self, settings: Settings, ends: ClusterEnds, *, clock: Clock) -> None:
@@ -61,12 +62,13 @@ class ClusterInWorker:
             clock=clock,
             tls=bool(settings.s3.tls.cert),
             ca_file=cluster.peer_ca_file or None,
+            timeouts=peer_timeouts(settings.origin.timeouts.read),
             least_patience_s=cluster.peer_timeout,
             max_connections=max(settings.origin.max_connections // processes, _LEAST_CONNECTIONS),
         )
         self.relays = PeerReads(routes=self._routes, peers=self._peers, counts=self._counts, clock=clock)
         self.is_elsewhere = self._routes.is_elsewhere
-        """See ``WorkerReads``."""
+        """Returns whether another proxy caches an object."""
         self._authenticator = PeerAuthenticator(ends.node, cluster.name, secrets, clock=clock)
         self._budget_bytes = max(RELAYED_BUDGET_BYTES // processes, _LEAST_BUDGET_BYTES)
         self._begins: WorkerRelays | None = None
@@ -98,8 +100,8 @@ class ClusterInWorker:
         )
 
     def begins(self, reports: ReadReports, fills: BeginsFills | None) -> WorkerRelays:
-        """Return the object that begins reads at other proxies. ``reports``, ``fills``: see
-        ``WorkerRelays``.
+        """Return the object that begins reads at other proxies. ``reports``: gets the report of each ended
+        read. ``fills``: fetches pages of objects that this proxy owns; None if the coordinator fetches them.
         """
         self._begins = WorkerRelays(
             self.relays,

@@ -37,8 +37,8 @@ class ForwardsOpener:
     def __init__(
         self, engine: BeginsWrites, reads: CallbackReads, providers: Providers, requests: RequestCounting
     ) -> None:
-        """Make the opener. ``reads``: the coordinator's reads by callbacks; their origin limits and counts
-        the forwarded requests too.
+        """Make the opener. ``reads``: the coordinator's reads by callbacks. The limits and counters of their
+        origin are also those of the forwarded requests.
         """
         assert isinstance(reads.limited, LimitedOrigin)
         assert isinstance(reads.limited.forwards, Slots)

@@ -86,7 +86,9 @@ def make_openers(
     clock: Clock,
     prefetch: PrefetchWorkers,
 ) -> Openers:
-    """Return the openers for the workers of ``engine``. ``reads``: its reads by callbacks, if it has any."""
+    """Return the openers for the workers of ``engine``. ``reads``: the engine's reads by callbacks; None if
+    it has none.
+    """
     if reads is None:
         return NO_OPENERS
     fills = FillsOpener(settings, engine, reads, providers, clock, on_job=observer.on_job, prefetch=prefetch)

@@ -1,4 +1,4 @@
-"""The workers of a proxy: they are started, watched, restarted after a crash, and ended in order.
+"""Starts the workers of a proxy, watches them, starts them again after a crash, and ends them in order.
 
 Laws: a worker ends when its channel closes. It inherits the locks of the cache directories, so the next
 coordinator cannot start there before the last worker is gone. A dying worker loses only its connections, the
@@ -63,9 +63,9 @@ from shadeproxy.app.worker import main
 gc.enable()
 main()
 """
-"""The program of a worker. While it imports its modules, it does not read its channel yet. During that time
-only the signal that ``prctl`` orders tells it that the coordinator has died. Without it, clients would wait
-at a listener that no process serves. Later the worker ignores the signal.
+"""The program of a worker. While the worker imports its modules, it does not read its channel yet. During
+that time only the signal that ``prctl`` orders tells it that the coordinator has died. Without the signal,
+clients would wait at a listener that no process serves. Later the worker ignores the signal.
 """
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(16 << 20), "MALLOC_MMAP_THRESHOLD_": str(8 << 20)}
 """Variables for the environment of a worker, unless the user has set them. With these, glibc keeps up to 16
@@ -102,8 +102,8 @@ class _Link:
 
 class PeerListening(NamedTuple):
     """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
-    name. ``secrets``: see ``ClusterEnds``. ``runner``: accepts on this listener in the coordinator, with
-    ``tls``. ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the
+    name. ``secrets``: the values of cluster.secret. ``runner``: accepts on this listener in the coordinator,
+    with ``tls``. ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the
     requests that workers send to other proxies.
     """
 
@@ -176,7 +176,8 @@ class Workers:
         self, listener: socket.socket, relay: S3Server, peers: PeerListening | None = None
     ) -> None:
         """Start the workers, which accept from ``listener`` too within about a second. ``relay`` serves the
-        requests that they pass on. ``peers``: the same for other proxies of a cluster.
+        requests that they pass on. ``peers``: the listener for other proxies of a cluster, and the server for
+        requests of other proxies.
         """
         self._listener, self._peers = listener, peers
         await self._accept(self._address, relay)
@@ -264,7 +265,7 @@ class Workers:
                 await asyncio.sleep(_RESTART_S)
 
     async def _run(self, listener: int) -> int:
-        # While this worker starts, ``stop`` may close the listeners.
+        # Ask for the descriptor now: while this worker starts, ``stop`` may close the listener.
         cluster = (
             None
             if (peers := self._peers) is None
@@ -357,5 +358,5 @@ def stop_listening(listener: socket.socket) -> None:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):  # The process may have ended, although this one does not know it yet.
+    with suppress(ProcessLookupError):  # It may have ended, although the coordinator does not know it yet.
         process.kill()

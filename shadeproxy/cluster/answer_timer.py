@@ -1,5 +1,5 @@
-"""One timer for all reads that wait for another node. A timer for each read would cost as much as signing
-that read.
+"""One timer for all reads that wait for the answer of another node. A timer for each read would take as much
+CPU time as signing that read.
 """
 
 import asyncio
@@ -16,15 +16,16 @@ class WaitingRead(Protocol):
 
 
 class AnswerTimer:
-    """Gives up reads of one event loop whose node has not begun to answer in time."""
+    """Gives up each read whose node has not begun to answer in time. Serves the reads of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._until_s: dict[WaitingRead, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_s = inf
-        """Loop time at which the timer will fire. When a read ends early, the timer is not set to a later
-        time. So it fires about once in the time for which a read waits, however many reads there are.
+        """Time at which the timer fires, in seconds of the event loop's clock; infinity while it is not set.
+        A read that ends early does not change this time. So the timer fires about once in the time for which
+        one read may wait, however many reads there are.
         """
 
     def watch(self, read: WaitingRead, seconds: float) -> None:
@@ -51,8 +52,8 @@ class AnswerTimer:
 
     def _look(self) -> None:
         self._timer, self._next_s = None, inf
-        # The timers of the event loop have a resolution of a millisecond, so this one may fire that much too
-        # early.
+        # The timers of the event loop have a resolution of a millisecond, so this one may fire up to a
+        # millisecond too early.
         now_s = self._loop.time() + 0.001
         for read in [read for read, until_s in self._until_s.items() if until_s <= now_s]:
             self.forget(read)

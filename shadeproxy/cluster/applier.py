@@ -1,8 +1,9 @@
-"""Applies events: turns them into changes of the hints, by the same calls as a control request.
+"""Applies the events of the cluster's log: turns each one into a change of this proxy's hints, by the same
+calls as a control request.
 
-Laws: an event that the hints refuse changes nothing. The order of a job at this proxy has only the ranks that
-read through this proxy. A rank counts as one of them for a while after its last call here. So a rank that
-calls several proxies counts at each of them.
+Laws: an event that the hint registry refuses changes nothing. At this proxy, the order of a job has only the
+ranks that read through this proxy. A rank that calls another proxy still counts here until ``_HERE_S`` after
+its last call here. So a rank that calls several proxies counts at each of them.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from shadeproxy.hints.registry import HintRegistry
 _log = structlog.get_logger(__name__)
 _HERE_S = 60.0
 Settle = Callable[[str], Awaitable[None]]
-"""Builds the order of a job, and waits until it is in use."""
+"""The type of a function that builds the order of the named job, and waits until the order is in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ Applied = Change[Any] | Signs | PlaceEvent | MergeEvent
 
 
 class Applier:
-    """Applies the events of one cluster. ``on_place`` is called for each pin, unpin or purge, in the order of
-    these events, and begins it.
+    """Applies the events of one cluster. ``on_place`` is called for each event that pins, unpins or purges a
+    prefix, in the order of these events. It begins the pin, unpin or purge.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Applier:
         if isinstance(change, PlaceEvent):
             return self._on_place(change)
         if isinstance(change, MergeEvent):
-            return None
+            return None  # ``SnapshotKeeper.follow`` begins the merge.
         if isinstance(change, Signs):
             self._apply_signs(change.event, now_s)
             return None
@@ -129,16 +130,22 @@ class Applier:
         return result
 
     def heard_rank(self, job: str, rank: int, *, here: bool) -> None:
-        """Note that a rank called a proxy. ``here``: it called this one. If the ranks that read through this
-        proxy changed by it, begin to build the job's order again.
+        """Note that a rank of a job called a proxy: this proxy if ``here`` is True, else another one. If the
+        set of ranks that read through this proxy has changed, begin to build the job's order again.
         """
         now_s = self._clock.monotonic_s()
         if here:
-            self._heard[job, rank] = now_s
+            self._note_heard((job, rank), now_s)
         elif now_s - self._heard.get((job, rank), -_HERE_S) < _HERE_S:
             return
         if self._hints.orders.move(job, rank, elsewhere=not here):
             self.settle_soon(job)
+
+    def _note_heard(self, rank: tuple[str, int], now_s: float) -> None:
+        self._heard.pop(rank, None)  # So the dict is ordered by time.
+        self._heard[rank] = now_s
+        while now_s - self._heard[oldest := next(iter(self._heard))] >= _HERE_S:
+            del self._heard[oldest]
 
     def newly_alive(self) -> list[str]:
         """Return the jobs that gave a sign of life by a call to this proxy since ``newly_alive`` was last

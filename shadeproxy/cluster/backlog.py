@@ -1,36 +1,40 @@
-"""The backlog: changes of this proxy that have not been read back from the log, so that they may be missing
-there.
+"""The backlog: changes made at this proxy that may still be missing in the cluster's log, because this proxy
+has not read their events back from the log.
 
 Laws: a change stays here until its event was read back from the log. The number of waiting bytes is bounded.
-Above the bound, changes with long content (orders, columns) are dropped first, beginning with the oldest.
-That only costs hits. Of the waiting scores of a sample only the latest is kept, and of the signs of life of a
-rank too. No I/O and no clock.
+Above the bound, changes with long content (orders, datasets) are dropped first, beginning with the oldest.
+Frozen columns from which ranks may still draw are not dropped, and do not count: ranks that draw from
+different columns do not make up one epoch. For each sample only the latest waiting score is kept, and for
+each rank only its latest progress. This module does no I/O and reads no clock.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from shadeproxy.cluster.events import Packed, PlaceEvent, ScoresEvent, SignsEvent
+from shadeproxy.cluster.events import FrozenEvent, Packed, PlaceEvent, ScoresEvent, SignsEvent
 from shadeproxy.hints.changes import Change, PutJob, PutScores
 from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.frozen import KEPT_EPOCHS
 from shadeproxy.hints.jobs import Progress
 
 MOST_BYTES = 64 * 1024 * 1024
 MOST_SCORES = 1 << 16
-"""Most scores of one event: with ids, 512 KiB, so that applying the event does not hold up the event loop."""
+"""Most scores of one event: 512 KiB together with their sample ids. To apply a larger event would hold up the
+event loop.
+"""
 
-_LEAST_BYTES = 256  # Bytes that an event without blobs counts in the backlog.
+_LEAST_BYTES = 256  # Bytes that each event counts in the backlog, besides its blobs.
 _FOLD_AT = 64
 _LOOKS = 64
 ALONE = object()
-"""The answer to a call whose change this proxy must apply alone, because its event did not come back from the
-log in time.
+"""The answer to a call whose change this proxy must apply alone, because the change's event did not come back
+from the log in time, or was dropped.
 """
 
 
@@ -50,13 +54,18 @@ class Pending:
     def size_bytes(self) -> int:
         return _LEAST_BYTES + self.packed.size_bytes
 
+    def answer_alone(self) -> None:
+        """Answer ALONE to the call, if it has no answer yet."""
+        if not self.answer.done():
+            self.answer.set_result(ALONE)
+
     def repeated(self) -> Any:
-        """Return the change to apply once more after it was applied alone; None if it must not be
-        repeated.
+        """Return the change to apply when its event comes back, although this proxy has already applied the
+        change alone; None if the change must not be applied twice.
         """
         change: Any = self.change
         if isinstance(change, PutJob):
-            return msgspec.structs.replace(change, begins=None)  # The run was begun the first time.
+            return msgspec.structs.replace(change, begins=None)  # The run must not begin a second time.
         return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
 
 
@@ -70,7 +79,7 @@ class _Column(NamedTuple):
 @dataclass(slots=True)
 class _Waiting:
     """Score columns of one job that wait to be sent, the oldest column first. ``digest``: the digest of the
-    job's dataset; "" if the scores are by key.
+    job's dataset; "" if the job has none, so that its scores are by key.
     """
 
     digest: str
@@ -143,22 +152,25 @@ class Backlog:
         back.
         """
         if pending in self._unsent:
-            self._unsent.remove(pending)
+            self._remove_unsent(pending)
             pending.sent_s = now_s
             self._sent[pending.number] = pending
-        if not self._unsent:
-            self.filled.clear()
 
     def find(self, number: int) -> Pending | None:
-        """Return the change with this event number, if it still waits. None: its event was read back
-        before.
+        """Return the change with this event number; None if the change no longer waits, because its event was
+        read back or it was dropped.
         """
         return self._sent.get(number) or next((one for one in self._unsent if one.number == number), None)
 
     def came_back(self, pending: Pending) -> None:
         """Remove a change, because its event was read from the log."""
         if self._sent.pop(pending.number, None) is None:
-            self._unsent.remove(pending)
+            self._remove_unsent(pending)
+
+    def _remove_unsent(self, pending: Pending) -> None:
+        self._unsent.remove(pending)
+        if not self._unsent:
+            self.filled.clear()
 
     def send_again(self, before_s: float) -> int:
         """Queue again the changes that the log took before ``before_s`` and whose events were not read back
@@ -176,8 +188,7 @@ class Backlog:
     def release(self) -> None:
         """Answer ALONE to every call whose change waits, because the log does not answer."""
         for pending in self._all():
-            if not pending.answer.done():
-                pending.answer.set_result(ALONE)
+            pending.answer_alone()
 
     def _all(self) -> Iterator[Pending]:
         yield from self._sent.values()
@@ -216,12 +227,15 @@ class Backlog:
         self._scores.clear()
         return events
 
-    def put_back(self, event: ScoresEvent) -> None:
-        """Put back scores that the log did not take. Scores of the same samples that came later stay."""
-        keys = np.frombuffer(event.keys, "<u4" if event.digest else "<u8")
-        waiting = self._scores.setdefault(event.job, _Waiting(event.digest))
-        if waiting.digest == event.digest:
-            waiting.columns.insert(0, _Column(keys, np.frombuffer(event.scores, "<f4")))
+    def put_back(self, events: Iterable[ScoresEvent]) -> None:
+        """Put back scores that the log did not take. Scores of the same samples that were added meanwhile
+        count instead.
+        """
+        for event in events:
+            keys = np.frombuffer(event.keys, "<u4" if event.digest else "<u8")
+            waiting = self._scores.setdefault(event.job, _Waiting(event.digest))
+            if waiting.digest == event.digest:
+                waiting.columns.insert(0, _Column(keys, np.frombuffer(event.scores, "<f4")))
 
     def add_progress(self, job: str, rank: int, progress: Progress) -> None:
         self._progress[job, rank] = progress
@@ -240,34 +254,49 @@ class Backlog:
         return event
 
     def forget(self, job: str) -> None:
-        """Drop the waiting scores and signs of life of a deleted job."""
+        """Drop what waits of a deleted job: its scores and signs of life, and its frozen columns that are
+        still to be sent.
+        """
         self._scores.pop(job, None)
         self._alive.discard(job)
         self._progress = {at: progress for at, progress in self._progress.items() if at[0] != job}
+        for pending in list(self._unsent):
+            if isinstance(event := pending.packed.event, FrozenEvent) and event.job == job:
+                self._remove_unsent(pending)
+                pending.answer_alone()
 
     def _make_room(self, new_bytes: int) -> None:
-        # Adding up the sizes of all that waits takes long if much waits. So do it only when new changes have
-        # grown by 1 / 64 of the bound.
+        # To add up the sizes of all waiting changes takes long if many wait. So do it only when the bytes
+        # added since the last time have reached 1 / 64 of the bound.
         self._grown_bytes += new_bytes
         if self._grown_bytes * _LOOKS < self._most_bytes:
             return
         self._grown_bytes = 0
-        over = self.size_bytes - self._most_bytes
+        kept = self._drawn_from()
+        over = self.size_bytes - sum(one.size_bytes for one in kept) - self._most_bytes
         if over <= 0:
             return
         for waiting in self._scores.values():
             over += -waiting.size_bytes
             waiting.fold()
             over += waiting.size_bytes
-        for pending in [one for one in self._all() if one.packed.blobs]:
+        for pending in [one for one in self._all() if one.packed.blobs and one not in kept]:
             if over <= 0:
                 return
             over -= pending.size_bytes
             self.came_back(pending)
             self.dropped += 1
-            if not pending.answer.done():
-                pending.answer.set_result(ALONE)
+            pending.answer_alone()
         while over > 0 and self._scores:
             job = next(iter(self._scores))
             over -= self._scores.pop(job).size_bytes
             self.dropped += 1
+
+    def _drawn_from(self) -> set[Pending]:
+        """Return the frozen columns from which ranks may still draw: those of the last epochs of each job."""
+        columns: dict[str, dict[int, list[Pending]]] = {}
+        for pending in self._all():
+            if isinstance(event := pending.packed.event, FrozenEvent):
+                columns.setdefault(event.job, {}).setdefault(event.epoch, []).append(pending)
+        last = [list(epochs.values())[-KEPT_EPOCHS:] for epochs in columns.values()]
+        return {pending for epochs in last for epoch in epochs for pending in epoch}

@@ -1,8 +1,8 @@
 """The rate of this machine's clock, compared with that of the log's server.
 
-A lease is safe only if the clocks of all nodes run at about the same rate (``SLACK`` in timing.py). A node
-cannot compare its clock with the clocks of other nodes. But it can compare with the clock of the log's
-server, whose time is in the answer to each beat.
+A lease is safe only if the clocks of all nodes run at about the same rate: ``SLACK`` in timing.py allows two
+clocks to differ by 10 %. A node cannot compare its clock with the clocks of other nodes. But it can compare
+its clock with that of the log's server, whose time is in the answer to each beat.
 """
 
 from collections import deque
@@ -11,20 +11,23 @@ from statistics import median
 from typing import NamedTuple
 
 MOST_APART = 0.05
-"""Largest acceptable difference between this clock's rate and the server's. Two nodes that both differ by
-this much, in opposite directions, differ from each other by twice as much.
+"""Largest acceptable difference between 1 and the rate of this machine's clock: 5 %. If the clocks of two
+nodes differ from the server's clock by this much in opposite directions, they differ from each other by twice
+as much.
 """
 _EVERY_S = 10.0
 _APART = 6
-"""A reading is compared with the one that came this many readings later. That is a minute, in which one
-second of latency is an error of less than 2 %.
+"""Each reading is compared with the one that came this many readings later. There is a minute between the
+two, so one second of latency makes an error of less than 2 %.
 """
 _READINGS = 60
 _ENOUGH = 12
 
 
 class Reading(NamedTuple):
-    """Two clocks at one instant, in seconds. ``own_s``: since boot. ``server_s``: the server's Unix time."""
+    """The times of two clocks at one instant, in seconds. ``own_s``: by this machine's clock, since its boot.
+    ``server_s``: by the clock of the log's server, as Unix time.
+    """
 
     own_s: float
     server_s: float
@@ -53,8 +56,9 @@ class ClockRate:
         self._readings: deque[Reading] = deque(maxlen=_READINGS)
 
     def note(self, sent_s: float, answered_s: float, server_s: float) -> None:
-        """Note the server's time ``server_s`` from the answer to a call. The other times are seconds since
-        boot.
+        """Note the server's time ``server_s`` from the answer to a call, if the last reading is at least
+        ``_EVERY_S`` old. ``sent_s`` and ``answered_s`` are the times of the call and of the answer, in
+        seconds since this machine's boot.
         """
         at_s = (sent_s + answered_s) / 2
         if not self._readings or at_s - self._readings[-1].own_s >= _EVERY_S:

@@ -1,5 +1,5 @@
-"""Contents: bytes of any length in the log, as blobs of bounded size that are named by cryptographic
-digests.
+"""Stores bytes of any length in the cluster's log, as blobs of bounded size. Each blob is named by its
+cryptographic digest.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ class Contents:
             await self._log.put_blob(digest, data)
 
     async def get(self, content: Content) -> bytes:
-        """Return the bytes of a content. Raises ClusterUnavailable, and PeerError if the log lacks a blob of
-        it.
+        """Return the bytes of a content. Raises ClusterUnavailable, and PeerError if the log lacks one of the
+        content's blobs, or the stated size is not possible.
         """
         if not content.pieces:
             return content.inline

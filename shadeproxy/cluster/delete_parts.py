@@ -1,8 +1,8 @@
-"""Splits a DeleteObjects whose keys are written by several nodes: one document for each node, and one answer
-for the client.
+"""Splits a DeleteObjects request, if several nodes write its keys, into one request for each node. Merges the
+answers of these nodes into one answer for the client.
 
-The S3 listener wrote the document, so its form is known. The elements of the nodes' answers are copied
-unchanged.
+The S3 listener wrote the document in the request, so the form of that document is known. The elements of the
+nodes' answers are copied unchanged.
 """
 
 import base64
@@ -117,7 +117,7 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
 
     def place_of(element: Element) -> float:
         found = places.get(_name_of(element))
-        return found.popleft() if found else inf  # A key may be in the list, and answered, several times.
+        return found.popleft() if found else inf  # The list, and so the answer, may have a key several times.
 
     root.extend(sorted((element for end in ends for element in end.elements()), key=place_of))
     document = _written(root)
@@ -126,7 +126,7 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
 
 
 def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Element]:
-    """Yield an Error element for each object that was not deleted, or perhaps not."""
+    """Yield an Error element for each of ``objects``: the node did not delete them, or perhaps did not."""
     for one in objects:
         error = Element("Error")
         for name in ("Key", "VersionId"):

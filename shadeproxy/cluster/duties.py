@@ -1,8 +1,8 @@
 """Duties of each node towards all nodes: it opens the log, retires nodes whose lease is over, and proposes
 views.
 
-Each duty is a compare-and-set at the log: the first call counts, and later ones change nothing. So the nodes
-need not agree which of them makes the call.
+Each duty is a compare-and-set call to the log: the first node's call counts, and the same call by another
+node changes nothing. So the nodes need not agree which of them makes the call.
 """
 
 import secrets
@@ -21,14 +21,14 @@ _DISTRUST_BITS = 62
 
 
 class Open(NamedTuple):
-    """A call of ``ClusterLog.open`` to be made: its arguments."""
+    """The arguments of a call of ``ClusterLog.open`` that this node must make."""
 
     inc: str
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """A call of ``ClusterLog.retire`` to be made: its arguments."""
+    """The arguments of a call of ``ClusterLog.retire`` that this node must make."""
 
     inc: str
     node: str
@@ -36,7 +36,7 @@ class Retire:
 
 
 class Propose(NamedTuple):
-    """A call of ``ClusterLog.propose`` to be made: its arguments."""
+    """The arguments of a call of ``ClusterLog.propose`` that this node must make."""
 
     base: ViewId
     seats: tuple[Seat, ...]
@@ -47,12 +47,12 @@ Call = Open | Retire | Propose
 
 
 class Duties:
-    """The observations that one node makes of the others, and the calls to the log that follow.
+    """Keeps the observations that one node makes of the others, and decides which calls to the log follow.
 
     ``refusal``: the reason why the node asks for no seat, "" if it may have one. ``conflict``: another living
-    process has this node's id. ``forgotten``: an operator removed this node. ``late``: nodes whose lease
-    counts and that have not adopted the newest view. ``opens_at_s``: when this node may open the log; inf if
-    the log is open.
+    process has this node's id. ``forgotten``: an operator removed this node. ``late``: nodes that are not
+    retired and have not adopted the newest view. ``opens_at_s``: when this node may open the log; inf if the
+    log is open.
     """
 
     def __init__(self, facts: NodeFacts, seals: Seals, timing: Timing) -> None:
@@ -94,16 +94,16 @@ class Duties:
         """Change this node's number of distrust, and return the new number. Each number is greater than the
         one that this process chose before.
         """
-        # The first number is random. Small numbers would repeat: to a node that missed the views in between,
-        # the number of this process could look like that of the process before, and the node would not
-        # distrust.
+        # The first number is random, because each process would repeat small numbers. A node that missed the
+        # views in between could then take this process's number for that of the process before, and would
+        # not distrust.
         number = (self.facts.distrust or secrets.randbits(_DISTRUST_BITS)) + 1
         self.change_facts(msgspec.structs.replace(self.facts, distrust=number))
         return number
 
     def of_closed(self, inc: str, now_s: float, kept: View | None) -> list[Call]:
-        """Return the calls that follow from an answer of a closed incarnation. ``kept``: the view that was
-        settled when the incarnation before ended, if this node knows that view.
+        """Return the calls to make after a beat was answered in a closed incarnation. ``kept``: the view that
+        was settled when the incarnation before ended, if this node knows that view.
         """
         self._enter(inc, now_s)
         if kept is not None:
@@ -112,8 +112,8 @@ class Duties:
         return [Open(inc)] if now_s >= self.opens_at_s else []
 
     def of_open(self, answer: BeatAnswer, view: View | None, now_s: float) -> list[Call]:
-        """Return the calls that follow from an answer of an open incarnation. ``view``: the last one that the
-        node adopted. If the answer has no view, ``view`` is of an older incarnation.
+        """Return the calls to make after a beat was answered in an open incarnation. ``view``: the last view
+        that the node adopted. If the answer has no view, ``view`` is of an older incarnation.
         """
         self._enter(answer.inc, now_s)
         self.opens_at_s = inf

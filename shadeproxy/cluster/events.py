@@ -1,8 +1,8 @@
 """Events: changes as the proxies of a cluster send them to each other, in MessagePack.
 
-Laws: an event of another wire version is refused, not interpreted. Scores and orders are bytes as in the
-control protocol, little-endian. Long content lies in blobs, and the event has their digests. Before a decoded
-event changes anything, it is checked by the same calls as a control request.
+Laws: an event of another wire version is refused, not interpreted. Scores and orders are little-endian bytes,
+as in the control protocol. Long content lies in blobs of the log, and the event has the digests of these
+blobs. Before a decoded event changes anything, it is checked by the same calls as a control request.
 """
 
 import zlib
@@ -67,7 +67,7 @@ class OrderEvent(PlainChange, frozen=True):
 
 
 class FrozenEvent(PlainChange, frozen=True):
-    """A frozen score column. ``content``: f32 for each sample."""
+    """The frozen scores of one job for one epoch. ``content``: one f32 for each sample."""
 
     job: str
     epoch: int
@@ -87,7 +87,7 @@ class ScoresEvent(PlainChange, frozen=True):
 
     @property
     def stream(self) -> str:
-        """Name of the job's own stream, in which its scores are."""
+        """The name of the log's stream that carries the scores of this job."""
         return scores_stream(self.job)
 
 
@@ -110,7 +110,9 @@ class PlaceEvent(PlainChange, frozen=True):
 
 
 class MergeEvent(PlainChange, frozen=True):
-    """Asks each proxy to take hints that it lacks from the snapshot. No event has these hints."""
+    """Asks each proxy to take from the snapshot the hints that it lacks. The log has no events of these
+    hints.
+    """
 
 
 Event = (
@@ -131,8 +133,8 @@ Event = (
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """The sender of an event, and the event. ``boot`` grows with each start of the sender. ``number`` differs
-    between the events of one boot, so that no event counts twice. ``origin``: the origin that holds the
-    objects which the event names.
+    between the events of one boot, so that no event counts twice. ``origin``: the digest of the name of the
+    origin that holds the objects which the event names.
     """
 
     wire: int
@@ -179,7 +181,7 @@ def load_event(envelope: Envelope) -> Event:
 
 
 def content_of(data: bytes) -> tuple[Content, tuple[tuple[str, bytes], ...]]:
-    """Return ``data`` as content, and the blobs that hold it if it is long."""
+    """Return ``data`` as content, and the blobs that hold the data if it is longer than ``INLINE_BYTES``."""
     if len(data) <= INLINE_BYTES:
         return Content(len(data), inline=data), ()
     pieces = [data[at : at + BLOB_BYTES] for at in range(0, len(data), BLOB_BYTES)]
@@ -250,7 +252,7 @@ def scores_change(event: ScoresEvent, hints: HintRegistry) -> PutScores:
 
 
 def scores_stream(job: str) -> str:
-    """Return the name of the stream in which the scores of a job are."""
+    """Return the name of the log's stream that carries the scores of a job."""
     return f"s:{job}"
 
 

@@ -1,7 +1,7 @@
 """The task that sends a node's beats, and makes the calls to the log that follow from the answers.
 
-Law: no error ends the beats. Without beats the node gets no lease, so it would refuse writes and check each
-read for ever.
+Law: no error ends the beats. Without beats the node gets no lease. It would then refuse all writes, and check
+each read with the origin, for ever.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _HURRIED = 5
-"""A beat is sent early if ``hurry`` asks for it, or if the last one failed: at the soonest 1 / n of the usual
-interval after the last beat began.
+"""A beat is sent early if ``hurry`` asks for it, or if the last beat failed. But it is sent no sooner than a
+fifth of the usual interval after the last beat began.
 """
 _AT_ONCE = 2
-"""Most beats that follow another one without a rest. Three beats in a row suffice to open the log, to propose
+"""Most beats that follow a beat without a rest. The three beats together suffice to open the log, to propose
 a view and to take the lease.
 """
 _EARLY_S = 0.005
-"""Seconds by which a timer may be early."""
+"""Seconds by which a timer of the event loop may fire too early."""
 _NO_BEAT = "no beat was answered yet"
 
 
@@ -65,6 +65,7 @@ class Heartbeat:
         self._known = self._state()
         """The state of the node when ``changed`` was last called."""
         self._hurry = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -121,8 +122,13 @@ class Heartbeat:
 
     async def beat(self) -> bool:
         """Send a beat, adopt its answer and make the calls that follow; return whether these calls changed
-        the log's state, so that the next beat gets another answer.
+        the log's state, so that the next beat gets another answer. If a beat is under way, wait for its end
+        first: answers must be adopted in the order in which the log gave them.
         """
+        async with self._one_at_a_time:
+            return await self._beat()
+
+    async def _beat(self) -> bool:
         sent_s = self._clock()
         made = []
         try:
@@ -132,7 +138,7 @@ class Heartbeat:
             made = [answer.seat_kept, *[await self._make(call) for call in calls]]
         except (ClusterUnavailable, PeerError) as error:
             self._tell(str(error))
-        except Exception as error:  # noqa: BLE001 - logged and counted; see the law above
+        except Exception as error:  # noqa: BLE001 - logged and counted; no error may end the beats
             self._fail(error)
         try:
             if (state := self._state()) != self._known:
@@ -176,7 +182,7 @@ class Heartbeat:
                     _log.warning("a node of the cluster is away", node=node)
                 return retired
             case Propose(base, seats, kept):
-                # If another node was the first to restore a view, its view counts; beat again to learn it.
+                # If another node restored a view first, that view counts. The next beat brings it.
                 return await self._log.propose(base, seats, kept=kept) is not None or bool(kept)
 
     def _state(self) -> tuple[object, ...]:
@@ -193,7 +199,7 @@ class Heartbeat:
         self.problem = problem
 
     def _tell(self, problem: str) -> None:
-        """Log a problem when it appears and when it is over, not at every beat between."""
+        """Log a problem when it appears and when it is over, but not at each beat in between."""
         if problem and self.problem in {"", _NO_BEAT}:
             _log.warning("cut off from the cluster", problem=problem)
         elif self.problem and not problem:

@@ -1,8 +1,8 @@
 """Known events: the numbers of the events that were applied, so that no event is applied twice.
 
 The log is not trusted: it may return an old event again. And a proxy sends an event again if it got no answer
-the first time. For each node, the numbers of the last events of its latest start (boot) are kept. Events of
-earlier boots are no longer applied.
+the first time. For each node, this module keeps the numbers of the last events of the node's latest start
+(its boot). Events of earlier boots are no longer applied.
 """
 
 from collections import deque
@@ -19,14 +19,14 @@ class _Known:
 
 
 class KnownEvents:
-    """Knows, for each node, which events that it sent were applied."""
+    """Knows, for each node, which of the events that the node sent were applied here."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Known] = {}
 
     def has(self, node: str, boot: int, number: int) -> bool:
-        """Return whether this event was noted before, or is too old: its boot, or its number, lies before
-        those that are kept.
+        """Return whether this event was noted before, or is too old: it is of an earlier boot, or its number
+        is not above one that is no longer kept.
         """
         seen = self._nodes.get(node)
         if seen is None or boot > seen.boot:

@@ -1,12 +1,12 @@
 """The port to a cluster's log: the server, Redis or Valkey, that carries leases, views, events and blobs.
 
-The log may lose everything at any time. Each of its lives, from a start without data on, is an *incarnation*.
-A new incarnation is closed: it grants no lease and has no view until a node opens it. The nodes then publish
-again what the log lost.
+The log may lose everything at any time. An *incarnation* is one life of the log: from a start without data to
+the next such start. A new incarnation is closed: it grants no lease and has no view until a node opens it.
+The nodes then publish again the hints that the log lost.
 
-The log is not trusted. Facts of nodes, events and names are sealed above this port (``signed.py``), and a
-blob is checked against its digest here. Every call is bounded by a timeout, and raises ``ClusterUnavailable``
-and nothing else.
+The log is not trusted. The callers of this port seal the facts of nodes, events and names (``signed.py``),
+and this port checks each blob against its digest. Every call is bounded by a timeout, and raises
+``ClusterUnavailable`` and nothing else.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ class ViewId(NamedTuple):
 class Seat(NamedTuple):
     """One node of a view, as the log keeps it.
 
-    ``facts``: sealed, opaque to the log. ``away``: the node's lease is over, and other nodes act for it until
-    it is back.
+    ``facts``: the node's facts, sealed; the log does not read them. ``away``: the node's lease is over, and
+    other nodes act for it until it is back.
     """
 
     node: str
@@ -70,7 +70,7 @@ class Beat(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeRecord:
-    """The log's record of one node of the views from the settled one to the newest.
+    """The log's record of a node that has a seat in the settled view, in the newest view, or in one between.
 
     ``count`` changes with every granted beat, and when the node enters a view. No value of it is used twice
     in an incarnation. ``acked``: number of the newest view that the node has adopted. ``retired``: a node has
@@ -91,7 +91,7 @@ class BeatAnswer:
     ``time_s``: the server's Unix time. ``closed``: the incarnation grants nothing yet, and all fields below
     are empty. ``seat_kept``: the incarnation is open, and keeps the node's seat for the process that had it
     in the incarnation before. The node must beat again, and name the incarnation that it has just learnt, to
-    show that it is this process; all fields below are empty. ``token``: the name of the granted lease, "" if
+    show that it is that process; all fields below are empty. ``token``: the name of the granted lease, "" if
     none was granted. The name changes if the node's lease was over before the beat. ``taken``: the lease
     belongs to another process with the same node id. ``forgotten``: an operator removed this node.
     ``settled``: the newest view for which no node can still act by an older one. ``nodes``: records of all
@@ -111,8 +111,8 @@ class BeatAnswer:
 
 
 class Event(NamedTuple):
-    """One entry of a stream. ``position`` grows within a stream. Once the log has lost the stream, the
-    position means nothing.
+    """One entry of a stream. ``position`` grows from entry to entry of the stream. Once the log has lost the
+    stream, a position in it means nothing.
     """
 
     stream: str
@@ -158,9 +158,9 @@ class ClusterLog(Protocol):
         None if the log has another view or incarnation by now, or is closed. ``base.number`` 0: the log must
         have no view.
 
-        ``kept``: not empty if a view is restored: the name of the incarnation that ended, with ``seats`` as
-        its settled view. The new incarnation must still be closed. It is opened, and each seat is kept for
-        the process that had it before, until another node retires it.
+        ``kept``: if this call restores a view, the name of the incarnation that ended with ``seats`` as its
+        settled view; else "". To restore a view, the new incarnation must still be closed. The call opens it,
+        and each seat is kept for the process that had it before, until another node retires the node.
         """
         ...
 
@@ -197,8 +197,8 @@ class ClusterLog(Protocol):
         ...
 
     async def get_blob(self, digest: str) -> bytes | None:
-        """Return the bytes of a blob, and keep the blob for another day. None: the log lacks it, or has bytes
-        that do not fit the digest.
+        """Return the bytes of a blob, and let the log keep the blob for another day. Return None if the log
+        lacks the blob, or has bytes that do not fit the digest.
         """
         ...
 

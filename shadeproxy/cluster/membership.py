@@ -1,22 +1,23 @@
 """One node's part of the protocol of leases and views: which objects it owns, and since when it trusts their
 pages.
 
-Everything that decides ownership is here. No I/O and no clock: each method gets the time, and returns the
-calls to the log that follow. Times are seconds since this machine's boot, suspended time included. The clocks
-of machines are never compared, but their rates may differ by 10 % at most.
+Every decision on ownership is made here. This module does no I/O and reads no clock: its methods get the
+time, and return the calls that the node must make to the log. Times are seconds since this machine's boot,
+suspended time included. The clocks of machines are never compared, but their rates may differ by 10 % at
+most. The rules of the protocol:
 
-1. A beat is sent each third of a lease, one at a time. Its answer is adopted whole or not at all.
-2. A closed incarnation of the log says nothing but its name. A node that has seen it closed for 1.25 leases
-   opens it: by then all leases of the life before are over. A node whose lease and settled view lasted until
-   it saw the new incarnation *restores* it: it opens the log at once, with that view. Each seat is kept for
-   the process that had it, until others retire it (rule 3).
+1. A node sends a beat each third of a lease, one at a time. It adopts the answer whole or not at all.
+2. A closed incarnation of the log answers a beat only with its name. A node that has seen it closed for 1.25
+   leases opens it: by then all leases of the incarnation before are over. A node whose lease and settled view
+   lasted until it saw the new incarnation *restores* it: it opens the log at once, with that view. Each seat
+   is kept for the process that had it, until others retire it (rule 3).
 3. The log expires nothing. A node that sees the beat count of another unchanged for 1.25 leases retires it.
-4. A lease ends one lease after its beat was *sent*, or with an answer that grants none.
-5. The trust epoch rises when the own lease lapsed or has another name, and with every change of a view. A
-   lease goes on if it lasts until a new incarnation renews it. A view in which a node asks for distrust ends
-   all trust.
-6. A read from the origin is trusted only as long as no rise of the epoch concerns its object.
-7. An object is this node's own while the lease lasts and both the view and the settled view say so.
+4. A lease ends one lease length after its beat was *sent*, or with an answer that grants none.
+5. The trust epoch of a node rises when its lease has lapsed or has another name, and with every change of a
+   view. If a lease lasts until a new incarnation renews it, it has not lapsed. A view in which a node asks
+   for distrust ends all trust.
+6. A read from the origin is trusted only as long as no rise of the trust epoch concerns its object.
+7. A node owns an object while its lease lasts and both the newest view and the settled view name it.
 
 docs/adr has the reasons. tests/cluster/test_model.py runs this code under all faults, and
 bench/models/cluster.cpp searches the states of the protocol exhaustively.
@@ -40,14 +41,15 @@ from shadeproxy.cluster.view import NodeFacts, View
 _CHANGES = 32
 
 Keep = Callable[[Hashes], NDArray[np.bool_]]
-"""The type of a function that takes object hashes and returns for each whether the object's cached bytes may
-still be trusted.
+"""The type of a function that takes object hashes. For each hash, it returns whether the object's cached
+bytes may still be trusted.
 """
 
 
 class _Change(NamedTuple):
-    """A rise of the trust epoch, because views changed. ``view``: the newest view since then. ``was``,
-    ``now``: the settled views before and after. ``checked_until_s``: see ``Membership.must_check``.
+    """A rise of the trust epoch to ``epoch``, because views changed. ``view``: the newest view since then.
+    ``was``, ``now``: the settled views before and after. ``checked_until_s``: until when reads of a gained
+    object must be checked (``Membership.must_check``).
     """
 
     epoch: int
@@ -57,7 +59,7 @@ class _Change(NamedTuple):
     checked_until_s: float
 
     def concerns(self, object_hash: int, node: str) -> bool:
-        """Return whether, with this change, another node owns the object in the newest view, or this node
+        """Return whether, after this change, another node owns the object in the newest view, or ``node``
         gained the object in the settled view.
         """
         return self.view.owner(object_hash) != node or self.gained(object_hash, node)
@@ -99,7 +101,7 @@ def _keep(changes: Sequence[_Change], node: str, hashes: Hashes) -> NDArray[np.b
 
 class Membership:
     """The lease, the views and the trust of one node. ``boot``: a random name of this process. ``is_new``: no
-    process had the node's name before.
+    earlier process had the node's name.
     """
 
     def __init__(
@@ -118,8 +120,9 @@ class Membership:
         self._lease_until_s = float("-inf")
         self._is_new = is_new
         self._untouched_until_s = float("-inf")
-        """Until this time no other node can have retired this node, and written objects of its share, since
-        its last lease. A lease with another name that begins by then needs no checks.
+        """Since this node's last lease, and until this time, no other node can have retired this node and
+        then written objects of its share. So if a lease with another name begins by then, no read needs a
+        check.
         """
         self._kept = ""
         """The name of the incarnation before this one, if the lease of that one lasted until this one was
@@ -180,8 +183,8 @@ class Membership:
         return partial(_keep, [change for change in self._changes if change.epoch > epoch], self.node)
 
     def must_check(self, object_hash: int, now_s: float) -> bool:
-        """Return whether each read of the object must ask the origin. That is so while a write by its former
-        owner, whose lease is over, may still be on its way to the origin.
+        """Return whether each read of the object must ask the origin. It must while a write by the object's
+        former owner, whose lease is over, may still be on its way to the origin.
         """
         if now_s < self._all_checked_until_s:
             return True
@@ -252,8 +255,8 @@ class Membership:
         return self.duties.of_open(answer, self.view, now_s)
 
     def end(self) -> Retire | None:
-        """Give up the lease for good. Return the call that tells the other nodes so; they then need not wait
-        until it ends by time.
+        """Give up the lease for good. Return the call to the log by which the other nodes learn of it, so
+        that they need not wait until the lease ends by time. Return None if there is no lease to give up.
         """
         self._lease_until_s = float("-inf")
         self._ended = True
@@ -286,8 +289,8 @@ class Membership:
     def _kept_view(self) -> View | None:
         """Return the view that was settled when the incarnation before ended; None if this node cannot know.
 
-        No other view can have replaced it: that would have needed the acknowledgement of this node, which had
-        a seat in the view, and a lease.
+        No other view can have been settled since: for that, this node would have had to acknowledge it,
+        because it had a lease, and a seat in the settled view.
         """
         view, settled = self.view, self.settled
         if not self._kept or view is None or settled is None:
@@ -302,8 +305,8 @@ class Membership:
         if was_view is not None and was is not None and (was_view.id, was.id) == (view.id, settled.id):
             return
         self.epoch += 1
-        # A new node can only find its own share in the first view that it sees if it proposed that view
-        # itself, to an empty log. Then no other node wrote before, and nothing must be checked.
+        # If the first view that a new node sees has a seat for it, the node proposed that view itself, to an
+        # empty log. Then no other node wrote objects before, and no read must be checked.
         first = was is None and self._is_new
         until_s = now_s + (0.0 if first else self.timing.late_write_s)
         self._changes.append(_Change(self.epoch, view, was, settled, until_s))
@@ -318,9 +321,8 @@ class Membership:
         goes_on = bool(self._kept) and now_s < self._lease_until_s
         if lease != self._lease:
             if not goes_on and now_s >= self._untouched_until_s:
-                # Since the last lease, another node may have acted as the owner of this node's objects, or an
-                # earlier process of this node may have. Writes of either may still be on their way to the
-                # origin.
+                # Since the last lease, another node, or an earlier process of this node, may have written
+                # objects that this node now owns. These writes may still be on their way to the origin.
                 self._all_checked_until_s = now_s + self.timing.late_write_s
             self._untouched_until_s, self._kept, self._is_new = float("-inf"), "", False
         if not goes_on and (lease != self._lease or now_s >= self._lease_until_s):

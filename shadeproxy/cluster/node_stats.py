@@ -1,5 +1,5 @@
-"""Asks all nodes of a cluster for their statistics, at the listener for other nodes, and all at the same
-time.
+"""Asks all nodes of a cluster for their statistics, all at the same time. It calls each node's listener for
+other nodes.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.s3answers import read_bounded
 
 STATS_PATH = "/"
-"""Path of the GET at the listener for other nodes. No object has this path."""
+"""Path of the GET that asks a node for its statistics. No object has this path."""
 _WAIT_S = 2.0
 _MOST_BYTES = 65_536
 
@@ -56,8 +56,8 @@ class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
 async def ask_for_stats(
     peers: Peers, nodes: Sequence[NodeFacts], *, wait_s: float = _WAIT_S
 ) -> list[NodeStats]:
-    """Return the statistics of ``nodes`` in their order. A node that does not answer in time has a
-    ``problem``. A failure here does not count as a failed read, so reads do not go past the node for it.
+    """Return the statistics of ``nodes`` in the order of ``nodes``. A node that does not answer in time has a
+    ``problem``. A failure here does not count as a failed read of the node, so reads still go to the node.
     """
     return list(await asyncio.gather(*(_ask(peers, facts, wait_s) for facts in nodes)))
 
@@ -81,7 +81,7 @@ async def _ask(peers: Peers, facts: NodeFacts, wait_s: float) -> NodeStats:
 def _reason(error: ShadeProxyError) -> str:
     if not isinstance(error, OriginUnavailable) or error.__cause__ is None:
         return f": {error}"
-    # Its text speaks of the origin, and of the settings of the origin.
+    # The error's own text speaks of the origin and its settings. So give the cause instead.
     return f" cannot be reached: {_why_unreachable(error)}"
 
 

@@ -1,9 +1,9 @@
-"""Ownership of objects by leases: ``OwnedObjects`` implements the engine's port (engine/ownership.py) over
-``Membership``, and the routes to the other nodes (routes.py).
+"""Ownership of objects by leases. ``OwnedObjects`` asks ``Membership`` which objects this node owns. It
+implements the engine's port (engine/ownership.py), and the routes to the other nodes (routes.py).
 
 Laws: a lease ends by time alone, so every call that grants a right reads the clock. The first of these calls
-after the end of the lease voids all page handles, flights and checks before it returns. Reading a
-``LeaseClock`` is one of these calls; page handles are judged by its time.
+after the end of the lease voids all page handles, flights and checks before it returns. Page handles are
+judged by the time of a ``LeaseClock``, and reading that clock is one of these calls.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _LOOK_S = 0.02
 _WAIT_S = 5.0
-"""Longest time for which a write waits until this process owns its object. That is longer than a lease, after
-which the objects of a dead proxy get another owner.
+"""Seconds for which a write waits at most until this process owns the object. That is longer than a lease,
+because the objects of a dead proxy get another owner when its lease is over.
 """
 _DISTRUST_S = 10.0
 _MOST_PLACES = 32_768
@@ -56,8 +56,8 @@ class OwnedObjects:
 
     ``by_rule``: returns whether an object is answered by its freshness rule while the log is out of reach.
     ``counters``: counts lapses of the lease, and rises of the trust epoch. ``on_lease``: called with the end
-    of the lease (seconds since boot). Until then, other processes of this machine that answer from the same
-    cache may use pages without a check.
+    of the lease (seconds since boot). Workers, which answer from the same cache, may use pages without a
+    check until that time.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class OwnedObjects:
         """
         self._views: tuple[View | None, View | None] = (None, None)
         self._places: Memo[int, _Place] = Memo(_MOST_PLACES)
-        """Places of objects by the two views in ``_views``. Computing a place takes some microseconds for
-        each node.
+        """The ``_Place`` of each object hash, by the two views in ``_views``. Computing one takes some
+        microseconds for each node.
         """
 
     def join(
@@ -101,7 +101,7 @@ class OwnedObjects:
         distrust: Callable[[Keep | None], None],
         void: Callable[[], None],
     ) -> None:
-        """Take part by the beats of ``heartbeat``, whose ``adopted`` is ``self.adopted``.
+        """Take part in the cluster by the beats of ``heartbeat``. Make it with ``adopted=self.adopted``.
 
         ``distrust`` is called at each rise of the trust epoch, with a function that says which objects are
         still trusted; None: no object is. ``void`` is called when the lease has ended: page handles, flights
@@ -118,8 +118,8 @@ class OwnedObjects:
         epoch, self._epoch = self._epoch, member.epoch
         if member.epoch != epoch:
             self.counters.distrusted += 1
-            # Marking the distrusted pages takes some milliseconds. Other processes of this machine do not
-            # wait for it, so they must not answer from the cache meanwhile.
+            # Marking the distrusted pages takes some milliseconds. The workers do not wait for that, so they
+            # must not answer from the cache meanwhile.
             self.lapsed()
             self._distrust(member.keep_since(epoch))
         if member.leased(self.clock()):
@@ -134,9 +134,7 @@ class OwnedObjects:
         self._show(member.lease_until_s)
 
     def lapsed(self) -> None:
-        """Keep the other processes of this machine from answering from the cache, until the log has answered
-        the next beat.
-        """
+        """Keep the workers from answering from the cache, until the log has answered the next beat."""
         self._show(-inf)
 
     def _show(self, until_s: float) -> None:
@@ -160,7 +158,7 @@ class OwnedObjects:
     # ------------------------------------------------------------------ routes.py ``Routes``
 
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
-        """See ``Routes.reader``."""
+        """Return the other node to ask for a read of the object; None if there is none to ask."""
         member = self._member
         # These lines repeat ``_view`` to save a call, because each relayed read comes here.
         if member is None or member.view is None or member.duties.refusal:
@@ -168,12 +166,12 @@ class OwnedObjects:
         return self._place(member, member.view, object_hash(ref)).reader
 
     def writer(self, ref: ObjectRef) -> NodeFacts | None:
-        """See ``Routes.writer``."""
+        """Return the other node that executes writes of the object; None if this node does, or none can."""
         view = self._view()
         return None if view is None else self._other(view, view.owner(object_hash(ref)))
 
     def is_hindered(self) -> bool:
-        """See ``Routes.is_hindered``."""
+        """Return whether this node has no part in the cluster, although the cluster's log answers."""
         return self._member is not None and bool(self._member.duties.hindrance)
 
     def others(self) -> list[NodeFacts]:
@@ -236,7 +234,7 @@ class OwnedObjects:
     # ------------------------------------------------------------------ engine/ownership.py ``Ownership``
 
     def standing(self, ref: ObjectRef) -> Standing:
-        """See ``Ownership.standing``."""
+        """Return the right of this process to answer reads of the object now: OWN, CHECK or FOREIGN."""
         self.notice()
         member = self._member
         if member is None or member.view is None:
@@ -253,23 +251,25 @@ class OwnedObjects:
         return Standing.CHECK
 
     def may_store(self, ref: ObjectRef) -> bool:
-        """See ``Ownership.may_store``. False before the first view: a page of another node would stay."""
+        """Return whether this process may store pages of the object. False before the first view: the object
+        may belong to another node, and the page would then stay here.
+        """
         member = self._member
         known = member is not None and member.view is not None
         return known and self.standing(ref) is not Standing.FOREIGN
 
     def own_for_s(self, ref: ObjectRef) -> float:
-        """See ``Ownership.own_for_s``. The time is infinite while the object is OWN, because a ``LeaseClock``
-        voids page handles when the lease ends.
+        """Return for how many seconds the object stays OWN: 0.0 if it is not OWN, else infinity. Infinity is
+        safe, because a ``LeaseClock`` voids page handles when the lease ends.
         """
         return inf if self.standing(ref) is Standing.OWN else 0.0
 
     def begin(self) -> Began:
-        """See ``Ownership.begin``."""
+        """Return this instant. Call it before a read of the origin, and give the result to ``trusts``."""
         return Began(0 if self._member is None else self._member.epoch, self.clock())
 
     def trusts(self, ref: ObjectRef, began: Began) -> bool:
-        """See ``Ownership.trusts``."""
+        """Return whether the answer to a read of the origin, begun at ``began``, may serve later readers."""
         if self.standing(ref) is not Standing.OWN:
             return False
         member, hashed = self._member, object_hash(ref)
@@ -277,7 +277,7 @@ class OwnedObjects:
         return member.trusts(hashed, began.epoch) and not member.must_check(hashed, began.at_s)
 
     def mine(self, ref: ObjectRef) -> bool:
-        """See ``Ownership.mine``."""
+        """Return whether this process, and no other, may execute writes of the object now."""
         self.notice()
         member = self._member
         if member is None or member.view is None or not member.leased(self.clock()):
@@ -285,15 +285,15 @@ class OwnedObjects:
         return self._place(member, member.view, object_hash(ref)).named
 
     def writes_here(self, ref: ObjectRef) -> bool:
-        """See ``Ownership.writes_here``. True if there is no view: then no other process is known to
-        write.
+        """Return whether the newest view lets this process execute the object's writes. True if there is no
+        view: then no other process is known to write.
         """
         view = None if self._member is None else self._member.view
         return view is None or self._member is None or view.owner(object_hash(ref)) == self._member.node
 
     async def wait_until_mine(self, refs: Sequence[ObjectRef]) -> bool:
-        """See ``Ownership.wait_until_mine``. Ends early if the views now give one of the objects to another
-        node.
+        """Wait until all objects are ``mine``, for ``_WAIT_S`` at most, and return whether they are. End the
+        wait early if the newest view gives one of the objects to another node.
         """
         until_s = self.clock() + _WAIT_S
         while not all(map(self.mine, refs)):
@@ -306,8 +306,8 @@ class OwnedObjects:
         return True
 
     async def distrust_bucket(self, bucket: str, namespace: str) -> None:
-        """See ``Ownership.distrust_bucket``. All proxies distrust all buckets, because a view cannot name a
-        bucket.
+        """Let every proxy distrust its cached pages of a bucket, and return when all have done so. They
+        distrust the pages of all buckets, because a view cannot name a bucket. Raises ClusterUnavailable.
         """
         del namespace
         if self._member is None:
@@ -352,11 +352,13 @@ class LeaseClock:
 
     @property
     def lease(self) -> "memoryview[float] | None":
-        """See ``LeasedClock.lease``. None if the lease is judged by another clock than ``boot_time_s``."""
+        """The end of the lease, until which ``wall_s`` may be called instead of ``now_s``. None if the lease
+        is judged by another clock than ``boot_time_s``: then only ``now_s`` may be called.
+        """
         return self._lease if self._boot_s is boot_time_s else None
 
     def now_s(self) -> float:
-        """Return Unix time."""
+        """Return Unix time. If the lease has ended, void the page handles before."""
         if self._boot_s() >= self._lease[0]:
             self._notice()
         return self.wall_s()

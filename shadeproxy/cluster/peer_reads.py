@@ -1,6 +1,7 @@
 """Sends plain GETs to other nodes without waiting, on idle connections. The answers come by callbacks.
 
-An answer that is not plain is handed over to ``RelayingOrigin``, which continues it in a task.
+If the answer is an error, a redirect or long, or does not come in time, a task continues the read from a
+``PendingAnswer``.
 """
 
 from collections.abc import AsyncIterator
@@ -25,16 +26,16 @@ _SOURCES = {str(source): source for source in Source}
 
 
 def relayed_by(node: str, headers: Headers) -> Relayed:
-    """Return through which node an answer with these fields came: ``node``, and the source that the answer
-    names.
+    """Return what ``ForwardResponse.relayed`` says of an answer with these header fields: ``node``, which
+    gave the answer, and the source that the answer names.
     """
     return Relayed(node, _SOURCES.get(first_value(headers, "x-shade-cache"), Source.BYPASS))
 
 
 class PendingAnswer:
-    """A read that was sent to ``peer``, and that a task continues. ``connection``: has the answer, of which
-    only the head was read; None if there will be no answer. ``is_plain``: True if the body may go to the
-    client unchanged.
+    """A read that was sent to ``peer``, and that a task continues. ``connection``: brings the answer, of
+    which only ``head`` was read; None if there will be no answer. ``is_plain``: True if the body may go to
+    the client unchanged.
     """
 
     def __init__(self, peer: Peer, began_s: float) -> None:
@@ -62,7 +63,7 @@ class PendingAnswer:
 
 
 BEGUN: ContextVar[PendingAnswer | None] = ContextVar("begun", default=None)
-"""A read that callbacks began, for the task that continues it."""
+"""The read that callbacks began for the task in this context, and that the task must continue."""
 
 
 class PeerReads:
@@ -78,8 +79,8 @@ class PeerReads:
         self._fields: dict[tuple[str, Upstream, str], str] = {}
 
     def find(self, ref: ObjectRef) -> Peer | None:
-        """Return the other node to ask for the object. None: this node caches it, or no other node is to be
-        asked now.
+        """Return the other node to ask for the object; None if this node caches the object, or reads now go
+        past the other node.
         """
         facts = self._routes.reader(ref)
         if facts is None or not facts.peer:

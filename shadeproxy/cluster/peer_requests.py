@@ -1,8 +1,8 @@
-"""Requests of one node to another, as S3 requests. Each names the node that asks, and the client for which
-that node asks. The node that asks signs the request.
+"""Requests of one node to another, in the form of S3 requests. Each request names its sender, and the client
+for which the sender asks.
 
-A node signs as an internal client, with a secret key derived from ``cluster.secret``. The client's own
-signature is not passed on: the node that the client called has checked it, and the client's rights.
+The sender signs the request as an internal client, with a secret key derived from ``cluster.secret``. It does
+not pass on the client's own signature: it has checked that signature, and the client's rights.
 """
 
 import hmac
@@ -29,9 +29,9 @@ _REASONS = {
 
 
 def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
-    """Return the secret keys of the internal client: the first signs, all are accepted. ``accepted``: the
-    values of ``cluster.secret``. Raises ConfigError if there is no such value, because the key would then
-    protect nothing.
+    """Return the secret keys of the internal client. A node signs with the first, and accepts signatures by
+    any of them. ``accepted``: the values of ``cluster.secret``. Raises ConfigError if there is no value or an
+    empty one, because the key would then protect nothing.
     """
     if not accepted or not all(accepted):
         raise ConfigError(
@@ -80,8 +80,9 @@ def job_field(job: JobContext) -> str:
 def addressed(
     request: ForwardRequest, sender: str, receiver: str, *, boot: str = "", writes: bool
 ) -> ForwardRequest:
-    """Return ``request`` as it is sent to another node. ``boot``: see ``PeerField``. ``writes``: add a nonce,
-    by which the receiver recognises a second sending.
+    """Return ``request`` in the form that the node ``receiver`` gets. ``boot``: the number of the receiver's
+    start; "" if it is not known. ``writes``: add a nonce, by which the receiver recognises a second sending
+    of the same write.
     """
     field = PeerField(sender, receiver, request.upstream, request.ref.namespace, boot)
     fields = [(PEER_FIELD, field.render())]

@@ -1,5 +1,5 @@
-"""The other nodes, as S3 servers: their connections, how long each takes to answer, and whether reads may ask
-it now.
+"""The other nodes, as S3 servers to which this node sends requests. For each of them: its connections, how
+long it takes to answer, and whether reads may ask it now.
 """
 
 import asyncio
@@ -35,13 +35,22 @@ recent answers.
 _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0, dead_link_s=10.0)
-"""Before it answers a write, a node may wait for its origin, whose time limit is half of ``read_s``. If the
-network to the node fails, a request ends after ``dead_link_s``, although the node may still be running.
+"""The time limits of requests to other nodes, with the default of ``origin.timeouts.read``. If the network to
+a node fails, a request to it ends after ``dead_link_s``, although the node may still be running.
 """
 _LATE_ANSWER_S = 1.0
 """A node may send an answer just before its lease ends, and then die. This is how long that answer may take
 to arrive.
 """
+
+
+def peer_timeouts(origin_read_s: float) -> Timeouts:
+    """Return the time limits of requests to other nodes. ``origin_read_s``: ``origin.timeouts.read``, which
+    should be the same at all nodes.
+
+    A node may wait for its origin before it answers a write, so its answer may take twice as long.
+    """
+    return PEER_TIMEOUTS._replace(read_s=max(PEER_TIMEOUTS.read_s, 2 * origin_read_s))
 
 
 class PeerState(NamedTuple):
@@ -108,8 +117,8 @@ class Peer:
         """Open one more connection, which is then idle. Do nothing if the pool is full. Raises
         NotConnected.
         """
-        # If the pool is full, a connection that comes back is closed when a caller waits for a new one. Do
-        # not use up that place here.
+        # If the pool is full, callers may wait for a new connection. For such a caller the pool closes a
+        # connection that comes back, and opens a new one in its place. Do not take that place here.
         if self._at is None or self._gets.pool.is_full:
             return
         self.enter()
@@ -135,8 +144,8 @@ class Peer:
 
     @asynccontextmanager
     async def while_there(self) -> AsyncIterator[None]:
-        """Raise TimeoutError out of the block if the node is gone. Writes need this bound. Reads do not,
-        because they wait for ``patience_s`` only.
+        """Raise TimeoutError out of the block if the node's lease is certainly over (``note_gone``). Writes
+        need this bound. Reads do not, because they wait for ``patience_s`` only.
         """
         async with asyncio.timeout(None) as limit:
             self._limits.add(limit)

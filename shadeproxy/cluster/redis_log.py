@@ -1,4 +1,4 @@
-"""The log in Redis or Valkey. No other module knows the redis library.
+"""The cluster's log in a Redis or Valkey server. No other module imports the redis library.
 
 All keys of a cluster begin with ``sp:{name}:``, so that they lie in one hash slot of the server.
 """
@@ -47,7 +47,8 @@ _seats = msgspec.msgpack.Decoder(list[Seat])
 
 class RedisLog:
     """A cluster's log at a Redis or Valkey server. ``url``: ``redis://`` or ``rediss://``. ``timeout_s``
-    bounds every call. ``ca_file``: authority of the server's certificate; "" for those of the system.
+    bounds every call. ``ca_file``: file with the certificate of the authority that signed the server's; "" to
+    trust the authorities of the system.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class RedisLog:
             # Otherwise, for each new connection, the library would read its own version from the disk, in the
             # event loop.
             driver_info=None,
-            # A connection that the server closed is found when it is used, and opened again at once.
+            # The client finds that the server has closed a connection only when it uses the connection. It
+            # then connects again at once.
             retry=Retry(NoBackoff(), 1, (RedisConnectionError, _HANDLE_CLOSED)),
             password=password or None,
             **trusted,
@@ -94,8 +96,8 @@ class RedisLog:
         try:
             return _beat_answer(answer)
         except (ValueError, TypeError, AttributeError, LookupError) as error:
-            # Other programs may write to this server too. A value in a wrong form must only fail this beat,
-            # and the next beat is still sent.
+            # Other programs may write to this server too. So a value may have a wrong form. It must fail only
+            # this beat, not the beats after it.
             raise ClusterUnavailable(
                 f"the state of the cluster in {self._address} is damaged: {error}"
             ) from error
@@ -181,7 +183,7 @@ class RedisLog:
             counters.engine_errors += 1
             raise ClusterUnavailable(f"{self._address}: {error}") from error
         finally:
-            if not wait_s:  # Leave out calls that wait for an event: most of their time is that wait.
+            if not wait_s:  # Do not time calls that wait for an event: most of their time is that wait.
                 counters.engine_s += time.monotonic() - began_s
 
 

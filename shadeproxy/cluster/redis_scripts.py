@@ -3,14 +3,15 @@
 All of this state is one hash, so that Redis loses it whole or not at all, even if it evicts keys. Its fields:
 
 - ``inc``, ``run``: the incarnation, and the ``run_id`` of the Redis process that began it; ``open``: 1 or 0
-- ``v``, ``seats``, ``ids``: number, packed seats and node names of the view; ``vs``, ``settled``: number and
-  seats of the settled one; ``need``: names of all nodes of the views from the settled one on
+- ``v``, ``seats``, ``ids``: number, packed seats and node names of the newest view; ``vs``, ``settled``:
+  number and seats of the settled view; ``need``: names of all nodes of the views from the settled one on
 - ``beats``, ``tokens``: the last numbers given, so that none is given twice in an incarnation
-- ``n:<node>``: ``boot token count acked retired forgotten``. Instead of a boot, ``-``: no process has had the
-  seat yet; ``@<inc>``: it is kept for the process that had it when that incarnation ended
+- ``n:<node>``: ``boot token count acked retired forgotten``. If ``boot`` is ``-``, no process has had the
+  node's seat yet. If it is ``@<inc>``, the seat is kept for the process that had it when that incarnation
+  ended
 
-Redis expires none of it, because it would use the wall clock. Instead, the nodes find out whose lease is
-over.
+Redis expires none of these fields, because it would judge by the wall clock. Instead, the nodes find out
+whose lease is over.
 """
 
 _BEGIN = """

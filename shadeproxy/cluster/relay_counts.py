@@ -46,8 +46,8 @@ class _Sums:
 
 
 class RelayCounts:
-    """Counts requests to other nodes, of this process by ``note`` and of workers by ``add``. A process has
-    one of these objects.
+    """Counts requests to other nodes: ``note`` counts those of this process, and ``add`` those of its
+    workers. Each process has one such object.
     """
 
     def __init__(self) -> None:

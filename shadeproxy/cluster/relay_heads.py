@@ -1,7 +1,7 @@
-"""Signed heads of plain GETs for another node: the same signature as by core/sigv4.py, made from fewer parts.
+"""Renders signed heads of plain GETs to another node, with the signatures of core/sigv4.py but less work.
 
-Within a second, only path, range, request id and signature differ between the heads. origin/signing.py does
-the same for GETs of pages.
+Within a second, only path, range, request id and signature differ between the heads, so all other parts are
+computed once a second. origin/signing.py does the same for GETs of pages.
 """
 
 import hashlib

@@ -18,7 +18,7 @@ from shadeproxy.origin.signing import range_field
 
 
 def read_request(ref: ObjectRef, options: OpenOptions, job: JobContext | None) -> ForwardRequest:
-    """Return the GET that asks another node for a read by ``Origin.open``."""
+    """Return the GET by which another node is asked for the read that ``Origin.open`` describes."""
     headers = []
     if (span := options.get("span")) is not None:
         headers.append(("Range", range_field(span)))
@@ -32,7 +32,7 @@ def read_request(ref: ObjectRef, options: OpenOptions, job: JobContext | None) -
 async def answered_read(
     answer: ForwardResponse, ref: ObjectRef, options: OpenOptions, *, now_s: float
 ) -> OriginRead:
-    """Return the read that an answer of another node makes. Raises like ``Origin.open``."""
+    """Return another node's answer in the form that ``Origin.open`` returns. Raises like ``Origin.open``."""
     etag = options.get("if_match")
     if answer.status not in {200, 206}:
         await _refuse(answer, has_etag=etag is not None, now_s=now_s)

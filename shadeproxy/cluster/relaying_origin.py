@@ -1,11 +1,11 @@
 """``RelayingOrigin``: sends reads and writes of objects to the nodes that own them, and all else to the
 origin.
 
-Laws: a read can go two ways. If the owner gives no sign in time, the origin is read without caching, which is
-always right. If the body of a read by ``open`` breaks off, the rest of the same version is read from the
-origin. A write can only go to the owner. It is sent once, and an error says whether it may have been
-executed. It waits only as long as the owner could still confirm it. A request that came from another node is
-never sent to a third one.
+Laws: a read may go to the owner or to the origin. If the owner gives no sign of life in time, this node reads
+the origin without caching, which is always right. If the body of a read by ``open`` breaks off, this node
+reads the rest of the same version from the origin. A write may only go to the owner. It is sent once, and an
+error says whether it may have been executed. It waits only as long as the owner could still confirm it. A
+request that came from another node is never sent to a third one.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ _FROM_ORIGIN = Relayed("", Source.ORIGIN)
 
 
 class _Sent:
-    """One request to ``peer``: how it ends, and the bytes of its bodies. The request is counted when the
-    block is left.
+    """One request to ``peer``: its result, and the bytes of its bodies. A context manager: when its block is
+    left, it adds the request to ``counts``.
     """
 
     def __init__(self, peer: Peer, counts: RelayCounts, clock: Clock) -> None:
@@ -71,7 +71,7 @@ class _Sent:
         self._is_heard = False
 
     def heard(self) -> None:
-        """Note the time to the first sign of the node: an interim answer, or the head of the answer."""
+        """Note the time to the node's first sign of life: an interim answer, or the head of the answer."""
         if not self._is_heard:
             self._is_heard = True
             self.peer.answered(self._clock.monotonic_s() - self.began_s)
@@ -105,8 +105,8 @@ class _Sent:
 
 
 class RelayingOrigin(WrappedOrigin):
-    """Sends requests to the nodes that own their objects, and all others to ``inner``, the whole chain to the
-    real origin. See ``Origin`` for the methods. ``aclose`` closes ``peers`` too.
+    """Sends requests for objects of other nodes to these nodes, and all other requests to ``inner``, which
+    leads to the real origin. See ``Origin`` for the methods. ``aclose`` closes ``peers`` too.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:
 
 
 async def _while_there(chunks: AsyncIterator[bytes], peer: Peer) -> AsyncIterator[bytes]:
-    """Yield the chunks of a node's answer. Raises BodyCutShort if the node is gone."""
+    """Yield the chunks of a node's answer. Raises BodyCutShort if the node's lease is certainly over."""
     while True:
         try:
             async with peer.while_there():

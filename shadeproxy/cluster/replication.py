@@ -1,12 +1,12 @@
 """Replication: makes each change of the hints at every proxy of a cluster, in the order of the log.
 
-A change is checked and published. Every proxy, this one too, applies it when it reads the event from the log.
-Scores and progress are applied here at once, and published together a little later. Scores are applied again
-when their event comes back, so that every proxy ends with the score that is the latest in the log.
+A proxy checks a change and publishes it as an event. Every proxy, also this one, applies it on reading the
+event. But scores and progress are applied here at once, and published together a little later. The scores are
+applied again when their event is read, so that every proxy ends with the score that is the latest in the log.
 
-Laws: no call waits for a log that does not answer. The change of the call is then applied at this proxy
-alone, and published when the log answers again. An event counts only if a proxy of this cluster sealed it,
-and only once. A proxy that finds another origin, version or secret in the log shares nothing, and says so.
+Laws: no call waits for a log that does not answer. The proxy then applies the change alone, and publishes it
+when the log answers again. An event counts only if a proxy of this cluster sealed it, and only once. A proxy
+that finds another origin, version or secret in the log shares nothing, and says so.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _WAIT_S = 0.5
-_START_S = 10.0  # A start in which the log cannot be reached for longer has the hints of this proxy alone.
-_FREEZE_S = 5.0  # Long, because ranks that draw from different frozen scores read different epochs.
+_START_S = 10.0  # So long after its start, a proxy may freeze scores without having the cluster's hints.
+_FREEZE_S = 5.0  # Long, because the draws of ranks from different frozen scores do not make up one epoch.
 _BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, a long change is first applied at this proxy alone.
 _READ_S = 1.0
 _AGAIN_S = 0.25
@@ -57,7 +57,7 @@ _LOST_AFTER_S = 3.0
 
 
 class Replication:
-    """Shares the hints of one proxy. ``reached``: how far an earlier process applied the changes."""
+    """Shares the hints of one proxy. ``reached``: the property ``reached`` of an earlier process."""
 
     def __init__(
         self,
@@ -102,31 +102,36 @@ class Replication:
 
     @property
     def sending_problem(self) -> str:
-        """The reason for which the log took nothing at the last try; "" if it did."""
+        """The reason for which the log did not take the last event that was sent; "" if it took it."""
         return self._problems.get("send") or self._problems.get("flush") or ""
 
     @property
     def reached(self) -> str:
-        """The position in the stream of changes up to which all were applied here; "" if it never joined."""
+        """The position in the stream of changes up to which all were applied here; "" before the first."""
         return self._followed.after[STREAM] if self._joined else self._reached_before
 
     # ------------------------------------------------------------------ changes made here
 
     async def make(self, change: Change[Result]) -> Result:
-        """See ``Changes``."""
+        """Check a change, make it at every proxy, and return its result at this one."""
         change.check(self._hints)
         result: Result = await self._make(change)
         return result
 
+    def note(self, kind: str, name: str) -> None:
+        """Note that a hint has changed. If a job is gone, or its scores, drop what waits of it."""
+        if kind == "scores" and name not in self._hints.scoreboard:
+            self.backlog.forget(name)
+
     async def caught_up(self) -> None:
-        """See ``Changes``. A proxy that has not joined yet would freeze a column of its own."""
+        """Wait, after a start, for the cluster's hints: this proxy must not freeze scores of its own."""
         left_s = 0.0 if self.refusal else self._began_s + _START_S - self._clock.monotonic_s()
         with suppress(TimeoutError):
             async with asyncio.timeout(min(left_s, _FREEZE_S)):
                 await self._caught_up.wait()
 
     async def begin_place(self, place: PlaceEvent) -> Any:
-        """Publish a pin, unpin or purge; every proxy begins it. Return the result of ``on_place`` here."""
+        """Publish a pin, unpin or purge, which every proxy begins. Return the result of ``on_place`` here."""
         return await self._send(place, Packed(place))
 
     async def _make(self, change: Any) -> Any:
@@ -143,7 +148,7 @@ class Replication:
                     self.backlog.add_progress(job, rank, progress)
                 return None
             case FreezeScores() if np.isnan(change.column).all():
-                return self._applier.apply(change, here=True)  # Scores of which none is known need no event.
+                return self._applier.apply(change, here=True)  # A column without any score needs no event.
             case PutDataset(dataset) if self._followed.shared.get(dataset.name) == dataset.digest:
                 return self._applier.apply(change, here=True)
             case PutJob() if change.dataset is not None:
@@ -164,17 +169,13 @@ class Replication:
             return self._applier.apply(change, here=True)
         pending = self.backlog.add(change, packed)
         if self.cut_off:
-            pending.answer.set_result(ALONE)
+            pending.answer_alone()
         least_s = _FREEZE_S if isinstance(change, FreezeScores) else _WAIT_S
-        limit_s = least_s + packed.size_bytes / _BYTES_PER_S
-        try:
-            async with asyncio.timeout(limit_s):
-                answer = await asyncio.shield(pending.answer)
-        except TimeoutError:
-            answer = ALONE
-            if not pending.answer.done():
-                pending.answer.set_result(ALONE)
-        if answer is ALONE:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(least_s + packed.size_bytes / _BYTES_PER_S):
+                await asyncio.shield(pending.answer)
+        pending.answer_alone()
+        if (answer := pending.answer.result()) is ALONE:
             self._counters.alone += 1
             return self._applier.apply(change, here=True)
         return answer
@@ -221,7 +222,7 @@ class Replication:
                 await self._clock.sleep(_READ_S)
 
     def _lose(self, name: str, error: ShadeProxyError, *, is_new: bool) -> None:
-        """Answer all calls that wait, because the log failed. If it cannot be read, the proxy is cut off."""
+        """Answer all waiting calls, because the log failed. If reading it failed, the proxy is cut off."""
         if name == "read":
             self._in_touch = False
         if is_new and self._joined:
@@ -302,28 +303,28 @@ class Replication:
         this_boot = own and envelope.boot == self._node.boot
         pending = self.backlog.find(envelope.number) if this_boot else None
         try:
-            # The log may fail here. The event is then read from it once more.
+            # If the log fails here, the next read returns the same event again.
             decoded: Any = None if pending is not None else await self._applier.decode(event)
         except (RequestError, PeerError) as error:
             self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
             self._refuse("content", error)
-            self.keeper.lacks()
+            self.keeper.lacks(event)
             return
         self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
         own_signs = this_boot and isinstance(event, SignsEvent)
         if pending is not None:
             self.backlog.came_back(pending)
             self._apply_own(pending)
-        elif own_signs or not self._apply_other(decoded, here=own):
+        elif own_signs or not self._apply_other(decoded, event, here=own):
             return
         self.keeper.follow(event)
 
-    def _apply_other(self, change: Applied, *, here: bool) -> bool:
+    def _apply_other(self, change: Applied, event: events.Event, *, here: bool) -> bool:
         try:
             self._applier.apply(change, here=here)
         except RequestError as error:
             self._refuse("change", error)
-            self.keeper.lacks()
+            self.keeper.lacks(event)
             return False
         self._counters.applied += 1
         return True
@@ -384,8 +385,7 @@ class Replication:
             try:
                 await self._append(event.stream, event, self.backlog.number())
             except ClusterUnavailable:
-                for left in batches[at:]:
-                    self.backlog.put_back(left)
+                self.backlog.put_back(left for left in batches[at:] if left.job in self._hints.jobs)
                 raise
         self._flushes += 1
         if self._flushes % _ALIVE_EVERY == 0:

@@ -1,10 +1,11 @@
 """Snapshots: all shared hints at one position of the log, for proxies that join, and for a log that lost its
 data.
 
-Laws: a snapshot contains all changes by events up to its positions, and perhaps some by later events. A proxy
-that takes it and then applies all later events has every change. Its bytes are blobs of the log; the value of
-the name ``NAME`` there has their digests, sealed. A proxy that joins prefers the snapshot to the hints in its
-own state. A proxy that has joined already takes from the snapshot only the hints that it lacks.
+Laws: a snapshot contains the changes of all events up to its positions, and perhaps of some later events. A
+proxy that takes it and then applies all later events has every change. The bytes of a snapshot are blobs of
+the log. The log's name ``NAME`` has as its value the digests of these blobs, sealed. A proxy that joins
+prefers the snapshot to the hints in its own state. A proxy that has joined already takes from the snapshot
+only the hints that it lacks.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from shadeproxy.hints.registry import HintRegistry
 _log = structlog.get_logger(__name__)
 NAME = "snapshot"
 _FROZEN = "frozen"
-_KEPT_S = 6 * 3600.0  # A quarter of the time for which the log keeps a blob.
+_KEPT_S = 6 * 3600.0  # Items are stored again after a quarter of the time for which the log keeps blobs.
 
 Item = tuple[str, str]
 """Kind and name of a hint, as in the durable state."""
@@ -49,10 +50,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Shared hints. ``life``: a random name, chosen when the log was empty; it stays until the log loses its
-    data. ``after``: by stream, the position up to which events were applied. ``seen``: see
-    ``KnownEvents.export``. ``items``: kind, name and durable form, in the order in which they must be
-    restored.
+    """Shared hints at one position of the log. ``life``: a random name that was chosen when the log was
+    empty, and stays until the log loses its data. ``after``: by stream, the position up to which events were
+    applied. ``seen``: the events that were applied, in the form of ``KnownEvents.export``. ``items``: kind,
+    name and durable form of each hint, in the order in which they must be restored.
     """
 
     life: str
@@ -63,8 +64,9 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NamedSnapshot(NamedTuple):
-    """The snapshot to which the name for snapshots refers. ``is_own``: this proxy has just written it.
-    ``after``: by stream, the position of the snapshot that this proxy wrote.
+    """The snapshot to which the log's name ``NAME`` refers after a write. ``sealed``: the value of that name.
+    ``is_own``: this proxy has just written the snapshot. ``after``: by stream, the position of the snapshot
+    that this proxy wrote.
     """
 
     sealed: bytes
@@ -133,9 +135,9 @@ class Snapshots:
         *,
         instead_of: bytes | None,
     ) -> NamedSnapshot:
-        """Store a snapshot of the present hints. Make the name for snapshots refer to it, if that name still
-        has the value ``instead_of``. Return the snapshot to which the name then refers. Raises
-        ClusterUnavailable.
+        """Store a snapshot of the present hints. Make the log's name ``NAME`` refer to it, if the name has no
+        value, or still has the value ``instead_of``. Return the snapshot to which the name then refers.
+        Raises ClusterUnavailable.
         """
         after, taken = dict(after), [(item, self._take(item)) for item in self.items()]
         items = []
@@ -177,7 +179,7 @@ class Snapshots:
             return None
         content, blobs = await self._in_pool(lambda: content_of(data))
         await self._contents.put(blobs)
-        if item[0] != _FROZEN:  # A later run of the job has other columns of the same names.
+        if item[0] != _FROZEN:  # A later run of the job has other frozen columns with the same names.
             self._written[item] = (version, self._clock.monotonic_s(), content)
         return content
 

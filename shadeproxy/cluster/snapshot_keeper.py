@@ -15,7 +15,14 @@ import msgspec
 import structlog
 
 from shadeproxy.cluster.applier import Applier
-from shadeproxy.cluster.events import DatasetEvent, Event, PlaceEvent, scores_stream
+from shadeproxy.cluster.events import (
+    DatasetEvent,
+    Event,
+    MergeEvent,
+    PlaceEvent,
+    ScoresEvent,
+    scores_stream,
+)
 from shadeproxy.cluster.known_events import KnownEvents
 from shadeproxy.cluster.log import BEGINNING, ClusterLog
 from shadeproxy.cluster.snapshot import NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
@@ -30,6 +37,7 @@ STREAM = "k"
 _LOOK_S = 5.0
 _SNAPSHOT_S = 60.0
 _SPREAD_S = 10
+_LACKING_S = 30.0  # A proxy that lacks hints leaves the others so much more time to write the snapshot.
 _MOST_DELETED = _MOST_STREAMS = 1024
 
 
@@ -47,7 +55,8 @@ class Node(NamedTuple):
 class Followed:
     """The part of the log that this proxy has read. ``after``: by stream, the position up to which events
     were read. ``shared``: by name, the digest of each dataset that every proxy has. ``deleted``: for each
-    deleted dataset or job, its position in the stream of changes. ``life``: see ``Snapshot``.
+    deleted dataset or job, the position of its deletion in the stream of changes. ``life``: the random name
+    that the log's life has in ``Snapshot``.
     """
 
     life: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -57,7 +66,7 @@ class Followed:
     deleted: dict[Item, str] = field(default_factory=dict)
 
     def streams(self, jobs: Iterable[str]) -> dict[str, str]:
-        """Return the positions after which to read: in the stream of changes, and in those of ``jobs``."""
+        """Return the position after which to read each stream: that of changes, and those of ``jobs``."""
         live = {STREAM, *map(scores_stream, jobs)}
         for stream in live:
             self.after.setdefault(stream, BEGINNING)
@@ -100,7 +109,10 @@ class SnapshotKeeper:
         self._sealed = b""
         self._at: dict[str, str] = {}
         self._seen_s = 0.0
-        self._merges = self._lacks = False
+        self._merges = 0  # Number of calls of ``merge_soon`` that no ``step`` has followed yet.
+        self._lacks: dict[str, str] = {}
+        """The position before the last event that could not be applied here, by stream."""
+        self._gives_back = False
         self.followed = Followed()
         self.look = asyncio.Event()
         """Set to make ``wait`` return at once."""
@@ -115,15 +127,18 @@ class SnapshotKeeper:
         self.look.clear()
 
     def merge_soon(self) -> None:
-        """Take the hints that this proxy lacks from the snapshot in the next step."""
-        self._merges = True
+        """Let the next ``step`` take from the snapshot the hints that this proxy lacks."""
+        self._merges += 1
         self.look.set()
 
-    def lacks(self) -> None:
-        """Note that an event could not be applied. Take the hints that are missing from the next snapshot
-        that another proxy writes.
+    def lacks(self, event: Event) -> None:
+        """Note that an event could not be applied here. The missing hints are taken from the next snapshot
+        that contains the event. Until then, this proxy writes no snapshot, unless no other proxy does.
         """
-        self._lacks = True
+        stream = event.stream if isinstance(event, ScoresEvent) else STREAM
+        self._lacks[stream] = self.followed.after.get(stream, BEGINNING)
+        if len(self._lacks) > _MOST_STREAMS:
+            del self._lacks[next(iter(self._lacks))]
 
     def follow(self, event: Event) -> None:
         """Note an event, after its change was made here."""
@@ -137,6 +152,8 @@ class SnapshotKeeper:
             self._deleted(("datasets", event.name))
         elif isinstance(event, DeleteJob):
             self._deleted(("jobs", event.name))
+        elif isinstance(event, MergeEvent):
+            self.merge_soon()
 
     def _deleted(self, item: Item) -> None:
         deleted = self.followed.deleted
@@ -165,19 +182,29 @@ class SnapshotKeeper:
         merge a snapshot that this step wrote. Raises ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
-        if sealed is None:
+        if sealed is None or self._gives_back:
             return await self._give_back()
         if sealed != self._sealed or self._merges:
-            merges, self._merges, self._lacks = self._merges or self._lacks, False, False
+            merges = self._merges
             snapshot = await self._snapshots.read(sealed)
             if snapshot.life != self.followed.life:
                 return await self._give_back()
-            if merges:
+            if merges or self._lacks:
                 await self._merge(snapshot, joins=False)
+                self._merges -= merges
+                self._lacks = {
+                    stream: position
+                    for stream, position in self._lacks.items()
+                    if not _is_past(snapshot, stream, position)
+                }
             self._note(sealed, snapshot.after)
-        elif self._clock.monotonic_s() - self._seen_s > self._every_s and self.followed.after != self._at:
+        elif self._is_due() and self.followed.after != self._at:
             await self._write(sealed)
         return False
+
+    def _is_due(self) -> bool:
+        every_s = self._every_s + _LACKING_S * bool(self._lacks)
+        return self._clock.monotonic_s() - self._seen_s > every_s
 
     async def _give_back(self) -> bool:
         """Write a snapshot into a log that lost its data. If another proxy was first, merge its hints, and
@@ -185,18 +212,20 @@ class SnapshotKeeper:
         merge what this proxy wrote.
         """
         _log.warning("the cluster's engine has lost its data: hints are written to it again")
+        self._gives_back = True  # If a call to the log fails below, the next ``step`` begins again.
         self.followed.begin_again()
-        written = await self._write(None)
-        if written.is_own:
-            return True
-        snapshot = await self._snapshots.read(written.sealed)
-        await self._merge(snapshot, joins=False)
-        self.followed.life = snapshot.life
-        self._note(written.sealed, snapshot.after)
-        if {item[:2] for item in snapshot.items}.issuperset(self._snapshots.items()):
-            return False
-        await self._write(written.sealed)
-        return True
+        self._lacks.clear()
+        merges, written = True, await self._write(None)
+        while merges and not written.is_own:
+            snapshot = await self._snapshots.read(written.sealed)
+            await self._merge(snapshot, joins=False)
+            self.followed.life = snapshot.life
+            self._note(written.sealed, snapshot.after)
+            merges = not {item[:2] for item in snapshot.items}.issuperset(self._snapshots.items())
+            if merges:
+                written = await self._write(written.sealed)
+        self._gives_back = False
+        return merges
 
     async def _write(self, instead_of: bytes | None) -> NamedSnapshot:
         followed = self.followed
@@ -227,6 +256,14 @@ class SnapshotKeeper:
             self._applier.apply(PlaceEvent("pin", *msgspec.structs.astuple(place)), here=False)
         for job in unbuilt:
             self._applier.settle_soon(job)
+
+
+def _is_past(snapshot: Snapshot, stream: str, position: str) -> bool:
+    """Return whether a snapshot contains events after a position. If its writer does not know the stream, it
+    has no hints of the stream's job either, and no event of the stream is missing in the snapshot.
+    """
+    reached = snapshot.after.get(stream)
+    return reached is None or order_of_position(reached) > order_of_position(position)
 
 
 def order_of_position(position: str) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 SLACK = 1.25
-"""A node takes another node's lease for over after this number of leases without a new beat. With this
-number, the rates of two clocks may differ by 10 %.
+"""A node takes another node's lease to be over when it has seen no new beat of that node for this many lease
+lengths. With this number, the rates of the two clocks may differ by 10 %.
 """
 BEATS = 3
 """Number of beats that a node sends during one lease."""
@@ -13,9 +13,9 @@ BEATS = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """``lease_s``: length of a lease. ``leave_after_s``: how long a node that is away keeps its share.
-    ``failover_s``: how much longer a new incarnation of the log stays closed, so that a server which it
-    replaces has stopped. ``late_write_s``: how long a write may still be on its way to the origin after the
-    node that sent it died.
+    ``failover_s``: how much longer a new incarnation of the log stays closed, so that the former server of
+    the log has stopped by then. ``late_write_s``: how long a write may still be on its way to the origin
+    after the node that sent it died.
     """
 
     lease_s: float = 3.0

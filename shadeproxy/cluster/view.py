@@ -1,4 +1,6 @@
-"""A view: the numbered list of a cluster's nodes, from which the owners follow. Immutable, no I/O."""
+"""A view: the numbered list of a cluster's nodes, from which each node computes the owners of objects. A view
+never changes.
+"""
 
 from collections.abc import Iterable
 
@@ -15,11 +17,12 @@ _PURPOSE = "node"
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one node that the other nodes need, sealed by the node itself.
 
-    ``weight``: the node's capacity in GiB; its share of the objects is in proportion. With 0 it gets none.
-    ``peer``, ``s3``, ``control``: addresses, "" if there is none. ``wire``: version of what nodes say to each
-    other. ``origin`` and ``config``: digests of the origin's name, and of the settings in which nodes must
-    agree. ``distrust``: a number that the node changes when all nodes must distrust what they cached.
-    ``boot``: the number of the node's start. ``release``: the software's version, for people.
+    ``weight``: the node's share of the objects is in proportion to it, and with 0 the node gets no objects.
+    ``peer``, ``s3``, ``control``: addresses of the node's listeners, "" if there is none. ``wire``: version
+    of the messages between nodes. ``origin``: digest of the origin's name. ``config``: cluster.pages, and
+    with owned pages a digest of all settings in which nodes must agree. ``distrust``: a number that the node
+    changes when all nodes must distrust their cached pages. ``boot``: the number of the node's start.
+    ``release``: the software's version, for people.
     """
 
     node: str
@@ -35,8 +38,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""
 
     def misfit(self, other: "NodeFacts") -> str:
-        """Return a text that names what keeps this node out of a cluster of which ``other`` is a node; "" if
-        nothing does.
+        """Return a text with the reason why this node cannot join a cluster of which ``other`` is a node; ""
+        if it can.
         """
         named = f"node {other.node} of the cluster"
         if other.wire != self.wire:
@@ -114,8 +117,8 @@ class View:
         """Return whether a node of this view asks all others to distrust what they cached, and did not ask so
         in ``before``.
 
-        When a node's process has ended, its number is 0 again, or the node is gone. That asks for nothing:
-        all nodes have already obeyed its former number.
+        When a node's process has ended, the node's number is 0 again, or the node is no longer in the view.
+        That is no request for distrust: all nodes have already obeyed the node's former number.
         """
         numbers = {node: facts.distrust for node, facts in before.facts.items()}
         return any(

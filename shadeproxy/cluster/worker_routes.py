@@ -1,8 +1,8 @@
 """The routes to the other nodes, as a worker knows them. A worker takes no part in the protocol of leases and
-views.
+views: it gets the newest view from its coordinator.
 
-Law: the routes may be out of date. A node that no longer caches an object refuses to read it; then the
-coordinator finds the right node.
+Law: the routes may be out of date. A node that no longer caches an object refuses to read it. The coordinator
+then finds the right node.
 """
 
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class WorkerRoutes:
         self._homes = Memo(_MOST_HOMES)
 
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
-        """See ``Routes.reader``."""
+        """Return the other node to ask for a read of the object; None if there is none to ask."""
         view, home = self._view, self._home(ref)
         if view is None or home is None or home == self._node or not self._asks or view.seats[home].away:
             return None
@@ -68,7 +68,9 @@ class WorkerRoutes:
         return [] if self._view is None else [node for node, seat in self._view.seats.items() if seat.away]
 
     def _home(self, ref: ObjectRef) -> str | None:
-        """Return the node that caches the object; None if no view is known, or the view has no nodes."""
+        """Return the node that caches the object, which may be this one; None if no view is known, or the
+        view has no nodes.
+        """
         if self._view is None:
             return None
         hashed = object_hash(ref)

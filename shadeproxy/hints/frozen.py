@@ -12,7 +12,8 @@ import numpy as np
 
 from shadeproxy.hints.scoreboard import Scores
 
-_KEPT = 2
+KEPT_EPOCHS = 2
+"""The number of epochs of each job whose frozen columns are kept."""
 
 
 class Frozen(NamedTuple):
@@ -47,7 +48,7 @@ class FrozenScores:
         if not np.isnan(new.column).all():
             epochs = self._jobs.setdefault(job, {})
             epochs[epoch] = new
-            if len(epochs) > _KEPT:
+            if len(epochs) > KEPT_EPOCHS:
                 del epochs[next(iter(epochs))]
         return new
 

@@ -174,6 +174,14 @@ def test_all_connections_and_segments_need_descriptors():
     assert judge_descriptors(settings(), resource.RLIM_INFINITY).cause == ""
 
 
+def test_connections_to_other_proxies_that_share_pages_need_descriptors():
+    """As many again as to the origin: 512 more than without a cluster."""
+    names = ["name=c", "engine=redis://h", "secret=env:S", "pages=owned"]
+    ours = settings("cache.disk.capacity=0", *(f"cluster.{name}" for name in names))
+    assert judge_descriptors(ours, 1505) == (True, "", "")
+    assert "origin.max_connections may take 1128 and clients 375" in judge_descriptors(ours, 1500).cause
+
+
 @pytest.fixture
 def group():
     """Yield a real control group of 400 MiB, if this machine allows one."""

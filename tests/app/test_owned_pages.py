@@ -350,3 +350,13 @@ def test_the_rule_alone_counts_for_immutable_objects_and_data_sets_in_use(tmp_pa
 )
 def test_a_listener_on_all_addresses_is_advertised_by_that_for_proxies(address, peer, wanted):
     assert from_outside(address, peer) == wanted
+
+
+async def test_requests_to_other_proxies_last_as_long_as_writes_to_the_origin_may(tmp_path, monkeypatch):
+    monkeypatch.setenv("S", SECRET)
+    monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(Server()))
+    proxy = Proxy(settings(tmp_path, "origin.timeouts.read=90 s"))
+    await proxy.start()
+    timeouts = proxy._clustering.owned._peers._timeouts
+    await proxy.stop()
+    assert timeouts.read_s == 180.0

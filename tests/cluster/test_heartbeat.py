@@ -331,3 +331,24 @@ async def test_an_answer_is_acted_on_before_the_calls_that_follow_from_it(monkey
             await one.beat()
             await asyncio.sleep(0.05)
     assert seen[-2:] == ["adopted", "Open"]
+
+
+async def test_a_node_sends_one_beat_at_a_time(monkeypatch):
+    """Otherwise an older answer could arrive last, and take an older view and lease into use."""
+    log, under_way = FakeLog(Server()), []
+    answer = log.beat
+
+    async def slow_beat(beat):
+        under_way.append(beat)
+        await asyncio.sleep(0.02)
+        assert len(under_way) == 1
+        under_way.pop()
+        return await answer(beat)
+
+    monkeypatch.setattr(log, "beat", slow_beat)
+    one = heartbeat("a", log)
+    one.start()
+    await asyncio.sleep(0.01)
+    await asyncio.gather(one.beat(), one.beat())
+    assert not one.problem
+    await one.aclose()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.cluster import peers as module
-from shadeproxy.cluster.peers import MOST_MEMORY_BYTES, NOT_ASKED, Peers, PeerState
+from shadeproxy.cluster.peers import MOST_MEMORY_BYTES, NOT_ASKED, Peers, PeerState, peer_timeouts
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ConfigError
 from tests.support.clock import ManualClock
@@ -162,3 +162,8 @@ async def test_an_answer_that_a_node_gave_before_it_was_gone_still_counts(peers)
     await asyncio.sleep(0.01)
     answer.set()
     await asyncio.wait_for(waiting, 5)
+
+
+@pytest.mark.parametrize(("origin_read_s", "read_s"), [(5.0, 60.0), (30.0, 60.0), (90.0, 180.0)])
+def test_another_node_may_wait_for_its_origin_before_it_answers(origin_read_s, read_s):
+    assert peer_timeouts(origin_read_s).read_s == read_s

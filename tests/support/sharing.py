@@ -76,6 +76,7 @@ class Sharing:
 
     def _note(self, kind, name):
         self.snapshots.note(kind, name)
+        self.replication.note(kind, name)
 
     def _on_place(self, place):
         self.places.append((place.verb, place.bucket, place.prefix))

@@ -1,0 +1,133 @@
+"""What waits for the log: nothing is answered twice, and nothing that is gone is still to be sent."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from shadeproxy.cluster.backlog import Backlog
+from shadeproxy.cluster.events import INLINE_BYTES, OrderEvent, Packed, content_of
+from shadeproxy.cluster.replication import FLUSH_S
+from shadeproxy.core.errors import ClusterUnavailable
+from shadeproxy.hints.changes import DeleteJob, FreezeScores
+from tests.support.cluster_log import FakeLog, Server
+from tests.support.sharing import Sharing, until
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+async def test_a_change_that_finds_no_room_in_the_backlog_is_made_alone(server):
+    """It is answered when it is dropped; a proxy that is cut off must not answer it again."""
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register(count=20_000)
+        a.replication.backlog._most_bytes = 50_000
+        server.up = False
+        await until(lambda: a.replication.cut_off)
+        await a.announce(np.arange(20_000))
+        assert len(a.order()) == 20_000
+        assert a.replication.backlog.dropped == 1
+
+
+@pytest.fixture
+def packed():
+    content, blobs = content_of(bytes(INLINE_BYTES + 1))
+    return Packed(OrderEvent("j", 0, 0, 0, "d", content), blobs)
+
+
+async def test_nothing_is_to_be_sent_after_the_last_unsent_change_was_dropped(packed):
+    backlog = Backlog(most_bytes=1024)
+    backlog.add(None, packed)
+    assert backlog.dropped == 1
+    assert not backlog.filled.is_set()
+
+
+async def test_nothing_is_to_be_sent_after_the_last_unsent_change_came_back(packed):
+    """The log took it, but its answer was late, so it was queued again."""
+    backlog = Backlog()
+    first, second = backlog.add(None, packed), backlog.add(None, packed)
+    backlog.came_back(first)
+    assert backlog.filled.is_set()
+    backlog.came_back(second)
+    assert not backlog.filled.is_set()
+
+
+def ones(count=20_000):
+    return np.ones(count, np.float32)
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_ranks_draw_alike_from_a_column_for_which_the_backlog_has_no_room(server, is_up):
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register(count=20_000)
+        await until(b.knows)
+        a.replication.backlog._most_bytes = 1024
+        server.up = is_up
+        await until(lambda: a.replication.cut_off is not is_up)
+        first = await a.make(FreezeScores("j", 3, ones(), None))
+        server.up = True
+        await until(lambda: not len(a.replication.backlog))
+        await until(lambda: b.hints.frozen.get("j", 3) or is_up)
+        second = await b.make(FreezeScores("j", 3, 2 * ones(), None))
+    assert first.column.tolist() == second.column.tolist() == ones().tolist()
+    assert a.replication.backlog.dropped == 0
+
+
+async def test_of_frozen_columns_only_those_wait_from_which_ranks_may_still_draw(server):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register(count=20_000)
+        backlog = a.replication.backlog
+        backlog._most_bytes = 1024
+        server.up = False
+        await until(lambda: a.replication.cut_off)
+        for epoch in range(5):
+            await a.make(FreezeScores("j", epoch, ones(), None))
+        await a.score([1], [0.5])
+        assert [one.packed.event.epoch for one in backlog._all()] == [3, 4]
+        assert a.hints.frozen.names() == [("j", 3), ("j", 4)]
+        assert backlog.dropped == 3, "the waiting scores still have room"
+
+
+@pytest.mark.parametrize("end", ["deleted", "silent for long"])
+async def test_waiting_scores_of_a_job_that_is_gone_are_not_sent(server, end):
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        await until(b.knows)
+        await a.score([1], [0.5])
+        if end == "deleted":
+            await a.make(DeleteJob("j"))
+        else:
+            a.hints.expire(time.time() + 1e9)
+        await asyncio.sleep(3 * FLUSH_S)
+        assert not a.knows()
+        assert "s:j" not in server.streams
+        assert not b.counters.refused
+
+
+async def test_waiting_scores_of_a_job_that_is_gone_are_not_put_back(server, monkeypatch):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register()
+        await a.score([1], [0.5])
+
+        async def failing(*_arguments):
+            DeleteJob("j").apply(a.hints, 0.0)
+            raise ClusterUnavailable("no answer in time")
+
+        monkeypatch.setattr(a.log, "append", failing)
+        await until(lambda: not a.knows())
+        await asyncio.sleep(0)
+        assert a.replication.backlog.size_bytes == 0
+
+
+async def test_waiting_frozen_columns_of_a_job_that_is_gone_are_dropped(server):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register(count=20_000)
+        server.up = False
+        await until(lambda: a.replication.cut_off)
+        await a.make(FreezeScores("j", 0, ones(), None))
+        assert a.replication.backlog.size_bytes > 80_000
+        await a.make(DeleteJob("j"))
+        assert len(a.replication.backlog) == 1, "the deletion itself"
