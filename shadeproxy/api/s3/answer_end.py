@@ -1,4 +1,6 @@
-"""Finds where a relayed answer ends, by its Content-Length."""
+"""Finds where the coordinator's answer to a relayed request ends, by its Content-Length. A worker then knows
+when the client's next request may begin.
+"""
 
 import re
 
@@ -13,8 +15,9 @@ _INTERIM = frozenset({b"100", b"102", b"103"})
 
 
 class AnswerEnd:
-    """Finds the end of the answer to the request with the head ``raw``. Interim answers before it are
-    skipped. Until the head of the answer is complete, its bytes are kept; bytes of the body never are.
+    """Finds the end of one answer. ``raw``: the head of the request. Interim (1xx) answers that come first
+    are skipped. The bytes of the answer's head are kept until the head is complete; no byte of the body is
+    kept.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -24,7 +27,7 @@ class AnswerEnd:
         """The bytes of the answer's head that have arrived. None once the head is complete, or too long."""
         self._left_bytes: int | None = None
         self.closes = False
-        """True if the answer says that its connection ends after it."""
+        """True if the answer says (``Connection: close``) that the connection ends after this answer."""
 
     @property
     def complete(self) -> bool:
@@ -39,9 +42,9 @@ class AnswerEnd:
         return self._ends_by_closing and self._left_bytes != 0
 
     def take(self, data: bytes) -> int | None:
-        """Take ``data``, the next bytes of the answer. Return the number of body bytes still to come. It is 0
-        also while the head is incomplete, and negative if too many bytes came. Return None if the answer does
-        not state its length.
+        """Take ``data``, the next bytes of the answer. Return how many bytes of the body are still to come.
+        While the head is incomplete, this number is 0. It is negative if more bytes came than the answer has.
+        Return None if the answer does not state its length.
         """
         if self._head is not None:
             return self._take_head(self._head, data)

@@ -113,7 +113,9 @@ def _options(engine: ReadsNow) -> dict[str, Any]:
 def compiled_worker_protocol(
     base: type[WorkerConnection], hits: "CompiledWorkerHits"
 ) -> type[WorkerConnection]:
-    """Return a subclass of ``base``, a worker's class of connections, as ``compiled_protocol`` does."""
+    """Return a subclass of ``base``, a worker's class of connections. As in ``compiled_protocol``, received
+    bytes go to ``hits`` first.
+    """
     return type("CompiledWorkerProtocol", (base,), {"data_received": worker_data_received, "hits": hits})
 
 
