@@ -1,5 +1,5 @@
-"""Errors in the form of S3: a table that maps classes of core/errors.py to status and code, and the XML
-bodies.
+"""Errors in the form of S3: a table that maps each class of core/errors.py to an HTTP status and an S3 code,
+and functions that make the XML bodies.
 
 A test fails if a class is missing in the table, so the answer to each error is defined. Source: "Error
 responses" in the S3 API reference.
@@ -96,8 +96,8 @@ _INTERNAL = "We encountered an internal error. Please try again."
 
 
 class ErrorAnswer(NamedTuple):
-    """A complete error answer. ``headers`` lack the request ids. ``body`` is XML, and is not sent
-    to a HEAD.
+    """A complete error answer. ``headers`` lack the request ids. ``body`` is XML; it is not sent if the
+    request is a HEAD.
     """
 
     status: int
@@ -114,7 +114,8 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
     message = str(error)
     match error:
         case errors.OriginAnswer():
-            # The answer that refuses a HEAD has no body, and so no code that could be passed on.
+            # S3 writes the code into the body. An answer to a HEAD has no body, so derive the code from the
+            # status.
             code, text = (error.code, "") if error.code else _BY_STATUS.get(error.status, ("", ""))
             row = Row(error.status, code)
             message = error.message or text
