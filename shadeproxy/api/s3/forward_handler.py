@@ -1,5 +1,5 @@
-"""Serves requests by forwarding them. The S3 listener does so with every request that is no read of its
-cache.
+"""Serves requests by forwarding them to the origin. A worker uses this handler as it is; handler.py adds
+reads that the cache answers.
 
 Law: the order of checks is fixed. The signature is accepted before the operation is determined, and the
 client's rights are checked before the engine is called.
@@ -83,9 +83,7 @@ class ForwardHandler(RequestAuthorizer):
         self._path = path
         self._clock = clock
         self.pace = TurnLimiter()
-        """Limits the requests of all connections together, because many clients may send one in the same
-        turn.
-        """
+        """Limits how many requests, of all connections together, are served in one turn of the event loop."""
         self._bounds = bounds
         self._forwarder = Forwarder(path, trailed=Ledger(trailed_budget_bytes))
 
@@ -151,8 +149,8 @@ class ForwardHandler(RequestAuthorizer):
         http = exchange.http
         if (turn := self.pace.turn()) is not None:
             await turn
-        # Set the request here, before it is checked: if it is refused, the report then has its bucket and
-        # path.
+        # Set this attribute before the request is checked, so that the report of a refused request has the
+        # bucket and the path.
         exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )
