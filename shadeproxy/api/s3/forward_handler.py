@@ -1,5 +1,5 @@
-"""Serves requests by forwarding them to the origin. A worker uses this handler as it is; handler.py adds
-reads that the cache answers.
+"""Serves requests by forwarding them to the origin. A worker has no other handler; handler.py adds the reads
+that the cache answers.
 
 Law: the order of checks is fixed. The signature is accepted before the operation is determined, and the
 client's rights are checked before the engine is called.

@@ -166,8 +166,8 @@ PREFLIGHT = Operation("Preflight", _READ)
 bucket's CORS rules alone.
 """
 
-# A GET or HEAD with one of these parameters does not read the plain current object. It is forwarded and never
-# cached.
+# A GET or HEAD with one of these parameters asks for a certain version, or for one part of an object. It is
+# forwarded and never cached.
 _BYPASS_PARAMETERS = frozenset({"versionId", "partNumber"})
 # Some servers refuse a read with a field of another operation, and some ignore the field. A read with the
 # field Origin is answered according to the bucket's CORS rules. So the cache answers none of them.
@@ -199,7 +199,9 @@ def resolve(request: S3Request) -> Operation:
 
 
 def reads_current(operation: Operation, request: S3Request) -> bool:
-    """Return True if a request reads only the plain current object, so that the cache may answer it."""
+    """Return True if a request reads the current version of an object, unchanged, and nothing else. Only such
+    a request may be answered by the cache.
+    """
     return (
         operation.cached
         and _BYPASS_FIELDS.isdisjoint(request.fields)
@@ -208,7 +210,7 @@ def reads_current(operation: Operation, request: S3Request) -> bool:
 
 
 def _bypasses(name: str) -> bool:
-    """Return True if a query parameter of this name asks for more or other than the plain current object."""
+    """Return True if a query parameter of this name makes a read one that the cache may not answer."""
     lowered = name.lower()
     return name in _BYPASS_PARAMETERS or lowered.startswith("response-") or lowered in _BYPASS_FIELDS
 
