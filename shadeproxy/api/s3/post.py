@@ -58,7 +58,7 @@ def form_boundary(request: S3Request) -> bytes | None:
 
 
 class PostUploads:
-    """Answers PostObject requests. ``engine`` carries out the PutObject that is made of each."""
+    """Answers PostObject requests. ``engine`` carries out the PutObject that is made from each form."""
 
     def __init__(self, engine: ReadPath, authenticator: Authenticator) -> None:
         self._engine = engine
