@@ -34,7 +34,7 @@ class RelayConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # This is uvloop's own transport class, which is no subclass of asyncio's.
+        # A cast, because uvloop's own transport class is no subclass of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -83,7 +83,8 @@ async def dial(relay: str, coordinator: asyncio.Protocol, peer: str, *, secure: 
             link.close()
             if not left:
                 raise
-            # The coordinator has not yet accepted the connections made before: try again a little later.
+            # The usual cause is that the coordinator has not accepted earlier connections yet. Try again
+            # soon.
             await asyncio.sleep(_AGAIN_S)
         else:
             await asyncio.get_running_loop().create_unix_connection(lambda: coordinator, sock=link)
