@@ -1,8 +1,8 @@
 """An S3 request as a value, decoded once.
 
 Laws: the path and the query as they were sent are used only to verify the signature. For decisions and for
-the origin's request the decoded values are used (`bucket`, `key`, `query`, `fields`). They are never
-normalised (`a//b`, dot segments). A request that cannot be decoded, or that two parsers could read
+the origin's request the decoded values are used (`bucket`, `key`, `query`, `fields`). These values are never
+normalised: `a//b` and dot segments stay. A request that cannot be decoded, or that two parsers could read
 differently, is refused here (InvalidRequest).
 """
 
@@ -36,8 +36,9 @@ _JOB_NUMBER = re.compile(r"\d{1,9}")
 class S3Request(NamedTuple):
     """One parsed request.
 
-    ``wire_path`` and ``raw_query`` are as the client sent and signed them. ``raw_path`` is the path as sent,
-    but in path style ("/bucket/key") and pure ASCII. ``bucket`` and ``key`` are "" if the request names none.
+    ``wire_path`` is the path as the client sent and signed it. ``raw_query`` is the query as sent, but pure
+    ASCII. ``raw_path`` is the path as sent, but in path style ("/bucket/key") and pure ASCII. ``bucket`` and
+    ``key`` are "" if the request names none.
     ``query`` has decoded names and values. ``fields`` has lower-case names in the order of the request; the
     values of a repeated name are joined.
     """

@@ -105,8 +105,9 @@ def break_off(transport: asyncio.BaseTransport) -> None:
 
 
 def _asks_for_another_protocol(request: web.BaseRequest) -> bool:
-    """Return True if aiohttp's parser may take bytes behind ``request`` for bytes of another protocol. It
-    drops them, or reads the body of a CONNECT as a request. So no request may follow on the connection.
+    """Return True if aiohttp's parser may take bytes behind ``request`` for bytes of another protocol. The
+    parser then drops these bytes, or reads the body of a CONNECT as a request. So no request may follow on
+    the connection.
     """
     return request.method == "CONNECT" or "Upgrade" in request.headers
 

@@ -27,7 +27,9 @@ _FRAMING_FIELDS = frozenset({"accept-ranges", "content-length", "content-range",
 
 
 class Answer(NamedTuple):
-    """Status, header fields except date and request ids, and the span of the object that is the body."""
+    """An answer to a read. ``headers``: all fields except date, request ids and x-shade-cache. ``body``: the
+    span of the object that is sent.
+    """
 
     status: int
     headers: Headers
