@@ -27,8 +27,8 @@ _NONCE_LENGTH = 32
 
 class NonceMemory:
     """Remembers the nonces of accepted writes for as long as their signatures are valid, and at most ``most``
-    nonces. ``since_s``: Unix time of this process's start. A write that was signed earlier is refused unless
-    it names this process: an earlier process may have accepted it already.
+    nonces. ``since_s``: Unix time of this process's start. A write that was signed before this start is
+    refused unless it names this process, because an earlier process may have accepted it already.
     """
 
     def __init__(self, since_s: float, *, most: int = _MOST_NONCES) -> None:
@@ -78,8 +78,8 @@ class PeerAuthenticator(Authenticator):
         self.accept(secrets)
 
     def accept(self, secrets: Sequence[str]) -> None:
-        """Replace the secrets. Callers that remember identities must then forget them. Raises ConfigError if
-        there are none; the old secrets then stay.
+        """Replace the secrets. A caller that remembers identities must then forget them. Raises ConfigError
+        if ``secrets`` is empty; the old secrets then stay.
         """
         self._secrets = peer_secrets(self._cluster, secrets)
 
@@ -108,11 +108,11 @@ class PeerAuthenticator(Authenticator):
         )
         return Authenticated(identity, claim.payload_hash)
 
-    def client_of(self, access_key: str, token: str | None) -> ClientKey | None:  # noqa: ARG002 - as above
+    def client_of(self, access_key: str, token: str | None) -> ClientKey | None:  # noqa: ARG002 - inherited
         """Raise NotOfCluster, because no client has a key at this listener."""
         raise not_of_cluster()
 
-    def upstream_named(self, request: S3Request) -> Upstream:  # noqa: ARG002 - as the class above
+    def upstream_named(self, request: S3Request) -> Upstream:  # noqa: ARG002 - inherited
         """Return the proxy's own upstream, because a URL at this listener cannot name another one."""
         return SHARED
 
