@@ -84,7 +84,7 @@ class S3Handler(ForwardHandler):
         bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
         try:
             begun = engine.begin(asked.wanted, found)
-        except Exception:  # noqa: BLE001 - nothing was sent: the task meets it again, and answers it
+        except Exception:  # noqa: BLE001 - nothing was sent: the task meets the error again, and answers it
             begun = None
         finally:
             REQUEST_ID.reset(inside)

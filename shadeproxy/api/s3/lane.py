@@ -119,13 +119,13 @@ class FastLane:
             asked = self._identify_cached(raw) or self._identify(raw)
             if asked is None or not isinstance(asked.found, ObjectMeta):
                 return asked
-        except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
+        except Exception:  # noqa: BLE001 - nothing was written: the general lane meets and answers the error
             return None
         if asked.plain and self._memory.answer_first(asked.call, out, began_s):
             return True
         try:
             found = self._find(asked, asked.found)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - nothing was written here either
             return None
         if found is None:
             return asked

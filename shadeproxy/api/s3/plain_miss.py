@@ -136,7 +136,7 @@ class PlainMiss:
             if (request := reads.take(ref, self, self.request_id)) is not None:
                 self._hashed = hashed = object_hash(ref)
                 flight = misses.plain.begin(ref, hashed, job, self, self)
-        except Exception:  # noqa: BLE001 - nothing was sent: the general read meets it again
+        except Exception:  # noqa: BLE001 - nothing was sent: the general read meets the error again
             flight = None
         finally:
             REQUEST_ID.reset(inside)
@@ -147,7 +147,7 @@ class PlainMiss:
         self._flight = flight
         try:
             self.connection.start(request, self)
-        except Exception:  # noqa: BLE001 - a task asks again
+        except Exception:  # noqa: BLE001 - a task asks the origin again
             self.failed(Broken())
         return True
 
