@@ -29,7 +29,7 @@ class LengthEnd:
         self._left_bytes = left_bytes
 
     def take(self, data: bytes) -> int:
-        """See ``BodyEnd.take``."""
+        """Take bytes that have arrived. Return how many of them still belong to the body."""
         count = min(len(data), self._left_bytes)
         self._left_bytes -= count
         self.is_over = not self._left_bytes
@@ -50,7 +50,7 @@ class ChunksEnd:
         self._in_trailers = self._is_broken = False
 
     def take(self, data: bytes) -> int:
-        """See ``BodyEnd.take``."""
+        """Take bytes that have arrived. Return how many of them still belong to the body."""
         at = 0
         while at < len(data) and not self.is_over:
             if self._is_broken:

@@ -32,7 +32,7 @@ MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
 HANDLER_LIMITS: dict[str, Any] = {
     "access_log": None,
-    # A gzip upload is stored as it was sent.
+    # An upload that is compressed by gzip goes to the origin as it was sent.
     "auto_decompress": False,
     "max_line_size": MAX_LINE_BYTES,
     "max_field_size": MAX_FIELD_BYTES,
@@ -41,7 +41,7 @@ HANDLER_LIMITS: dict[str, Any] = {
     "lingering_time": _LINGER_S,
 }
 """Arguments for the constructor of aiohttp's protocol, the same in every process."""
-# After an answer, aiohttp needs two steps of the event loop before it accepts the next request.
+# aiohttp accepts the next request two steps of the event loop after an answer. Allow for a few more steps.
 _STEPS_TO_IDLE = 8
 
 # The lane that has the connection now. These are plain numbers, because they are compared often, and
@@ -157,7 +157,7 @@ class S3Protocol(RefusingHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
         """Keep the connection open until earlier requests are answered. The transport alone would close it
-        once its buffer is empty, because it does not know that a file is still being sent.
+        when its buffer is empty, because the transport does not know that a file is still being sent.
         """
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
@@ -205,7 +205,7 @@ class S3Protocol(RefusingHandler):
                     await self._reading.over()
                 if self._sender is not None:
                     await self._sender.idle()
-                # Once ``shutdown`` is called, aiohttp drops the rest of a body that its handler reads.
+                # aiohttp's ``shutdown``, called below, drops the rest of a body that a handler still reads.
                 while self._awaits_body():  # noqa: ASYNC110 - aiohttp has no event for that
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
@@ -384,7 +384,7 @@ class S3Protocol(RefusingHandler):
         steps of the loop. If aiohttp needs longer, it keeps the connection.
         """
         if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
-            return  # An earlier call has already done it.
+            return  # An earlier call has already taken the connection back.
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS
             self._go_on()

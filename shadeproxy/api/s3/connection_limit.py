@@ -22,7 +22,7 @@ _MOST_LINGERING = 32
 
 
 class ConnectionLimiter:
-    """Limits connections to ``most``, over all listeners that share this object. Single event loop.
+    """Limits connections to ``most``, over all listeners that share this object, in one event loop.
 
     ``counts``: counts the refusals that this object sends.
     """

@@ -171,8 +171,8 @@ def _forces_check(field: str) -> bool:
 
 
 def client_of(connection: HasPeer, identity: Identity) -> str:
-    """Return the name under which the client of a request is counted: its access key if it has signed the
-    request, otherwise its address.
+    """Return the name under which the client of a request is counted: the client's access key if the request
+    is signed, otherwise the client's address.
     """
     return connection.peer if identity.name == ANONYMOUS.name else identity.name
 

@@ -83,8 +83,8 @@ def _compare(name: str, computed: str, given: str) -> None:
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A request that is ready for the origin. ``held_bytes``: bytes of its body that are taken from the
-    ledger.
+    """A request that is ready for the origin. ``held_bytes``: bytes of a body that is held whole, which the
+    ledger counts.
     """
 
     headers: Headers
@@ -100,11 +100,13 @@ class ForwardPath(Protocol):
     """A way to the origin: the engine, or a worker's own way, which asks the coordinator first."""
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """See ``ReadPath.forward``."""
+        """Send ``request`` to the origin, and yield the answer; see ``ReadPath.forward``."""
         ...
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
-        """See ``ReadPath.writing``."""
+        """Drop ``refs`` from the cache before the block, which writes them, and after it; see
+        ``ReadPath.writing``.
+        """
         ...
 
 

@@ -119,7 +119,7 @@ class ForwardConnection(RefusingHandler):
         elif steps:
             self._loop.call_soon(self._look, steps - 1)
         else:
-            # aiohttp still reads the rest of a body that its handler did not read.
+            # aiohttp still reads the rest of a body that its handler did not read. Look again a little later.
             self._loop.call_later(_LOOK_AGAIN_S, self._look, 0)
 
 

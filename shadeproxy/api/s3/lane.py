@@ -79,7 +79,7 @@ class FastLane:
     def forget(self, *, remembers: bool) -> None:
         """Drop the request cache, because rights or the freshness of cached objects have changed.
 
-        ``remembers``: see the class.
+        ``remembers``: False if every request must be parsed and reported from now on.
         """
         self._remembers = remembers
         self._memory.forget()
@@ -196,7 +196,7 @@ class FastLane:
         if line is None:
             return None
         memory, path, block = self._memory, line[1].decode(), raw[line.end() :]
-        # Only templates need the time and the path, because only they verify signatures.
+        # Only templates need the time and the path, to verify signatures. Without templates, save this work.
         now_s, canonical = 0.0, b""
         if memory.templates.by_length:
             now_s, canonical = self._now_s(), encode_path(path).encode()
