@@ -266,9 +266,7 @@ class PlainMiss:
     # ------------------------------------------------------------------ inside
 
     def _may_send(self, flight: Flight) -> bool:
-        """Return True if the answer can begin: bytes have arrived, and the flight is to bring the whole
-        object.
-        """
+        """Return True if the answer can begin: bytes have come, and the flight fetches the whole object."""
         return flight.filled > 0 and flight.meta is not None and flight.meta.size == len(flight.buffer)
 
     def _send(self, flight: Flight) -> None:

@@ -58,7 +58,7 @@ class WorkerProtocol(WatchedClient):
         forwards: ForwardServer | None = None,
     ) -> None:
         """``misses``: begins reads; None: relay them. ``forwards``: forwards requests; None: relay them.
-        ``late``: answers relayed reads if the coordinator is stuck; None: they wait for it.
+        ``late``: answers relayed reads if the coordinator is stuck; None: these reads wait for it.
         """
         super().__init__(keepalive_s)
         self._fast = fast
@@ -348,7 +348,7 @@ class WorkerProtocol(WatchedClient):
             coordinator.pause()
         coordinator.write(raw)
         if self._lane == _GIVEN:
-            self._give_held(coordinator)  # The bytes came while the connection was made.
+            self._give_held(coordinator)  # The client sent these bytes while the connection was made.
 
     def _give_held(self, coordinator: RelayConnection) -> None:
         held, self._held = self._held, b""

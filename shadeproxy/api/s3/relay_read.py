@@ -86,7 +86,7 @@ class RelayRead:
         self._connection: Connection | None = None
         self._taken_bytes = self._filled = self._head_bytes = 0
         self._body = _NOTHING
-        self._first_s = 0.0  # Time to the first interim answer.
+        self._first_s = 0.0  # Seconds from the start to the first interim answer; 0.0: none has come.
         self._head = b""
         self._begun: PendingAnswer | None = None
         self._flushes = self._taken = self._left = self._done = False

@@ -75,7 +75,7 @@ class _KnownHead:
         self._names: tuple[bytes, ...] = ()
 
     def note(self, names: tuple[bytes, ...]) -> None:
-        """Take in the field names of a plain head. If they are the same as last time, make ``pattern`` of
+        """Remember the field names of a plain head. If the last head had the same names, make ``pattern`` of
         them.
         """
         if names == self._names:

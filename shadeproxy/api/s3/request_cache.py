@@ -56,9 +56,9 @@ class JobObserver(Protocol):
 
 
 class CachedTarget(NamedTuple):
-    """The object under one URL path. ``handle``: the handle of its page; None if it may have several pages.
-    ``heads``: the beginnings of two heads, up to the request id, of a 200 with the whole object. The first
-    has no checksums, the second has them.
+    """The object under one URL path. ``handle``: the handle of the object's only page; None if the object may
+    have several pages. ``heads``: the beginnings, up to the request id, of two heads of a 200 with the whole
+    object. The first has no checksums, the second has them.
     """
 
     ref: ObjectRef

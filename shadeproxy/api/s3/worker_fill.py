@@ -223,7 +223,7 @@ class WorkerFill:
         held: bool = False,
         memory: memoryview | None = None,
     ) -> memoryview | None:
-        """Return fill memory for ``length`` bytes; None if that is no wanted length, or memory lacks."""
+        """Return fill memory for the page; None if ``length`` is not as expected, or no memory is free."""
         misses, flight, allowed = self._misses, self._flight, self._allowed
         assert flight is not None, "the head comes in a later turn of the loop"
         assert allowed is not None, "it was told to begin"
@@ -371,7 +371,7 @@ class WorkerFill:
     def _end_flight(self, error: ShadeProxyError | None) -> None:
         if self._flight is not None:
             error = error or OriginUnavailable("the fill goes on elsewhere")
-            # An error's traceback keeps the flight, and so the fill memory, until garbage collection.
+            # The error's traceback would keep the flight, and so the fill memory, until garbage collection.
             self._flight.end(error.with_traceback(None))
         self._forget_if_over()
 

@@ -51,7 +51,7 @@ class GrantedSlots:
     """
 
     def take_now(self, intent: Intent) -> str:  # noqa: ARG002 - as TakesSlots
-        """Return the name of a slot, which is always the same; see ``TakesSlots.take_now``."""
+        """Return a slot at once. It has no name, because the coordinator counts the slots."""
         return ""
 
     def give(self, *clients: str) -> None:

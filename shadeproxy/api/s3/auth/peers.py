@@ -39,10 +39,10 @@ class NonceMemory:
         self._by_time: list[tuple[float, str]] = []
 
     def admits(self, nonce: str, signed_s: float, now_s: float, *, for_this: bool) -> bool:
-        """Remember the nonce of a write that was signed at ``signed_s``. Return False, for a refusal, if the
-        nonce was seen, or may have been seen and forgotten. ``for_this``: the signature names this process.
-        Then no earlier process can have accepted the write, even if the clock of the signing machine is
-        wrong.
+        """Remember the nonce of a write that was signed at ``signed_s``. Return False if the write must be
+        refused, because the nonce was seen, or may have been seen and forgotten. ``for_this``: the signature
+        names this process. Then no earlier process can have accepted the write, even if the clock of the
+        signing machine is wrong.
         """
         while self._by_time and self._by_time[0][0] < now_s - sigv4.MAX_SKEW_S:
             self._seen.discard(heapq.heappop(self._by_time)[1])

@@ -93,7 +93,7 @@ def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
 
 def _text_of(element: Element) -> str:
     if len(element) or element.attrib:
-        # Refuse nested elements: servers may read the text of such an element as different keys.
+        # Refuse nested elements: the origin might read another key in such an element than the proxy does.
         raise MalformedBody(f"A {_local(element)} of DeleteObjects holds text alone")
     return element.text or ""
 
