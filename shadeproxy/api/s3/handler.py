@@ -67,8 +67,8 @@ class S3Handler(ForwardHandler):
         self._posts = PostUploads(engine, authenticator)
 
     def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
-        """Begin to answer, by callbacks, a call for which ``reads_cache`` is true. Return None, with nothing
-        done, if ``serve_read`` must be called instead.
+        """Begin to answer, by callbacks, a read that the cache or another node may answer. Return None, with
+        nothing done, if ``serve_read`` must be called instead.
         """
         if asked.peer is not None:
             return self._begin_relayed(outlet, asked, asked.peer)
@@ -121,7 +121,7 @@ class S3Handler(ForwardHandler):
     async def serve_read(
         self, port: Port, asked: Asked, begun: EngineLaneRead | RelayRead | None = None
     ) -> bool:
-        """Answer, in a task, a call for which ``reads_cache`` is true. Return True if the connection
+        """Answer, in a task, a read that the cache or another node may answer. Return True if the connection
         continues. ``begun``: a read by callbacks that this task must continue.
         """
         call, wanted = asked.call, asked.wanted
