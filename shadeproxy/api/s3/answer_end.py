@@ -31,7 +31,7 @@ class AnswerEnd:
 
     @property
     def complete(self) -> bool:
-        """True if all bytes of the answer have been taken."""
+        """True if ``take`` has got all bytes of the answer."""
         return self._left_bytes == 0
 
     @property

@@ -38,8 +38,8 @@ try:
 except ImportError:  # There was no compiler when the package was installed.
     COMPILED = False
 else:
-    # The module reads fields of objects by position. If it was compiled from other sources, it would read
-    # wrong fields.
+    # The compiled module reads attributes of objects by position. If it was compiled from other sources, it
+    # would read wrong attributes.
     COMPILED = is_made_of(SOURCE, SOURCES, __file__)
     if COMPILED:
         for _owner in (Sender, PageHandle, RequestCache, Memo, Templates, AccessLog):

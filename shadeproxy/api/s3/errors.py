@@ -54,7 +54,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.MalformedAuth: Row(400, "AuthorizationHeaderMalformed"),
     errors.MalformedQueryAuth: Row(400, "AuthorizationQueryParametersError"),
     errors.OriginError: Row(503, "ServiceUnavailable", 1),
-    # An OriginAnswer has its own status and code.
+    # This row is not used, because each OriginAnswer has its own status and code.
     errors.OriginAnswer: Row(500, "InternalError"),
     errors.NoCredentials: Row(403, "AccessDenied"),
     errors.NotS3: Row(503, "ServiceUnavailable", 1),
@@ -81,7 +81,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.ConfigError: Row(500, "InternalError"),
     errors.NoListener: Row(500, "InternalError"),
 }
-# XML 1.0 cannot hold these characters, even escaped (section 2.2). Lone surrogates come from JSON.
+# XML 1.0 cannot hold these characters, even escaped (section 2.2). Decoded JSON may have lone surrogates.
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BY_STATUS = {
     403: ("AccessDenied", "Access Denied"),

@@ -36,7 +36,7 @@ TRAILED_BUDGET_BYTES = 128 * 1024 * 1024
 
 
 class HandlerSettings(TypedDict, total=False):
-    """The keywords of ``ForwardHandler`` (PEP 692)."""
+    """The keyword arguments of ``ForwardHandler``, as a type (PEP 692)."""
 
     clock: Required[Clock]
     observer: Required[RequestObserver]
@@ -66,7 +66,7 @@ class ForwardHandler(RequestAuthorizer):
         bounds: ReadBounds = DEFAULT_BOUNDS,
         instance: str = "",
     ) -> None:
-        """``base_domains``: see ``RequestAuthorizer``. ``path``: the way to the origin.
+        """``path``: the way to the origin. ``base_domains``: host names of the proxy (``RequestAuthorizer``).
 
         ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py). ``verbose``: log
         each request for debugging.

@@ -104,8 +104,8 @@ class OtelRequests:
 
 
 class OtelForwarding(ForwardHandler):
-    """Makes the spans of all requests that a task serves. ``_spans`` must be the observer of the handler, so
-    that it ends each span when the request is reported.
+    """Makes the spans of all requests that a task serves. ``_spans`` must be the observer of the handler: it
+    ends the span of each request that is reported.
     """
 
     _spans: OtelRequests
