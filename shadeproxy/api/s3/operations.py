@@ -131,12 +131,24 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
         "versioning": "BucketVersioning",
         "website": "BucketWebsite",
     }
+    # S3 cannot delete these settings. A server that ignored the parameter would delete the bucket.
+    permanent = {
+        "acl",
+        "accelerate",
+        "logging",
+        "notification",
+        "object-lock",
+        "requestPayment",
+        "versioning",
+    }
     for marker, noun in settings.items():
         yield ("GET", "bucket", marker), Operation(f"Get{noun}", _LIST)
         others = marker in {"analytics", "inventory", "logging", "notification", "replication"}
         put = Operation(f"Put{noun}", _WRITE, Touches.BUCKET, reaches_others=others)
         yield ("PUT", "bucket", marker), put
-        yield ("DELETE", "bucket", marker), Operation(f"Delete{noun}", _WRITE, Touches.BUCKET)
+        if marker not in permanent:
+            name = "DeleteBucketLifecycle" if marker == "lifecycle" else f"Delete{noun}"
+            yield ("DELETE", "bucket", marker), Operation(name, _WRITE, Touches.BUCKET)
 
 
 OPERATIONS: dict[_Key, Operation] = {
@@ -144,7 +156,10 @@ OPERATIONS: dict[_Key, Operation] = {
     **dict(_object_table()),
     **dict(_bucket_table()),
 }
-MARKERS = frozenset(marker for _, _, marker in OPERATIONS if marker) | {"renameObject", "session"}
+# Sub-resources of S3 that no operation here has. Without them in the list, the request would seem to be one
+# for the object or the bucket itself.
+_REFUSED_MARKERS = frozenset({"annotation", "renameObject", "session"})
+MARKERS = frozenset(marker for _, _, marker in OPERATIONS if marker) | _REFUSED_MARKERS
 GET_OBJECT = OPERATIONS["GET", "object", ""]
 RESPONSE_OVERRIDES = frozenset(
     {
