@@ -113,9 +113,9 @@ def parse_presigned(request: S3Request) -> Claim:
 def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> ChunkSeed:
     """Check that the holder of ``secret_key`` signed ``request``, and that the signature is valid now.
 
-    Raises SignatureMismatch, ClockSkew, RequestExpired, MalformedAuth for a date that does not exist, or
-    AccessDenied if a field that must be signed is not, or a presigned URL is not valid yet. The signatures
-    are compared in constant time, so that the time tells nothing about the right signature.
+    Raises SignatureMismatch, the errors of ``check_time``, and AccessDenied if a field that must be signed is
+    not. The signatures are compared in constant time, so that the time tells nothing about the right
+    signature.
     """
     _check_signed_fields(claim, request)
     canonical = canonical_request(
@@ -187,10 +187,13 @@ def well_formed(amz_date: str, signature_hex: str) -> bool:
 
 
 def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> None:
-    """Raise ClockSkew, RequestExpired or AccessDenied unless a signature made at ``amz_date`` is
-    valid now.
+    """Raise ClockSkew, RequestExpired or AccessDenied unless a signature made at ``amz_date`` is valid now.
+    Raise MalformedAuth if this date does not exist, or MalformedQueryAuth if it is that of a presigned URL.
     """
-    signed_s = unix_time(amz_date)
+    try:
+        signed_s = unix_time(amz_date)
+    except MalformedAuth as error:
+        raise error if expires_s is None else MalformedQueryAuth(str(error)) from None
     if expires_s is None:
         if abs(now_s - signed_s) > MAX_SKEW_S:
             raise ClockSkew(
