@@ -12,6 +12,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from shadeproxy.core import errors
+from shadeproxy.core.conditions import FAILED_TEXT
 from shadeproxy.core.types import Headers
 
 HOST_ID = base64.b64encode(secrets.token_bytes(24)).decode()
@@ -86,7 +87,7 @@ _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BY_STATUS = {
     403: ("AccessDenied", "Access Denied"),
     404: ("NoSuchKey", "The specified key does not exist."),
-    412: ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold"),
+    412: ("PreconditionFailed", FAILED_TEXT),
 }
 """S3's code and message for an error of the origin without a body. Clients tell errors apart by
 their codes.
