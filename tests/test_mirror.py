@@ -28,7 +28,6 @@ TABLE = {
     "api.s3.answer_end": "api/s3/test_relay.py",
     "api.s3.forward_connection": "api/s3/test_worker_forwards.py",
     "api.s3.forward_handler": "api/s3/test_disconnects.py",
-    "api.s3.worker_path": "api/s3/test_worker_forwards.py",
     "app.worker_forwarding": "api/s3/test_worker_forwards.py",
     "app.worker_forwards": "e2e/test_workers_uploads.py",
     "engine.read.forward_messages": "api/s3/test_worker_forwards.py",

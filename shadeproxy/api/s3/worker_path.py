@@ -195,7 +195,7 @@ class WorkerPath:
         coordinator = self._coordinator
         ident = coordinator.next_ident()
         named = tuple((ref.bucket, ref.key, ref.namespace) for ref in refs)
-        size_bytes = sum(len(bucket) + len(key) for bucket, key, _ in named)
+        size_bytes = sum(len(name.encode()) for ref in named for name in ref)
         try:
             with coordinator.naming(size_bytes):
                 await coordinator.answer(ident, BeginWrite(ident, CLIENT.get(), named))
