@@ -360,8 +360,8 @@ class WorkerProtocol(WatchedClient):
 
     def coordinator_sent(self, data: bytes) -> None:
         """Pass bytes of the coordinator's answers on to the client."""
-        if self._client is None:
-            return
+        if self._client is None or (self._lane == _OURS and self._client.is_closing()):
+            return  # The client has gone, or got the last answer: a 503, perhaps, in place of this one.
         self._end_fill()
         self._answered()
         if self._lane in {_OURS, _READING, _FORWARDING}:
