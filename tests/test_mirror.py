@@ -36,7 +36,6 @@ TABLE = {
     "engine.read.fill_memory": "api/s3/test_worker_misses.py",
     "engine.read.fill_messages": "api/s3/test_worker_misses.py",
     "api.s3.watched_client": "api/s3/test_relay.py",
-    "api.s3.relay_connection": "api/s3/test_relay.py",
     "engine.read.plain_read": "api/s3/test_plain_reads.py",
     "engine.read.plain_reads": "api/s3/test_plain_reads.py",
     "engine.read.worker_fills": "api/s3/test_worker_misses.py",

@@ -1,6 +1,7 @@
 """A worker's connection to the coordinator. Each client connection that relays requests has its own."""
 
 import asyncio
+import errno
 import socket
 from typing import Protocol, cast
 
@@ -8,6 +9,9 @@ from shadeproxy.api.s3.port import relayed_name
 
 _TRIES = 20
 _AGAIN_S = 0.01
+# EAGAIN: the coordinator has not accepted earlier connections yet. The others: the kernel lacks memory or
+# files now. ENOENT and ECONNREFUSED are not here, because a coordinator that is gone stays gone.
+_PASSING = frozenset({errno.EAGAIN, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class RelaysAnswers(Protocol):
@@ -79,12 +83,10 @@ async def dial(relay: str, coordinator: asyncio.Protocol, peer: str, *, secure: 
         try:
             link.bind(relayed_name(peer, secure=secure))
             link.connect(relay)
-        except OSError:
+        except OSError as error:
             link.close()
-            if not left:
+            if not left or error.errno not in _PASSING:
                 raise
-            # The usual cause is that the coordinator has not accepted earlier connections yet. Try again
-            # soon.
             await asyncio.sleep(_AGAIN_S)
         else:
             await asyncio.get_running_loop().create_unix_connection(lambda: coordinator, sock=link)
