@@ -5,12 +5,12 @@ when the client's next request may begin.
 import re
 
 from shadeproxy.api.s3.connection import MOST_HEAD_BYTES
+from shadeproxy.api.s3.response import NO_BODY_STATUSES
 
 _HEAD_END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})\r\n", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
-_NO_BODY = frozenset({204, 304})
 _INTERIM = frozenset({b"100", b"102", b"103"})
 
 
@@ -72,6 +72,6 @@ class AnswerEnd:
         self.closes = _CLOSES.search(head) is not None
         if status is None or status[1].startswith(b"1"):
             return None
-        if not self._has_body or int(status[1]) in _NO_BODY:
+        if not self._has_body or int(status[1]) in NO_BODY_STATUSES:
             return 0
         return None if length is None else int(length[1])

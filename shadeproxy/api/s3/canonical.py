@@ -17,6 +17,9 @@ from shadeproxy.api.s3.request import BAD_ESCAPE, BUCKET_NAME, UNRESERVED, S3Req
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.sigv4 import path_of_key
 
+PRESIGNED = frozenset({"AWSAccessKeyId", "X-Amz-Signature"})
+"""A presigned URL has one of these parameters: the first in Signature Version 2, the other in Version 4."""
+
 _SIGNATURE_PARAMETERS = frozenset(
     {
         "awsaccesskeyid",
@@ -42,7 +45,7 @@ def settle_presigned(request: S3Request) -> S3Request:
     in version 2 also Content-Type and Content-MD5) become header fields again: S3 would ignore them in the
     query, because the proxy signs its request to the origin in a header. Raises InvalidRequest.
     """
-    if not request.query or not request.query.keys() & {"AWSAccessKeyId", "X-Amz-Signature"}:
+    if PRESIGNED.isdisjoint(request.query):
         return request
     movable = {"content-md5", "content-type"} if "AWSAccessKeyId" in request.query else set()
     query, fields = {}, dict(request.fields)

@@ -42,7 +42,7 @@ HANDLER_LIMITS: dict[str, Any] = {
 }
 """Arguments for the constructor of aiohttp's protocol, the same in every process."""
 # aiohttp accepts the next request two steps of the event loop after an answer. Allow for a few more steps.
-_STEPS_TO_IDLE = 8
+STEPS_TO_IDLE = 8
 
 # The lane that has the connection now. These are plain numbers, because they are compared often, and
 # comparing Enum members takes longer.
@@ -377,7 +377,7 @@ class S3Protocol(RefusingHandler):
             super().data_received(part)
         if data:
             self._held += data
-            self._take_back(_STEPS_TO_IDLE)
+            self._take_back(STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
         """Take the connection back when aiohttp has ended its request: now, or in one of the next ``steps``

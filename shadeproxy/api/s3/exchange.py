@@ -312,7 +312,7 @@ class Exchange:
         """Return a response with an error answer. The caller must send it."""
         self.failure = answer.code
         fields = list(answer.headers)
-        if answer.status not in {204, 304}:
+        if answer.status not in NO_BODY_STATUSES:
             fields.append(("Content-Type", "application/xml"))
             if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))

@@ -15,12 +15,11 @@ from aiohttp import web
 
 from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
-from shadeproxy.api.s3.connection import HANDLER_LIMITS
+from shadeproxy.api.s3.connection import HANDLER_LIMITS, STEPS_TO_IDLE
 from shadeproxy.api.s3.forward_handler import ForwardHandler
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import SHARED
 
-_STEPS_TO_IDLE = 8
 _LOOK_AGAIN_S = 0.01
 # aiohttp's own keep-alive timer stays off, because relay.py has a timer for the client's connection.
 _KEEPALIVE_S = 1e6
@@ -109,7 +108,7 @@ class ForwardConnection(RefusingHandler):
 
     def answered(self) -> None:
         """Call ``ClientConnection.forward_answered`` as soon as aiohttp can take the next request."""
-        self._loop.call_soon(self._look, _STEPS_TO_IDLE)
+        self._loop.call_soon(self._look, STEPS_TO_IDLE)
 
     def _look(self, steps: int) -> None:
         if self.transport is None or self.transport.is_closing():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from shadeproxy.api.s3.auth import sigv2, sigv4
 from shadeproxy.api.s3.auth.clients import ANONYMOUS, ClientKey, Identity
+from shadeproxy.api.s3.canonical import PRESIGNED
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import (
@@ -76,7 +77,7 @@ class Authenticator:
         InvalidRequest.
         """
         header = request.fields.get("authorization")
-        in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
+        in_query = request.query.keys() & PRESIGNED
         if len(in_query) + (header is not None) > 1:
             raise InvalidRequest("Only one auth mechanism allowed: header or presigned URL, not both")
         if header is not None:

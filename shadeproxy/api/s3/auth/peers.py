@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from shadeproxy.api.s3.auth import sigv4
 from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ChunkSeed, ClientKey, Identity
+from shadeproxy.api.s3.canonical import PRESIGNED
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.cluster.peer_requests import PEER_KEY, PeerField, peer_secrets
 from shadeproxy.core.clock import Clock
@@ -88,7 +89,7 @@ class PeerAuthenticator(Authenticator):
         rights, so the identity has all rights here. Raises AuthError, InvalidRequest, Misdirected.
         """
         fields = request.fields
-        in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
+        in_query = request.query.keys() & PRESIGNED
         if in_query or not fields.get("authorization", "").startswith(f"{ALGORITHM} "):
             raise not_of_cluster()
         claim = sigv4.parse_header(request)

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
+from shadeproxy.api.s3.auth.sigv4 import MAX_SKEW_S
 from shadeproxy.api.s3.operations import MARKERS, RESPONSE_OVERRIDES
 from shadeproxy.api.s3.request import S3Request, parameter_name
 from shadeproxy.core.dates import parse_http_date
@@ -22,8 +23,6 @@ from shadeproxy.core.errors import (
     RequestExpired,
     SignatureMismatch,
 )
-
-MAX_SKEW_S = 15 * 60
 
 _SIGNED_PARAMETERS = RESPONSE_OVERRIDES | frozenset(
     {
