@@ -6,6 +6,9 @@ from enum import Enum, auto
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.types import ObjectMeta
 
+FAILED_TEXT = "At least one of the pre-conditions you specified did not hold"
+"""S3's message for a condition that is not met."""
+
 
 class Verdict(Enum):
     PROCEED = auto()

@@ -1,5 +1,6 @@
-"""The S3 listener: parses, authenticates and authorises every request. Cached reads come from the engine; all
-other requests go to the origin. The composition root builds ``S3Server(S3Handler(...), FastLane(...))``.
+"""The S3 listener: parses, authenticates and authorises every request. The engine answers reads that the
+cache may answer; all other requests go to the origin. The package ``app`` builds a listener as
+``S3Server(S3Handler(...), FastLane(...))``.
 """
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator

@@ -10,7 +10,7 @@ cdef enum:
     # ``_RANGE_SIGNED`` and ``_IF_MATCH_SIGNED`` of signed.py.
     RANGE_SIGNED = 1
     IF_MATCH_SIGNED = 2
-    # Positions in named tuples: _Template.
+    # Positions of the fields of the named tuple ``_Template`` of signed.py.
     TEMPLATE_FIXED = 0
     TEMPLATE_TIME = 1
     TEMPLATE_SIGNATURE = 2
@@ -176,8 +176,8 @@ cdef bint find_ends(const char* block, Py_ssize_t size, Cut* cut):
 
 
 cdef object cut_if_match(const char* block, Py_ssize_t size):
-    """Compiled ``cut_field`` of signed.py, for If-Match: return the block without it, and the ETag. Return None if
-    there is no plain one.
+    """Compiled ``cut_field`` of signed.py, for If-Match: return the block without this field, and the ETag. Return None
+    if the block has no If-Match in plain form.
     """
     cdef const char* line
     cdef Py_ssize_t start, value, stop

@@ -12,9 +12,9 @@ from shadeproxy.engine.read.access_log import AccessLog
 from shadeproxy.engine.worker_reads import SharedPageHandle, WorkerAccessLog
 
 SOURCE: str
-"""SHA-256 of the sources that it was compiled from; the build adds it."""
+"""SHA-256 of the sources from which this module was compiled. The build adds this value."""
 SOURCES: tuple[str, ...]
-"""Names of these sources; the build adds them."""
+"""Names of the sources from which this module was compiled. The build adds them."""
 
 def learn_slots(owner: type, name: str = "") -> list[str]: ...
 def data_received(protocol: S3Protocol, data: bytes) -> None: ...

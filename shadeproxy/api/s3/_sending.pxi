@@ -1,11 +1,11 @@
 # Part of _request_cache.pyx: sends ranges, and bodies that leave past the transport. The bytes come from one page or
-# from two. This code sends as many as the client takes at once; sender.py sends the rest.
+# from two. This code sends as many bytes as the client takes at once; sender.py sends the rest.
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t c_send "send"(int to, const void* data, size_t size, int flags)
 
 cdef enum:
-    # Size of a USE (engine/access_records.py), which begins with "slot" and "stamp".
+    # Bytes of a record of type USE (engine/access_records.py), which begins with "slot" and "stamp".
     USE_BYTES = 48
 
 
@@ -21,7 +21,9 @@ cdef struct Piece:
 
 
 cdef inline bint is_leased(CompiledHits hits) noexcept:
-    """Return whether this process's own lease lasts, so that its clock need not look at it."""
+    """Return whether the lease of this process still lasts. Then ``wall_s``, which is cheaper than ``now_s``, gives the
+    time (``LeasedClock`` in core/clock.py).
+    """
     return hits.wall_s is not None and boot_time_s() < hits.lease_until_s[0]
 
 
@@ -185,7 +187,9 @@ cdef object slice_of(CompiledHits hits, handle, file, const Piece* piece):
 
 
 cdef int record_page(CompiledHits hits, handle) except -1:
-    """Record that the read also used this page, as ``AccessLog.record_pages`` does."""
+    """Record that the read, which began in another page, also used the page of ``handle``. This is what
+    ``AccessLog.record_pages`` does.
+    """
     cdef bytearray rows = get(hits.access_log, ACCESS_LOG, ROWS)
     cdef Py_ssize_t before = PyByteArray_GET_SIZE(rows)
     cdef int64_t[2] place

@@ -1,20 +1,23 @@
-"""Finds where a relayed answer ends, by its Content-Length."""
+"""Finds where the coordinator's answer to a relayed request ends, by its Content-Length. A worker then knows
+when the client's next request may begin.
+"""
 
 import re
 
 from shadeproxy.api.s3.connection import MOST_HEAD_BYTES
+from shadeproxy.api.s3.response import NO_BODY_STATUSES
 
 _HEAD_END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})\r\n", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection: *close\r\n", re.IGNORECASE)
-_NO_BODY = frozenset({204, 304})
 _INTERIM = frozenset({b"100", b"102", b"103"})
 
 
 class AnswerEnd:
-    """Finds the end of the answer to the request with the head ``raw``. Interim answers before it are
-    skipped. Until the head of the answer is complete, its bytes are kept; bytes of the body never are.
+    """Finds the end of one answer. ``raw``: the head of the request. Interim (1xx) answers that come first
+    are skipped. The bytes of the answer's head are kept until the head is complete; no byte of the body is
+    kept.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -24,11 +27,11 @@ class AnswerEnd:
         """The bytes of the answer's head that have arrived. None once the head is complete, or too long."""
         self._left_bytes: int | None = None
         self.closes = False
-        """True if the answer says that its connection ends after it."""
+        """True if the answer says (``Connection: close``) that the connection ends after this answer."""
 
     @property
     def complete(self) -> bool:
-        """True if all bytes of the answer have been taken."""
+        """True if ``take`` has got all bytes of the answer."""
         return self._left_bytes == 0
 
     @property
@@ -39,9 +42,9 @@ class AnswerEnd:
         return self._ends_by_closing and self._left_bytes != 0
 
     def take(self, data: bytes) -> int | None:
-        """Take ``data``, the next bytes of the answer. Return the number of body bytes still to come. It is 0
-        also while the head is incomplete, and negative if too many bytes came. Return None if the answer does
-        not state its length.
+        """Take ``data``, the next bytes of the answer. Return how many bytes of the body are still to come.
+        While the head is incomplete, this number is 0. It is negative if more bytes came than the answer has.
+        Return None if the answer does not state its length.
         """
         if self._head is not None:
             return self._take_head(self._head, data)
@@ -69,6 +72,6 @@ class AnswerEnd:
         self.closes = _CLOSES.search(head) is not None
         if status is None or status[1].startswith(b"1"):
             return None
-        if not self._has_body or int(status[1]) in _NO_BODY:
+        if not self._has_body or int(status[1]) in NO_BODY_STATUSES:
             return 0
         return None if length is None else int(length[1])

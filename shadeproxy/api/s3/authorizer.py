@@ -48,8 +48,8 @@ class RequestAuthorizer(ReadReports):
         self._reads = reads
         self._authenticator = authenticator
         self._base_domains = base_domains
-        # A listener that accepts anonymous requests has a loopback address. KnownHosts knows the host names
-        # of loopback addresses.
+        # The host names by which an anonymous request may call this listener: ``base_domains``, and the names
+        # of loopback addresses, because a listener that accepts anonymous requests has such an address.
         self._hosts = KnownHosts(base_domains)
 
     def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
@@ -71,8 +71,8 @@ class RequestAuthorizer(ReadReports):
         return True
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Check this before the signature. The proxy signs its requests to the origin with a key that need not
-        # be a client's, so the error would otherwise be about this key, and not about origin.endpoint.
+        # Check this before the signature. The proxy signs its own requests with its key for the origin, which
+        # need not be a client's key. The error would then be about this key, and not about origin.endpoint.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)
@@ -88,18 +88,18 @@ class RequestAuthorizer(ReadReports):
 
     def _authenticate(self, request: S3Request) -> Authenticated:
         if request.method == "OPTIONS":
-            # Browsers send a preflight unsigned. The preflight for a presigned URL carries the signature of
-            # another method. So nothing is verified here. The client that the URL names only tells to which
-            # namespace the bucket belongs.
+            # Do not verify a signature: browsers send a preflight unsigned, and a preflight for a presigned
+            # URL has the signature of another method. Only use the upstream of the client that the URL names.
             upstream = self._authenticator.upstream_named(request)
             return Authenticated(replace(ANONYMOUS, upstream=upstream), UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)
 
     def _check_host(self, request: S3Request) -> None:
-        """Refuse a request of a web page whose host name leads to this machine. Raises AccessDenied.
+        """Refuse an anonymous request whose Host is no name of this listener. Raises AccessDenied.
 
-        A preflight is never signed. If clients are configured, it passes, because one of them may have signed
-        the request that follows it.
+        A web page of any site can send such a request, if its own host name leads to this machine. A
+        preflight is never signed. If clients are configured, a preflight passes, because one of these clients
+        may have signed the request that follows.
         """
         if request.method == "OPTIONS" and self._authenticator.has_clients:
             return
@@ -114,8 +114,8 @@ class RequestAuthorizer(ReadReports):
 def authorise(call: Call) -> None:
     """Raise AccessDenied unless the client may make this call.
 
-    A DeleteObjects names its keys in its body: they are checked later, one by one, when the body has been
-    read.
+    A DeleteObjects names its keys in its body. ``forward.py`` checks each of these keys later, when it has
+    read the body.
     """
     request, operation, identity = call
     permission, bucket = operation.permission, request.bucket

@@ -5,7 +5,8 @@ from typing import Protocol
 
 from shadeproxy.api.s3.head import body_bytes, is_chunked
 
-# Accept what aiohttp accepts: zeros before the size, and any text in an extension.
+# The line with the size of a chunk. aiohttp accepts zeros before the size, and any text in an extension, so
+# this pattern does too.
 _SIZE = re.compile(rb"0*([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t -~\x80-\xff]*)?\r\n")
 _MOST_LINE_BYTES = 16 * 1024
 
@@ -28,7 +29,7 @@ class LengthEnd:
         self._left_bytes = left_bytes
 
     def take(self, data: bytes) -> int:
-        """See ``BodyEnd.take``."""
+        """Take bytes that have arrived. Return how many of them still belong to the body."""
         count = min(len(data), self._left_bytes)
         self._left_bytes -= count
         self.is_over = not self._left_bytes
@@ -36,8 +37,8 @@ class LengthEnd:
 
 
 class ChunksEnd:
-    """Finds the end of a chunked body. If the chunks are malformed, no end is found, and the code that reads
-    the body refuses it.
+    """Finds the end of a chunked body. In malformed chunks it finds no end; aiohttp, which parses the body,
+    then refuses the request.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class ChunksEnd:
         self._in_trailers = self._is_broken = False
 
     def take(self, data: bytes) -> int:
-        """See ``BodyEnd.take``."""
+        """Take bytes that have arrived. Return how many of them still belong to the body."""
         at = 0
         while at < len(data) and not self.is_over:
             if self._is_broken:

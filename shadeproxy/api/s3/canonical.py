@@ -1,8 +1,8 @@
 """The canonical form of a request, which is used to check rights, to look in the cache and to ask the origin.
 
 Law: the request to the origin is made from the decoded values that were checked, never from the received
-bytes. A presigned URL becomes the plain request that was signed. A copy source is always spelt in the same
-way. Source: CopyObject and UploadPartCopy in the S3 API reference.
+bytes. A presigned request becomes the same request without the signature in its URL. A copy source is always
+spelt in the same way. Source: CopyObject and UploadPartCopy in the S3 API reference.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,9 @@ from shadeproxy.api.s3.parameters import known_parameters
 from shadeproxy.api.s3.request import BAD_ESCAPE, BUCKET_NAME, UNRESERVED, S3Request, decode_key
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.sigv4 import path_of_key
+
+PRESIGNED = frozenset({"AWSAccessKeyId", "X-Amz-Signature"})
+"""A presigned URL has one of these parameters: the first in Signature Version 2, the other in Version 4."""
 
 _SIGNATURE_PARAMETERS = frozenset(
     {
@@ -39,10 +42,10 @@ def settle_presigned(request: S3Request) -> S3Request:
     """Return a presigned request as if it had been signed in a header. Return any other request unchanged.
 
     Signature parameters are removed from the query. Fields that the signer moved into the query (``x-amz-*``;
-    in version 2 also Content-Type and Content-MD5) become header fields again. The proxy signs its request to
-    the origin in a header, and S3 would then ignore such fields in the query. Raises InvalidRequest.
+    in version 2 also Content-Type and Content-MD5) become header fields again: S3 would ignore them in the
+    query, because the proxy signs its request to the origin in a header. Raises InvalidRequest.
     """
-    if not request.query or not request.query.keys() & {"AWSAccessKeyId", "X-Amz-Signature"}:
+    if PRESIGNED.isdisjoint(request.query):
         return request
     movable = {"content-md5", "content-type"} if "AWSAccessKeyId" in request.query else set()
     query, fields = {}, dict(request.fields)
@@ -76,8 +79,8 @@ def canonical(request: S3Request, operation: Operation) -> S3Request:
 
 
 def _preflight(request: S3Request) -> S3Request:
-    """Return the request with only the fields that a preflight needs. A preflight is unsigned, so no other
-    field may act with a client's rights.
+    """Return the request with only the fields that a preflight needs. A preflight is unsigned, so any other
+    field could act with rights that its sender does not have. Raises InvalidRequest if there is a body.
     """
     if request.fields.get("content-length", "0") != "0" or "transfer-encoding" in request.fields:
         raise InvalidRequest("A preflight (OPTIONS) has no body")
@@ -105,8 +108,8 @@ def _with_source(fields: Mapping[str, str], operation: Operation) -> dict[str, s
     return {**fields, _COPY_SOURCE: str(parse_copy_source(fields[_COPY_SOURCE]))}
 
 
-# A parser elsewhere may take one of these characters for the end of a version id, or for the beginning of
-# another parameter.
+# Characters that a version id may not have: another parser may take one of them for the end of the id, or for
+# the beginning of another parameter.
 _ENDS = frozenset("&=;+#?")
 
 

@@ -38,8 +38,8 @@ try:
 except ImportError:  # There was no compiler when the package was installed.
     COMPILED = False
 else:
-    # The module reads fields of objects by position. If it was compiled from other sources, it would read
-    # wrong fields.
+    # The compiled module reads attributes of objects by position. If it was compiled from other sources, it
+    # would read wrong attributes.
     COMPILED = is_made_of(SOURCE, SOURCES, __file__)
     if COMPILED:
         for _owner in (Sender, PageHandle, RequestCache, Memo, Templates, AccessLog):
@@ -113,7 +113,9 @@ def _options(engine: ReadsNow) -> dict[str, Any]:
 def compiled_worker_protocol(
     base: type[WorkerConnection], hits: "CompiledWorkerHits"
 ) -> type[WorkerConnection]:
-    """Return a subclass of ``base``, a worker's class of connections, as ``compiled_protocol`` does."""
+    """Return a subclass of ``base``, a worker's class of connections. As in ``compiled_protocol``, received
+    bytes go to ``hits`` first.
+    """
     return type("CompiledWorkerProtocol", (base,), {"data_received": worker_data_received, "hits": hits})
 
 

@@ -1,9 +1,9 @@
-"""One client connection: the fast lane first, aiohttp for the rest.
+"""One client connection: the fast lane answers a request if it can, and aiohttp answers all others.
 
 Laws: bytes belong to exactly one lane, and lanes change only between two requests. A request that the fast
 lane does not answer goes to aiohttp unchanged. aiohttp gets one request at a time, so that this module knows
-where the next one begins. If a request's head does not tell where its body ends, aiohttp keeps the
-connection. No operation and no engine is known here.
+where the next request begins. If a request's head does not tell where its body ends, aiohttp keeps the
+connection. This module knows no operation and no engine.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
 HANDLER_LIMITS: dict[str, Any] = {
     "access_log": None,
-    # A gzip upload is stored as it was sent.
+    # An upload that is compressed by gzip goes to the origin as it was sent.
     "auto_decompress": False,
     "max_line_size": MAX_LINE_BYTES,
     "max_field_size": MAX_FIELD_BYTES,
@@ -41,8 +41,8 @@ HANDLER_LIMITS: dict[str, Any] = {
     "lingering_time": _LINGER_S,
 }
 """Arguments for the constructor of aiohttp's protocol, the same in every process."""
-# After an answer, aiohttp needs two steps of the event loop before it accepts the next request.
-_STEPS_TO_IDLE = 8
+# aiohttp accepts the next request two steps of the event loop after an answer. Allow for a few more steps.
+STEPS_TO_IDLE = 8
 
 # The lane that has the connection now. These are plain numbers, because they are compared often, and
 # comparing Enum members takes longer.
@@ -80,21 +80,21 @@ class S3Protocol(RefusingHandler):
         self._look = fast.look
         self._limiter = limiter
         self.peer, self.breaks_off_with_fin = "", s3.breaks_off_with_fin
-        """See ``HasPeer.peer``, and ``S3Handler``."""
+        """The client's address (port.py ``HasPeer``), and the setting of the same name in ``S3Handler``."""
         self._admitted = True
         self._lane, self._held = _OURS, b""
         self._sender: Sender | None = None
         self._left_bytes = 0  # Body bytes of aiohttp's request that are still to come.
-        self._pending: PendingRead | None = None
-        self._reading: PendingRead | None = None  # ``_pending`` while a read is pending.
+        self._pending: PendingRead | None = None  # Made for the first read, and used for all later ones.
+        self._reading: PendingRead | None = None  # The same object while a read is pending, otherwise None.
         self._waits = False  # True if the first request in ``_held`` waits for its turn.
         self._drained: asyncio.Future[None] | None = None
         self._active = False  # True if a request was answered since the keep-alive timer last ran.
         # Counters for ``_progress``: how often the client caught up, and how many requests were begun.
         self._resumed = self._begun = 0
-        self._taken: tuple[int, int, int, int] | None = None  # ``_progress`` of the last keep-alive timer.
+        self._taken: tuple[int, int, int, int] | None = None  # ``_progress`` when that timer last ran.
         self._ending = self._half_closed = False
-        self._turned_from: asyncio.Transport | None = None
+        self._turned_from: asyncio.Transport | None = None  # The transport of a refused client.
         self._refused = False  # True if further bytes are dropped until the connection is closed.
         self._head_bytes = 0  # Bytes of an incomplete head that aiohttp has received.
         self._stopped = False  # True if the transport stopped reading, because too many bytes are held.
@@ -125,7 +125,7 @@ class S3Protocol(RefusingHandler):
         """Set up the connection, or refuse it if the limit of connections is reached."""
         self._admitted = self._limiter.enter()
         if not self._admitted:
-            # This is uvloop's own transport class, which is no subclass of asyncio's.
+            # A cast, because uvloop's own transport class is no subclass of asyncio's.
             self._turned_from = cast("asyncio.Transport", transport)
             self._limiter.turn_away(transport)
             return
@@ -157,7 +157,7 @@ class S3Protocol(RefusingHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
         """Keep the connection open until earlier requests are answered. The transport alone would close it
-        once its buffer is empty, because it does not know that a file is still being sent.
+        when its buffer is empty, because the transport does not know that a file is still being sent.
         """
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
@@ -172,12 +172,12 @@ class S3Protocol(RefusingHandler):
             self._reading.cancel()
         if self._sender is not None:
             self._sender.close()
-        # These objects refer back to this one. Without this, all would wait for the garbage collector.
+        # These objects refer back to this connection. Break the cycle, which only the collector would free.
         self._sender = self._reading = self._pending = None
         super().connection_lost(exc)
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
-        """See port.py ``Outlet``."""
+        """Return what to await before more is written, or None; see port.py ``Outlet.drained``."""
         if self.transport is None:
             raise ConnectionResetError("the client is gone")
         if self._paused:
@@ -205,7 +205,7 @@ class S3Protocol(RefusingHandler):
                     await self._reading.over()
                 if self._sender is not None:
                     await self._sender.idle()
-                # Once ``shutdown`` is called, aiohttp drops the rest of a body that its handler reads.
+                # aiohttp's ``shutdown``, called below, drops the rest of a body that a handler still reads.
                 while self._awaits_body():  # noqa: ASYNC110 - aiohttp has no event for that
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
@@ -216,7 +216,7 @@ class S3Protocol(RefusingHandler):
         super().close()  # A connection without a request ends now.
         await super().shutdown(timeout)
         if self._sender is not None:
-            # Close the sender here too: if the loop stops before that, its descriptor would stay open.
+            # Close the sender here too: if the loop stops early, ``connection_lost`` is never called.
             self._sender.close()
 
     def _process_keepalive(self) -> None:
@@ -252,8 +252,8 @@ class S3Protocol(RefusingHandler):
         """
         while data:
             sender = self._sender
-            # The condition repeats ``_busy``: each hit comes here, and a call would cost more. The bytes
-            # after a refused head are its body, and must not be read as a head: drop all of them.
+            # Drop all bytes of a connection that ends: after a refused head they may be the request's body.
+            # The next condition repeats ``_busy``, because each hit comes here, and a call would cost more.
             if (
                 sender is None
                 or self._force_close
@@ -302,7 +302,7 @@ class S3Protocol(RefusingHandler):
         )
 
     def read_over(self, *, keep: bool) -> None:
-        """See ``ReadingConnection.read_over``."""
+        """Serve the next request, because a read has ended; see ``ReadingConnection.read_over``."""
         self._active, self._reading = True, None
         gone = self.transport is None or self.transport.is_closing() or self._force_close
         if gone or not keep or self._ending or self._close:
@@ -329,7 +329,7 @@ class S3Protocol(RefusingHandler):
             self._refuse_head()
 
     def _drop(self, data: bytes) -> None:
-        """Drop bytes of a refused client. They are still read for a while, so that it gets the answer."""
+        """Drop bytes of a refused client. They are read for a while, so that the client gets the refusal."""
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
             self._stopped = True
@@ -377,14 +377,14 @@ class S3Protocol(RefusingHandler):
             super().data_received(part)
         if data:
             self._held += data
-            self._take_back(_STEPS_TO_IDLE)
+            self._take_back(STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
         """Take the connection back when aiohttp has ended its request: now, or in one of the next ``steps``
         steps of the loop. If aiohttp needs longer, it keeps the connection.
         """
         if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
-            return  # An earlier call has already done it.
+            return  # An earlier call has already taken the connection back.
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS
             self._go_on()

@@ -1,8 +1,8 @@
 """``ConnectionLimiter``: limits the open client connections, and answers clients above the limit.
 
-Law: clients never take the last descriptors. A process without a free descriptor cannot answer the probes of
-its supervisor, ask the origin, or make a segment. One connection too many would then fail all clients. This
-module counts connections and knows no operation.
+Law: clients never take the last file descriptors. A process without a free descriptor cannot answer the
+probes of its supervisor, ask the origin, or make a segment. So one connection too many would fail all
+clients. This module counts connections and knows no operation.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ _MOST_LINGERING = 32
 
 
 class ConnectionLimiter:
-    """Limits connections to ``most``, over all listeners that share this object. Single event loop.
+    """Limits connections to ``most``, over all listeners that share this object, in one event loop.
 
-    ``counts``: where the refusals that this object sends are counted.
+    ``counts``: counts the refusals that this object sends.
     """
 
     def __init__(self, most: int, *, clock: Clock, counts: RequestCounts | None = None) -> None:
@@ -64,8 +64,8 @@ class ConnectionLimiter:
         if self._lingering >= _MOST_LINGERING:
             out.close()
             return
-        # If the connection were closed at once, with unread bytes of a request, the kernel would reset it,
-        # and the client would not get the answer.
+        # Close a little later. If bytes of a request are unread at the close, the kernel resets the
+        # connection, and the client does not get the answer.
         self._lingering += 1
         asyncio.get_running_loop().call_later(_LINGER_S, self._close, out)
 

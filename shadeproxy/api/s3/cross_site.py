@@ -1,8 +1,8 @@
 """Refuses unsigned writes that a web page makes a browser send, unless the bucket allows the page's site.
 
 Law: the bucket's own CORS rules decide. The proxy asks the origin about them with a preflight, as a browser
-would. Browsers send a form or a "simple" request without a preflight. With the rules alone, the page would
-not see the answer to such a request, but the write would happen.
+would. Browsers themselves send a form or a "simple" request without a preflight: CORS alone would only hide
+the answer to such a request from the page, and the write would still happen.
 """
 
 from urllib.parse import quote

@@ -1,5 +1,5 @@
-"""Errors in the form of S3: a table that maps classes of core/errors.py to status and code, and the XML
-bodies.
+"""Errors in the form of S3: a table that maps each class of core/errors.py to an HTTP status and an S3 code,
+and functions that make the XML bodies.
 
 A test fails if a class is missing in the table, so the answer to each error is defined. Source: "Error
 responses" in the S3 API reference.
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from shadeproxy.core import errors
+from shadeproxy.core.conditions import FAILED_TEXT
 from shadeproxy.core.types import Headers
 
 HOST_ID = base64.b64encode(secrets.token_bytes(24)).decode()
@@ -54,7 +55,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.MalformedAuth: Row(400, "AuthorizationHeaderMalformed"),
     errors.MalformedQueryAuth: Row(400, "AuthorizationQueryParametersError"),
     errors.OriginError: Row(503, "ServiceUnavailable", 1),
-    # An OriginAnswer has its own status and code.
+    # This row is not used, because each OriginAnswer has its own status and code.
     errors.OriginAnswer: Row(500, "InternalError"),
     errors.NoCredentials: Row(403, "AccessDenied"),
     errors.NotS3: Row(503, "ServiceUnavailable", 1),
@@ -81,12 +82,12 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.ConfigError: Row(500, "InternalError"),
     errors.NoListener: Row(500, "InternalError"),
 }
-# XML 1.0 cannot hold these characters, even escaped (section 2.2). Lone surrogates come from JSON.
+# XML 1.0 cannot hold these characters, even escaped (section 2.2). Decoded JSON may have lone surrogates.
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BY_STATUS = {
     403: ("AccessDenied", "Access Denied"),
     404: ("NoSuchKey", "The specified key does not exist."),
-    412: ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold"),
+    412: ("PreconditionFailed", FAILED_TEXT),
 }
 """S3's code and message for an error of the origin without a body. Clients tell errors apart by
 their codes.
@@ -96,8 +97,8 @@ _INTERNAL = "We encountered an internal error. Please try again."
 
 
 class ErrorAnswer(NamedTuple):
-    """A complete error answer. ``headers`` lack the request ids. ``body`` is XML, and is not sent
-    to a HEAD.
+    """A complete error answer. ``headers`` lack the request ids. ``body`` is XML; it is not sent if the
+    request is a HEAD.
     """
 
     status: int
@@ -114,7 +115,8 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
     message = str(error)
     match error:
         case errors.OriginAnswer():
-            # The answer that refuses a HEAD has no body, and so no code that could be passed on.
+            # S3 writes the code into the body. An answer to a HEAD has no body, so derive the code from the
+            # status.
             code, text = (error.code, "") if error.code else _BY_STATUS.get(error.status, ("", ""))
             row = Row(error.status, code)
             message = error.message or text

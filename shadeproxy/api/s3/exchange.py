@@ -1,4 +1,4 @@
-"""One request and its answer: how the answer stands, how it begins, and the report when it has ended.
+"""One request and its answer: the fields that every answer has, error answers, and the report at the end.
 
 Laws: every answer carries x-amz-request-id and x-shade-cache. An answer that has begun is completed or
 aborted, never replaced by an error.
@@ -84,7 +84,7 @@ def fast_head(
 
 
 class EndedRequest(TypedDict):
-    """The keywords of ``RequestObserver.on_request``, for observers to pass on (PEP 692).
+    """The keyword arguments of ``RequestObserver.on_request``, as a type (PEP 692).
 
     ``operation``: the S3 name, or "Invalid" for a request that was refused before its operation was known.
     ``status``: the status as sent, or CLIENT_CLOSED. ``bytes_sent``: bytes of the answer's body.
@@ -138,9 +138,10 @@ class Call(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A read that the cache may answer. ``wanted``: ``read_request(call)``. ``plain``: True if object, range
-    and job alone determine the answer. ``found``: the result of ``find_now``. ``peer``: the node of the
-    cluster that must answer the read; None if this node must.
+    """A read that the cache may answer. ``wanted``: the engine's request, made by ``read_request``.
+    ``plain``: True if object, range and job alone determine the answer. ``found``: what the cache knows of
+    the object, from ``ReadsNow.find_now``. ``peer``: the node of the cluster that must answer the read; None
+    if this node must.
     """
 
     call: Call
@@ -170,8 +171,8 @@ def _forces_check(field: str) -> bool:
 
 
 def client_of(connection: HasPeer, identity: Identity) -> str:
-    """Return the name under which the client of a request is counted: its access key if it has signed the
-    request, otherwise its address.
+    """Return the name under which the client of a request is counted: the client's access key if the request
+    is signed, otherwise the client's address.
     """
     return connection.peer if identity.name == ANONYMOUS.name else identity.name
 
@@ -267,7 +268,9 @@ class Exchange:
         self.source = Source.BYPASS
         self.response: Response | None = None
         self.failure: str = ""
-        """The answer's S3 error code, for the log. "" if the answer is no error."""
+        """The S3 code of an error answer, or the error class that broke an answer off; for the log. "" if all
+        went well.
+        """
         self.cut: str = ""
         """The reason why the answer broke off after it had begun; "" if it did not."""
         self.relayed: Relayed | None = None
@@ -299,7 +302,7 @@ class Exchange:
         self, status: int, headers: list[tuple[str, str]], relayed: Relayed | None = None
     ) -> Response:
         """Begin the answer as ``start`` does, with the status and fields of the origin's answer to this
-        request. ``relayed``: see ``ForwardResponse``.
+        request. ``relayed``: the value for the attribute of this name.
         """
         self.relayed = relayed
         self.origin_request_id = first_value(headers, "x-amz-request-id")
@@ -309,12 +312,12 @@ class Exchange:
         """Return a response with an error answer. The caller must send it."""
         self.failure = answer.code
         fields = list(answer.headers)
-        if answer.status not in {204, 304}:
+        if answer.status not in NO_BODY_STATUSES:
             fields.append(("Content-Type", "application/xml"))
             if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))
-        # If the request's body was not read, end the connection: otherwise the client would still send all of
-        # it, in vain.
+        # If the request's body was not read to its end, end the connection. Otherwise the client would still
+        # send the rest of the body, in vain.
         close = close or self.port.unread
         return self.port.respond(answer.status, self._with_own(fields), body=answer.body, close=close)
 

@@ -1,9 +1,9 @@
 """Header fields that a request may have, and those that go to the origin.
 
-Laws: servers behind CGI names (Ceph RGW) treat "_" and "-" alike, so a name that such a server could read as
-another name is refused. A field that S3 does not define is ignored and not forwarded. An unknown AWS field
-(``x-amz-*``) could change the meaning of a request after its rights were checked. So a request with one is
-refused, except for plain reads, which ignore it.
+Laws: a server that turns field names into CGI variables (Ceph RGW) treats "_" and "-" alike, so a name that
+such a server could read as another name is refused. A field that S3 does not define is ignored and not
+forwarded. An unknown AWS field (``x-amz-*``) could change the meaning of a request after its rights were
+checked. So a request with such a field is refused; only GetObject and HeadObject ignore the field.
 """
 
 import re

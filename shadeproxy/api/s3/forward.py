@@ -1,12 +1,12 @@
-"""Forwards every request that is not a cached read to the origin, streaming both ways.
+"""Forwards to the origin every request that the cache may not answer. Both bodies are streamed.
 
 Laws: a write drops its objects from the cache before the origin gets it, and again before the client can see
 success. An upload whose body does not match its promised length or digest never reaches the origin whole. A
-request takes memory for one piece in each direction. A small body whose trailing checksum becomes a header is
-held whole, and a ledger counts its bytes.
+request takes memory for one piece in each direction. The exception is a small body whose trailing checksum
+becomes a header: it is held whole, and a ledger counts its bytes.
 
-The answer to a forwarded GetObject or HeadObject must fit the request, because the client would trust it:
-its status, and for a 206 its range and length. Errors are passed on unchanged.
+The client trusts the answer to a GetObject or HeadObject. So the status of a forwarded one must fit the
+request, and so must the range and length of a 206. Errors are passed on unchanged.
 """
 
 import base64
@@ -44,12 +44,13 @@ from shadeproxy.engine.ownership import Here
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers, once
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
-"""Largest upload that is held in memory, so that its trailing checksum can become a header, which every
-origin accepts. Clients send parts of 8 MiB. The checksum of a longer upload follows its body to the origin,
-which must accept that.
+"""Largest upload that is held in memory, so that its trailing checksum can become a header. Every origin
+accepts a header. Clients send parts of 8 MiB. For a longer upload, the checksum is sent after the body as a
+trailer, which the origin must accept.
 """
 
 
+# Fields that are named like a checksum, and hold no checksum of a body.
 _NO_VALUES = frozenset({"x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type"})
 
 
@@ -82,8 +83,8 @@ def _compare(name: str, computed: str, given: str) -> None:
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A request that is ready for the origin. ``held_bytes``: bytes of its body that are taken from the
-    ledger.
+    """A request that is ready for the origin. ``held_bytes``: bytes of a body that is held whole, which the
+    ledger counts.
     """
 
     headers: Headers
@@ -99,11 +100,13 @@ class ForwardPath(Protocol):
     """A way to the origin: the engine, or a worker's own way, which asks the coordinator first."""
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """See ``ReadPath.forward``."""
+        """Send ``request`` to the origin, and yield the answer; see ``ReadPath.forward``."""
         ...
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
-        """See ``ReadPath.writing``."""
+        """Drop ``refs`` from the cache before the block, which writes them, and after it; see
+        ``ReadPath.writing``.
+        """
         ...
 
 
@@ -215,8 +218,8 @@ class Forwarder:
             trailers=outgoing.trailers,
             request_id=exchange.request_id,
             job=request.job,
-            # A body can be sent only once. If another node had received it, the origin could not get it any
-            # more.
+            # A request with a body must not go to another node: a body can be sent only once, and if that
+            # node then did not answer, the origin could not get it.
             reads_current=outgoing.pieces is None and reads_current(call.operation, request),
         )
         async with AsyncExitStack() as writing:
@@ -282,8 +285,8 @@ def _checksum_fields(body: UploadBody) -> Headers:
 
 
 async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:
-    """Yield the body in small pieces. A transport copies all bytes that it cannot send at once, and would
-    copy a whole body.
+    """Yield the body in small pieces, because a transport copies the part of a piece that it cannot send at
+    once.
     """
     for start in range(0, len(whole), WRITE_BYTES):
         yield bytes(whole[start : start + WRITE_BYTES])

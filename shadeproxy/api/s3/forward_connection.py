@@ -1,9 +1,10 @@
-"""Serves, by aiohttp in the worker's own process, the requests that a worker forwards to the origin itself.
+"""Serves the requests that a worker itself forwards to the origin. aiohttp parses them, in the worker's
+process.
 
 Laws: the client's connection belongs to relay.py. relay.py passes one request at a time to this module, and
 gets the answer through a transport that has no socket of its own. Before the worker reads a request's body,
-it decides whether to forward the request. For that, the request must be authorised, its client must share the
-proxy's upstream, and it must not be a read of the cache. Every other request is relayed.
+it decides whether to forward the request. It forwards a request that is authorised, whose client shares the
+proxy's upstream, and that the cache may not answer. Every other request is relayed to the coordinator.
 """
 
 import asyncio
@@ -14,12 +15,11 @@ from aiohttp import web
 
 from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
-from shadeproxy.api.s3.connection import HANDLER_LIMITS
+from shadeproxy.api.s3.connection import HANDLER_LIMITS, STEPS_TO_IDLE
 from shadeproxy.api.s3.forward_handler import ForwardHandler
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import SHARED
 
-_STEPS_TO_IDLE = 8
 _LOOK_AGAIN_S = 0.01
 # aiohttp's own keep-alive timer stays off, because relay.py has a timer for the client's connection.
 _KEEPALIVE_S = 1e6
@@ -29,7 +29,7 @@ class ClientConnection(Protocol):
     """The methods of the client's connection (relay.py) for requests that are forwarded."""
 
     def forward_full(self, *, full: bool) -> None:
-        """Stop or resume reading from the client."""
+        """Stop reading from the client if ``full``, because aiohttp accepts no more bytes; else resume."""
         ...
 
     def forward_sent(self) -> None:
@@ -107,8 +107,8 @@ class ForwardConnection(RefusingHandler):
         return self._handler.refuse_malformed(request)
 
     def answered(self) -> None:
-        """Tell the client's connection once aiohttp is done with the request."""
-        self._loop.call_soon(self._look, _STEPS_TO_IDLE)
+        """Call ``ClientConnection.forward_answered`` as soon as aiohttp can take the next request."""
+        self._loop.call_soon(self._look, STEPS_TO_IDLE)
 
     def _look(self, steps: int) -> None:
         if self.transport is None or self.transport.is_closing():
@@ -118,13 +118,13 @@ class ForwardConnection(RefusingHandler):
         elif steps:
             self._loop.call_soon(self._look, steps - 1)
         else:
-            # aiohttp still reads the rest of a body that its handler did not read.
+            # aiohttp still reads the rest of a body that its handler did not read. Look again a little later.
             self._loop.call_later(_LOOK_AGAIN_S, self._look, 0)
 
 
 class ForwardTransport(asyncio.Transport):
-    """A transport for aiohttp. It writes to the client's ``transport``, and lets ``client`` stop and resume
-    reading.
+    """A transport for aiohttp, without a socket. It writes to ``transport``, which is the client's. When
+    aiohttp wants to stop or resume reading, it asks ``client``.
     """
 
     def __init__(self, client: ClientConnection, transport: asyncio.Transport) -> None:

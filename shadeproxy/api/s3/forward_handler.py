@@ -1,5 +1,5 @@
-"""Serves requests by forwarding them. The S3 listener does so with every request that is no read of its
-cache.
+"""Serves requests by forwarding them to the origin. A worker has no other handler; handler.py adds the reads
+that the cache answers.
 
 Law: the order of checks is fixed. The signature is accepted before the operation is determined, and the
 client's rights are checked before the engine is called.
@@ -36,7 +36,7 @@ TRAILED_BUDGET_BYTES = 128 * 1024 * 1024
 
 
 class HandlerSettings(TypedDict, total=False):
-    """The keywords of ``ForwardHandler`` (PEP 692)."""
+    """The keyword arguments of ``ForwardHandler``, as a type (PEP 692)."""
 
     clock: Required[Clock]
     observer: Required[RequestObserver]
@@ -66,7 +66,7 @@ class ForwardHandler(RequestAuthorizer):
         bounds: ReadBounds = DEFAULT_BOUNDS,
         instance: str = "",
     ) -> None:
-        """``base_domains``: see ``RequestAuthorizer``. ``path``: the way to the origin.
+        """``path``: the way to the origin. ``base_domains``: host names of the proxy (``RequestAuthorizer``).
 
         ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py). ``verbose``: log
         each request for debugging.
@@ -83,9 +83,7 @@ class ForwardHandler(RequestAuthorizer):
         self._path = path
         self._clock = clock
         self.pace = TurnLimiter()
-        """Limits the requests of all connections together, because many clients may send one in the same
-        turn.
-        """
+        """Limits how many requests, of all connections together, are served in one turn of the event loop."""
         self._bounds = bounds
         self._forwarder = Forwarder(path, trailed=Ledger(trailed_budget_bytes))
 
@@ -151,8 +149,8 @@ class ForwardHandler(RequestAuthorizer):
         http = exchange.http
         if (turn := self.pace.turn()) is not None:
             await turn
-        # Set the request here, before it is checked: if it is refused, the report then has its bucket and
-        # path.
+        # Set this attribute before the request is checked, so that the report of a refused request has the
+        # bucket and the path.
         exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )

@@ -1,6 +1,7 @@
-"""The S3 request handler: parses, authenticates, authorises, then reads or forwards. Reads no configuration.
+"""The S3 request handler: parses, authenticates and authorises a request, then reads from the cache or
+forwards to the origin. It reads no configuration.
 
-Law: see forward_handler.py.
+Law: the order of the checks is that of forward_handler.py.
 """
 
 from typing import Unpack
@@ -33,14 +34,14 @@ class S3Handler(ForwardHandler):
     """
 
     interim_every_s = 0.0
-    """Seconds without a byte after which a read's client gets an interim answer, and then another one each
-    time; 0.0: never. Other nodes of a cluster need interim answers: they wait only for a node that gives
-    signs of life. Some clients do not expect them.
+    """Seconds between two interim answers to a read whose first byte has not come yet; 0.0: there are none.
+    Other nodes of a cluster need interim answers, because they wait only for a node that gives signs of life.
+    Some clients do not expect interim answers.
     """
     breaks_off_with_fin = False
-    """True if a broken-off answer ends by a FIN, as a complete one does, and not by a reset. TCP repeats a
-    FIN that the network has lost, but never a reset. The receiver must then notice that the body is too
-    short. Other nodes notice it; some clients would take the short body for the whole.
+    """True if an answer that breaks off ends by a FIN, as a complete answer does, and not by a TCP reset. TCP
+    repeats a FIN that the network has lost, but never a reset. The receiver must itself notice that the body
+    is too short. Other nodes do so; some clients would take the short body for the whole.
     """
 
     def __init__(
@@ -53,9 +54,9 @@ class S3Handler(ForwardHandler):
         plain: PlainMisses | None = None,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``: the engine, if it can read by callbacks. ``relays``: see FastLane. ``plain``: the parts
-        of ``begins`` and of the origin that plain misses use; None if there are no plain misses. ``options``:
-        see ForwardHandler.
+        """``begins``: the engine, if it can read by callbacks. ``relays``: reads of objects that other nodes
+        of a cluster cache; None without a cluster. ``plain``: the parts of ``begins`` and of the origin that
+        plain misses use; None: every miss is a general read. ``options``: see ForwardHandler.
         """
         super().__init__(engine, engine, authenticator, **options)
         self._engine = engine
@@ -66,8 +67,8 @@ class S3Handler(ForwardHandler):
         self._posts = PostUploads(engine, authenticator)
 
     def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
-        """Begin to answer, by callbacks, a call for which ``reads_cache`` is true. Return None, with nothing
-        done, if ``serve_read`` must be called instead.
+        """Begin to answer, by callbacks, a read that the cache or another node may answer. Return None, with
+        nothing done, if ``serve_read`` must be called instead.
         """
         if asked.peer is not None:
             return self._begin_relayed(outlet, asked, asked.peer)
@@ -83,7 +84,7 @@ class S3Handler(ForwardHandler):
         bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
         try:
             begun = engine.begin(asked.wanted, found)
-        except Exception:  # noqa: BLE001 - nothing was sent: the task meets it again, and answers it
+        except Exception:  # noqa: BLE001 - nothing was sent: the task meets the error again, and answers it
             begun = None
         finally:
             REQUEST_ID.reset(inside)
@@ -120,7 +121,7 @@ class S3Handler(ForwardHandler):
     async def serve_read(
         self, port: Port, asked: Asked, begun: EngineLaneRead | RelayRead | None = None
     ) -> bool:
-        """Answer, in a task, a call for which ``reads_cache`` is true. Return True if the connection
+        """Answer, in a task, a read that the cache or another node may answer. Return True if the connection
         continues. ``begun``: a read by callbacks that this task must continue.
         """
         call, wanted = asked.call, asked.wanted
@@ -154,8 +155,8 @@ class S3Handler(ForwardHandler):
         try:
             await self._forwarder.serve_read(exchange, call)
         finally:
-            # The object may have moved to another node meanwhile, or this node stops. Then the answer that
-            # was begun was not used: close it.
+            # If the object has moved to another node meanwhile, or this node stops, the answer that was begun
+            # was not used. So close it.
             if answer is not None:
                 answer.close()
 

@@ -1,8 +1,8 @@
 """Parses the head of a request in the fast lane, strictly.
 
 Laws: an accepted head means the same to every HTTP/1.1 parser (RFC 9112). It is visible ASCII with one
-well-formed field a line, and has no folded line, no body and no upgrade. Any other head is not parsed here:
-the result is None, and aiohttp parses it.
+well-formed field a line, and has no folded line, no body and no upgrade. For any other head
+``HeadReader.read`` returns None, and aiohttp parses the head.
 """
 
 import re
@@ -25,7 +25,7 @@ MOST_FIELDS = 2048
 """Most fields of a request. S3 accepts 2 KiB of user metadata, which may have some 700 names."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Fields that announce a body, an answer in several parts, or another protocol.
+# Fields that concern a body, its trailers or its coding, an interim answer, or another protocol.
 _NOT_HERE = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade"})
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18}) *(?=\r\n)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked *(?=\r\n)", re.IGNORECASE)

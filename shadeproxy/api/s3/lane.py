@@ -37,9 +37,10 @@ class FastLane:
     """The fast lane of a listener's connections. ``remembers``: False if every request must be parsed and
     reported, so that none is answered from the request cache. ``own``: hits of an engine in this process,
     which the compiled lane can answer. ``shared``: in a worker, the reads that the compiled lane can answer.
-    ``pace``: limits how many requests that the request cache does not know are parsed in one turn of the
-    loop; None: no limit. ``counts``: counts the hits of the request cache; the handler reports all other
-    requests. ``relays``: reads of objects that other nodes of a cluster cache; None without a cluster.
+    ``pace``: limits how many requests are parsed in one turn of the event loop, because the request cache
+    does not know them; None: no limit. ``counts``: counts the hits of the request cache; the handler reports
+    all other requests. ``relays``: reads of objects that other nodes of a cluster cache; None without a
+    cluster.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class FastLane:
     def forget(self, *, remembers: bool) -> None:
         """Drop the request cache, because rights or the freshness of cached objects have changed.
 
-        ``remembers``: see the class.
+        ``remembers``: False if every request must be parsed and reported from now on.
         """
         self._remembers = remembers
         self._memory.forget()
@@ -118,13 +119,13 @@ class FastLane:
             asked = self._identify_cached(raw) or self._identify(raw)
             if asked is None or not isinstance(asked.found, ObjectMeta):
                 return asked
-        except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
+        except Exception:  # noqa: BLE001 - nothing was written: the general lane meets and answers the error
             return None
         if asked.plain and self._memory.answer_first(asked.call, out, began_s):
             return True
         try:
             found = self._find(asked, asked.found)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - nothing was written here either
             return None
         if found is None:
             return asked
@@ -150,7 +151,9 @@ class FastLane:
         return keep
 
     def _find(self, asked: Asked, meta: ObjectMeta) -> tuple[Answer, Hit] | None:
-        """Return the answer and its bytes; None if not all are in a tier. Raises as ``answer_for``."""
+        """Return the answer and its bytes; None if a tier lacks some of these bytes. Raises as
+        ``answer_for``.
+        """
         call, wanted = asked.call, asked.wanted
         answer = answer_for(call, wanted, meta)
         hit: Hit | None = NO_HIT
@@ -193,7 +196,7 @@ class FastLane:
         if line is None:
             return None
         memory, path, block = self._memory, line[1].decode(), raw[line.end() :]
-        # Only templates need the time and the path, because only they verify signatures.
+        # Only templates need the time and the path, to verify signatures. Without templates, save this work.
         now_s, canonical = 0.0, b""
         if memory.templates.by_length:
             now_s, canonical = self._now_s(), encode_path(path).encode()
@@ -219,7 +222,7 @@ class FastLane:
         ref = ObjectRef(bucket, key, identity.namespace)
         wanted = ReadRequest(ref, wanted_range, identity.upstream, Intent.DEMAND, job)
         call = Call(request, GET_OBJECT, identity)
-        # Ask this before ``cacheable``, which is False for an object that another node caches.
+        # Ask for a peer before ``cacheable`` is asked, which is False for an object that another node caches.
         peer = None if self._relays is None else self._relays.find(ref)
         if peer is not None:
             return Asked(call, wanted, True, False, None, peer)

@@ -1,9 +1,9 @@
 """A GET of the fast lane whose page is on its way: it is answered by callbacks, without a task.
 
-Laws: the head is sent with the first bytes of the body, so that a read that gets no byte is answered with an
-error. A task in handler.py continues, over the same flight, a read that callbacks cannot answer: one with an
-error or a passed deadline before the first byte, or one that needs bytes outside the page. The client gets
-the same bytes from the callbacks as from the task.
+Laws: the head is sent with the first bytes of the body, so that a read that gets no byte can be answered with
+an error. If callbacks cannot answer a read, a task in handler.py continues it over the same flight. That
+happens after an error or a passed deadline before the first byte, and if the read needs bytes outside the
+page. The client gets the same bytes from the callbacks as from the task.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class LaneReading(Protocol):
 
     @property
     def source(self) -> Source:
-        """See ``Reading.source``."""
+        """Source of the answer: the value of ``x-shade-cache``."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class LaneReading(Protocol):
 
     @property
     def detached(self) -> DetachedBuffers:
-        """See ``EngineReading.detached``."""
+        """The buffers of stored pages that slow readers still hold."""
         ...
 
     def count(self, meta: ObjectMeta, span: Span) -> None:
@@ -145,7 +145,7 @@ class LaneRead(Generic[_Reading]):
         self.now_s = clock.now_s()
         self.started_s = clock.monotonic_s()
         self.deadline: Deadline | None = reading.deadline
-        """See ``Follower.deadline``."""
+        """The deadline for the first byte; None once this byte was sent."""
         self.status = 0
         self.bytes_sent = 0
         self._outlet = outlet
@@ -154,7 +154,8 @@ class LaneRead(Generic[_Reading]):
         self._resumed = False
         self._flight = flight
         self._head = b""
-        self._position = self._stop = -1  # next byte and end of the answer, within the flight; -1: unknown
+        # The next byte and the end of the answer, counted in the flight's buffer. -1: not known yet.
+        self._position = self._stop = -1
         self._turn_ends = TURN_BYTES
         self._left = False
         flight.followers.append(self)
@@ -165,7 +166,7 @@ class LaneRead(Generic[_Reading]):
 
     @property
     def waiting(self) -> bool:
-        """See ``Follower.waiting``."""
+        """True if all bytes that have arrived were sent; see ``Follower.waiting``."""
         return self._flight.filled <= max(self._position, 0)
 
     def look(self) -> None:
@@ -181,8 +182,8 @@ class LaneRead(Generic[_Reading]):
                 outlet.call_in_turn(self.look)
                 break
         if self._position == self._stop:
-            # The page's memory stays in use until the client has taken the last bytes. So end the read only
-            # then.
+            # The page's memory stays in use until the client has taken the last bytes. So do not end the read
+            # before that.
             if not outlet.paused:
                 self._leave(self.status, served=True)
                 outlet.read_ended(keep=self.asked.keep_alive)
@@ -190,7 +191,7 @@ class LaneRead(Generic[_Reading]):
             self._fail(flight) if self.bytes_sent else self._by_task()
 
     def too_late(self) -> None:
-        """See ``Follower.too_late``."""
+        """Let a task answer, because the deadline has passed; see ``Follower.too_late``."""
         if not self._left and not self.bytes_sent:
             self._by_task()
 
@@ -206,7 +207,8 @@ class LaneRead(Generic[_Reading]):
         task continues it.
         """
         meta, (call, wanted, keep, _, found, _) = flight.meta, self.asked
-        # A client would not notice a damaged part of an object; see ``EngineReading``.
+        # A client cannot check a part of an object. So send a part only after the flight has ended well, if
+        # its bytes may be wrong until then.
         must_end = flight.doubtful and wanted.range is not None
         if not flight.ended and (must_end or not flight.filled):
             return False

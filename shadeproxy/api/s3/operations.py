@@ -131,12 +131,24 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
         "versioning": "BucketVersioning",
         "website": "BucketWebsite",
     }
+    # S3 cannot delete these settings. A server that ignored the parameter would delete the bucket.
+    permanent = {
+        "acl",
+        "accelerate",
+        "logging",
+        "notification",
+        "object-lock",
+        "requestPayment",
+        "versioning",
+    }
     for marker, noun in settings.items():
         yield ("GET", "bucket", marker), Operation(f"Get{noun}", _LIST)
         others = marker in {"analytics", "inventory", "logging", "notification", "replication"}
         put = Operation(f"Put{noun}", _WRITE, Touches.BUCKET, reaches_others=others)
         yield ("PUT", "bucket", marker), put
-        yield ("DELETE", "bucket", marker), Operation(f"Delete{noun}", _WRITE, Touches.BUCKET)
+        if marker not in permanent:
+            name = "DeleteBucketLifecycle" if marker == "lifecycle" else f"Delete{noun}"
+            yield ("DELETE", "bucket", marker), Operation(name, _WRITE, Touches.BUCKET)
 
 
 OPERATIONS: dict[_Key, Operation] = {
@@ -144,7 +156,10 @@ OPERATIONS: dict[_Key, Operation] = {
     **dict(_object_table()),
     **dict(_bucket_table()),
 }
-MARKERS = frozenset(marker for _, _, marker in OPERATIONS if marker) | {"renameObject", "session"}
+# Sub-resources of S3 that no operation here has. Without them in the list, the request would seem to be one
+# for the object or the bucket itself.
+_REFUSED_MARKERS = frozenset({"annotation", "renameObject", "session"})
+MARKERS = frozenset(marker for _, _, marker in OPERATIONS if marker) | _REFUSED_MARKERS
 GET_OBJECT = OPERATIONS["GET", "object", ""]
 RESPONSE_OVERRIDES = frozenset(
     {
@@ -166,8 +181,8 @@ PREFLIGHT = Operation("Preflight", _READ)
 bucket's CORS rules alone.
 """
 
-# A GET or HEAD with one of these parameters does not read the plain current object. It is forwarded and never
-# cached.
+# A GET or HEAD with one of these parameters asks for a certain version, or for one part of an object. It is
+# forwarded and never cached.
 _BYPASS_PARAMETERS = frozenset({"versionId", "partNumber"})
 # Some servers refuse a read with a field of another operation, and some ignore the field. A read with the
 # field Origin is answered according to the bucket's CORS rules. So the cache answers none of them.
@@ -199,7 +214,9 @@ def resolve(request: S3Request) -> Operation:
 
 
 def reads_current(operation: Operation, request: S3Request) -> bool:
-    """Return True if a request reads only the plain current object, so that the cache may answer it."""
+    """Return True if a request reads the current version of an object, unchanged, and nothing else. Only such
+    a request may be answered by the cache.
+    """
     return (
         operation.cached
         and _BYPASS_FIELDS.isdisjoint(request.fields)
@@ -208,7 +225,7 @@ def reads_current(operation: Operation, request: S3Request) -> bool:
 
 
 def _bypasses(name: str) -> bool:
-    """Return True if a query parameter of this name asks for more or other than the plain current object."""
+    """Return True if a query parameter of this name makes a read one that the cache may not answer."""
     lowered = name.lower()
     return name in _BYPASS_PARAMETERS or lowered.startswith("response-") or lowered in _BYPASS_FIELDS
 

@@ -78,11 +78,11 @@ class OtelRequests:
             SERVED.reset(served)
 
     def on_request(self, **request: Unpack[EndedRequest]) -> None:
-        """See ``RequestObserver.on_request``."""
+        """Report a request that has ended, and end its span."""
         self._observer.on_request(**request)
         span = self.under_way.pop(request["request_id"], None)
         if span is None:
-            return  # a hit of the fast lane, or bytes that were no request
+            return  # Hits of the fast lane have no span, and neither have bytes that were no request.
         status, job = request["status"], request["job"]
         facts: dict[str, Value] = {
             "rpc.method": request["operation"],
@@ -104,7 +104,9 @@ class OtelRequests:
 
 
 class OtelForwarding(ForwardHandler):
-    """Makes the spans of all requests that a task serves. ``_spans`` must be the handler's observer."""
+    """Makes the spans of all requests that a task serves. ``_spans`` must be the observer of the handler: it
+    ends the span of each request that is reported.
+    """
 
     _spans: OtelRequests
 
@@ -134,8 +136,8 @@ class OtelHandler(OtelForwarding, S3Handler):
         S3Handler.__init__(self, engine, authenticator, begins=begins, relays=relays, **options)
 
     def begin_read(self, outlet: MissOutlet, asked: Asked) -> BegunRead | None:
-        """See ``S3Handler.begin_read``. If the read cannot begin by callbacks, its span is dropped, because
-        ``serve_read`` makes another one.
+        """Begin to answer a read by callbacks, inside a new span; see ``S3Handler.begin_read``. If that is
+        impossible, the span is dropped, because ``serve_read`` makes another one.
         """
         span = self._spans.begin(asked.call.request.fields, asked.call.operation.name)
         served = SERVED.set(span)

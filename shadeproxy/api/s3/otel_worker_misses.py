@@ -2,10 +2,10 @@
 
 Built only if otel spans are on.
 
-A read that the worker relays has its span in the coordinator. If the worker had asked the origin before, the
-read also has a span here, which says that the read was relayed. If the coordinator must finish the worker's
-page, it makes a span of its own request to the origin. If the reader is a client of the worker, that span has
-no parent.
+The coordinator makes the span of a read that the worker relays. If the worker had asked the origin before,
+the read also has a span here, which says that the read was relayed. If the coordinator must finish a page
+that the worker began, it makes a span of its own request to the origin. If the page's reader is a client of
+the worker, that span has no parent.
 """
 
 import asyncio
@@ -36,23 +36,23 @@ class OtelWorkerMisses(WorkerMisses):
         self.reads = self._begun
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
-        """See ``WorkerMisses.begin``."""
+        """Begin a read as ``WorkerMisses.begin`` does, and give it a span."""
         fill = super().begin(outlet, asked)
         if fill is not None:
             self._begun.served[fill] = self._spans.begin(asked.call.request.fields, asked.call.operation.name)
         return fill
 
     def forget(self, ident: int) -> None:
-        """See ``WorkerMisses.forget``. If the read is not reported by the end of this turn of the loop, it
-        was relayed, and its span says so.
+        """Forget the fill with this number, because it has ended. If its read is not reported by the end of
+        this turn of the loop, the read was relayed, and its span says so.
         """
         fill = self._fills.get(ident)
         super().forget(ident)
         if fill is not None:
             self._begun.served.pop(fill, None)
             request_id = self._begun.request_ids.pop(fill, "")
-            # Wait for the next turn of the loop: a read that ends here is forgotten first and reported just
-            # afterwards.
+            # Wait for the next turn of the loop, because a read that this worker has answered is reported
+            # just after it is forgotten.
             asyncio.get_running_loop().call_soon(self._spans.relay, request_id)
 
 
@@ -71,7 +71,9 @@ class _WorkerOtelReads(OtelReads):
         self.request_ids: dict[Sink, str] = {}
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> StartedRead | None:
-        """See ``CallbackOrigin.start``."""
+        """Begin a read of the origin, whose span is a child of the client's read; see
+        ``CallbackOrigin.start``.
+        """
         span = self.served.pop(sink, None)
         served = SERVED.set(span)
         try:

@@ -87,8 +87,8 @@ def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[
     unknown = [name for name in query if name not in known and name not in _ALWAYS]
     if not unknown:
         return query
-    # In a presigned URL these parameters count as header fields. Here they have no effect: the client made a
-    # mistake.
+    # A query parameter with the name of a header field acts as this field only in a presigned URL. In another
+    # request it would have no effect, which the client does not expect. So refuse it, even for a plain read.
     fields = AMZ_FIELDS.intersection(map(str.lower, unknown))
     refused = [name for name in unknown if not operation.cached or name.lower() in fields]
     if refused:

@@ -2,8 +2,8 @@
 that this node owns.
 
 Laws: a request is answered here or refused, never sent to a third node. A refusal has the field
-``x-shade-refused``. By it, the node that sent the request knows that this is no answer of the origin, and
-does not pass it on to its client. If an answer breaks off, the connection ends by a FIN.
+``x-shade-refused``. By this field, the node that sent the request knows that the answer is not the origin's,
+and does not pass the answer on to its client. If an answer breaks off, the connection ends by a FIN.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,8 +30,8 @@ _WRITES = frozenset({Touches.OBJECT, Touches.LISTED})
 
 
 class PeerHandler(S3Handler):
-    """The handler of one node, over the engine that also serves clients. ``ownership``: tells which objects
-    this node owns, by the node's own view.
+    """The handler of one node. It uses the engine that also serves the node's clients. ``ownership``: tells
+    which objects this node owns according to its own view.
     """
 
     breaks_off_with_fin = True
@@ -48,7 +48,7 @@ class PeerHandler(S3Handler):
         **options: Unpack[HandlerSettings],
     ) -> None:
         """``begins``, ``options``: see S3Handler. ``stats``: returns this node's statistics as JSON.
-        ``interim_every_s``: see ``S3Handler.interim_every_s``.
+        ``interim_every_s``: seconds between interim answers (``S3Handler.interim_every_s``).
         """
         super().__init__(engine, authenticator, begins=begins, **options)
         self.interim_every_s = interim_every_s
@@ -88,8 +88,8 @@ class PeerHandler(S3Handler):
 
     def _check_place(self, call: Call) -> None:
         """Raise Misdirected if, by this node's view, another node must serve the call. Raise NotOfCluster for
-        an operation that nodes do not send each other. The keys of a DeleteObjects are checked later, by the
-        engine, when the body has been read.
+        an operation that nodes do not send each other. The engine checks the keys of a DeleteObjects later,
+        when its body has been read.
         """
         ref, operation = call.ref, call.operation
         if operation.name in _READS:

@@ -41,9 +41,9 @@ class PendingRead:
 
     def __init__(self, connection: ReadingConnection, s3: S3Handler) -> None:
         self.peer = connection.peer
-        """See ``HasPeer.peer``."""
+        """The client's address without its port."""
         self.paused = False
-        """See ``LaneOutlet.paused``. The connection sets this."""
+        """True while the client takes bytes more slowly than they are written. The connection sets this."""
         self._connection = connection
         self._s3 = s3
         self._loop = asyncio.get_running_loop()
@@ -92,23 +92,25 @@ class PendingRead:
     # ------------------------------------------------------------------ what a read by callbacks calls
 
     def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """See ``LaneOutlet.write_pieces``."""
+        """Write ``pieces`` of the answer to the client."""
         transport = self._connection.transport
         # If the transport is closing, ``connection_lost`` will soon cancel this read in any case.
         if transport is not None and not transport.is_closing():
             transport.writelines(pieces)
 
     def call_in_turn(self, function: Callable[[], None]) -> None:
-        """See ``LaneOutlet.call_in_turn``."""
+        """Call ``function`` in a later turn of the event loop, when the turn limiter lets it run."""
         self._loop.call_soon(self._s3.pace.call, function)
 
     def cut(self) -> None:
-        """See ``LaneOutlet.cut``."""
+        """Reset the connection, so that the client sees that the answer broke off."""
         if self._connection.transport is not None:
             break_off(self._connection.transport)
 
     def read_ended(self, *, keep: bool) -> None:
-        """See ``LaneOutlet.read_ended``."""
+        """Note that the read has ended. The connection then serves the next request, or ends if not
+        ``keep``.
+        """
         if self._timer is not None:
             self._stop_timer()
         self._read = None
@@ -117,20 +119,20 @@ class PendingRead:
         self._connection.read_over(keep=keep)
 
     def replace_read(self, read: EngineLaneRead) -> None:
-        """See ``MissOutlet.replace_read``."""
+        """Let ``read`` continue instead of the plain miss."""
         self._read = read
 
     def go_on_by_task(self) -> None:
-        """See ``LaneOutlet.go_on_by_task``."""
+        """Continue the read in a task, because callbacks cannot answer it. No byte of its answer was sent."""
         read = self._read
         assert read is not None, "it calls"
         assert not isinstance(read, PlainMiss), "replaced before"
         self._end()
-        # The caller may run in the context of another reader of the same page. The task must have this read's
-        # own context.
+        # The caller may run in the context of another reader of the same page, so give the task a new
+        # context.
         self._task = self._loop.create_task(self._run(read.asked, read), context=Context())
-        # The callback is needed, because a task that is cancelled before its first step runs no line of
-        # ``_run``.
+        # Release the read by this callback, because a task that is cancelled before its first step runs no
+        # line of ``_run``.
         self._task.add_done_callback(read.release)
 
     # ------------------------------------------------------------------ inside

@@ -2,9 +2,10 @@
 
 Laws: a plain miss takes the same steps as every read by callbacks (lane_read.py, origin/callback_reads.py,
 engine/read/callback_fill.py), over the same flights, versions, slots and cache. But one object is the reader,
-its follower, the fill and the receiver of the origin's answer. This object handles only the usual course of a
-read. If anything else happens, the objects of a general read replace it: those of the fill, those of the
-reader, or both. They continue from the state that the read has reached.
+its follower, the fill and the receiver of the origin's answer. This object handles only a read that succeeds,
+of an object that fits into one page, has a strong ETag and no checksum. Otherwise an ``EngineLaneRead``
+replaces it as the reader, a ``CallbackRead`` replaces it as the fill, or both do. They continue from the
+state that the read has reached.
 """
 
 import asyncio
@@ -121,7 +122,7 @@ class PlainMiss:
         self._reports = reports
         self._turn_ends = TURN_BYTES
         self._read: EngineLaneRead | None = None  # The reader that has replaced this one.
-        self._fill: CallbackRead | None = None  # The same for the fill.
+        self._fill: CallbackRead | None = None  # The fill that has replaced this one.
 
     def begin(self) -> bool:
         """Begin the read. Return False, with nothing done, if the read is not plain or would have to wait."""
@@ -135,7 +136,7 @@ class PlainMiss:
             if (request := reads.take(ref, self, self.request_id)) is not None:
                 self._hashed = hashed = object_hash(ref)
                 flight = misses.plain.begin(ref, hashed, job, self, self)
-        except Exception:  # noqa: BLE001 - nothing was sent: the general read meets it again
+        except Exception:  # noqa: BLE001 - nothing was sent: the general read meets the error again
             flight = None
         finally:
             REQUEST_ID.reset(inside)
@@ -146,7 +147,7 @@ class PlainMiss:
         self._flight = flight
         try:
             self.connection.start(request, self)
-        except Exception:  # noqa: BLE001 - a task asks again
+        except Exception:  # noqa: BLE001 - a task asks the origin again
             self.failed(Broken())
         return True
 
@@ -154,7 +155,7 @@ class PlainMiss:
 
     @property
     def deadline(self) -> Deadline | None:
-        """See ``Follower.deadline``."""
+        """The deadline for the first byte; None once a byte was sent."""
         if self.bytes_sent:
             return None
         made = Deadline(self._misses.clock, self._misses.bounds)
@@ -163,11 +164,11 @@ class PlainMiss:
 
     @property
     def waiting(self) -> bool:
-        """See ``Follower.waiting``."""
+        """True if all bytes that have arrived were sent; see ``Follower.waiting``."""
         return self._flight.filled <= self.bytes_sent
 
     def look(self) -> None:
-        """See ``LaneRead.look``."""
+        """Write the bytes that have arrived, as far as the client takes them."""
         flight, outlet = self._flight, self._outlet
         if self._left:
             if self._read is not None:
@@ -193,12 +194,12 @@ class PlainMiss:
             self._as_reader().look()
 
     def too_late(self) -> None:
-        """See ``Follower.too_late``."""
+        """Let an ``EngineLaneRead`` act, because the deadline has passed; see ``Follower.too_late``."""
         if self._read is not None or not (self._left or self.bytes_sent):
             self._as_reader().too_late()
 
     def abort(self) -> None:
-        """See ``Filling.abort``."""
+        """End the fill, because no reader wants the page; see ``Filling.abort``."""
         self.is_aborted = True
         if self.connection is not None:
             self._as_fill()
@@ -208,14 +209,16 @@ class PlainMiss:
     # ------------------------------------------------------------------ calls of the client's connection
 
     def cancel(self) -> None:
-        """See ``LaneRead.cancel``."""
+        """Give the read up, because the client has gone. Later calls do nothing."""
         if not self._left:
             self._leave(CLIENT_CLOSED)
 
     # ------------------------------------------------------------------ calls of the origin's connection
 
     def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
-        """See ``Receiver.opened``."""
+        """Return memory for the body, and the function to call when bytes arrive in it; see
+        ``Receiver.opened``. If the answer is not that of a plain miss, let a ``CallbackRead`` receive it.
+        """
         self.head = head
         places, length, plain = head.places, head.length, self._misses.plain
         etag = "" if places.etag is None else head.headers[places.etag][1]
@@ -242,18 +245,18 @@ class PlainMiss:
         return memory, flight.advance
 
     def interim(self) -> None:
-        """See ``Receiver.interim``."""
+        """Ignore a 1xx answer."""
 
     def received(self) -> None:
-        """See ``Receiver.received``."""
+        """Let the fill end in the next turn of the loop, because the body is complete."""
         self._misses.reads.note_received(self)
 
     def failed(self, error: Exception) -> None:
-        """See ``Receiver.failed``."""
+        """Let a ``CallbackRead`` handle the failure of the exchange; see ``Receiver.failed``."""
         self._as_fill().failed(error)
 
     def refuse(self) -> None:
-        """See ``CallbackRead.refuse``."""
+        """Let a ``CallbackRead`` refuse the complete body, because its bytes are wrong or too many."""
         self._as_fill().refuse()
 
     def complete(self) -> None:
@@ -263,9 +266,7 @@ class PlainMiss:
     # ------------------------------------------------------------------ inside
 
     def _may_send(self, flight: Flight) -> bool:
-        """Return True if the answer can begin: bytes have arrived, and the flight is to bring the whole
-        object.
-        """
+        """Return True if the answer can begin: bytes have come, and the flight fetches the whole object."""
         return flight.filled > 0 and flight.meta is not None and flight.meta.size == len(flight.buffer)
 
     def _send(self, flight: Flight) -> None:
@@ -324,7 +325,9 @@ class PlainMiss:
         )
 
     def _as_reader(self) -> EngineLaneRead:
-        """Replace the reader by one that handles every course of a read, and return it. Idempotent."""
+        """Replace this object as the reader by one that handles whatever happens. Return the new reader.
+        Idempotent.
+        """
         if self._read is not None:
             return self._read
         misses, flight = self._misses, self._flight
@@ -346,7 +349,9 @@ class PlainMiss:
         return read
 
     def _as_fill(self) -> CallbackRead:
-        """Replace the fill by one that handles every course of a read, and return it. Idempotent."""
+        """Replace this object as the fill by one that handles whatever happens. Return the new fill.
+        Idempotent.
+        """
         if self._fill is not None:
             return self._fill
         flight, reads = self._flight, self._misses.reads

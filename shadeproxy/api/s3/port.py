@@ -27,7 +27,8 @@ TURN_BYTES = 2 * WRITE_BYTES
 more.
 """
 
-# An abstract Unix socket has a name but no file. The name of one that relays a request begins like this.
+# The beginning of the name of a Unix socket over which a worker relays requests. The socket is abstract: it
+# has a name but no file.
 _RELAYED = b"\0shadeproxy-for/"
 _SECURE, _PLAIN = b"s", b"p"
 
@@ -87,8 +88,8 @@ class Port(HasPeer, Protocol):
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
     ) -> Response:
-        """Return an answer that has not begun. ``headers``: see ``WireResponse``. ``close``: end the
-        connection after the answer.
+        """Return an answer that has not begun. ``headers``: all fields except Connection and
+        Transfer-Encoding. ``close``: end the connection after the answer.
         """
         ...
 
@@ -189,14 +190,14 @@ class DirectResponse:
         self._turn_ends = TURN_BYTES
 
     def begin(self) -> None:
-        """See ``Response.begin``."""
+        """Settle the head of the answer. It is sent with the first piece of the body."""
         fields, self._chunked, self.keep_alive = connection_fields(
             self._fields, has_body=self._has_body, keep=self._wants_keep, http_11=True
         )
         self._head = render_head(self.status, fields)
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """See ``Response.write``."""
+        """Send a piece of the body. Wait while the client is slow, or while it is the turn of others."""
         view = memoryview(data)
         for start in range(0, len(view), WRITE_BYTES):
             piece = view[start : start + WRITE_BYTES]
@@ -219,7 +220,7 @@ class DirectResponse:
                 await drained
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """See ``Response.write_eof``. Raises ConnectionResetError after ``abort``."""
+        """Send the last bytes of the body, and end the answer. After ``abort``: ConnectionResetError."""
         transport = self._open()
         body = data or self._whole_body
         if body and self._has_body:
@@ -229,7 +230,7 @@ class DirectResponse:
             self._head = b""
 
     def abort(self) -> None:
-        """See ``Response.abort``."""
+        """Reset the connection, so that the client sees that the answer broke off."""
         self._aborted = True
         self.keep_alive = False
         if self._outlet.transport is not None:

@@ -58,7 +58,7 @@ def form_boundary(request: S3Request) -> bytes | None:
 
 
 class PostUploads:
-    """Answers PostObject requests. ``engine`` carries out the PutObject that is made of each."""
+    """Answers PostObject requests. ``engine`` carries out the PutObject that is made from each form."""
 
     def __init__(self, engine: ReadPath, authenticator: Authenticator) -> None:
         self._engine = engine
@@ -123,12 +123,12 @@ class PostUploads:
                     await _relay(exchange, answer)
                     return
                 status, headers, document = _success(forwarded.ref, location, fields, answer)
-                response = exchange.pass_on(status, headers)
+                response = exchange.pass_on(status, headers, answer.relayed)
                 await response.write_eof(document)
 
 
 async def _relay(exchange: Exchange, answer: ForwardResponse) -> None:
-    response = exchange.pass_on(answer.status, to_client(answer.headers))
+    response = exchange.pass_on(answer.status, to_client(answer.headers), answer.relayed)
     async with closing(answer.chunks) as chunks:
         async for chunk in chunks:
             await response.write(chunk)

@@ -4,7 +4,7 @@
 Laws: each request belongs to one process, and the next request is looked at only when the last answer is
 complete. The coordinator's answer ends where its Content-Length says. If a relayed request has a body, or
 only the client can tell where an answer ends, the coordinator keeps the connection for good. If an answer
-breaks off, so does the client's connection.
+breaks off, the client's connection is reset.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from shadeproxy.api.s3.watched_client import WatchedClient
 from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
 
 _HEAD_END = b"\r\n\r\n"
-# An origin may work on a big upload for minutes, during which neither side sends a byte.
+# Silent checks in a row that are allowed: an origin may work on a big upload for minutes, without a byte.
 _GIVEN_KEEPALIVES = 12
 _GOODBYE_S = 2.0
 
@@ -58,7 +58,7 @@ class WorkerProtocol(WatchedClient):
         forwards: ForwardServer | None = None,
     ) -> None:
         """``misses``: begins reads; None: relay them. ``forwards``: forwards requests; None: relay them.
-        ``late``: answers relayed reads if the coordinator is stuck; None: they wait for it.
+        ``late``: answers relayed reads if the coordinator is stuck; None: these reads wait for it.
         """
         super().__init__(keepalive_s)
         self._fast = fast
@@ -70,7 +70,7 @@ class WorkerProtocol(WatchedClient):
         self._forwarding: ForwardConnection | None = None
         self._body: BodyEnd = LengthEnd(0)  # Finds the end of the forwarded request's body.
         self._fill: WorkerLaneRead | None = None
-        self._raw = b""  # the request of ``_fill``
+        self._raw = b""  # The head of the request that ``_fill`` answers, in case it must be relayed.
         self._connect = connect
         self._others = others
         self._lane = _OURS
@@ -78,7 +78,7 @@ class WorkerProtocol(WatchedClient):
         self._paused = self._ending = False
         self._stopped = False
         """True if the transport was told to stop reading from the client."""
-        self._full: set[int] = set()  # lanes that take no more bytes for now
+        self._full: set[int] = set()  # The lanes whose receiver accepts no more bytes of the client now.
         self._coordinator: RelayConnection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._answer = AnswerEnd(b"")
@@ -153,7 +153,7 @@ class WorkerProtocol(WatchedClient):
     def _close(self) -> None:
         super()._close()
         if self._client is not None and self._client.get_extra_info("sslcontext") is not None:
-            # An idle client does not answer the end of TLS. A process that stops cannot wait for it.
+            # An idle client may not answer the end of TLS. So a process that stops does not wait for long.
             self._loop.call_later(_GOODBYE_S, self._others.discard, self)
 
     @property
@@ -225,26 +225,26 @@ class WorkerProtocol(WatchedClient):
 
     @property
     def peer(self) -> str:
-        """See ``HasPeer.peer``."""
+        """The client's address without its port."""
         return peer_of(self._client)
 
     @property
     def paused(self) -> bool:
-        """See ``LaneOutlet.paused``."""
+        """True while the client takes bytes more slowly than they are written."""
         return self._paused
 
     def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """See ``LaneOutlet.write_pieces``."""
+        """Write ``pieces`` of an answer to the client."""
         if self._client is not None and not self._client.is_closing():
             self._client.writelines(pieces)
             self._active = True
 
     def call_in_turn(self, function: Callable[[], None]) -> None:
-        """See ``LaneOutlet.call_in_turn``."""
+        """Call ``function`` in a later turn of the event loop."""
         self._loop.call_soon(function)
 
     def read_ended(self, *, keep: bool) -> None:
-        """See ``LaneOutlet.read_ended``."""
+        """Serve the next request, because the read has ended, or close the connection if not ``keep``."""
         self._fill, self._raw, self._lane = None, b"", _OURS
         if keep:
             self._loop.call_soon(self._resume)
@@ -252,12 +252,12 @@ class WorkerProtocol(WatchedClient):
             self._close()
 
     def go_on_by_task(self) -> None:
-        """See ``LaneOutlet.go_on_by_task``."""
+        """Let the read continue by ``WorkerLaneRead.relay``, because callbacks cannot answer it."""
         if self._fill is not None:
             self._fill.relay()
 
     def relay(self) -> None:
-        """See ``WorkerOutlet.relay``."""
+        """Relay the request to the coordinator. No byte of an answer may have been sent."""
         raw, self._raw = self._raw, b""
         self._pass_on(raw, one_request=True)
 
@@ -277,18 +277,18 @@ class WorkerProtocol(WatchedClient):
         self._feed(raw, self._held)  # Head and body in one call: aiohttp then refuses a broken body at once.
 
     def _feed(self, head: bytes, data: bytes) -> None:
-        """Pass ``head`` and those bytes of ``data`` that are body on to aiohttp; hold the others."""
+        """Pass ``head``, and the bytes of ``data`` that belong to the body, to aiohttp. Hold the rest."""
         count = 0 if self._body.is_over else self._body.take(data)
         self._held = data[count:]
         if self._forwarding is not None and (passed := head + data[:count]):
             self._forwarding.data_received(passed)
 
     def forward_sent(self) -> None:
-        """See ``ClientConnection.forward_sent``."""
+        """Note that bytes of a forwarded request's answer were written to the client."""
         self._active = True
 
     def forward_answered(self) -> None:
-        """See ``ClientConnection.forward_answered``."""
+        """Serve the next request, because the answer to the forwarded request is complete."""
         if self._lane == _FORWARDING and self._body.is_over:
             self._lane = _OURS
             self._resume()
@@ -296,11 +296,11 @@ class WorkerProtocol(WatchedClient):
             self._close()  # aiohttp found the end of the body at another byte than this process did.
 
     def forward_closed(self) -> None:
-        """See ``ClientConnection.forward_closed``."""
+        """Close the client's connection when all bytes are sent."""
         self._close()
 
     def forward_full(self, *, full: bool) -> None:
-        """See ``ClientConnection.forward_full``."""
+        """Stop reading from the client if aiohttp accepts no more bytes (``full``), or resume it."""
         (self._full.add if full else self._full.discard)(_FORWARDING)
         self._regulate()
 
@@ -348,7 +348,7 @@ class WorkerProtocol(WatchedClient):
             coordinator.pause()
         coordinator.write(raw)
         if self._lane == _GIVEN:
-            self._give_held(coordinator)  # The bytes came while the connection was made.
+            self._give_held(coordinator)  # The client sent these bytes while the connection was made.
 
     def _give_held(self, coordinator: RelayConnection) -> None:
         held, self._held = self._held, b""
@@ -360,8 +360,8 @@ class WorkerProtocol(WatchedClient):
 
     def coordinator_sent(self, data: bytes) -> None:
         """Pass bytes of the coordinator's answers on to the client."""
-        if self._client is None:
-            return
+        if self._client is None or (self._lane == _OURS and self._client.is_closing()):
+            return  # The client has gone, or got the last answer: a 503, perhaps, in place of this one.
         self._end_fill()
         self._answered()
         if self._lane in {_OURS, _READING, _FORWARDING}:

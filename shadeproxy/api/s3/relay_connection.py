@@ -1,6 +1,7 @@
 """A worker's connection to the coordinator. Each client connection that relays requests has its own."""
 
 import asyncio
+import errno
 import socket
 from typing import Protocol, cast
 
@@ -8,6 +9,9 @@ from shadeproxy.api.s3.port import relayed_name
 
 _TRIES = 20
 _AGAIN_S = 0.01
+# EAGAIN: the coordinator has not accepted earlier connections yet. The others: the kernel lacks memory or
+# files now. ENOENT and ECONNREFUSED are not here, because a coordinator that is gone stays gone.
+_PASSING = frozenset({errno.EAGAIN, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class RelaysAnswers(Protocol):
@@ -34,7 +38,7 @@ class RelayConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # This is uvloop's own transport class, which is no subclass of asyncio's.
+        # A cast, because uvloop's own transport class is no subclass of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -79,11 +83,10 @@ async def dial(relay: str, coordinator: asyncio.Protocol, peer: str, *, secure: 
         try:
             link.bind(relayed_name(peer, secure=secure))
             link.connect(relay)
-        except OSError:
+        except OSError as error:
             link.close()
-            if not left:
+            if not left or error.errno not in _PASSING:
                 raise
-            # The coordinator has not yet accepted the connections made before: try again a little later.
             await asyncio.sleep(_AGAIN_S)
         else:
             await asyncio.get_running_loop().create_unix_connection(lambda: coordinator, sock=link)

@@ -41,12 +41,12 @@ SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
 """The header fields of a plain read that change its answer. Only these fields are sent to the other node."""
 _NOTHING = memoryview(b"")
 _UNREAD = once(b"")
-"""A body to put in a ``ForwardResponse`` of which only the head is looked at."""
+"""The body of a ``ForwardResponse`` that is made only to check its head."""
 
 
 class RelayRead:
     """One relayed read: it asks the other node, and passes the node's answer to the client. Implements
-    ``WholeReceiver`` of receiver.py and ``WaitingRead`` of answer_timer.py.
+    ``WholeReceiver`` of origin/receiver.py and ``WaitingRead`` of cluster/answer_timer.py.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class RelayRead:
         self._connection: Connection | None = None
         self._taken_bytes = self._filled = self._head_bytes = 0
         self._body = _NOTHING
-        self._first_s = 0.0  # Time to the first interim answer.
+        self._first_s = 0.0  # Seconds from the start to the first interim answer; 0.0: none has come.
         self._head = b""
         self._begun: PendingAnswer | None = None
         self._flushes = self._taken = self._left = self._done = False
@@ -129,12 +129,14 @@ class RelayRead:
     # ------------------------------------------------------------------ what the connection calls
 
     def make_memory(self) -> memoryview:
-        """See ``WholeReceiver.make_memory``."""
+        """Return memory for the head and the body of the answer; see ``WholeReceiver.make_memory``."""
         self._memory = np.empty(self._taken_bytes, np.uint8).data
         return self._memory
 
     def recognised(self, filled: int) -> int:
-        """See ``WholeReceiver.recognised``."""
+        """Return the bytes of the whole answer if it may go to the client unchanged; otherwise 0. ``filled``:
+        bytes that have arrived.
+        """
         head = plain_head(self._memory, filled)
         if head is None or not self.asked.keep_alive:
             return 0
@@ -150,13 +152,16 @@ class RelayRead:
         return size_bytes
 
     def arrived(self) -> None:
-        """See ``WholeReceiver.arrived``."""
+        """Send soon the bytes of the recognised answer that have arrived."""
         if self._connection is not None:
             self._filled = self._connection.filled - self._head_bytes
             self._flush_soon()
 
     def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
-        """See ``Receiver.opened``."""
+        """Return memory for the body of an answer that was not recognised, and the function to call when
+        bytes arrive in it. Return None if a task must continue, because the answer is not plain, is too long,
+        or finds no memory.
+        """
         length = head.length or 0
         is_plain = self._is_plain(head, length)
         fits = is_plain and length <= _MOST_BYTES
@@ -178,12 +183,12 @@ class RelayRead:
         return self._body, self._arrived
 
     def interim(self) -> None:
-        """See ``Receiver.interim``. The node works on the read, so wait for it once more."""
+        """Wait for the node once more, because a 1xx answer shows that it works on the read."""
         self._first_s = self._first_s or self._clock.monotonic_s() - self.started_s
         self.peer.timer.watch(self, self.peer.patience_s)
 
     def received(self) -> None:
-        """See ``Receiver.received``."""
+        """Send the rest of the body, which is complete, and end the read."""
         self._filled = len(self._body)
         self._flush()
         if self._head_bytes:
@@ -196,7 +201,9 @@ class RelayRead:
             asyncio.get_running_loop().call_soon(self._end)
 
     def failed(self, error: Exception) -> None:
-        """See ``Receiver.failed``."""
+        """Let a task continue the read, because the exchange failed. If bytes were sent, reset the connection
+        instead.
+        """
         if self._left:
             return
         self.peer.timer.forget(self)
@@ -211,7 +218,7 @@ class RelayRead:
             self._by_task(PendingAnswer(self.peer, self.started_s))
 
     def give_up(self) -> None:
-        """See ``WaitingRead.give_up``."""
+        """Let a task continue the read, because the node has not begun to answer in time."""
         if not self._left:
             self._give_back(abort=True)
             self._by_task(PendingAnswer(self.peer, self.started_s))

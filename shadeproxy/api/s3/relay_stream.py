@@ -46,7 +46,7 @@ class RelayStream:
         self._clock = clock
         self._bytes_sent = 0
         self._room = asyncio.Event()
-        self._runs = False  # True once the task, or ``cancel``, releases the connection.
+        self._runs = False  # True once the task runs, or ``cancel`` releases the connection in its place.
         self._task = asyncio.get_running_loop().create_task(self._send(begun.connection, begun.head))
 
     def look(self) -> None:
@@ -55,8 +55,8 @@ class RelayStream:
 
     def cancel(self) -> None:
         """Give the answer up, because the client has gone. Later calls do nothing."""
-        # A task that is cancelled before its first step runs no line of code. So the connection must be
-        # released here.
+        # A task that is cancelled before its first step runs no line of code. In that case, release the
+        # connection here.
         self._task.cancel()
         if not self._runs:
             self._runs = True

@@ -1,10 +1,10 @@
 """The head of a plain answer of another node, as the client gets it. It has the bytes that
 ``Exchange.pass_on`` would send.
 
-All answers of one node have the same fields in the same order. So the decisions on a list of field names are
-made once and kept. The head of a hit gets one more field and stays otherwise unchanged, so it need not be
-parsed. If two heads in a row have the same names, a regular expression made of these names checks the heads
-that follow.
+All answers of one node have the same fields in the same order. So for each list of field names this module
+decides once which fields the client gets. The head of a hit gets one more field and stays otherwise
+unchanged, so it need not be parsed. If two heads in a row have the same names, a regular expression made of
+these names checks the heads that follow.
 """
 
 import re
@@ -62,8 +62,9 @@ def plain_head(memory: memoryview, filled: int) -> PlainHead | None:
 
 
 class _KnownHead:
-    """The field names of the last plain head, of one status, that ``pattern`` did not match. ``pattern``:
-    matches a plain head with these names; None until two heads in a row had the same names.
+    """Remembers, for answers of one status, the field names of the last plain head that ``pattern`` did not
+    match. ``pattern``: matches a plain head with these names; None until two heads in a row had the same
+    names.
     """
 
     __slots__ = ("_names", "is_part", "pattern")
@@ -74,7 +75,7 @@ class _KnownHead:
         self._names: tuple[bytes, ...] = ()
 
     def note(self, names: tuple[bytes, ...]) -> None:
-        """Take in the field names of a plain head. If they are the same as last time, make ``pattern`` of
+        """Remember the field names of a plain head. If the last head had the same names, make ``pattern`` of
         them.
         """
         if names == self._names:
@@ -121,9 +122,10 @@ def _is_unchanged(is_part: bool, *names: bytes) -> bool:
 
 
 class _FieldOrder(NamedTuple):
-    """The decisions on a head with certain field names. ``shown``: for each field, True if the client gets
-    it. ``source``: the position of x-shade-cache. ``known``: True if the names alone decide everything, and
-    no field that the proxy adds is missing. ``refused``: see ``is_refused``.
+    """The decisions on heads with one list of field names. ``shown``: for each field, True if the client gets
+    it. ``source``: the position of x-shade-cache; -1 if it is missing or repeated. ``known``: True if the
+    names alone decide everything, and no field that the proxy adds is missing. ``refused``: True if the node
+    refused the request (``is_refused``).
     """
 
     shown: tuple[bool, ...]

@@ -1,8 +1,8 @@
 """An S3 request as a value, decoded once.
 
 Laws: the path and the query as they were sent are used only to verify the signature. For decisions and for
-the origin's request the decoded values are used (`bucket`, `key`, `query`, `fields`). They are never
-normalised (`a//b`, dot segments). A request that cannot be decoded, or that two parsers could read
+the origin's request the decoded values are used (`bucket`, `key`, `query`, `fields`). These values are never
+normalised: `a//b` and dot segments stay. A request that cannot be decoded, or that two parsers could read
 differently, is refused here (InvalidRequest).
 """
 
@@ -19,7 +19,7 @@ from shadeproxy.core.types import NAME_PATTERN, JobContext
 
 BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 BUCKET_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
-"""A name has no ":", because Ceph RGW reads a ":" as the end of a tenant's name."""
+"""The pattern of a bucket's name. It allows no ":", which Ceph RGW reads as the end of a tenant's name."""
 
 UNRESERVED = "-_.~"
 _PLAIN = re.compile(r"[A-Za-z0-9._~-]*")
@@ -36,10 +36,10 @@ _JOB_NUMBER = re.compile(r"\d{1,9}")
 class S3Request(NamedTuple):
     """One parsed request.
 
-    ``wire_path`` and ``raw_query`` are as the client sent and signed them. ``raw_path`` is the path as sent,
-    but in path style ("/bucket/key") and pure ASCII. ``bucket`` and ``key`` are "" if the request names none.
-    ``query`` has decoded names and values. ``fields`` has lower-case names in the order of the request; the
-    values of a repeated name are joined.
+    ``wire_path`` is the path as the client sent and signed it. ``raw_query`` is the query as sent, but pure
+    ASCII. ``raw_path`` is the path as sent, but in path style ("/bucket/key") and pure ASCII. ``bucket`` and
+    ``key`` are "" if the request names none. ``query`` has decoded names and values. ``fields`` has
+    lower-case names in the order of the request; the values of a repeated name are joined.
     """
 
     method: str

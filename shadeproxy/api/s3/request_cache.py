@@ -2,11 +2,12 @@
 
 Laws: nothing is decided here. The cache holds results of functions of the general lane
 (``RequestAuthorizer.identify``, ``answer_read``, ``with_own``), found by the exact bytes of the request.
-Every signature is verified again (signed.py). If a request is not known, nothing is written or recorded. A
-head is kept without its changing parts: request id, time and span. ``answer_read`` and ``render_head`` have
-made it, so both lanes send the same bytes. If the changing parts cannot be told apart from the origin's
-fields, the head is not kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both
-together.
+Every signature is verified again (signed.py). If a request is not known, nothing is written or recorded.
+
+The head of an answer is kept without its changing parts: request id, time and span. ``answer_read`` and
+``render_head`` have made the head, so both lanes send the same bytes. If the changing parts cannot be told
+apart from the origin's fields, the head is not kept. ``_request_cache.pyx`` is ``RequestCache.answer``
+compiled: change both together.
 """
 
 from bisect import bisect_left
@@ -31,7 +32,8 @@ from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S, RequestCounts
 
 _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
-# The number of entries is limited, and so are their bytes: blocks longer than this are not kept.
+# The number of entries is limited, and so are the bytes of each: longer header blocks and URL paths are not
+# kept.
 _MOST_BLOCK_BYTES = 2048
 _MOST_TARGET_BYTES = 1200
 _TOUCH_EVERY_S = 1.0
@@ -48,15 +50,15 @@ class Writer(Protocol):
 
 
 class JobObserver(Protocol):
-    """Receives the job of a read that is answered here, for each job about once a second at most."""
+    """Receives the job of reads that the request cache answers: each job about once a second at most."""
 
     def on_job(self, job: JobContext) -> None: ...
 
 
 class CachedTarget(NamedTuple):
-    """The object under one URL path. ``handle``: the handle of its page; None if it may have several pages.
-    ``heads``: the beginnings of two heads, up to the request id, of a 200 with the whole object. The first
-    has no checksums, the second has them.
+    """The object under one URL path. ``handle``: the handle of the object's only page; None if the object may
+    have several pages. ``heads``: the beginnings, up to the request id, of two heads of a 200 with the whole
+    object. The first has no checksums, the second has them.
     """
 
     ref: ObjectRef
@@ -91,7 +93,7 @@ class RequestCache:
     def __init__(
         self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver, counts: RequestCounts | None = None
     ) -> None:
-        """Make an empty cache. ``counts``: counts the answers given here, which no other object reports."""
+        """Make an empty cache. ``counts``: counts the answers of this cache, which nothing else reports."""
         counts = RequestCounts() if counts is None else counts
         self._groups = {
             source: (counts.group("GetObject", 200, source), counts.group("GetObject", 206, source))
@@ -235,7 +237,7 @@ class RequestCache:
         if matching is not None:
             block = matching[0]
         elif "if-match" in request.fields:
-            return  # Nor is a block remembered whose If-Match is not plain.
+            return  # For the same reason, do not remember a block whose If-Match is not plain.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
@@ -363,7 +365,7 @@ class RequestCache:
                 out.writelines((head, body))
         if job is not None:
             self.touch(job, now_s)
-        # These lines repeat ``RequestGroup.observe``, to save its call.
+        # These lines do what ``RequestGroup.observe`` does. They save each hit the time of a call.
         group, took_s = self._groups[handle.source][span is not None], self._monotonic_s() - self._began_s
         group.requests += 1
         group.seconds += took_s

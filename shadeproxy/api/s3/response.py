@@ -71,9 +71,10 @@ def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 def connection_fields(
     fields: list[tuple[str, str]], *, has_body: bool, keep: bool, http_11: bool
 ) -> tuple[list[tuple[str, str]], bool, bool]:
-    """Return ``fields`` and those that tell how the body ends and whether the connection stays.
+    """Return ``fields``, with the fields added that say how the body ends and whether the connection stays
+    open. Also return whether the body must be chunked, and whether the connection stays open.
 
-    Also return whether the body must be chunked, and whether the connection stays.
+    ``keep``: the connection stays open if that is possible. ``http_11``: the client speaks HTTP/1.1.
     """
     chunked = False
     if has_body and "content-length" not in map(str.lower, names_of(fields)):
@@ -105,8 +106,9 @@ def break_off(transport: asyncio.BaseTransport) -> None:
 
 
 def _asks_for_another_protocol(request: web.BaseRequest) -> bool:
-    """Return True if aiohttp's parser may take bytes behind ``request`` for bytes of another protocol. It
-    drops them, or reads the body of a CONNECT as a request. So no request may follow on the connection.
+    """Return True if aiohttp's parser may take bytes behind ``request`` for bytes of another protocol. The
+    parser then drops these bytes, or reads the body of a CONNECT as a request. So no request may follow on
+    the connection.
     """
     return request.method == "CONNECT" or "Upgrade" in request.headers
 

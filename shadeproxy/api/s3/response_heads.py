@@ -13,6 +13,7 @@ from shadeproxy.core.ranges import content_range
 from shadeproxy.core.types import Headers, ObjectMeta, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS
 
+# This mark stands in a head where the request id belongs. The head is cut there.
 _ID_MARK = "0123456789ABCDEF"
 # These marks stand in a head where changing values belong. No server sends these characters in a field.
 _MARKS = {"content-length": "\x01", "content-range": "\x02"}

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import compress
 from typing import NamedTuple
 
-from shadeproxy.core.conditions import Conditions, Verdict
+from shadeproxy.core.conditions import FAILED_TEXT, Conditions, Verdict
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ranges import content_range, parse_range
 from shadeproxy.core.types import ENDLESS, Headers, ObjectMeta, Span, names_of
@@ -27,7 +27,9 @@ _FRAMING_FIELDS = frozenset({"accept-ranges", "content-length", "content-range",
 
 
 class Answer(NamedTuple):
-    """Status, header fields except date and request ids, and the span of the object that is the body."""
+    """An answer to a read. ``headers``: all fields except date, request ids and x-shade-cache. ``body``: the
+    span of the object that is sent.
+    """
 
     status: int
     headers: Headers
@@ -69,9 +71,7 @@ def answer_read(
     if conditions is not NO_CONDITIONS:
         verdict = conditions.evaluate(meta)
         if verdict is Verdict.FAILED:
-            raise OriginAnswer(
-                412, "PreconditionFailed", "At least one of the preconditions you specified did not hold"
-            )
+            raise OriginAnswer(412, "PreconditionFailed", FAILED_TEXT)
         if verdict is Verdict.NOT_MODIFIED:
             kept = tuple(field for field in meta.headers if field[0].lower() in _NOT_MODIFIED_FIELDS)
             return Answer(304, (*_etag(meta), *kept), NO_BODY)

@@ -18,7 +18,9 @@ LEAST_BYTES = 16 * 1024
 """Slices with fewer bytes are copied, because that takes one system call instead of two or three."""
 
 UNASKED, ENCRYPTED = -1, -2
-"""Values of ``Sender.descriptor`` while there is no descriptor."""
+"""Values of ``Sender.descriptor`` if there is no descriptor: before ``open``, and if bytes must go through
+the transport.
+"""
 
 # MSG_MORE is not set. With it, the head would wait for the first pages and leave in one packet with them. The
 # server then needed a fifth more time for an answer of 100 KB, and a seventh more for one of 1 MB

@@ -1,5 +1,5 @@
-"""``S3Server``: makes a listener's connections (connection.py). If the request cache is compiled, they use
-it.
+"""``S3Server``: makes a listener's connections (connection.py). If the request cache is compiled, received
+bytes go to its compiled form first.
 """
 
 import sys

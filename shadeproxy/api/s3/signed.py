@@ -21,8 +21,8 @@ from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Sig
 from shadeproxy.core.tracing import INSTANCE_FIELD, JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
 from shadeproxy.core.types import JobContext
 
-# A session token is part of the template's fixed text. So a block fits only if it has the token that
-# ``identify`` accepted.
+# A template may have a session token, because the token is part of the fixed text: a block fits only if it
+# has the token that ``identify`` accepted.
 PLAIN_FIELDS = frozenset(
     {
         "accept",
@@ -52,7 +52,7 @@ _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
 _PAYLOADS = frozenset({EMPTY_SHA256, UNSIGNED_PAYLOAD})
 _TIME = re.compile(rb"(?:\r\n|^)x-amz-date: \d{8}(T\d{6}Z)\r\n", re.IGNORECASE)
 _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
-# The invocation id is the client's, or that of a proxy between the client and this one.
+# The id of this one request, made by the client or by a ShadeProxy between the client and this proxy.
 _INVOCATION = re.compile(
     rb"(?:\r\n|^)(?:amz-sdk-invocation-id|x-shade-request-id): ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE
 )
@@ -98,8 +98,8 @@ class Plan(NamedTuple):
 
 class _Signing(NamedTuple):
     """Verifies the blocks that one client signs on one day. ``parts``: the fixed texts of the canonical
-    request, between which path, If-Match and Range (if they are signed) and time are inserted. ``signed``:
-    the sum of ``_RANGE_SIGNED`` if Range is signed and ``_IF_MATCH_SIGNED`` if If-Match is.
+    request. Between them belong the path, then If-Match and Range if they are signed, then the time.
+    ``signed``: the sum of ``_RANGE_SIGNED`` if Range is signed and ``_IF_MATCH_SIGNED`` if If-Match is.
     """
 
     signer: Signer
@@ -139,8 +139,8 @@ def cut_field(block: bytes, field: CutField) -> tuple[bytes, str] | None:
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
     """Return the plan of an identified read; None if the request is no plain GET."""
-    # The target must be the path and nothing else. The query of a presigned URL has a signature, which is not
-    # in the header block. A target in virtual-host style does not name the bucket.
+    # The target must be the path in path style and nothing else. A presigned URL has its signature in the
+    # query, not in the header block, and a target in virtual-host style does not name the bucket.
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]

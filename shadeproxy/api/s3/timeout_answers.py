@@ -1,4 +1,4 @@
-"""The answer of a worker to a read that got no byte in time. It is the same 503 as the coordinator sends."""
+"""The answer of a worker to a read that got no byte in time: the same 503 that the coordinator would send."""
 
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import Asked, ReadReports, with_own

@@ -30,6 +30,7 @@ class WatchedClient(asyncio.Protocol):
         """
         self._keepalive_s = keepalive_s
         self._silent = 0
+        """Number of checks in a row without activity."""
         self._taken: tuple[int, int] | None = None
         """``_steps`` and the number of waiting bytes at the last check; None if no bytes waited."""
         self._timer: asyncio.TimerHandle | None = None
@@ -55,7 +56,7 @@ class WatchedClient(asyncio.Protocol):
             break_off(self._client)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # This is uvloop's own transport class, which is no subclass of asyncio's.
+        # A cast, because uvloop's own transport class is no subclass of asyncio's.
         self._client = cast("asyncio.Transport", transport)
         self.writer = Copying(self._client)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)

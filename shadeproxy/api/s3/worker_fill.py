@@ -63,7 +63,7 @@ class Misses(Protocol):
     pace: TurnLimiter
 
     def leave(self, reading: "WorkerFill", *, served: bool = False) -> None:
-        """See lane_read.py ``KeepsReadings.leave``."""
+        """Release a reading that no task continues. ``served``: its answer was sent to its end."""
         ...
 
     def connect(self, peer: Peer, fill: "WorkerFill") -> None:
@@ -96,19 +96,19 @@ class WorkerFill:
         of the origin to ask.
         """
         self.source = Source.ORIGIN
-        """See ``LaneReading.source``."""
+        """Source of the answer: the value of ``x-shade-cache``."""
         self.deadline: Deadline | None = misses.late.deadline()
-        """See ``LaneReading.deadline``. The coordinator watches it; ``look_at_time`` watches it too, in case
+        """Deadline for the first byte. The coordinator watches it; ``look_at_time`` watches it too, in case
         the coordinator is stuck.
         """
         self.detached = _NONE_DETACHED
-        """See ``LaneReading.detached``. It is never crowded, because fill memory has its own limit."""
+        """No detached buffers: a slow reader holds fill memory, which has its own limit."""
         self._misses = misses
         self._ident = ident
         self._outlet = outlet  # None: the client has left, or there never was one.
         self._asked = asked
         self._peer: Peer | None = peer  # None: the fill has its connection, or needs none.
-        self._ordered: ObjectRef | None = None  # the object of a prefetch
+        self._ordered: ObjectRef | None = None  # The object of a prefetch; None if a client reads.
         self._allowed: AllowFill | None = None
         self._flight: Flight | None = None
         self._lane: LaneRead[WorkerFill] | None = None
@@ -164,7 +164,7 @@ class WorkerFill:
             outlet,
             misses.reports,
             misses,
-            # The coordinator has chosen the version to ask for, and will compare the answer's with it.
+            # Compare no version here: the coordinator has chosen it, and compares it with the answer's.
             asked._replace(found=UNKNOWN),
             clock=misses.clock,
             reading=self,
@@ -223,7 +223,7 @@ class WorkerFill:
         held: bool = False,
         memory: memoryview | None = None,
     ) -> memoryview | None:
-        """See ``Sink.opened``."""
+        """Return fill memory for the page; None if ``length`` is not as expected, or no memory is free."""
         misses, flight, allowed = self._misses, self._flight, self._allowed
         assert flight is not None, "the head comes in a later turn of the loop"
         assert allowed is not None, "it was told to begin"
@@ -240,14 +240,14 @@ class WorkerFill:
         return taken[1]
 
     def arrived(self, count: int) -> None:
-        """See ``Sink.arrived``."""
+        """Pass ``count`` more bytes to the client, and report the progress to the coordinator if due."""
         flight = self._flight
         assert flight is not None, "opened before"
         held, self._held = self._held, None
         if held is not None:
             self._open(flight, *held)
         flight.advance(count)
-        # The coordinator watches the client's deadline until the first bytes: report them at once.
+        # Report the first bytes at once, because the coordinator watches the client's deadline until then.
         due = not self._reported or flight.filled - self._reported >= PROGRESS_BYTES
         if due and not flight.ended:
             self.report_progress()
@@ -263,19 +263,19 @@ class WorkerFill:
         flight.open(head.meta, head.length, doubtful=head.doubtful, memory=buffer)
 
     def complete(self, writer: BodyWriter | None = None) -> None:  # noqa: ARG002 - as Sink
-        """See ``Sink.complete``."""
+        """Tell the coordinator that all bytes have arrived; see ``Sink.complete``."""
         self._read = None
         self._misses.outbox.send_with_next(FillComplete(self._ident))
         self._forget_if_over()
 
     def failed(self, error: OriginError) -> None:
-        """See ``Sink.failed``."""
+        """Tell the coordinator that the bytes are wrong, and end the flight; see ``Sink.failed``."""
         self._read = None
         self._say_failed(error, final=True)
         self._end_flight(error)
 
     def hand_over(self, handed: HandedOver) -> None:
-        """See ``Sink.hand_over``."""
+        """Leave the rest of the page to the coordinator, because this process's read has failed."""
         self.report_progress()
         self._read = self._held = None
         error = handed.take_error()
@@ -290,7 +290,7 @@ class WorkerFill:
     # ------------------------------------------------------------------ what the client's read calls
 
     def count(self, meta: ObjectMeta, span: Span) -> None:  # noqa: ARG002 - as LaneReading
-        """See ``LaneReading.count``."""
+        """Note the span of the read, which the coordinator counts when the client leaves."""
         self._span = span
 
     def left(self, *, served: bool) -> None:
@@ -353,7 +353,7 @@ class WorkerFill:
 
     @property
     def _lacks_proof(self) -> bool:
-        """True if the coordinator cannot fill the rest: only this process has the checksum so far."""
+        """True if the coordinator cannot fill the rest: only this process has summed the bytes so far."""
         return self._flight is not None and self._flight.doubtful
 
     def _too_late(self) -> None:
@@ -371,7 +371,7 @@ class WorkerFill:
     def _end_flight(self, error: ShadeProxyError | None) -> None:
         if self._flight is not None:
             error = error or OriginUnavailable("the fill goes on elsewhere")
-            # An error's traceback keeps the flight, and so the fill memory, until garbage collection.
+            # The error's traceback would keep the flight, and so the fill memory, until garbage collection.
             self._flight.end(error.with_traceback(None))
         self._forget_if_over()
 
@@ -391,5 +391,6 @@ class WorkerFill:
 
     def _forget_if_over(self) -> None:
         if self._outlet is None and self._read is None and self._peer is None:
-            self._lane = None  # A cycle: it would keep the fill memory until garbage collection.
+            # Break a reference cycle, which would keep the fill memory until garbage collection.
+            self._lane = None
             self._misses.forget(self._ident)

@@ -40,8 +40,8 @@ from shadeproxy.origin.pool import NotConnected, Peer
 from shadeproxy.origin.s3pages import PageGets
 
 PROGRESS_S = 0.5
-"""Seconds between two progress reports of a slow page. The coordinator takes a page without progress for
-stuck.
+"""Seconds between two progress reports of a slow page. Without these reports, the coordinator would take the
+page for stuck.
 """
 
 
@@ -51,11 +51,11 @@ class GrantedSlots:
     """
 
     def take_now(self, intent: Intent) -> str:  # noqa: ARG002 - as TakesSlots
-        """See ``TakesSlots.take_now``."""
+        """Return a slot at once. It has no name, because the coordinator counts the slots."""
         return ""
 
     def give(self, *clients: str) -> None:
-        """See ``TakesSlots.give``."""
+        """Do nothing: the coordinator holds the slots."""
 
 
 class Uncounted:
@@ -63,20 +63,20 @@ class Uncounted:
 
     def __init__(self, clock: Clock) -> None:
         self.now_s = clock.monotonic_s
-        """See ``CountsReads.now_s``."""
+        """Returns the time by which requests are measured."""
 
     def unanswered(self, started_s: float, error: BaseException) -> BaseException:  # noqa: ARG002 - as CountsReads
-        """See ``CountsReads.unanswered``."""
+        """Return ``error`` as the failure of a read that ended before its answer arrived."""
         return error
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
-        """See ``CountsReads.note``."""
+        """Do not count a request that has ended."""
 
     def note_first_byte(self, started_s: float) -> None:
-        """See ``CountsReads.note_first_byte``."""
+        """Do not count the time until a read's first byte."""
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
-        """See ``CountsReads.note_whole``."""
+        """Do not count reads that got all their bytes."""
 
 
 class SentKeys:
@@ -88,7 +88,7 @@ class SentKeys:
         self.current: Credentials | None = None
 
     async def credentials(self) -> Credentials | None:
-        """See ``CredentialProvider.credentials``."""
+        """Return the credentials that the coordinator sent last; None if it sent that there are none."""
         return self.current
 
     def adopt(self, keys: OriginKeys) -> None:
@@ -115,7 +115,7 @@ class WorkerMisses:
         bodies: BodyFiles,
     ) -> None:
         self.page_size = page_size
-        """See ``KeepsReadings.page_size``."""
+        """Bytes of a page."""
         self.reads: CallbackOrigin = CallbackReads(gets, GrantedSlots(), Uncounted(clock))
         self.extents = extents
         self.outbox = outbox
@@ -221,7 +221,7 @@ class WorkerMisses:
     # ------------------------------------------------------------------ what fills call
 
     def leave(self, reading: WorkerFill, *, served: bool = False) -> None:
-        """See ``KeepsReadings.leave``."""
+        """Release a reading that no task continues. ``served``: its answer was sent to its end."""
         reading.left(served=served)
 
     def connect(self, peer: Peer, fill: WorkerFill) -> None:

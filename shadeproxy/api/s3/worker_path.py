@@ -1,5 +1,5 @@
-"""The worker's half of forwarding requests to the origin. The coordinator's half is
-engine/read/worker_forwards.py.
+"""The worker's half of forwarding requests to the origin: it sends them. The coordinator's half, which grants
+slots and drops written objects from the cache, is engine/read/worker_forwards.py.
 
 Laws: bodies go straight between client and origin, not through the coordinator. The worker asks the
 coordinator for each slot, and before and after each write. If the coordinator refuses, the client gets the
@@ -42,18 +42,19 @@ from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.telemetry.stats import Stats
 
-# This is a quarter of the bytes that a channel keeps for a process that reads too slowly.
+# Most bytes of object names in questions to the coordinator. This is a quarter of the bytes that a channel
+# keeps for a process that reads too slowly.
 _MOST_NAMED_BYTES = 1024 * 1024
 
 _IDENT: ContextVar[int | None] = ContextVar("ident", default=None)
-"""The slot that the coordinator has granted together with this task's write. None: there is none, or it is in
-use.
+"""The number of the slot that the coordinator has granted together with this task's write. None: there is no
+such slot, or it is in use.
 """
 
 
 class AskedCoordinator:
-    """Asks the coordinator questions, and waits for the answers. ``keys``: gets the credentials that it
-    sends.
+    """Asks the coordinator questions, and waits for the answers. ``keys``: gets the credentials that the
+    coordinator sends.
     """
 
     def __init__(self, outbox: Outbox, keys: SentKeys) -> None:
@@ -117,7 +118,9 @@ class CoordinatorSlots:
         self._coordinator = coordinator
 
     async def take(self) -> str:
-        """See ``ForwardSlots.take``."""
+        """Acquire a slot from the coordinator, or use the one that was granted with the write. Return a name
+        to give the slot back by. Raises Overloaded.
+        """
         ident = _IDENT.get()
         if ident is None:
             ident = self._coordinator.next_ident()
@@ -131,7 +134,7 @@ class CoordinatorSlots:
         return str(ident)
 
     def give(self, slot: str) -> None:
-        """See ``ForwardSlots.give``."""
+        """Return the slot that ``take`` has acquired to the coordinator."""
         self.taken -= 1
         self._coordinator.outbox.send(EndSlot(int(slot)))
 
@@ -154,8 +157,8 @@ class ReportedOrigin(CountedOrigin):
 
 
 class ReportedRequests:
-    """Reports ended requests to the coordinator, which counts them. ``log``: this process's own log of
-    requests.
+    """Reports each ended request to ``log``, which is this process's own. Reports those with a job, and every
+    GetObject, also to the coordinator, which counts them.
     """
 
     def __init__(self, log: RequestObserver, outbox: Outbox) -> None:
@@ -163,7 +166,7 @@ class ReportedRequests:
         self._outbox = outbox
 
     def on_request(self, **request: Unpack[EndedRequest]) -> None:
-        """See ``RequestObserver.on_request``."""
+        """Report a request that has ended."""
         self._log.on_request(**request)
         assert request["source"] is Source.BYPASS, "a worker forwards past the cache"
         operation, job = request["operation"], request["job"]
@@ -181,16 +184,18 @@ class WorkerPath:
         self._origin = origin
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """See ``ForwardPath.forward``."""
+        """Send ``request`` to the origin, and return its answer; see ``ReadPath.forward``."""
         return self._origin.forward(request)
 
     @asynccontextmanager
     async def writing(self, refs: Iterable[ObjectRef]) -> AsyncIterator[Here]:
-        """See ``ForwardPath.writing``."""
+        """Announce a write of ``refs`` to the coordinator, and wait until it is allowed. After the block,
+        report its end. See ``ReadPath.writing``.
+        """
         coordinator = self._coordinator
         ident = coordinator.next_ident()
         named = tuple((ref.bucket, ref.key, ref.namespace) for ref in refs)
-        size_bytes = sum(len(bucket) + len(key) for bucket, key, _ in named)
+        size_bytes = sum(len(name.encode()) for ref in named for name in ref)
         try:
             with coordinator.naming(size_bytes):
                 await coordinator.answer(ident, BeginWrite(ident, CLIENT.get(), named))

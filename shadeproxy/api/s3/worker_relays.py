@@ -1,7 +1,8 @@
 """Reads of a worker's clients that other nodes of the cluster answer.
 
-Law: the worker passes on only plain answers. If a read ends in another way, its request goes to the
-coordinator as if it had just come. If the other node does not answer, the coordinator asks the origin.
+Law: the worker passes on only plain answers. If the other node's answer is not plain, or does not come, the
+worker relays the request to the coordinator as if it had just come. If that node does not answer the
+coordinator either, the coordinator asks the origin.
 """
 
 import asyncio
@@ -62,7 +63,7 @@ class BeginsFills(Protocol):
     """Begins reads by fetching their pages. worker_misses.py implements it."""
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
-        """See ``BeginsLaneReads.begin``."""
+        """Begin the read that ``asked`` describes. Return None if it must be relayed to the coordinator."""
         ...
 
 
@@ -75,19 +76,19 @@ class WorkerRelayRead:
         self._now: RelayRead | RelayStream | None = read
 
     def look(self) -> None:
-        """See ``WorkerLaneRead.look``."""
+        """Continue to write the answer, because the client has taken enough of the bytes sent so far."""
         if self._now is not None:
             self._now.look()
 
     def cancel(self) -> None:
-        """See ``WorkerLaneRead.cancel``."""
+        """Leave the read, because the client has gone. Later calls do nothing."""
         if self._now is not None:
             self._now.cancel()
             self._now = None
 
     def relay(self) -> None:
-        """See ``WorkerLaneRead.relay``. A long plain answer is streamed to the client instead. If the client
-        has left, do nothing.
+        """Relay the request to the coordinator. A long plain answer is streamed to the client instead. If the
+        client has left, do nothing.
         """
         read, self._now = self._now, None
         if not isinstance(read, RelayRead):
@@ -101,7 +102,7 @@ class WorkerRelayRead:
         self._outlet.relay()
 
     def relayed(self) -> None:
-        """See ``WorkerLaneRead.relayed``."""
+        """Do nothing, because ``relay`` has left the read already."""
 
 
 class WorkerRelays:
@@ -133,7 +134,9 @@ class WorkerRelays:
         self._emptying: set[asyncio.Task[None]] = set()
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerLaneRead | None:
-        """See ``BeginsLaneReads.begin``."""
+        """Begin the read that ``asked`` describes: at another node, or by fetching its page. Return None if
+        it must be relayed to the coordinator.
+        """
         peer = asked.peer
         if peer is None:
             return None if self._fills is None else self._fills.begin(outlet, asked)
@@ -157,12 +160,12 @@ class WorkerRelays:
         return None
 
     def stream(self, outlet: WorkerOutlet, read: RelayRead, begun: PendingAnswer) -> RelayStream:
-        """Send the long answer whose head ``read`` has received to the client."""
+        """Send to the client the long answer whose head ``read`` has received."""
         return RelayStream(outlet, self._reports, self._reads, read, begun, clock=self._clock)
 
     def drop(self, begun: PendingAnswer) -> None:
-        """Release the connection of an answer that no client gets. The rest of a short answer is read before,
-        so that the connection can be used again: otherwise each GET of a missing object would cost a
+        """Release the connection of an answer that no client gets. The rest of a short answer is read first,
+        so that the connection can be used again. Otherwise each GET of a missing object would cost a
         connection.
         """
         if begun.connection is None or begun.head is None:

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from shadeproxy.core.conditions import FAILED_TEXT
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.types import Headers, ListPage, ObjectMeta, ObjectRef, Span
 
@@ -113,6 +114,4 @@ def no_such_bucket() -> OriginAnswer:
 
 
 def precondition_failed() -> OriginAnswer:
-    return OriginAnswer(
-        412, "PreconditionFailed", "At least one of the preconditions you specified did not hold."
-    )
+    return OriginAnswer(412, "PreconditionFailed", FAILED_TEXT)

@@ -6,7 +6,10 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from shadeproxy.api.s3.errors import TABLE, answer_error
+from shadeproxy.api.s3.semantics import answer_read, conditions_of
 from shadeproxy.core import errors
+from shadeproxy.core.types import ObjectMeta
+from shadeproxy.origin.s3ops.store import precondition_failed
 
 
 def tree(root):
@@ -109,3 +112,13 @@ async def test_every_error_document_names_its_request(proxy, method, target, sta
     assert re.search(
         rb"<Error><Code>\w+</Code><Message>[^<]+</Message>.*<Resource>%s</Resource>" % resource, answer
     )
+
+
+def test_a_failed_condition_has_the_words_of_s3_whoever_finds_it():
+    conditions = conditions_of({"if-match": '"x"'})
+    with pytest.raises(errors.OriginAnswer) as of_the_cache:
+        answer_read(ObjectMeta('"e"', 1), method="GET", range_field=None, conditions=conditions)
+    for error in (of_the_cache.value, precondition_failed(), errors.OriginAnswer(412, "")):
+        root = fromstring(answer_error(error, resource="/", request_id="R").body)
+        assert root.findtext("Code") == "PreconditionFailed"
+        assert root.findtext("Message") == "At least one of the pre-conditions you specified did not hold"

@@ -1,7 +1,9 @@
 """The operation of a request, and the cached objects that it may change."""
 
+import botocore.session
 import pytest
 
+from shadeproxy.api.s3.canonical import canonical
 from shadeproxy.api.s3.operations import OPERATIONS, Permission, reads_current, resolve, touched
 from shadeproxy.api.s3.request import parse_request
 from shadeproxy.core.errors import InvalidRequest, NotSupported
@@ -43,7 +45,7 @@ def request_of(line, *fields):
         ("DELETE /b", "DeleteBucket", (BUCKET,)),
         ("PUT /b?policy", "PutBucketPolicy", (BUCKET,)),
         ("PUT /b?lifecycle", "PutBucketLifecycleConfiguration", (BUCKET,)),
-        ("DELETE /b?lifecycle", "DeleteBucketLifecycleConfiguration", (BUCKET,)),
+        ("DELETE /b?lifecycle", "DeleteBucketLifecycle", (BUCKET,)),
         ("GET /b?lifecycle", "GetBucketLifecycleConfiguration", ()),
         ("PUT /b?versioning", "PutBucketVersioning", (ObjectRef("b", ""),)),
         ("POST /b?delete", "DeleteObjects", ()),
@@ -112,3 +114,95 @@ def test_only_reads_of_plain_objects_are_cached_and_every_write_needs_the_right(
 def test_only_the_plain_current_object_is_read_from_a_cache(line, field, expected):
     request = request_of(line, *([field] if field else []))
     assert reads_current(resolve(request), request) is expected
+
+
+# ------------------------------------------------------------------ comparison with the service model
+
+# Calls of Ceph, which the model of S3 does not have.
+_OF_CEPH = {"AppendObject"}
+# Operations of S3 that answer 501 here: of directory buckets, of the tables of a bucket's metadata, of access
+# by attributes, of annotations, and of functions that answer a GET.
+_NOT_HERE = {
+    "CreateBucketMetadataConfiguration",
+    "CreateBucketMetadataTableConfiguration",
+    "CreateSession",
+    "DeleteBucketMetadataConfiguration",
+    "DeleteBucketMetadataTableConfiguration",
+    "DeleteObjectAnnotation",
+    "GetBucketAbac",
+    "GetBucketMetadataConfiguration",
+    "GetBucketMetadataTableConfiguration",
+    "GetObjectAnnotation",
+    "ListObjectAnnotations",
+    "PutBucketAbac",
+    "PutObjectAnnotation",
+    "RenameObject",
+    "UpdateBucketMetadataAnnotationTableConfiguration",
+    "UpdateBucketMetadataInventoryTableConfiguration",
+    "UpdateBucketMetadataJournalTableConfiguration",
+    "WriteGetObjectResponse",
+}
+# The requests of these operations differ from those of another one only by parameters, so both have one name
+# here. ListDirectoryBuckets has another host.
+_NAMED_AS = {
+    "GetBucketLifecycle": "GetBucketLifecycleConfiguration",
+    "GetBucketNotification": "GetBucketNotificationConfiguration",
+    "ListBucketAnalyticsConfigurations": "GetBucketAnalyticsConfiguration",
+    "ListBucketIntelligentTieringConfigurations": "GetBucketIntelligentTieringConfiguration",
+    "ListBucketInventoryConfigurations": "GetBucketInventoryConfiguration",
+    "ListBucketMetricsConfigurations": "GetBucketMetricsConfiguration",
+    "ListDirectoryBuckets": "ListBuckets",
+    "PutBucketLifecycle": "PutBucketLifecycleConfiguration",
+    "PutBucketNotification": "PutBucketNotificationConfiguration",
+}
+
+
+def model_requests():
+    """Return a request of each operation of S3, by its name, with the parameters that it must have."""
+    model, requests = botocore.session.get_session().get_service_model("s3"), {}
+    for name in model.operation_names:
+        operation = model.operation_model(name)
+        path, _, query = operation.http["requestUri"].partition("?")
+        parts, fields, shape = [part for part in query.split("&") if part], [], operation.input_shape
+        for member in shape.required_members if shape else ():
+            where = shape.members[member].serialization
+            if where.get("location") == "querystring":
+                parts.append(f"{where['name']}=1")
+            elif where.get("location") == "header" and where["name"].startswith("x-amz-copy"):
+                fields.append((where["name"], "b/other"))
+        path = path.replace("{Bucket}", "b").replace("{Key+}", "k")
+        requests[name] = request_of(f"{operation.http['method']} {path}?{'&'.join(parts)}", *fields)
+    return requests
+
+
+def refused(request):
+    try:
+        canonical(request, resolve(request))
+    except NotSupported:
+        return True
+    return False
+
+
+def test_every_operation_of_the_model_has_its_name_or_is_refused():
+    requests = model_requests()
+    assert {name for name, request in requests.items() if refused(request)} == _NOT_HERE & requests.keys()
+    for name in requests.keys() - _NOT_HERE:
+        assert resolve(requests[name]).name == _NAMED_AS.get(name, name), name
+
+
+def test_no_operation_is_known_that_the_model_does_not_have():
+    known = {operation.name for operation in OPERATIONS.values()}
+    assert known - model_requests().keys() == _OF_CEPH
+
+
+@pytest.mark.parametrize(
+    "marker",
+    ["acl", "accelerate", "logging", "notification", "object-lock", "requestPayment", "versioning"],
+)
+async def test_a_setting_that_cannot_be_deleted_deletes_no_bucket(make_proxy, marker):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "k", b"")
+    answer = await proxy.get(f"/b?{marker}", method="DELETE")
+    assert answer.startswith(b"HTTP/1.1 501 "), answer
+    assert b"<Code>NotImplemented</Code>" in answer
+    assert proxy.origin.forwards == 0

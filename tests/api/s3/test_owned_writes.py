@@ -2,14 +2,15 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from shadeproxy.core.errors import ClusterUnavailable
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.origin.base import ForwardResponse
+from shadeproxy.origin.base import ForwardResponse, Relayed
 from tests.support.ownership import SetOwnership
 from tests.support.s3.lane import talk
 from tests.support.s3.posting import form, post, presigned
@@ -70,6 +71,18 @@ async def test_a_forwarded_form_is_marked_as_a_write_of_another_proxy(owned):
     await post(proxy, form(fields, b"new"))
     (request,) = engine.requests
     assert request.elsewhere
+
+
+@pytest.mark.parametrize("status", [200, 403])
+async def test_an_answer_to_a_form_names_the_proxy_that_executed_it(owned, status):
+    proxy, engine, _ = owned
+    engine.answer = replace(answered(b"<x/>"), status=status, relayed=Relayed("b", Source.RAM))
+    fields = await asyncio.to_thread(presigned, "s3v4", key="k")
+    answer = await post(proxy, form(fields, b"new"))
+    assert answer.startswith(b"HTTP/1.1 204 " if status == 200 else b"HTTP/1.1 403 ")
+    assert b"\r\nx-shade-node: b\r\n" in answer
+    assert b"\r\nx-shade-cache: ram\r\n" in answer
+    assert proxy.seen.requests[-1]["relayed_to"] == "b"
 
 
 @pytest.mark.parametrize("name", WRITES)

@@ -2,12 +2,14 @@
 
 import asyncio
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
 
 from shadeproxy.api.s3.answer_end import AnswerEnd
 from shadeproxy.api.s3.connection import MOST_HELD_BYTES
+from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.port import peer_of, scheme_of
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
@@ -132,7 +134,7 @@ async def test_only_who_took_nothing_between_two_looks_is_cut_off():
 class Owned(asyncio.Transport):
     def __init__(self):
         super().__init__()
-        self.taken, self.reading, self.closed = b"", True, False
+        self.taken, self.reading, self.closed, self.aborted = b"", True, False, False
 
     def write(self, data):
         self.taken += data
@@ -147,10 +149,13 @@ class Owned(asyncio.Transport):
         return None
 
     def abort(self):
-        pass
+        self.aborted = True
 
     def close(self):
         self.closed = True
+
+    def is_closing(self):
+        return self.closed
 
 
 class Sent(Owned):
@@ -337,4 +342,44 @@ async def test_no_more_is_read_while_the_coordinator_takes_nothing():
     assert not client.reading
     connection._coordinator.resume_writing()
     assert client.reading
+    connection.connection_lost(None)
+
+
+async def test_an_answer_that_comes_after_the_timeout_does_not_cut_the_timeout_off():
+    """A slow client has not taken the 503 yet when the coordinator answers after all."""
+    client = Owned()
+    asked = Asked(SimpleNamespace(), SimpleNamespace(), keep_alive=True, plain=True, found=None)
+    late = SimpleNamespace(relayed_s=0.0, send=lambda outlet, _asked: outlet.write_pieces((b"503",)))
+
+    async def connect(protocol, _peer):
+        protocol.connection_made(Owned())
+
+    fast = SimpleNamespace(answer=lambda _raw, _sender: asked)
+    connection = WorkerProtocol(fast, connect, set(), keepalive_s=3600.0, late=late)
+    connection.connection_made(client)
+    connection.data_received(GET)
+    while not client.closed:
+        await asyncio.sleep(0)
+    for part in (head(200, b"Content-Length: 4"), b"late"):
+        connection.coordinator_sent(part)
+    connection.coordinator_lost()
+    assert (client.taken, client.aborted) == (b"503", False)
+    connection.connection_lost(None)
+
+
+async def test_an_answer_to_no_request_cuts_the_client_off():
+    client = Owned()
+
+    async def connect(protocol, _peer):
+        protocol.connection_made(Owned())
+
+    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(GET)
+    while connection._coordinator is None:
+        await asyncio.sleep(0)
+    for _ in range(2):
+        assert not client.aborted
+        connection.coordinator_sent(head(200, b"Content-Length: 0"))
+    assert client.aborted
     connection.connection_lost(None)

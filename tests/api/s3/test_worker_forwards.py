@@ -307,7 +307,7 @@ async def test_a_worker_that_dies_while_it_waits_for_a_slot_leaves_none_taken(sc
             await asyncio.sleep(0.001)
     worker.lose()
     async with asyncio.timeout(5):
-        while len(worker.forwards):
+        while len(worker.forwards) or worker.slots.waiting:
             await asyncio.sleep(0.001)
     assert (worker.slots.waiting, worker.slots.taken) == (0, 2)
     for slot in held:
@@ -326,7 +326,7 @@ async def test_a_client_that_leaves_while_its_worker_waits_for_a_slot_takes_none
                 await asyncio.sleep(0.001)
         await client.close()
         async with asyncio.timeout(5):
-            while len(worker.forwards):
+            while len(worker.forwards) or worker.slots.waiting:
                 await asyncio.sleep(0.001)
         assert (worker.slots.waiting, worker.slots.taken) == (0, 2)
     for slot in held:

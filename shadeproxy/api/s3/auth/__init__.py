@@ -1,3 +1,3 @@
-"""Authentication: finds the client that signed a request, and verifies the signature. Reads no
+"""Authentication: finds the client that signed a request, and verifies the signature. These modules read no
 configuration.
 """

@@ -1,9 +1,9 @@
-"""Finds the Identity that a request has, in the same way in every lane. If the request cache knows a
-request's header block, signed.py verifies the request instead.
+"""Finds the client of a request and its rights (``Identity``), in the same way in every lane. If the request
+cache knows a request's header block, signed.py verifies the request instead.
 
 Laws: an unsigned request is anonymous if anonymous access is on, and refused if it is off. A signature with a
-configured key must verify. A request signed with an unknown key counts as unsigned: ordinary S3 clients
-always sign, and its sender could get the same answer by leaving the signature out.
+configured key must verify. If anonymous access is on, a request signed with an unknown key is anonymous too:
+ordinary S3 clients always sign, and the sender could get the same answer without a signature.
 """
 
 import hmac
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from shadeproxy.api.s3.auth import sigv2, sigv4
 from shadeproxy.api.s3.auth.clients import ANONYMOUS, ClientKey, Identity
+from shadeproxy.api.s3.canonical import PRESIGNED
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import (
@@ -28,8 +29,8 @@ from shadeproxy.core.types import SHARED, Upstream
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """The identity of a request, and the promised hash of its payload: the value of ``x-amz-content-sha256``,
-    or the default where the request has none.
+    """The identity of a request, and the hash that the client promises for its body: the value of
+    ``x-amz-content-sha256``, or UNSIGNED-PAYLOAD if the request has none.
     """
 
     identity: Identity
@@ -54,7 +55,7 @@ class Authenticator:
         self.adopt(clients, anonymous=anonymous)
 
     def adopt(self, clients: Iterable[ClientKey], *, anonymous: bool) -> None:
-        """Replace the clients. Callers that remember identities must then forget them.
+        """Replace the clients. A caller that remembers identities of old clients must then forget them.
 
         Raises ConfigError if two clients have the same access key; the old clients then stay.
         """
@@ -76,7 +77,7 @@ class Authenticator:
         InvalidRequest.
         """
         header = request.fields.get("authorization")
-        in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
+        in_query = request.query.keys() & PRESIGNED
         if len(in_query) + (header is not None) > 1:
             raise InvalidRequest("Only one auth mechanism allowed: header or presigned URL, not both")
         if header is not None:

@@ -1,4 +1,4 @@
-"""Clients and their rights: values that the composition root builds from `[[auth.clients]]`."""
+"""Clients and their rights: values that the package ``app`` builds from `[[auth.clients]]`."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -51,8 +51,8 @@ class ClientKey:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSeed:
-    """The start of a chain of chunk signatures: the derived key, and the signature of the request's head, on
-    which the first chunk's signature builds.
+    """The start of a chain of chunk signatures, in which each signature includes the one before it. The first
+    chunk's signature includes that of the request's head.
     """
 
     signing_key: bytes = field(repr=False)
@@ -63,8 +63,8 @@ class ChunkSeed:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The client of a request, with its rights. ``seed``: the start of the signatures of the request's
-    chunks; None unless the request had a valid signature.
+    """The client of a request, with its rights. ``seed``: the start of the request's chunk signatures; None
+    unless the request had a valid signature of version 4.
     """
 
     name: str

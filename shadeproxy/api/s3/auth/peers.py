@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from shadeproxy.api.s3.auth import sigv4
 from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ChunkSeed, ClientKey, Identity
+from shadeproxy.api.s3.canonical import PRESIGNED
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.cluster.peer_requests import PEER_KEY, PeerField, peer_secrets
 from shadeproxy.core.clock import Clock
@@ -27,8 +28,8 @@ _NONCE_LENGTH = 32
 
 class NonceMemory:
     """Remembers the nonces of accepted writes for as long as their signatures are valid, and at most ``most``
-    nonces. ``since_s``: Unix time of this process's start. A write that was signed earlier is refused unless
-    it names this process: an earlier process may have accepted it already.
+    nonces. ``since_s``: Unix time of this process's start. A write that was signed before this start is
+    refused unless it names this process, because an earlier process may have accepted it already.
     """
 
     def __init__(self, since_s: float, *, most: int = _MOST_NONCES) -> None:
@@ -39,10 +40,10 @@ class NonceMemory:
         self._by_time: list[tuple[float, str]] = []
 
     def admits(self, nonce: str, signed_s: float, now_s: float, *, for_this: bool) -> bool:
-        """Remember the nonce of a write that was signed at ``signed_s``. Return False, for a refusal, if the
-        nonce was seen, or may have been seen and forgotten. ``for_this``: the signature names this process.
-        Then no earlier process can have accepted the write, even if the clock of the signing machine is
-        wrong.
+        """Remember the nonce of a write that was signed at ``signed_s``. Return False if the write must be
+        refused, because the nonce was seen, or may have been seen and forgotten. ``for_this``: the signature
+        names this process. Then no earlier process can have accepted the write, even if the clock of the
+        signing machine is wrong.
         """
         while self._by_time and self._by_time[0][0] < now_s - sigv4.MAX_SKEW_S:
             self._seen.discard(heapq.heappop(self._by_time)[1])
@@ -78,8 +79,8 @@ class PeerAuthenticator(Authenticator):
         self.accept(secrets)
 
     def accept(self, secrets: Sequence[str]) -> None:
-        """Replace the secrets. Callers that remember identities must then forget them. Raises ConfigError if
-        there are none; the old secrets then stay.
+        """Replace the secrets. A caller that remembers identities must then forget them. Raises ConfigError
+        if ``secrets`` is empty; the old secrets then stay.
         """
         self._secrets = peer_secrets(self._cluster, secrets)
 
@@ -88,7 +89,7 @@ class PeerAuthenticator(Authenticator):
         rights, so the identity has all rights here. Raises AuthError, InvalidRequest, Misdirected.
         """
         fields = request.fields
-        in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
+        in_query = request.query.keys() & PRESIGNED
         if in_query or not fields.get("authorization", "").startswith(f"{ALGORITHM} "):
             raise not_of_cluster()
         claim = sigv4.parse_header(request)
@@ -108,11 +109,11 @@ class PeerAuthenticator(Authenticator):
         )
         return Authenticated(identity, claim.payload_hash)
 
-    def client_of(self, access_key: str, token: str | None) -> ClientKey | None:  # noqa: ARG002 - as above
+    def client_of(self, access_key: str, token: str | None) -> ClientKey | None:  # noqa: ARG002 - inherited
         """Raise NotOfCluster, because no client has a key at this listener."""
         raise not_of_cluster()
 
-    def upstream_named(self, request: S3Request) -> Upstream:  # noqa: ARG002 - as the class above
+    def upstream_named(self, request: S3Request) -> Upstream:  # noqa: ARG002 - inherited
         """Return the proxy's own upstream, because a URL at this listener cannot name another one."""
         return SHARED
 

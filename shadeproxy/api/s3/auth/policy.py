@@ -1,9 +1,9 @@
 """POST policies: signed documents that allow a browser to upload.
 
-Only the policy is signed, not the form. So each form field must be covered by a condition of the policy; a
-form with any other field is refused. Anonymous uploads are refused, because a page of any site can make a
-browser send a form. Source: "Creating a POST policy" in the S3 API reference; where the reference says
-nothing, the behaviour of Ceph RGW.
+Only the policy is signed, not the form. So a condition of the policy must cover each form field; a form with
+any other field is refused. Anonymous uploads are refused, because a page of any site can make a browser send
+a form. Source: "Creating a POST policy" in the S3 API reference. If the reference says nothing, this module
+does what Ceph RGW does.
 """
 
 import base64
@@ -27,6 +27,7 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.sigv4 import ALGORITHM, Scope, signing_key
 
+# Fields that need no condition.
 _UNCOVERED = frozenset({"awsaccesskeyid", "policy", "signature", "x-amz-signature"})
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:(?:\.\d{1,9})?Z)?", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
@@ -186,7 +187,7 @@ def _add(policy: _Policy, entry: object) -> None:
 
 
 def _number(value: object) -> int:
-    """Return a number of bytes, which may be a JSON number or, from some clients, a text. Raises
+    """Return a number of bytes, which is a JSON number or, in policies of some clients, a string. Raises
     ValueError.
     """
     if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):

@@ -1,9 +1,9 @@
 """Verifies AWS Signature Version 2.
 
-boto3 still makes presigned URLs of this version for custom endpoints, and very old clients send it in the
-Authorization header (s3cmd --signature-v2, Hadoop's s3n). A request with a sub-resource that version 2 does
-not sign is refused, because anyone with the URL could have added it. Source: "Signing and authenticating REST
-requests" in the S3 user guide.
+boto3 still makes presigned URLs of this version for custom endpoints. Very old clients send a signature of
+this version in the Authorization header (s3cmd --signature-v2, Hadoop's s3n). A request with a sub-resource
+that version 2 does not sign is refused, because anyone with the URL could have added this sub-resource.
+Source: "Signing and authenticating REST requests" in the S3 user guide.
 """
 
 import base64
@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
+from shadeproxy.api.s3.auth.sigv4 import MAX_SKEW_S
 from shadeproxy.api.s3.operations import MARKERS, RESPONSE_OVERRIDES
 from shadeproxy.api.s3.request import S3Request, parameter_name
 from shadeproxy.core.dates import parse_http_date
@@ -22,8 +23,6 @@ from shadeproxy.core.errors import (
     RequestExpired,
     SignatureMismatch,
 )
-
-MAX_SKEW_S = 15 * 60
 
 _SIGNED_PARAMETERS = RESPONSE_OVERRIDES | frozenset(
     {
@@ -62,9 +61,9 @@ _SIGNED_PARAMETERS = RESPONSE_OVERRIDES | frozenset(
 class Claim:
     """The signature data of a request, not verified yet.
 
-    ``date``: the date line of the signed text. It is Expires of a URL, or Date of a header; it is "" if
-    x-amz-date replaces Date. ``expires_s``: Unix time at which a presigned URL expires. ``signed_s``: Unix
-    time at which a header was signed.
+    ``date``: the line with the date in the signed text. For a presigned URL it is the parameter Expires. For
+    a signed header it is the field Date, or "" if x-amz-date replaces this field. ``expires_s``: Unix time at
+    which a presigned URL expires. ``signed_s``: Unix time at which a header was signed.
     """
 
     access_key: str
@@ -120,8 +119,8 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
         raise NotSupported(
             f"Signature Version 2 does not cover ?{uncovered[0]}", hint="sign it with Signature Version 4"
         )
-    # Check the time before the signature, as S3 does: a client with a wrong clock then reads that its clock
-    # is wrong.
+    # Check the time before the signature, as S3 does, so that the error tells a client with a wrong clock
+    # about its clock.
     if claim.signed_s is not None and abs(now_s - claim.signed_s) > MAX_SKEW_S:
         raise ClockSkew(
             "The difference between the request time and the current time is too large",
@@ -139,8 +138,8 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
 
 
 def string_to_sign(claim: Claim, request: S3Request) -> str:
-    """Return the text that version 2 signs. If a presigned URL has header fields in its query, they count as
-    header fields.
+    """Return the text that version 2 signs. Parameters of a presigned URL that stand for header fields
+    (``x-amz-*``, Content-MD5, Content-Type) are signed as header fields.
     """
     moved = {
         name.lower(): value
@@ -157,8 +156,8 @@ def string_to_sign(claim: Claim, request: S3Request) -> str:
 
 
 def _canonical_resource(request: S3Request) -> str:
-    """Return the path and the signed sub-resources. Names are decoded before they are compared, because
-    another spelling (%61cl) names the same sub-resource.
+    """Return the path and the signed sub-resources. Names are decoded before they are compared, because the
+    origin reads another spelling of a name (``%61cl`` for ``acl``) as the same sub-resource.
     """
     named = [(parameter_name(part), part.partition("=")[1]) for part in request.raw_query.split("&")]
     signed = [

@@ -1,6 +1,6 @@
-"""Verifies AWS Signature Version 4: Authorization header and presigned URL.
+"""Verifies AWS Signature Version 4, in an Authorization header or in a presigned URL.
 
-`parse_header` and `parse_presigned` parse a Claim, which may be false; `verify` checks it. Source:
+`parse_header` and `parse_presigned` return a Claim, which may be false. `verify` checks it. Source:
 "Authenticating Requests (AWS Signature Version 4)" in the S3 API reference.
 """
 
@@ -113,9 +113,9 @@ def parse_presigned(request: S3Request) -> Claim:
 def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> ChunkSeed:
     """Check that the holder of ``secret_key`` signed ``request``, and that the signature is valid now.
 
-    Raises SignatureMismatch, ClockSkew, RequestExpired, or AccessDenied if a field that must be signed is
-    not. The signatures are compared in constant time, so that a wrong one teaches nothing about the right
-    one.
+    Raises SignatureMismatch, the errors of ``check_time``, and AccessDenied if a field that must be signed is
+    not. The signatures are compared in constant time, so that the time tells nothing about the right
+    signature.
     """
     _check_signed_fields(claim, request)
     canonical = canonical_request(
@@ -187,10 +187,13 @@ def well_formed(amz_date: str, signature_hex: str) -> bool:
 
 
 def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> None:
-    """Raise ClockSkew, RequestExpired or AccessDenied unless a signature made at ``amz_date`` is
-    valid now.
+    """Raise ClockSkew, RequestExpired or AccessDenied unless a signature made at ``amz_date`` is valid now.
+    Raise MalformedAuth if this date does not exist, or MalformedQueryAuth if it is that of a presigned URL.
     """
-    signed_s = unix_time(amz_date)
+    try:
+        signed_s = unix_time(amz_date)
+    except MalformedAuth as error:
+        raise error if expires_s is None else MalformedQueryAuth(str(error)) from None
     if expires_s is None:
         if abs(now_s - signed_s) > MAX_SKEW_S:
             raise ClockSkew(
@@ -205,9 +208,9 @@ def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> 
 
 @lru_cache(maxsize=1024)
 def unix_time(amz_date: str) -> float:
-    """Return the Unix time of an amz_date. Raises MalformedAuth."""
-    # The result is cached: many requests are signed in the same second, and strptime costs more than the
-    # HMAC.
+    """Return the Unix time of a value of x-amz-date, such as 20260131T235959Z. Raises MalformedAuth."""
+    # The result is cached, because many requests are signed in the same second, and strptime takes longer
+    # than the HMAC.
     try:
         return datetime.strptime(amz_date, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:

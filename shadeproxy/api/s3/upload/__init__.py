@@ -1,3 +1,3 @@
-"""Bodies of uploads. Framing is removed. Length, digests and signatures are checked before the last byte is
-sent.
+"""Bodies of uploads. The proxy removes the aws-chunked framing. It checks length, digests and signatures
+before it sends the last byte to the origin.
 """

@@ -6,10 +6,10 @@ body. (If no length is announced, the transfer coding marks the end of the body;
 not send this mark.) `100 Continue` is sent only when the first byte is wanted, so never before the signature
 was accepted.
 
-Patience: only the time in which the client sends nothing counts, never the origin's time. A client may keep
-the proxy waiting for GRACE_S. Each LEAST_BYTES_PER_S bytes that it sends give it one more second, but never
-more than GRACE_S. S3 ends connections that are idle for some 20 s. Without a limit, a client that sends a few
-bytes now and then could hold a connection to the origin for as long as it likes.
+Patience: only the time in which the proxy waits for the client counts, never the time in which it waits for
+the origin. A client may keep the proxy waiting for GRACE_S. Each LEAST_BYTES_PER_S bytes that the client
+sends add one second, up to GRACE_S. (S3 ends connections that are idle for some 20 s.) Without a limit, a
+client that sends a few bytes now and then could hold a connection to the origin for as long as it likes.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ LEAST_BYTES_PER_S = 1024
 
 
 class Patience:
-    """The time for which a client may keep the proxy waiting for one body. ``left_s``: seconds of it that are
-    left.
+    """The time for which a client may keep the proxy waiting for one body. ``left_s``: the seconds that are
+    left of this time.
     """
 
     def __init__(self) -> None:
@@ -61,13 +61,13 @@ class Patience:
         return piece
 
     def note(self, waited_s: float, size_bytes: int) -> None:
-        """Take in that ``size_bytes`` arrived after ``waited_s``."""
+        """Update ``left_s``, because ``size_bytes`` arrived after ``waited_s`` seconds of waiting."""
         self.left_s = min(GRACE_S, self.left_s - waited_s + size_bytes / LEAST_BYTES_PER_S)
 
 
 async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives. Raises BodyIncomplete if its framing is broken or it ends early,
-    ClientTooSlow.
+    """Yield the body as it arrives. Raises ClientTooSlow, or BodyIncomplete if the body's transfer coding is
+    broken or the body ends early.
     """
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= (1, 1) and not request.content.at_eof():

@@ -1,6 +1,6 @@
 """Decodes `aws-chunked` bodies, signed and unsigned, with and without trailers.
 
-Law: data is yielded while its chunk is still arriving, so memory is limited to the arriving pieces. If the
+Law: data is yielded while its chunk is still arriving, so only the arriving pieces take memory. If the
 signature of a chunk is wrong, an error is raised at the end of the chunk. The caller holds back the last
 piece of the body until ``pieces`` has ended without an error, so the origin never gets all of a wrong body.
 Source: "Signature calculations for the Authorization header: transferring payload in multiple chunks", with

@@ -1,7 +1,7 @@
 """Parses the XML of requests: the keys of DeleteObjects, and the tags of an upload form.
 
-Law: the origin gets a new document with the authorised keys, so it cannot read other keys than the proxy has
-read.
+Law: the origin does not get the client's DeleteObjects document, but a new one with the keys that the proxy
+has read and authorised. So the origin cannot read other keys in it.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _OF_OBJECT = ("Key", "VersionId", "ETag", "LastModifiedTime", "Size")
 _QUIET = frozenset({"true", "false", ""})
 _XML_SPACE = " \t\r\n"
-# A parser would turn a bare carriage return into a line feed.
+# A carriage return is written as a reference, because an XML parser would turn a bare one into a line feed.
 _KEPT = {"\r": "&#13;"}
 
 
@@ -93,7 +93,7 @@ def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
 
 def _text_of(element: Element) -> str:
     if len(element) or element.attrib:
-        # If there were nested elements, the origin might read another key than the authorised one.
+        # Refuse nested elements: the origin might read another key in such an element than the proxy does.
         raise MalformedBody(f"A {_local(element)} of DeleteObjects holds text alone")
     return element.text or ""
 

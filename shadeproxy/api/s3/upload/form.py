@@ -1,9 +1,9 @@
 """A browser's upload form: the fields before the file, then the file as it arrives.
 
-Laws: the fields before the file are limited in size and read first; the file is streamed. The file's length
-follows from the request's length, because the file is the last part and every browser ends a form in the same
-way. A form that ends differently is refused before the last bytes of its file are passed on. Source: RFC
-7578, and "POST Object" in the S3 API reference.
+Laws: the fields before the file are read first, up to a limit of bytes; the file is streamed. The file's
+length follows from the request's length, because the file is the last part and every browser ends a form in
+the same way. A form that ends differently is refused before the last bytes of its file are passed on. Source:
+RFC 7578, and "POST Object" in the S3 API reference.
 """
 
 import re
@@ -13,8 +13,8 @@ from email.message import Message
 from shadeproxy.core.errors import BodyMismatch, InvalidRequest
 
 MAX_FIELDS_BYTES = 64 * 1024
-"""Most bytes of fields. S3 accepts 20 KB, but a policy with many conditions, or a session token,
-needs more.
+"""Most bytes of all fields before the file. S3 accepts 20 KB, but a policy with many conditions, or a session
+token, needs more.
 """
 
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{1,70}")
@@ -103,8 +103,8 @@ class Form:
         return self._delimiter + b"--\r\n"
 
     async def _until(self, mark: bytes, *, before: bytes = b"") -> bytes:
-        """Return the bytes before ``mark``, and remove them and the mark from the buffer. ``before``: bytes
-        that are first put in front of the buffer.
+        """Return the bytes before ``mark``, and remove these bytes and the mark from the buffer. ``before``:
+        bytes to put in front of the buffer first.
         """
         self._buffer[:0] = before
         self._left += len(before)

@@ -24,8 +24,8 @@ class BodyPlan:
     promised digest as hex.
 
     ``framing``: the kind of aws-chunked framing; None if the body has none. ``trailers``: the lower-case
-    names in x-amz-trailer. ``verifier``: checks the signatures of chunks; None if they are unsigned, or there
-    is no key to check them with.
+    names in x-amz-trailer. ``verifier``: checks the signatures of chunks; None if the chunks are unsigned, or
+    there is no key to check them with.
     """
 
     length: int | None
@@ -69,8 +69,8 @@ def _plan_framed(request: S3Request, authenticated: Authenticated, framing: Fram
     named = request.fields.get("x-amz-trailer", "").lower().split(",") if framing.trailing else []
     names = tuple(name.strip() for name in named if name.strip())
     if unknown := [name for name in names if make_checksum(name) is None]:
-        # The signed request to the origin will have the trailer as a field. So only checksums that were
-        # verified are allowed.
+        # The proxy sends a trailer to the origin as a field of a request that it signs itself. So allow only
+        # checksums, which the proxy verifies.
         raise InvalidRequest(f"The trailer {unknown[0]} is not a checksum that can be verified")
     if twice := [name for name in names if names.count(name) > 1 or name in request.fields]:
         raise InvalidRequest(f"{twice[0]} may come once, as a header or as a trailer")

@@ -161,6 +161,13 @@ def test_the_expiry_is_bounded_by_a_week():
         accept(signed(auth="query", expires=604801))
 
 
+@pytest.mark.parametrize(("auth", "kind"), [("header", MalformedAuth), ("query", MalformedQueryAuth)])
+def test_a_signed_date_that_does_not_exist(monkeypatch, auth, kind):
+    monkeypatch.setattr("botocore.auth.SIGV4_TIMESTAMP", "20261331T000000Z")
+    with pytest.raises(kind, match="date does not exist"):
+        accept(signed(auth=auth))
+
+
 @pytest.mark.parametrize("auth", ["header", "query", "v2"])
 def test_session_tokens_belong_to_their_key(auth):
     other = authenticator(session_token="tok+en/=")
