@@ -57,7 +57,7 @@ class StateStore:
 
     def __init__(self, path: Path, *, commit_every_s: float = 1.0, clock: Clock | None = None) -> None:
         self.path = path
-        self.refused_rows = 0
+        self._refused: set[str | bytes] = set()
         self.damaged_databases = 0
         self.failing = False
         self._commit_every_s = commit_every_s
@@ -70,6 +70,10 @@ class StateStore:
         self._held = -1
         self._identity: tuple[int, int] | None = None
         self._periodic: asyncio.Task[None] | None = None
+
+    @property
+    def refused_rows(self) -> int:
+        return len(self._refused)
 
     # ------------------------------------------------------------------ life
 
@@ -262,7 +266,7 @@ class StateStore:
                 self._cache.set(_PROBE, _seal(_PROBE, value))
             _unseal(_PROBE, self._cache[_PROBE])
             self._cache.delete(_PROBE)
-        self.refused_rows = 0
+        self._refused.clear()
 
     def _connect(self, directory: Path | None = None) -> Any:
         # Set the mode of the file regardless of the umask. SQLite gives its journals the same mode.
@@ -290,13 +294,13 @@ class StateStore:
         try:
             for key in self._cache.iterkeys():
                 if not isinstance(key, str):
-                    self._refuse("a key", "it is no text")
+                    self._refuse(key, "a key", "it is no text")
                 elif key.startswith(prefix):
                     try:
                         values[key] = _unseal(key, self._cache[key])
                     except (StateError, KeyError) as error:
                         # KeyError: diskcache hides the row, because it has another form or counts as expired.
-                        self._refuse(key, error)
+                        self._refuse(key, key, error)
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
             raise StateError(
                 f"control state in {self.path} cannot be read: {error}; mend the disk, or move the "
@@ -304,8 +308,11 @@ class StateStore:
             ) from error
         return values
 
-    def _refuse(self, what: str, why: object) -> None:
-        self.refused_rows += 1
+    def _refuse(self, key: str | bytes, what: str, why: object) -> None:
+        """Count a row that cannot be used, and log it, once for each row."""
+        if key in self._refused:
+            return
+        self._refused.add(key)
         _logger.warning(
             "state database %s: %s was not written by this proxy, ignored: %s", self.path, what, why
         )

@@ -26,6 +26,8 @@ class LoopLag:
         self.max_s = 0.0
         self._recent = [0] * len(self.buckets)
         self._before = [0] * len(self.buckets)
+        self._recent_max_s = 0.0
+        self._before_max_s = 0.0
         self._since_s = 0.0
 
     def observe(self, lag_s: float, now_s: float) -> None:
@@ -34,11 +36,13 @@ class LoopLag:
         """
         if now_s - self._since_s > RECENT_S:
             self._before, self._recent, self._since_s = self._recent, [0] * len(self.buckets), now_s
+            self._before_max_s, self._recent_max_s = self._recent_max_s, 0.0
         place = bisect_left(LAG_BOUNDS_S, lag_s)
         self.buckets[place] += 1
         self._recent[place] += 1
         self.sum_s += lag_s
         self.max_s = max(self.max_s, lag_s)
+        self._recent_max_s = max(self._recent_max_s, lag_s)
 
     def quantile_s(self, share: float) -> float:
         """Return a lag that the share ``share`` of all lags does not exceed, rounded up to the bound of its
@@ -46,11 +50,12 @@ class LoopLag:
 
         The last bucket has no bound; for it, return the longest lag. Return 0 if nothing was measured.
         """
-        return self._quantile_s(self.buckets, share)
+        return _quantile_s(self.buckets, share, self.max_s)
 
     def recent_quantile_s(self, share: float) -> float:
         """Return the same as ``quantile_s``, for the lags in the last minute or two."""
-        return self._quantile_s([sum(both) for both in zip(self._before, self._recent, strict=True)], share)
+        buckets = [sum(both) for both in zip(self._before, self._recent, strict=True)]
+        return _quantile_s(buckets, share, max(self._before_max_s, self._recent_max_s))
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON of ``loop_lag_s`` in ``GET /v1/stats``; see docs/metrics.md."""
@@ -62,12 +67,13 @@ class LoopLag:
             "recent_p99": self.recent_quantile_s(0.99),
         }
 
-    def _quantile_s(self, buckets: list[int], share: float) -> float:
-        total = sum(buckets)
-        if not total:
-            return 0.0
-        place = next(at for at, seen in enumerate(accumulate(buckets)) if seen >= share * total)
-        return LAG_BOUNDS_S[place] if place < len(LAG_BOUNDS_S) else self.max_s
+
+def _quantile_s(buckets: list[int], share: float, max_s: float) -> float:
+    total = sum(buckets)
+    if not total:
+        return 0.0
+    place = next(at for at, seen in enumerate(accumulate(buckets)) if seen >= share * total)
+    return LAG_BOUNDS_S[place] if place < len(LAG_BOUNDS_S) else max_s
 
 
 async def watch_loop(lag: LoopLag) -> None:

@@ -144,8 +144,9 @@ async def test_planted_pickles_are_refused_and_never_loaded(open_store, tmp_path
     await close(store)
     await asyncio.to_thread(_plant, store.path, where)
     again = await open_store()
-    assert await load(again) == {"good": b"1"}
-    assert again.refused_rows == 1
+    for _ in range(2):
+        assert await load(again) == {"good": b"1"}
+        assert again.refused_rows == 1
     assert not (tmp_path / "exploded").exists()
     again.put("scores", "bad", b"2")
     await again.flush()

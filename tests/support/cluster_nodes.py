@@ -19,9 +19,9 @@ class ClusterNodes:
         self.server = Server()
         self.beats = [self._node(name, weight) for name, weight in weights.items()]
 
-    def status_with(self, **shared):
-        """Return the status at the first node."""
-        return ClusterStatus("trainers", self.beats[0], FakeLog(self.server), lambda: self.now_s, **shared)
+    def status_with(self, *, at=0, **shared):
+        """Return the status at a node, by default at the first."""
+        return ClusterStatus("trainers", self.beats[at], FakeLog(self.server), lambda: self.now_s, **shared)
 
     def _node(self, name, weight):
         facts = NodeFacts(node=name, weight=weight, s3=f"{name}:9000", control=f"{name}:9001", release="1.0")

@@ -42,6 +42,15 @@ def test_what_is_recent_is_forgotten_after_two_minutes_and_the_rest_is_not():
     assert lag.quantile_s(0.99) == 0.5
 
 
+def test_the_longest_lag_of_a_day_ago_is_not_recent():
+    lag = LoopLag()
+    lag.observe(100.0, 1.0)
+    for minute in range(1440, 1443):
+        lag.observe(6.0, minute * 60.0)
+    assert lag.recent_quantile_s(0.99) == 6.0
+    assert lag.quantile_s(0.99) == 100.0
+
+
 def test_it_is_a_histogram_of_prometheus_and_in_the_stats():
     stats = Stats()
     stats.loop_lag.observe(0.015, 1.0)

@@ -42,16 +42,18 @@ async def get_owners(context: ControlContext, request: web.Request) -> web.Respo
         )
     status = context.cluster()
     view = None if status is None else status.shared_view()
-    tag = _tag(dataset, view)
+    here = "" if status is None else status.node
+    tag = _tag(dataset, view, here)
     headers = {"ETag": f'"{tag}"'}
     if any(one.value in {tag, "*"} for one in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
-    body = await context.in_pool(_encode, dataset, view, "" if status is None else status.node)
+    body = await context.in_pool(_encode, dataset, view, here)
     return web.Response(body=body, headers=headers, content_type=OWNERS)
 
 
-def _tag(dataset: Dataset, view: View | None) -> str:
-    return dataset.digest if view is None else f"{dataset.digest}-{view.id.inc}-{view.id.number}"
+def _tag(dataset: Dataset, view: View | None, here: str) -> str:
+    """Return the ETag of an answer. Nodes of one view answer differently, because each names itself."""
+    return dataset.digest if view is None else f"{dataset.digest}-{view.id.inc}-{view.id.number}-{here}"
 
 
 def _encode(dataset: Dataset, view: View | None, here: str) -> bytes:

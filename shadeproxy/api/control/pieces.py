@@ -14,6 +14,7 @@ from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.errors import STATUS, ErrorBody
 from shadeproxy.api.s3.exchange import closing
 from shadeproxy.core.errors import (
+    BodyCutShort,
     NotSupported,
     OriginAnswer,
     OriginError,
@@ -146,8 +147,10 @@ class PieceReader:
         ref, offset, length = sample
         span = Span(offset, offset + length) if length else None
         async with self._at_clients_pace(ref, span) as read:
-            if read.meta.size < 0 and span is None:
-                yield await self._measured(sample, PassedBody(read, read.span, lambda _: None))
+            if read.meta.size < 0 and read.span.stop >= ENDLESS:
+                measured = await self._measured(sample, PassedBody(read, read.span, lambda _: None))
+                self._note_bypass(read, ref, measured.length)
+                yield measured
                 return
             wanted = read.span if read.meta.size < 0 else span_in(sample, read.meta.size)
             async with closing(self._bypassing(ref, read, wanted)) as pieces:
@@ -181,11 +184,8 @@ class PieceReader:
             yield read
 
     async def _bypassing(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
-        """Yield the bytes of ``wanted``. The read is counted once, when it begins, as in the engine. If
-        another proxy answers the read, that proxy counts it.
-        """
-        if not read.relayed:
-            self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
+        """Yield the bytes of ``wanted``. The read is counted once, when it begins, as in the engine."""
+        self._note_bypass(read, ref, wanted.length)
         if not wanted.length:
             return
         at = read.span.start
@@ -194,6 +194,12 @@ class PieceReader:
             at += len(chunk)
             if at >= wanted.stop:
                 return
+        raise BodyCutShort(f"the origin ended a body {wanted.stop - at} bytes early")
+
+    def _note_bypass(self, read: OriginRead, ref: ObjectRef, size_bytes: int) -> None:
+        """Count a read past the cache. If another proxy answers the read, that proxy counts it."""
+        if not read.relayed:
+            self.context.stats.record_read(ref.bucket, Source.BYPASS, size_bytes, self.job)
 
 
 def _kept(body: memoryview, handle: PageHandle) -> memoryview:

@@ -72,6 +72,14 @@ async def test_samples_of_a_node_that_is_away_are_asked_anywhere(client, cluster
     assert first != second
 
 
+async def test_an_answer_of_another_node_is_not_taken_for_unchanged(client, cluster):
+    await cluster.run(12)
+    _, _, tag = await owners(client)
+    cluster.status = cluster.status_with(at=1, owned=OwnedObjects(by_rule=lambda _: False))
+    head, _, other = await owners(client, **{"If-None-Match": tag})
+    assert (head["here"], other != tag) == ("b", True)
+
+
 async def test_owners_are_sent_again_only_when_they_have_changed(client, cluster):
     await cluster.run(12)
     _, _, tag = await owners(client)

@@ -1,10 +1,13 @@
 """Answers of a batch: the right bytes with true statuses, from the cache, the origin or past the cache."""
 
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shadeproxy.core.errors import OriginUnavailable
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectRef, Span
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
@@ -228,3 +231,52 @@ async def test_http_1_0_is_told(listener):
     status, fields = await connection.head()
     assert status == 400
     assert b"use HTTP/1.1" in (await connection.body(fields))[0]
+
+
+class Unmeasured(MemoryOrigin):
+    """Sends whole objects, whatever is asked for, and tells no length. ``cut``: tells one, and ends early."""
+
+    cut = False
+
+    @asynccontextmanager
+    async def open(self, ref, **options):
+        async with super().open(ref, **({} if self.cut else options | {"span": None})) as read:
+            if self.cut:
+                yield replace(read, chunks=_first(read.chunks), receive=None)
+            else:
+                meta = replace(read.meta, size=UNKNOWN_BYTES)
+                yield replace(read, meta=meta, span=Span(0, ENDLESS), receive=None)
+
+
+async def _first(chunks):
+    async for chunk in chunks:
+        yield chunk
+        return
+
+
+async def test_what_has_no_length_is_read_past_the_cache_and_counted(listen, order):
+    origin = Unmeasured(chunk_bytes=1000)
+    listener = await listen(origin=origin, rules=(Rule(bucket="b", cache=False),))
+    listener.put(live=BIG[:3000])
+    items = [item("live"), item("live", 5, 10), item("live", 2990, 11), item("live", 7)]
+    frames = by_index(await listener.frames(items, order=order))
+    assert [(frame.status, frame.source) for frame in frames] == [
+        (200, "bypass"), (200, "bypass"), (416, "bypass"), (200, "bypass")
+    ]  # fmt: skip
+    assert [frame.body for frame in frames if frame.status == 200] == [BIG[:3000], BIG[5:15], BIG[7:3000]]
+    totals = listener.context.counted_stats().snapshot()["totals"]
+    assert (totals["bypass"], totals["bytes"]) == (3, 3000 + 10 + 2993)
+
+
+async def test_a_body_that_ends_early_past_the_cache_breaks_the_answer_off(listen, order):
+    origin = Unmeasured(chunk_bytes=1000)
+    origin.cut = True
+    listener = await listen(origin=origin, rules=(Rule(bucket="b", cache=False),))
+    listener.put(live=BIG[:3000])
+    connection = await listener.connect()
+    body = b'{"items":[{"bucket":"b","key":"live"}],"order":"%s"}' % order.encode()
+    await connection.ask("/v1/batch", body)
+    _, fields = await connection.head()
+    data, whole = await connection.body(fields)
+    frames, ended = parse_frames(data)
+    assert not (whole and ended and frames[0].status == 200)
