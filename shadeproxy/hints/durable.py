@@ -2,8 +2,8 @@
 them.
 
 Laws: a blob is little-endian columns in msgpack, with a version. An inconsistent blob raises StateError and
-is never half used. A changed field needs a new VERSION: older blobs are then refused, and clients register
-again. Only a new job field with a default keeps the VERSION, because older readers ignore the field.
+is never half used. A changed field needs a new VERSION: this proxy then refuses older blobs, and clients
+register again. Only a new field with a default may keep the VERSION, because older releases ignore it.
 """
 
 from dataclasses import dataclass
