@@ -1,9 +1,9 @@
 """Expectations: estimate when pages will be read next, from the orders and scores of jobs and from how well
 reads agree with them.
 
-Implements NextUses and ReadObserver (order/upcoming.py). Time is ticks: demand reads of the proxy. Laws: a
-job counts only while it is in use and after it has read something. A hint is believed as far as reads agree
-with it, and no further.
+Implements the ports NextUses and ReadObserver of order/upcoming.py. Time is counted in ticks; each demand
+read of the proxy is one tick. Laws: a job counts only while it is in use and after it has read something. A
+hint is believed as far as reads agree with it, and no further.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,8 +66,8 @@ class Belief(NamedTuple):
 
 
 class Expectations:
-    """Expected next uses of pages by all jobs. ``space`` returns the samples of the job that has a name.
-    ``page_size``: in bytes.
+    """Expected next uses of pages by all jobs. ``space`` takes the name of a job and returns the job's
+    samples. ``page_size``: in bytes.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Expectations:
         for name, activity in self._activities.items():
             activity.raised = raised.get(name, 1.0)
 
-    # ------------------------------------------------------------------ see upcoming.NextUses
+    # ------------------------------------------------------------------ methods of upcoming.NextUses
 
     def expect(
         self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float
@@ -155,8 +155,8 @@ class Expectations:
         return expect(columns, count)
 
     def _renew_spaces(self, tick: float) -> None:
-        """Group the jobs that count by dataset or growing set. With many jobs, do so only every
-        ``_SPACES_TICKS``.
+        """Make the list of the jobs that count, one group for each dataset or growing set. With many jobs,
+        make it only once in ``_SPACES_TICKS`` ticks.
         """
         if tick < self._spaces_until and len(self._jobs) >= LEAST_JOBS:
             return
@@ -176,9 +176,9 @@ class Expectations:
             self._look_up()
 
     def _look_up(self) -> None:
-        """Divide jobs into those whose dataset is looked up in the index, and all others. If there are many
-        datasets and the index does not fit them, begin to make a new one off the event loop. A dataset that
-        is not in the index is searched by itself.
+        """Divide jobs into those whose dataset is looked up in the index, and all others, whose datasets are
+        searched one by one. If there are many datasets and the index does not fit them, begin to make a new
+        index off the event loop.
         """
         if len(self._spaces) < LEAST_JOBS and not self._index.datasets:
             self._beside, self._owners = self._spaces, []
@@ -215,8 +215,8 @@ class Expectations:
         self._looked_up = None if self._is_old(wanted) else self._index
 
     def _is_old(self, wanted: Sequence[Dataset]) -> bool:
-        """Return whether the index lacks a wanted dataset, or many of its objects are of datasets that are
-        wanted no more.
+        """Return whether the index lacks a wanted dataset, or has many objects of datasets that are no longer
+        wanted.
         """
         known, ids = {id(space) for space in self._index.datasets}, {id(space) for space in wanted}
         gone = sum(space.count for space in self._index.datasets if id(space) not in ids)
@@ -337,7 +337,7 @@ class Expectations:
             if belief.silent_reads or (min(trusts) < _DOUBT and activity.reads >= _NEW_READS):
                 yield job, belief
 
-    # ------------------------------------------------------------------ see upcoming.ReadObserver
+    # ------------------------------------------------------------------ methods of upcoming.ReadObserver
 
     @property
     def active(self) -> bool:
