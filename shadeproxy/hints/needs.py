@@ -1,8 +1,8 @@
 """Needs of jobs: the speed that a job asks for, and the shares that it gets beside other jobs.
 
-Law: a job has one need at most. A need is kept with the job, and changes only by a registration that states
-another need, or gives the need up (``best_effort``). ``SharesJobs`` decides from measurements whether a need
-is feasible; this module measures nothing.
+Law: a job has one need at most. It keeps its need until a registration states another one, or gives it up
+(``best_effort``). This module measures nothing: an implementation of ``SharesJobs`` decides from measurements
+whether a need is feasible.
 """
 
 from dataclasses import dataclass
