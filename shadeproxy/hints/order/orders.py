@@ -2,8 +2,8 @@
 
 Implements Upcoming (upcoming.py) for prefetching. Laws: the time is the latest ``now_s`` of any call. The
 order of one job never changes the order of another. After a changed announcement the caller builds the new
-order (``begin``, ``Build.run``, ``finish``); until then the old order is used. An order has the samples of
-the ranks that read here; if this proxy owns a share, the samples in the share, of all ranks.
+order (``begin``, ``Build.run``, ``finish``); until then the old order is used. An order has the samples that
+ranks read here. If this proxy owns a share of the objects, it has the samples of all ranks in the share.
 """
 
 import math
@@ -77,7 +77,7 @@ class Orders:
     # ------------------------------------------------------------------ announcements
 
     def put(self, new: Announcement, now_s: float) -> None:
-        """Store checked ids; they are used once the order is built. Raises what ``check`` raises.
+        """Store checked ids; they are used once the order is built. Raises the errors of ``check``.
 
         A job that announces an earlier epoch than its present one begins there again. So does a job that was
         restarted within an epoch.
@@ -231,7 +231,7 @@ class Orders:
             prepared.tracker.give_up()
 
     def settle(self) -> None:
-        """Build all orders at once, in this thread. For starts and tests."""
+        """Build all waiting orders now, in this thread. Only a start of the proxy and tests may wait so."""
         for job in list(self._unsettled):
             if (prepared := self.begin(job)) is not None:
                 self.finish(prepared, prepared.build.run())
@@ -331,7 +331,7 @@ class Orders:
             if tracker.left and tracker.accuracy.believed and not tracker.has_lapsed(self.now_s):
                 yield tracker
 
-    # ------------------------------------------------------------------ see upcoming.Upcoming
+    # ------------------------------------------------------------------ methods of upcoming.Upcoming
 
     def outlooks(self) -> list[Outlook]:
         seen = [(one, one.lookup.dataset.digest) for one in self._believed()]
@@ -362,7 +362,7 @@ class Orders:
         return Progress(state.epoch, state.position)
 
     def restore(self, announcement: Announcement) -> None:
-        """Restore a stored announcement. Call ``settle`` after the last one. Raises what ``put`` raises."""
+        """Restore a stored announcement. Call ``settle`` after the last one. Raises the errors of ``put``."""
         self.announced.put(announcement)
         self._unsettled[announcement.job] = None
         self._restored.add(announcement.job)
