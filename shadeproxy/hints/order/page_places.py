@@ -1,7 +1,7 @@
 """Places of pages in one order: where the job reads each page next.
 
-Law: the place of a page is the earliest place of its samples. After a read of a sample, the places of its
-pages are computed again when they are next asked for.
+Law: the place of a page is the earliest place of its samples. A read of a sample makes the places of its
+pages stale. ``find`` computes a stale place again.
 """
 
 import numpy as np
