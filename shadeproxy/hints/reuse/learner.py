@@ -1,8 +1,8 @@
 """Learns from reads how soon pages are read again, for pages about which no job says anything.
 
-Laws: no coroutines and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
-then ``Refresh.run`` makes a new table to rank pages by, in any thread. While it runs, the event loop does not
-touch its evidence.
+Reads of the pages in the reuse sample become evidence at once. Now and then ``Refresh.run`` makes from the
+evidence, in any thread, a new table by which pages are ranked. Laws: no coroutines and no clock; time is in
+ticks. While ``Refresh.run`` runs, the event loop does not touch its evidence.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,16 @@ MOST_PREFIXES = 64
 # this many too.
 _LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
-# The next table is made after reads of 1 / n of the number of resident pages, so that several tables follow a
-# new phase of the readers.
+# The next table is due after this many reads: 1 / n of the number of resident pages. So several tables are
+# made soon after readers change their habits.
 _REFRESH_SHARE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """The making of a new table: call ``run`` in any thread, and pass its result to ``finish``."""
+    """The making of a new table: call ``run`` in any thread, and pass its result to
+    ``ReuseLearner.finish``.
+    """
 
     evidence: Evidence
     fresh: Evidence
@@ -178,7 +180,9 @@ class ReuseLearner:
         return len(self._sample)
 
     def learnt(self, groups: int) -> LearnerState:
-        """Return the state for ``groups`` groups. Its evidence is in use, see ``LearnerState``."""
+        """Return the state for ``groups`` groups. A running refresh may still change its evidence (see
+        ``LearnerState``).
+        """
         self.make_room(groups)
         prefix_of, group_reads = self.prefix_of[:groups].copy(), self._group_reads[:groups].copy()
         return LearnerState(self._sample.state(), self._evidence, self._fresh, prefix_of, group_reads)

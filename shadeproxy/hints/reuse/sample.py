@@ -155,8 +155,8 @@ class ReuseSample:
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
         """Return how long sampled pages have waited for a read since their waits were last counted.
 
-        So a page teaches the learner also while it is not read. Pages that have waited longer than the table
-        reaches leave the sample.
+        By these waits, the learner learns from a page also while it is not read. Pages that have waited
+        longer than the greatest age in the table leave the sample.
         """
         if len(self._at) < self._most // 4:
             self._below = min(2 * self._below, 1 << 64)
