@@ -295,7 +295,7 @@ class Warm:
             )
 
     def _over(self, one: _Object, pages: int) -> None:
-        """Count ``pages`` more pages of an object as finished, and with the last page the object."""
+        """Count ``pages`` more pages of an object as finished; after its last page, the object too."""
         one.left -= pages
         if one.left:
             return
