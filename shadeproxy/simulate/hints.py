@@ -1,5 +1,4 @@
-"""Hints of a trace: the orders and scores of its jobs. They may differ from the reads that the jobs really
-make.
+"""Hints of a trace: the orders and scores of its jobs. A job may also make other reads than it announces.
 
 Laws: pure functions on columns. No read is known before it was announced. A job's place in its order is the
 number of reads that it has finished.
@@ -22,11 +21,11 @@ the job's place.
 
 
 class Announce(NamedTuple):
-    """When orders are announced. ``epochs``: how many epochs are announced at a time, the current one
-    included; 0: none, -1: all.
+    """The times at which jobs announce their orders. ``epochs``: how many epochs are announced at a time, the
+    current one included; 0: none, -1: all.
 
-    ``half``: from the middle of an epoch on, one more epoch is announced. ``own``: the orders and scores are
-    used that the trace itself contains (``Trace.hints``).
+    ``half``: from the middle of an epoch on, one more epoch is announced. ``own``: the trace itself contains
+    the orders and scores to use (``Trace.hints``).
     """
 
     epochs: int

@@ -15,8 +15,8 @@ from shadeproxy.policy.expected import JobColumns, expect
 from shadeproxy.simulate.hints import Announce, hints_of, read_facts
 from shadeproxy.simulate.trace import Ids, JobHints, Positions, Trace
 
-# How far behind a job's own place its next read may lie in its order, and how many places count as near the
-# job's place.
+# ``_BEHIND``: how many places behind the job's own place its next read may lie in its order. ``_NEAR``: how
+# many places in all, behind and ahead, count as near the job's place.
 _BEHIND, _NEAR = 64, 64 + 256
 _MOST_CHANCE = 0.9
 _LEAST_WEIGHT = 1e-9
@@ -56,7 +56,7 @@ class TraceJobs:
         return expect([job.columns(ids, at + 1.0) for job in self._jobs if job.heard], len(ids))
 
     def restart(self) -> None:
-        """Forget how jobs have read. Until it reads again, no hints of a job count."""
+        """Forget how jobs have read. The hints of a job do not count until it reads again."""
         for job in self._jobs:
             job.restart()
 
@@ -157,7 +157,7 @@ class _TraceJob:
         self._count = 0
 
     def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns[Column]:
-        """Return, as known at ``tick``, when or how often this job is expected to read ``ids``."""
+        """Return when this job is expected to read ``ids``, and how often, as known at ``tick``."""
         activity, hint = self._activity, self._hint
         silent = tick - self._seen
         if silent <= activity.usual_silence or not activity.reads:
