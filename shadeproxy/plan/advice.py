@@ -1,8 +1,8 @@
-"""The one finding of ``shadeproxy doctor`` about speed: a job waits for its data; and the settings that would
-help.
+"""The finding of ``shadeproxy doctor`` that a job waits for its data, and the settings that would help. It is
+the doctor's only finding about speed.
 
-How long the job waits is measured, in its latest epoch with enough reports. How long it would wait with other
-settings comes from the replay.
+The job's wait is measured in its latest epoch with enough reports. A replay predicts its wait with other
+settings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from shadeproxy.plan.predict import MUCH, Predictor, Setting
 from shadeproxy.plan.processor import FULL, busy_share, more_processor
 from shadeproxy.plan.profile import Profile, ProfiledEpoch
 
-_ENOUGH_S = 10.0  # Reports about a shorter time say little.
+_ENOUGH_S = 10.0  # Least reported time of each rank in an epoch. Reports about a shorter time say little.
 _MOST_REMEDIES = 2
 _LATEST = 3  # The replay is fitted to this many of the latest epochs.
 
