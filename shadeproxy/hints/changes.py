@@ -62,7 +62,9 @@ class OwnChanges:
 
 
 class PlainChange(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base class of changes that are sent to the other proxies of a cluster in this form."""
+    """Base class of changes that can be encoded, and so sent to the other proxies of a cluster. Changes that
+    hold arrays or a whole dataset are not of this class.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Datasets: map sample ids (0 .. n-1) to places (object, offset, length) and back, in compact columns.
+"""Datasets: each maps sample ids (0 .. n-1) to places (object, offset, length) and back, in compact columns.
 
 Laws: a Dataset never changes, so any thread may read it. It consists of columns and one blob of keys, without
 a Python object for each sample: 1 M whole-object samples take 26 MB plus the bytes of their keys. Samples are

@@ -83,8 +83,8 @@ class ScoresOf:
     """A score column, with the digest of its dataset; for a growing set, with the hashes of its objects
     instead.
 
-    ``of_run``: see ScoreColumn; None if an older release stored the scores. Then all scores count as scores
-    of the present run.
+    ``of_run``: the samples that were scored since the present run began; None if an older release stored the
+    scores. Then all scores count as scores of the present run.
     """
 
     digest: str | None

@@ -262,7 +262,7 @@ class Expectations:
             shared.ask(jobs, self._each.of_jobs, tick)
 
     def _expect_few(self, object_hashes: Hashes, tick: float) -> tuple[Column, Column]:
-        """Return what ``expect`` returns, computed page by page. All samples must be whole objects."""
+        """Return the result of ``expect``, computed page by page. All samples must be whole objects."""
         hashes = object_hashes.tolist()
         parts: list[list[JobColumns[float]]] = [[] for _ in hashes]
         for part, hashed in zip(parts, hashes, strict=True) if self._owners else ():

@@ -74,7 +74,8 @@ class HintRows:
         self._scores: Values = [None] * count
         self._mine: Values = [None] * count
         self._due = [-np.inf] * count
-        # Reads also make a row due, not only time: a slow or silent job may suddenly read fast.
+        # The job's number of reads at which each row is due. Time alone is not enough, because a slow or
+        # silent job may suddenly read fast.
         self._due_reads = [0] * count
         self._orders: list[object] = [None] * count  # The column of places from which each row was computed.
 

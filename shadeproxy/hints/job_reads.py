@@ -28,16 +28,16 @@ from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.hints.shared_columns import SharedColumns, has_whole_objects
 
 _WORTH_BATCH = 6
-"""Reads that name no job, or a job whose samples are not whole objects, are noted as columns if a call has
-this many or more. Fewer reads cost less one by one.
+"""Least number of reads that are noted together, as columns, if they name no job, or a job whose samples are
+not whole objects. Noting fewer reads costs less one by one.
 """
 
 _FEWER = 16
-"""If there are fewer reads than this for each dataset, their samples are looked up one by one."""
+"""Least number of reads for each dataset that are looked up together. Fewer are looked up one by one."""
 
 _MANY = 64
-"""Reads of one job on whole objects are noted as columns if there are this many or more. Fewer cost less one
-by one.
+"""Least number of reads of one job on whole objects that are noted together, as columns. Noting fewer reads
+costs less one by one.
 """
 
 _SPACES_TICKS = 64.0  # After this many ticks, the datasets of all jobs are listed again.
@@ -319,9 +319,8 @@ class JobReads:
 
 
 class _SampleLookup:
-    """Finds the samples of reads, for some reads and one dataset at a time. ``index``: an index of some
-    datasets. ``together``: whether a dataset that is not in the index is searched once, for all reads
-    together.
+    """Finds the samples of some reads in one dataset at a time. ``index``: an index of some datasets.
+    ``together``: whether a dataset that is not in the index is searched once, for all reads together.
     """
 
     def __init__(self, object_hashes: Hashes, index: DatasetIndex, *, together: bool) -> None:

@@ -17,7 +17,7 @@ MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
 FORGET_AFTER = 168  # Multiples of ``expires_s``: a week, with the default of an hour.
 _MOST_EPOCH = (1 << 31) - 1
-_MOST_POSITION = 1 << 24  # As many as the ids of an order, ``MAX_JOB_IDS``.
+_MOST_POSITION = 1 << 24  # A job may announce this many ids in all (``MAX_JOB_IDS``).
 
 
 class Progress(NamedTuple):
@@ -109,7 +109,7 @@ class Jobs:
 
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
         running again. A registration that states no need keeps the present need, because an operator may have
-        set that. Raises Conflict, also when there are MAX_JOBS jobs.
+        set it. Raises Conflict, also when there are MAX_JOBS jobs.
         """
         self.check(job)
         known = self.by_name.get(job.name)

@@ -1,9 +1,9 @@
 """The hint registry: datasets, jobs, scores and orders, for the engine and the control listener.
 
-Laws: no I/O and no clock. Methods are plain and run on the event loop, unless their docstring says otherwise.
-Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)`` is
-called when an item changes that must survive a restart. The composition root then calls ``export`` for the
-item and stores the bytes.
+Laws: no I/O, clock or coroutine. Methods run on the event loop, unless their docstring says otherwise.
+Every call checks first and changes afterwards, so a refused call changes nothing. When an item changes that
+must survive a restart, the registry calls ``dirty(kind, name)``. The composition root then calls ``export``
+for the item and stores the bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -258,7 +258,7 @@ class HintRegistry(StoredHints):
         return Batch(space, np.repeat(column, sizes), ids=ids)
 
     def apply(self, name: str, batch: Batch, now_s: float) -> int:
-        """Write checked scores, which rank pages at once. Return how many were written.
+        """Write checked scores. They count in the ranking of pages at once. Return how many were written.
 
         Raises UnknownName or Conflict when the job was deleted or registered again since the check, and
         InvalidRequest when a job without a dataset scores too many objects.

@@ -38,7 +38,7 @@ class Batch:
 class ScoreColumn:
     """The scores of one job over ``count`` samples.
 
-    ``groups`` and ``pages`` come from its Dataset; None when each sample is an object of a growing set.
+    ``groups`` and ``pages`` come from the job's Dataset. Both are None for a growing set.
     """
 
     def __init__(self, count: int, groups: Groups | None, pages: PageIndex | None) -> None:

@@ -48,7 +48,9 @@ _SURE_USES = 5
 # Bounds of the ticks from one question to the next; see ``due``.
 _JOB_TICKS, _LEAST_TICKS, _MOST_TICKS, _TICKS_SHARE = 16, 512, 2048, 16
 _FIRST_TICKS = 1  # Ticks from one question to the next, until every page has an answer.
-_TURN_SHARE = 8  # Each page has its turn within 1 / n of an epoch of all jobs.
+# The rotation over all pages takes 1 / n of the ticks in which each job reads as many samples as there are
+# pages.
+_TURN_SHARE = 8
 _FAST_TURN_SHARE = 32  # As ``_TURN_SHARE``, after a job or an order came or went.
 _NEXT = 1.0  # Ticks until the read of a page that should have been read by now.
 _NO_JOB = 0  # The number that stands for no job.
