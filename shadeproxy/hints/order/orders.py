@@ -231,7 +231,7 @@ class Orders:
             prepared.tracker.give_up()
 
     def settle(self) -> None:
-        """Build all waiting orders now, in this thread. Only a start of the proxy and tests may wait so."""
+        """Build all waiting orders now. This holds the thread, so only a start and tests call it."""
         for job in list(self._unsettled):
             if (prepared := self.begin(job)) is not None:
                 self.finish(prepared, prepared.build.run())

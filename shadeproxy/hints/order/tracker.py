@@ -213,7 +213,7 @@ class OrderTracker:
         return Match(found, others, again, chance), due
 
     def _take(self, samples: list[int]) -> list[bool]:
-        """Mark each sample's next place as over, if that is near the cursor. Return for each if it was."""
+        """Mark each sample's next place as over, if it is near the cursor. Return for each whether it is."""
         next_at, last, links, done, read = self._next, self._last, self._links, self._done, self._read
         limit, found = self.cursor + self._near_now, []
         for sample in samples:

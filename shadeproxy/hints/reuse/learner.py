@@ -118,11 +118,11 @@ class ReuseLearner:
         *,
         candidates: int = 0,
     ) -> Column:
-        """Return the reads per tick of pages, by their prefix, their state and the ticks since their last
-        read.
+        """Return the expected reads per tick of each page, by its prefix, its state and the ticks since its
+        last read.
 
-        ``candidates``: the number of pages at the beginning of the columns that ask for a place. The price of
-        storing a page is subtracted from their rates.
+        The first ``candidates`` pages of the columns ask for a place. The price of storing a page is
+        subtracted from their rates.
         """
         places = (prefixes * STATES + states) * AGE_BINS + age_bins(ages)
         if candidates >= len(places):
