@@ -2,8 +2,8 @@
 
 A policy is one function ``key(columns) -> f64[n]``. The page with the *largest* key is evicted first. The
 caller builds the columns of the candidate (the page that asks for a place) and of a random sample of resident
-pages. All policies share one rule (select.py): a candidate is stored only if its key is strictly smaller than
-the keys of its victims, or if the policy ``admits_always``.
+pages. All policies share one rule (select.py): a candidate is stored only if the keys of its victims exceed
+its own key by more than the policy's ``margin``, or if the policy ``admits_always``.
 """
 
 from collections.abc import Callable

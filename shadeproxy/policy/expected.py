@@ -37,8 +37,8 @@ class JobScale(NamedTuple):
     """Turns a job's reads into ticks.
 
     gap: ticks from one of the job's reads to the next. silent: ticks that are added because the job is
-    silent. divisor: the divisor of times, made of the job's weight and trust. rate: the factor that turns
-    draws in one read of the job into reads per tick. horizon, doubt: as in ``JobColumns``.
+    silent. divisor: times are divided by it; it is the job's weight times the trust in its order. rate: the
+    factor that turns draws in one read of the job into reads per tick. horizon, doubt: as in ``JobColumns``.
     """
 
     gap: float

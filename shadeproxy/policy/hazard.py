@@ -145,9 +145,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
-    """The learnt table. rates: f64[P * STATES * AGE_BINS], the reads per tick by which resident pages are
-    ranked. candidates: the same shape, those of admission candidates. hazards: the same shape, the reads per
-    tick as they were observed.
+    """The learnt table: three columns of shape (P * STATES * AGE_BINS,), all in reads per tick. rates: those
+    by which resident pages are ranked. candidates: those by which admission candidates are ranked. hazards:
+    those that were observed.
     """
 
     rates: Column

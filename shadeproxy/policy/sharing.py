@@ -46,8 +46,9 @@ class Room(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """A division of cache and link. ``fits``: the result of the function ``fits``. ``others``: the share of
-    its own rate that each job without a need gets. ``rate``: the rate of each job.
+    """A division of cache and link. ``fits``: whether all needs can be met and the other jobs still get their
+    least share. ``others``: the share of its own rate that each job without a need gets. ``rate``: the rate
+    of each job.
     """
 
     fits: bool
