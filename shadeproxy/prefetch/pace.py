@@ -27,8 +27,8 @@ LEAD = 2.0  # A page is early if its read is further away than this multiple of 
 EARLY_PRICE = 8.0
 MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _MOST_LOST, _FEW_LOST = 0.1, 0.02
-# Pages are lost in bursts. By a mean over fewer pages, prefetching would stop when three in a hundred are
-# lost.
+# Pages are lost in bursts. If the mean were over fewer pages, prefetching would stop when only three in a
+# hundred are lost.
 _LOST_LEARNING = 1 / 128
 _LOST_HALF_LIFE_S = 20.0
 _LEAST_SHARE = 0.25
