@@ -72,8 +72,8 @@ def _reads(profile: Profile) -> str:
 
 
 def _remedies(profile: Profile, waits: float) -> Iterator[str]:
-    """Yield the remedies with which the job waits less in the replay; if there is none, yield where to
-    look.
+    """Yield the remedies with which the job waits less in the replay. If there is none, yield advice on where
+    to look.
     """
     fitted = msgspec.structs.replace(profile, epochs=profile.whole_epochs()[-_LATEST:])
     try:

@@ -42,9 +42,10 @@ def fetched_ahead(
     ``reads``: reads of an epoch. ``hit_ratio``: share of hits if nothing were fetched ahead.
     ``announced_at``: share of an epoch that training has computed when the next order is announced.
     ``compute_s``: time in which training computes a sample, all ranks together. ``batch_s``: time in which a
-    rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``lanes``: most
-    reads that the loader's workers have under way. ``reach``: number of samples that the workers have begun
-    to read or may begin. ``cache_samples``: samples that fit into the cache.
+    rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``latency_s``: time
+    of a whole fetch. ``lanes``: most reads that the loader's workers have under way. ``reach``: number of
+    samples that the workers have begun to read or may begin. ``cache_samples``: samples that fit into the
+    cache.
     """
     miss_ratio, most = 1 - hit_ratio, cache_samples / MOST_READY
     needed_s = max(compute_s, miss_ratio * link_s)

@@ -23,8 +23,8 @@ from shadeproxy.simulate.trace import Trace
 
 MOST_READS = 50_000
 HitRatio = Callable[[float, bool], float]
-"""The type of a function that returns the hit ratio of a cache. Its float: the share of the data that the
-cache holds. Its bool: True if the order is announced.
+"""The type of a function that returns the hit ratio of a cache. It takes the share of the data that the cache
+holds, and whether the order is announced.
 
 With an announced order, only reads of pages that were kept from an earlier epoch count as hits here.
 Prefetched samples are hits for training too, but they come from the origin.

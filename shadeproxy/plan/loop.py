@@ -29,7 +29,7 @@ to lie.
 
 _MOST_TIMES = 8
 
-_DRAWN = 8192  # Number of waits that are drawn; after these, they repeat.
+_DRAWN = 8192  # Number of random waits that are drawn. After the last one, the first is used again.
 
 # The proxy notes a read of a sample that was fetched ahead a little later: it notes reads together, once this
 # time has passed since the first of them.
