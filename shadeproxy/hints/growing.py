@@ -57,8 +57,8 @@ class GrowingSet:
         return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
 
     def units_of(self, hashes: Hashes, _numbers: NDArray[np.uint32]) -> Ids:
-        """Return the id of each page's object: the length of a scored object is unknown, so all its pages are
-        one unit (see ``Dataset.units_of``).
+        """Return the id of each page's object, as ``Dataset.units_of`` returns units. A growing set knows no
+        lengths, so all pages of an object are one unit.
         """
         return self.find(hashes)
 

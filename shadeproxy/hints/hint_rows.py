@@ -20,8 +20,8 @@ from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale
 
 LEAST_WEIGHT = 1e-9
-# A row is computed again after this many reads of its job. ``JobActivity`` also adds reads to its averages in
-# groups of this size, so rows computed more often would hardly differ.
+# A row is computed again after this many reads of its job, because ``JobActivity`` adds reads to its averages
+# in groups of this size.
 _RENEWED_READS = 8
 _SILENCE_SHARE = 64  # The row of a silent job is computed again when the silence has grown by 1 / n.
 

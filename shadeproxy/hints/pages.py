@@ -1,9 +1,10 @@
 """Index of the samples in each page of an object, from which the weight and the next use of a page follow.
 
-The index numbers *units*. A unit is usually one page that a sample needs. All pages of an object are one unit
-if a sample is the whole object, whose length is unknown, or is too long for the index. Law: a PageIndex never
-changes, so any thread may read it. It consists of columns. Indexing a million samples takes half a second, so
-call ``of`` in a thread of a pool. Finding 1,024 pages takes some 50 us.
+The index numbers *units*. A unit is usually one page that a sample needs. For a sample that is a whole
+object, whose length is unknown, all pages of the object are one unit; so they are for a sample that is too
+long for the index. Law: a PageIndex never changes, so any thread may read it. It consists of columns.
+Indexing a million samples takes half a second, so call ``of`` in a thread of a pool. Finding 1,024 pages
+takes some 50 us.
 """
 
 from dataclasses import dataclass

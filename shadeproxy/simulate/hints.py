@@ -1,4 +1,4 @@
-"""Hints of a trace: the orders and scores of its jobs. A job may also make other reads than it announces.
+"""Hints of a trace: the orders and scores of its jobs. A job may read otherwise than its order says.
 
 Laws: pure functions on columns. No read is known before it was announced. A job's place in its order is the
 number of reads that it has finished.

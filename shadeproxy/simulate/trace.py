@@ -53,10 +53,10 @@ class Trace:
     importance of each object as it is known while an epoch is read, nan if unknown; None: all unknown. times:
     f64[n] in seconds, never falling; None: unknown. prefixes: u16[objects], the prefix groups of objects;
     None: one group. prefix_names: the names of the groups in a recording. stock: the numbers in ``jobs`` that
-    stand for stock clients, which have no job. hints: one ``JobHints`` for each job, for traces in which jobs
-    also make other reads than they announce. sources: u8[n], the source from which the recorded proxy
-    answered each read, as an index into ``telemetry.recording.SOURCES``. ranks: u16[n], the rank of the job
-    that made each read; ``NO_RANK`` if unknown.
+    stand for stock clients, which have no job. hints: one ``JobHints`` for each job, for traces in which the
+    reads of jobs differ from their orders. sources: u8[n], the source from which the recorded proxy answered
+    each read, as an index into ``telemetry.recording.SOURCES``. ranks: u16[n], the rank of the job that made
+    each read; ``NO_RANK`` if unknown.
     """
 
     ids: Ids

@@ -10,7 +10,8 @@ from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.policy.expected import JobScale
 
 _PACE_READS = 256.0
-# A pause longer than this many mean gaps counts as this long in the mean. After such a pause a job is silent.
+# The longest usual pause is this many mean gaps and as many ticks. A longer one counts as this long in the
+# mean, and the job counts as silent.
 _CLIPPED = 16.0
 _TRUST_READS = 128.0
 _SCORE_READS = 512.0
