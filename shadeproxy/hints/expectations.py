@@ -114,7 +114,7 @@ class Expectations:
         self._is_whole = True  # True if all samples are whole objects.
 
     def forget(self, job: str) -> None:
-        """Forget how a deleted job has read."""
+        """Forget the reads and the activity of a deleted job."""
         self._activities.pop(job, None)
         self._reads.forget(job)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]

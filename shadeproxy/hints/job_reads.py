@@ -261,8 +261,8 @@ class JobReads:
         return explained
 
     def _readers(self, job: JobContext | None) -> Iterator[Job]:
-        """Yield the job that a read names. If the read names none, yield each job that has its dataset to
-        itself: a read of one of that job's samples surely belongs to it.
+        """Yield the job that a read names. If the read names none, yield each job in use that alone has its
+        dataset: a read of one of that job's samples surely belongs to it.
         """
         if job is not None:
             if job.job in self._jobs:

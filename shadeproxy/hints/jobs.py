@@ -63,7 +63,7 @@ class Job:
 
     @property
     def in_use(self) -> bool:
-        """True if the job may still refer to its samples by id."""
+        """True if the job counts and has not ended, so that it may still name its samples by id."""
         return self.live and len(self.ended) < self.world_size
 
     def position(self, epoch: int | None) -> int | None:

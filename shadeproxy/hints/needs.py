@@ -101,14 +101,14 @@ class NothingShared:
     """A ``SharesJobs`` that admits every need and measures nothing."""
 
     def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
-        """See ``SharesJobs.judge``."""
+        """Admit every need."""
 
     def share_of(self, _name: str) -> JobShare:
-        """See ``SharesJobs.share_of``."""
+        """Return ``NO_SHARE``, because nothing is measured."""
         return NO_SHARE
 
     def summary(self) -> dict[str, Any]:
-        """See ``SharesJobs.summary``."""
+        """Return no statistics."""
         return {}
 
 

@@ -94,7 +94,7 @@ def replay(
 
 
 def _spread(count: int, hit_ratio: float, drawn: np.random.Generator) -> list[bool]:
-    """Return which reads are hits, True for a hit: first those of this epoch, then those of the next one."""
+    """Return for each read whether it is a hit: first the reads of this epoch, then those of the next one."""
     hits = np.zeros(count, dtype=np.bool_)
     hits[: round(count * min(max(hit_ratio, 0.0), 1.0))] = True
     orders: list[NDArray[np.bool_]] = [drawn.permutation(hits) for _ in range(2)]

@@ -99,7 +99,7 @@ def _quantiles(values: Column, parts: int) -> NDArray[np.intp]:
 
 
 def loads_if_alone(groups: Groups, devices: Sequence[Device]) -> Column:
-    """Return the load that each group would be on each device, [groups, devices]."""
+    """Return the load of each device if it held one group alone, for each group: [groups, devices]."""
     return np.stack(
         [groups.bytes_per_s / one.read_speed + groups.reads_per_s / one.reads_per_s for one in devices], 1
     )

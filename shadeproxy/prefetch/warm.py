@@ -250,7 +250,9 @@ class Warm:
         )
 
     async def _wait(self) -> None:
-        """Wait until a fetch ends, but not for long: no event tells when reads of other readers end."""
+        """Wait until a fetch ends, but only for a short time: no event shows that a read of a client has
+        ended and left room.
+        """
         if self._under_pressure:
             await self._clock.sleep(_PAUSE_S)
             self._under_pressure = False

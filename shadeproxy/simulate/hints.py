@@ -127,7 +127,7 @@ class ReadFacts(NamedTuple):
 
 
 def read_facts(trace: Trace, hints: tuple[JobHints, ...]) -> ReadFacts:
-    """Return the facts of every read of the trace, if its jobs give these hints."""
+    """Return the facts of every read of ``trace``, whose jobs give ``hints``."""
     count, job_of = len(trace.ids), trace.job_of_reads()
     done, horizon = np.zeros(count, np.int64), np.zeros(count, np.int64)
     announced = np.zeros(count, np.bool_)

@@ -164,7 +164,7 @@ class JobActivity:
         return _CLIPPED * self._gap + _CLIPPED
 
     def _average(self) -> None:
-        """Take the waiting reads into the mean gap."""
+        """Update the mean gap by the reads that it lacks."""
         reads, self._waiting = self._waiting, 0
         if not reads or self._last is None or self._last == self._averaged:
             return  # Reads in the tick of the first read say nothing about the pace.
@@ -177,14 +177,14 @@ class JobActivity:
         self._gap += (gap - self._gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
 
     def _weigh(self) -> None:
-        """Take the waiting samples into the trust in the scores."""
+        """Update the trust in the scores by the samples that it lacks."""
         samples, self._drawn = self._drawn, []
         assert self._scores_of is not None, "it came with the samples"
         scores, count = self._scores_of
         self.drawn(scores.few_weights(samples), scores.drawn_weight(count))
 
     def _trust(self) -> None:
-        """Take the waiting reads into the trust in the order."""
+        """Update the trust in the order by the reads that it lacks."""
         reads = self._ordered
         if reads:
             chance = self._by_chance / reads

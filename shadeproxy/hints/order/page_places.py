@@ -14,7 +14,7 @@ from shadeproxy.hints.order.sequence import NEVER, Places
 
 
 class PagePlaces:
-    """The places of pages of one dataset, in the order of ``columns``."""
+    """The places of the pages of one dataset, in the announced order that ``columns`` describes."""
 
     def __init__(self, lookup: Lookup, columns: OrderColumns) -> None:
         self._lookup = lookup

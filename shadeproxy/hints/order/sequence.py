@@ -284,7 +284,7 @@ def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[
         mine = ids[epoch.start : epoch.stop]
         places = np.arange(epoch.start, epoch.stop, dtype=np.int32)
         link = head[mine]
-        # If ids repeat, the last assignment stays, here the first place.
+        # If ids repeat, the last assignment stays. Both columns are reversed, so it is the first place.
         head[mine[::-1]] = places[::-1]
         distinct.append(int(np.count_nonzero(head[mine] == places)))
         if distinct[-1] < len(mine):

@@ -95,7 +95,7 @@ class ReuseLearner:
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
     def make_room(self, group: int) -> None:
-        """Make room for ``group`` in the columns over groups."""
+        """Lengthen the columns that have an element for each group, so that ``group`` has one."""
         if group >= len(self.prefix_of):
             more = max(group + 1, 2 * len(self.prefix_of)) - len(self.prefix_of)
             self.prefix_of = np.append(self.prefix_of, np.zeros(more, dtype=np.intp))

@@ -101,7 +101,7 @@ class ReuseSample:
             evidence.meet(waits.prefixes, states, until)
 
     def _observe_all(self, reads: Reads) -> tuple[Index, Index, Column, Column]:
-        """Return what ``_observe`` returns, from the compiled kernels."""
+        """Return the result of ``_observe``, computed by the compiled kernels."""
         assert self._kernels is not None
         count, done, known = len(reads.pages), 0, 0
         found, ages = np.empty((2, count), np.intp), np.empty((2, count))
