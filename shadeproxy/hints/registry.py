@@ -149,6 +149,7 @@ class HintRegistry(StoredHints):
         is_new = self.jobs.begin(name, rank, resumes=resumes)
         if is_new:
             self.frozen.forget(name)
+            self.orders.end_run(name)
             if (column := self.scoreboard.get(name)) is not None:
                 column.of_run[:] = False
                 self.dirty("scores", name)
