@@ -160,8 +160,8 @@ class Orders:
         self._over.discard(job)
         self._unsettled.pop(job, None)
         self._resumed.pop(job, None)
+        self._dirty("positions", job)
         if self.trackers.pop(job, None) is not None:
-            self._dirty("positions", job)
             self._look_for_silence()
             self._changed()
 
