@@ -48,7 +48,8 @@ def uniform_hits(policy: str) -> HitRatio:
 
 def simulated_hits(trace: Trace, policy: str, *, objective: Objective = "bytes", seed: int = 0) -> HitRatio:
     """Return a function for the hit ratios of ``policy`` on ``trace``, from each job's second epoch on. The
-    function simulates a hit ratio when it is first asked for it, and then remembers it.
+    function simulates a hit ratio when it is first asked for it, and then remembers it. It simulates no
+    announced order of a trace without epochs.
     """
     sampled = sample_objects(trace, MOST_READS, seed)
     counted = sampled.counted()
