@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.simulate.trace import NO_JOB, Epochs, Ids, JobHints, Positions, Trace
 
-_BEFORE = 64
-_AFTER = 256
-"""A read counts as announced if its id is in the order at most _BEFORE places before or _AFTER places after
-the job's place.
+BEFORE, AFTER = 64, 256
+"""A read counts as announced if its id is in the order at most BEFORE places before or AFTER places after the
+job's place.
 """
 
 
@@ -157,9 +156,9 @@ def _announced_reads(hint: JobHints, ids: Ids) -> NDArray[np.bool_]:
     found = np.zeros(len(ids), np.bool_)
     for at, (page, end) in enumerate(zip(ids.tolist(), known.tolist(), strict=True)):
         left = places.get(page, [])
-        while left and left[-1] < at - _BEFORE:
+        while left and left[-1] < at - BEFORE:
             left.pop()
-        if left and left[-1] < min(end, at + _AFTER):
+        if left and left[-1] < min(end, at + AFTER):
             left.pop()
             found[at] = True
     return found
