@@ -147,7 +147,7 @@ def need_of(
             )
         if not has_dataset:
             raise InvalidRequest(
-                "a deadline needs a data set, whose samples are counted",
+                "a deadline needs a dataset, whose samples are counted",
                 hint="name it as dataset, or state the need as samples_per_s",
             )
     return JobNeed(slowdown, samples_per_s, deadline_s, epochs or 1)
