@@ -19,7 +19,7 @@ from shadeproxy.cli.rows import table_console
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_count, format_size, parse_duration, parse_size, parse_speed
 from shadeproxy.plan.grid import UNKNOWN_ERROR, CacheSize, Plan, Question, Row, make_plan
-from shadeproxy.plan.hits import HitRatio, simulated_hits, uniform_hits
+from shadeproxy.plan.hits import simulated_hits, uniform_hits
 from shadeproxy.plan.predict import Predictor
 from shadeproxy.plan.prices import Prices, load_prices
 from shadeproxy.plan.processor import more_processor
@@ -76,10 +76,17 @@ def run_plan(
     predictor = Predictor(profile, samples_per_s=options.samples_per_s or None, loader=loader)
     question = _question(options, predictor)
     messages = Console(stderr=True, soft_wrap=True, markup=False)
+    trace = None if options.trace is None else load_trace(options.trace)
+    if trace is not None and trace.epochs is None and True in question.orders:
+        messages.print(
+            f"--trace {options.trace}: the recording has no epochs, so hits are computed without an announced"
+            " order",
+            highlight=False,
+        )
     with messages.status("predicting") as status:
         plan = make_plan(
             predictor,
-            _hit_ratio(options, profile),
+            uniform_hits(profile.policy) if trace is None else simulated_hits(trace, profile.policy),
             question,
             progress=lambda cache: status.update(f"predicting a cache of {cache}"),
         )
@@ -129,12 +136,6 @@ def _save(profile: Profile, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(profile)))
     except OSError as error:
         raise ConfigError(f"--save {path}: {error.strerror}") from None
-
-
-def _hit_ratio(options: PlanOptions, profile: Profile) -> HitRatio:
-    if options.trace is not None:
-        return simulated_hits(load_trace(options.trace), profile.policy)
-    return uniform_hits(profile.policy)
 
 
 def _question(options: PlanOptions, predictor: Predictor) -> Question:

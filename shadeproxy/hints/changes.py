@@ -1,6 +1,7 @@
-"""Changes of the hint registry, as objects. Control calls make changes, and so do other proxies of a cluster.
+"""Changes of the hint registry, as objects that can be checked, applied, and sent to other proxies.
 
-Laws: ``check`` raises the error that ``apply`` would raise now, and changes no hint. ``apply`` checks again,
+Control calls make changes at this proxy; in a cluster, the other proxies send theirs. Laws: ``check`` raises
+the error that ``apply`` would raise now, and changes no hint. ``apply`` checks again,
 because the registry may have changed since ``check``. The same changes in the same order lead to the same
 hints at every proxy.
 """
@@ -57,11 +58,13 @@ class OwnChanges:
         return change.apply(self._hints, self._clock.now_s())
 
     async def caught_up(self) -> None:
-        """Do nothing: all hints are here."""
+        """Return at once, because this proxy gets no hints from other proxies."""
 
 
 class PlainChange(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base class of changes that are sent to the other proxies of a cluster in this form."""
+    """Base class of changes that can be encoded, and so sent to the other proxies of a cluster. Changes that
+    hold arrays or a whole dataset are not of this class.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,10 @@ class DeleteDataset(PlainChange, frozen=True):
 
 
 class PutJob(PlainChange, frozen=True):
-    """Register or update a job. ``begins``: the rank whose process has just started, if one has; ``resumes``:
-    see ``HintRegistry.begin_run``. ``digest``: the digest that the dataset must have; "" if it may have any.
-    ``need``, ``best_effort``: see ``Jobs.put``.
+    """Register or update a job. ``begins``: the rank whose process has just started, if one has.
+    ``resumes``: the run of that rank also draws from scores of earlier runs. ``digest``: the digest that the
+    dataset must have; "" if it may have any. ``need``: the need that the registration states, if any.
+    ``best_effort``: the job gives up its need.
     """
 
     name: str
@@ -163,7 +167,7 @@ class EndRank(PlainChange, frozen=True):
 
 
 class WithdrawOrder(PlainChange, frozen=True):
-    """Withdraw the announcements of an epoch; see ``Orders.withdraw``. ``rank``: None for all ranks."""
+    """Withdraw what ``rank`` announced for an epoch; see ``Orders.withdraw``. Rank None means all ranks."""
 
     name: str
     epoch: int
@@ -207,7 +211,9 @@ class PutScores:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Announce ids; see ``Orders.put``. The ids were checked when the announcement was made."""
+    """Announce the sample ids that a rank will read; see ``Orders.put``. The ids were checked when the
+    announcement was made.
+    """
 
     announcement: Announcement
 

@@ -1,10 +1,10 @@
 """Index of the objects of many datasets. It finds the dataset that has an object, and the object's sample
 there.
 
-Law: a DatasetIndex never changes, so any thread may make it and read it. Without it, searching a hundred
-datasets for an object would cost a hundred times as much as searching one. It takes 20 to 24 bytes of memory
-an object. A dataset that shares objects with a dataset before it in the list is left out of the index, and
-callers search it by itself.
+Without the index, searching a hundred datasets for an object would cost a hundred times as much as searching
+one. The index takes 20 to 24 bytes of memory an object. It leaves out a dataset that shares objects with an
+earlier dataset of the list; callers search such a dataset by itself. Law: a DatasetIndex never changes, so
+any thread may make it and read it.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from shadeproxy.hints.datasets import Bits, Dataset, Groups, Hashes, Ids
 _OWNER_BITS = np.uint64(32)
 _SAMPLE = (1 << 32) - 1
 _TOGETHER = 100_000
-"""Number of objects whose values one numpy call puts in order. No other thread runs during such a call, so a
-longer one would hold up the event loop.
+"""Largest number of values that one numpy call reorders. No other thread runs during such a call, so a longer
+call would hold up the event loop.
 """
 
 
 class DatasetIndex:
-    """Index of ``datasets``; each of their samples is a whole object of its own. ``indexed``: the datasets
-    that are in the index. An *owner* is a position in ``indexed``.
+    """Index of ``datasets``, in which each sample is a whole object of its own. ``indexed``: those of the
+    datasets that the index has. An *owner* is the position of a dataset in ``indexed``.
     """
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
@@ -56,13 +56,13 @@ class DatasetIndex:
         return np.where(found < 0, -1, owned >> 32), owned & _SAMPLE
 
     def has(self, object_hashes: Hashes) -> Bits:
-        """Return which objects are in an indexed dataset."""
+        """Return for each object whether an indexed dataset has it: bool[k]."""
         if len(object_hashes) == 1:
             return np.array([self._groups.find_one(object_hashes.item()) >= 0])
         return self._groups.find(object_hashes) >= 0
 
     def find_one(self, object_hash: int) -> tuple[int, int]:
-        """Return the result of ``find`` for one object, as numbers."""
+        """Return the owner and the sample of one object; (-1, -1) if no indexed dataset has the object."""
         owned = self._groups.find_one(object_hash)
         return (-1, -1) if owned < 0 else (owned >> 32, owned & _SAMPLE)
 

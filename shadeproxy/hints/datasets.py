@@ -1,7 +1,7 @@
-"""Datasets: map sample ids (0 .. n-1) to places (object, offset, length) and back, in compact columns.
+"""Datasets: each maps sample ids (0 .. n-1) to places (object, offset, length) and back, in compact columns.
 
 Laws: a Dataset never changes, so any thread may read it. It consists of columns and one blob of keys, without
-a Python object for each sample: 1 M whole-object samples take 26 MB and the bytes of their keys. Samples are
+a Python object for each sample: 1 M whole-object samples take 26 MB plus the bytes of their keys. Samples are
 found through *groups*: a group is all samples of one object hash. A group has several samples if the object
 is a shard, if the object is listed twice, or if the hashes of two objects collide.
 """
@@ -97,7 +97,8 @@ class Groups:
     """
 
     def __init__(self, hashes: Hashes, members: NDArray[Any], starts: Ids | None) -> None:
-        # The sentinel ends every search of ``find``, because no hash is greater.
+        # ``find`` steps upwards to the first hash that is not smaller. The sentinel at the end stops it,
+        # because no hash is greater.
         self._ladder = np.append(hashes, np.uint64(_LARGEST))
         self.hashes = self._ladder[:-1]
         self.members = members
@@ -121,9 +122,9 @@ class Groups:
         """Return the group of each hash, -1 if there is none: i64[k].
 
         Hashes are uniform, so their top bits give the position almost exactly. Finding 1,024 hashes among 1 M
-        takes 40 us; a binary search would take 217 us. A call with the same array as the last call returns
-        the same result, because scores and next uses look up the same pages. So the caller must change
-        neither ``hashes`` nor the result.
+        takes 40 us; a binary search would take 217 us. Scores and next uses look up the same pages one after
+        the other, so the last array and its result are kept. The caller must therefore change neither
+        ``hashes`` nor the result.
         """
         asked = self._asked
         if asked is not None and asked[0] is hashes:
@@ -190,7 +191,7 @@ class Dataset:
     digest: "sha256:" and the hex SHA-256 of the canonical manifest (docs/protocol.md). entry_of: u32[n], the
     entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a whole
     object; both None when all samples are whole objects. pages: the samples of each page; None when each
-    sample is a whole object of its own. A *unit* (see pages.py) is then a group.
+    sample is a whole object of its own. Without ``pages``, each group is a *unit* (defined in pages.py).
     """
 
     name: str

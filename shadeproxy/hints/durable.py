@@ -2,8 +2,8 @@
 them.
 
 Laws: a blob is little-endian columns in msgpack, with a version. An inconsistent blob raises StateError and
-is never half used. A changed field needs a new VERSION: older blobs are then refused, and clients register
-again. Only a new job field with a default keeps the VERSION, because older readers ignore the field.
+is never half used. A changed field needs a new VERSION: this proxy then refuses older blobs, and clients
+register again. Only a new field with a default may keep the VERSION, because older releases ignore it.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import StateError
 from shadeproxy.core.types import OWN
-from shadeproxy.hints.datasets import Bits, Dataset, Entries, Groups, Hashes
+from shadeproxy.hints.datasets import WHOLE, Bits, Dataset, Entries, Groups, Hashes
 from shadeproxy.hints.frozen import Frozen
 from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.hints.order.sequence import OrderIds
@@ -83,8 +83,8 @@ class ScoresOf:
     """A score column, with the digest of its dataset; for a growing set, with the hashes of its objects
     instead.
 
-    ``of_run``: see ScoreColumn; None if an older release stored the scores. Then all scores count as scores
-    of the present run.
+    ``of_run``: the samples that were scored since the present run began; None if an older release stored the
+    scores. Then all scores count as scores of the present run.
     """
 
     digest: str | None
@@ -122,15 +122,17 @@ def load_dataset(blob: bytes, page_size: int) -> Dataset:
     if stored.version != _version_in(stored.namespace):
         raise StateError("stored state is damaged: its version is of another namespace")
     count = stored.count
-    entries = len(stored.bucket_of) // 2
-    count_of_groups = len(stored.hashes) // 8
-    groups = Groups(
-        _unpack(stored.hashes, "<u8", count_of_groups),
-        _unpack(stored.members, "<u4", count),
-        _unpack_some(stored.starts, "<i8", count_of_groups + 1),
+    groups = _groups(stored, len(stored.hashes) // 8)
+    entries = _entries(stored, len(stored.bucket_of) // 2)
+    entry_of = _unpack_some(stored.entry_of, "<u4", count)
+    _require(
+        len(entries.bucket_of) == count if entry_of is None else _below(entry_of, len(entries.bucket_of))
     )
     offset = _unpack_some(stored.offset, "<i8", count)
     length = _unpack_some(stored.length, "<i8", count)
+    _require((offset is None) is (length is None))
+    if offset is not None and length is not None:
+        _require(not count or (int(offset.min()) >= 0 and int(length.min()) >= WHOLE))
     try:
         pages = groups.index(offset, length, page_size)
     except IndexError as error:
@@ -139,19 +141,46 @@ def load_dataset(blob: bytes, page_size: int) -> Dataset:
         name=stored.name,
         digest=stored.digest,
         count=count,
-        entries=Entries(
-            stored.buckets,
-            _unpack(stored.bucket_of, "<u2", entries),
-            stored.blob,
-            _unpack(stored.ends, "<u8", entries + 1),
-            stored.namespace,
-        ),
-        entry_of=_unpack_some(stored.entry_of, "<u4", count),
+        entries=entries,
+        entry_of=entry_of,
         offset=offset,
         length=length,
         groups=groups,
         pages=pages,
     )
+
+
+def _groups(stored: _StoredDataset, count: int) -> Groups:
+    hashes = _unpack(stored.hashes, "<u8", count)
+    members = _unpack(stored.members, "<u4", stored.count)
+    starts = _unpack_some(stored.starts, "<i8", count + 1)
+    _require(bool((hashes[1:] > hashes[:-1]).all()))
+    _require(_below(members, stored.count))
+    found = np.zeros(stored.count, dtype=np.bool_)
+    found[members] = True
+    _require(bool(found.all()))
+    if starts is None:
+        _require(count == stored.count)
+    else:
+        _require(starts[0] == 0 and starts[-1] == stored.count and bool((starts[1:] > starts[:-1]).all()))
+    return Groups(hashes, members, starts)
+
+
+def _entries(stored: _StoredDataset, count: int) -> Entries:
+    bucket_of = _unpack(stored.bucket_of, "<u2", count)
+    ends = _unpack(stored.ends, "<u8", count + 1)
+    _require(_below(bucket_of, len(stored.buckets)))
+    _require(ends[0] == 0 and ends[-1] == len(stored.blob) and bool((ends[1:] >= ends[:-1]).all()))
+    return Entries(stored.buckets, bucket_of, stored.blob, ends, stored.namespace)
+
+
+def _below(column: NDArray[Any], stop: int) -> bool:
+    return not len(column) or int(column.max()) < stop
+
+
+def _require(good: bool) -> None:
+    if not good:
+        raise StateError("stored state is damaged: a dataset contradicts itself")
 
 
 def _version_in(namespace: str) -> int:

@@ -1,9 +1,9 @@
 """Expectations: estimate when pages will be read next, from the orders and scores of jobs and from how well
 reads agree with them.
 
-Implements NextUses and ReadObserver (order/upcoming.py). Time is ticks: demand reads of the proxy. Laws: a
-job counts only while it is in use and after it has read something. A hint is believed as far as reads agree
-with it, and no further.
+Implements the ports NextUses and ReadObserver of order/upcoming.py. Time is counted in ticks; each demand
+read of the proxy is one tick. Laws: a job counts only while it is in use and after it has read something. A
+hint is believed as far as reads agree with it, and no further.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,8 +66,8 @@ class Belief(NamedTuple):
 
 
 class Expectations:
-    """Expected next uses of pages by all jobs. ``space`` returns the samples of the job that has a name.
-    ``page_size``: in bytes.
+    """Expected next uses of pages by all jobs. ``space`` takes the name of a job and returns the job's
+    samples. ``page_size``: in bytes.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Expectations:
         self._is_whole = True  # True if all samples are whole objects.
 
     def forget(self, job: str) -> None:
-        """Forget how a deleted job has read."""
+        """Forget the reads and the activity of a deleted job."""
         self._activities.pop(job, None)
         self._reads.forget(job)
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
@@ -128,7 +128,7 @@ class Expectations:
         for name, activity in self._activities.items():
             activity.raised = raised.get(name, 1.0)
 
-    # ------------------------------------------------------------------ see upcoming.NextUses
+    # ------------------------------------------------------------------ methods of upcoming.NextUses
 
     def expect(
         self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float
@@ -155,8 +155,8 @@ class Expectations:
         return expect(columns, count)
 
     def _renew_spaces(self, tick: float) -> None:
-        """Group the jobs that count by dataset or growing set. With many jobs, do so only every
-        ``_SPACES_TICKS``.
+        """Make the list of the jobs that count, one group for each dataset or growing set. With many jobs,
+        make it only once in ``_SPACES_TICKS`` ticks.
         """
         if tick < self._spaces_until and len(self._jobs) >= LEAST_JOBS:
             return
@@ -176,9 +176,9 @@ class Expectations:
             self._look_up()
 
     def _look_up(self) -> None:
-        """Divide jobs into those whose dataset is looked up in the index, and all others. If there are many
-        datasets and the index does not fit them, begin to make a new one off the event loop. A dataset that
-        is not in the index is searched by itself.
+        """Divide jobs into those whose dataset is looked up in the index, and all others, whose datasets are
+        searched one by one. If there are many datasets and the index does not fit them, begin to make a new
+        index off the event loop.
         """
         if len(self._spaces) < LEAST_JOBS and not self._index.datasets:
             self._beside, self._owners = self._spaces, []
@@ -215,8 +215,8 @@ class Expectations:
         self._looked_up = None if self._is_old(wanted) else self._index
 
     def _is_old(self, wanted: Sequence[Dataset]) -> bool:
-        """Return whether the index lacks a wanted dataset, or many of its objects are of datasets that are
-        wanted no more.
+        """Return whether the index lacks a wanted dataset, or has many objects of datasets that are no longer
+        wanted.
         """
         known, ids = {id(space) for space in self._index.datasets}, {id(space) for space in wanted}
         gone = sum(space.count for space in self._index.datasets if id(space) not in ids)
@@ -262,7 +262,7 @@ class Expectations:
             shared.ask(jobs, self._each.of_jobs, tick)
 
     def _expect_few(self, object_hashes: Hashes, tick: float) -> tuple[Column, Column]:
-        """Return what ``expect`` returns, computed page by page. All samples must be whole objects."""
+        """Return the result of ``expect``, computed page by page. All samples must be whole objects."""
         hashes = object_hashes.tolist()
         parts: list[list[JobColumns[float]]] = [[] for _ in hashes]
         for part, hashed in zip(parts, hashes, strict=True) if self._owners else ():
@@ -337,7 +337,7 @@ class Expectations:
             if belief.silent_reads or (min(trusts) < _DOUBT and activity.reads >= _NEW_READS):
                 yield job, belief
 
-    # ------------------------------------------------------------------ see upcoming.ReadObserver
+    # ------------------------------------------------------------------ methods of upcoming.ReadObserver
 
     @property
     def active(self) -> bool:

@@ -34,7 +34,9 @@ class FrozenScores:
         return self._jobs.get(job, {}).get(epoch)
 
     def names(self) -> list[tuple[str, int]]:
-        """Return job and epoch of each frozen column, those of a job in the order of their freezing."""
+        """Return (job, epoch) of each frozen column. Those of one job are in the order in which their columns
+        were frozen.
+        """
         return [(job, epoch) for job, epochs in self._jobs.items() for epoch in epochs]
 
     def take(self, job: str, epoch: int, column: Callable[[], Scores], mean_loss: float | None) -> Frozen:

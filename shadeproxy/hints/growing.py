@@ -1,7 +1,7 @@
 """Samples of a job without a dataset: objects get ids in the order in which they are scored.
 
-A job that scores more than ``max_objects`` objects must register a dataset: its columns take a fifth of the
-memory of a growing set. Event loop only.
+A job that scores more than ``max_objects`` objects must register a dataset, because the columns of a dataset
+take a fifth of the memory of a growing set. Call the methods on the event loop only.
 """
 
 from array import array
@@ -57,8 +57,8 @@ class GrowingSet:
         return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
 
     def units_of(self, hashes: Hashes, _numbers: NDArray[np.uint32]) -> Ids:
-        """Return the id of each page's object; see ``Dataset.units_of``. All pages of an object are one unit
-        here.
+        """Return the id of each page's object, as ``Dataset.units_of`` returns units. A growing set knows no
+        lengths, so all pages of an object are one unit.
         """
         return self.find(hashes)
 

@@ -1,11 +1,9 @@
-"""Hint rows: a table of the hints of jobs whose samples are whole objects. It has at most one job of each
-indexed dataset.
+"""Hint rows: a table with the hints of many jobs, so that ranking asks all of them with one look into it.
 
-A job's row is computed again after a few more reads of the job, after the ticks that these reads usually
-take, and when the job has another order. With a hundred jobs, computing all rows for each ranking would cost
-more than the ranking.
-
-Event loop only.
+The samples of these jobs are whole objects. A table has at most one job of each dataset in the DatasetIndex.
+A job's row is computed again after a few more reads of the job, or after the ticks that these reads usually
+take, or when the job has another order. With a hundred jobs, computing all rows for each ranking would cost
+more than the ranking. Call it on the event loop only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +20,17 @@ from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale
 
 LEAST_WEIGHT = 1e-9
-# A row is computed again after this many reads of its job, because the averages of the job's activity take in
-# as many reads at a time.
+# A row is computed again after this many reads of its job, because ``JobActivity`` adds reads to its averages
+# in groups of this size.
 _RENEWED_READS = 8
-_SILENCE_SHARE = 64  # A row tells the length of its job's silence to within 1 / n.
+_SILENCE_SHARE = 64  # The row of a silent job is computed again when the silence has grown by 1 / n.
 
 
 class JobHints(NamedTuple):
     """The hints of one job on whole objects. start: the job's place in its order, less 1. most: the greatest
-    weight that a sample may have. believed: how many times the job draws a sample of weight 1 in one read, as
-    far as its scores are believed. factor: a score times ``factor`` is a weight. next_at, mine: see
-    ``OrderColumns``.
+    weight that a sample may have. believed: how many times, on average, the job draws a sample of weight 1 in
+    one read, multiplied by the trust in its scores. factor: a score times ``factor`` is a weight. next_at:
+    the place of each sample's next announced read. mine: the samples whose reads this proxy answers.
     """
 
     scale: JobScale
@@ -50,9 +48,10 @@ Values = list[memoryview | None]
 
 
 class HintRows:
-    """The hints of ``jobs``, which has a job and its dataset, or None, for each owner (see ``DatasetIndex``).
-    Owner -1 means no job. ``hints`` returns the hints of a job at a tick. ``trackers``: the order trackers by
-    job. ``activities`` has an entry for each job.
+    """The hints of ``jobs``. This list has a job and its dataset for each owner (the position of a dataset in
+    a ``DatasetIndex``), or None if the owner has no job here. Owner -1 means that an object is in no indexed
+    dataset. ``hints`` returns the hints of a job at a tick. ``trackers``: the order trackers by job.
+    ``activities`` has an entry for each job.
     """
 
     def __init__(
@@ -75,13 +74,14 @@ class HintRows:
         self._scores: Values = [None] * count
         self._mine: Values = [None] * count
         self._due = [-np.inf] * count
-        # Reads also make a row due, not only time: a slow or silent job may suddenly read fast.
+        # The job's number of reads at which each row is due. Time alone is not enough, because a slow or
+        # silent job may suddenly read fast.
         self._due_reads = [0] * count
         self._orders: list[object] = [None] * count  # The column of places from which each row was computed.
 
     def columns(self, owners: Ids, samples: Ids, tick: float) -> JobColumns[Column]:
-        """Return when, or how often, the job of its owner is expected to read each sample. One look into the
-        table answers for many jobs. Samples are whole objects.
+        """Return for each sample when its owner's job is expected to read it (by the order), and how often
+        (by the scores). One look into the table answers for many jobs. Samples are whole objects.
         """
         self._renew(tick)
         rows = self._rows.take(owners, axis=0, mode="wrap").T

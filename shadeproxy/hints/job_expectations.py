@@ -1,5 +1,5 @@
-"""Expectations of each job: when it will read pages, by its order and its scores, as far as these are
-believed.
+"""Expectations of single jobs: when a job will read pages by its order, and how often by its scores. Both
+count as far as they are believed.
 
 ``of_jobs`` answers for many jobs in one table: asking a hundred jobs one by one costs eight times as much.
 """
@@ -54,7 +54,7 @@ class JobExpectations:
         return self._orders.tracker(job) is not None or self.scores(job) is not None
 
     def of_pages(self, job: Job, space: Space, pages: PageUnits, tick: float) -> JobColumns[Column]:
-        """Return when, or how often, a job is expected to read the pages."""
+        """Return when a job is expected to read each page (by its order), and how often (by its scores)."""
         tracker = self._orders.tracker(job.name)
         left = np.full(len(pages.units), np.inf)
         if tracker is not None and tracker.left:
@@ -66,9 +66,9 @@ class JobExpectations:
         return self._scale(job, tick).columns(left, draws)
 
     def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobAnswers:
-        """Return when, or how often, each of ``jobs`` is expected to read the pages. Shared columns call
-        this. They ask about a page only now and then, so an answer must allow for cursors that jump before
-        the next question.
+        """Return when each of ``jobs`` is expected to read the pages, and how often. Shared columns call
+        this. They ask about a page only now and then, so an answer must stay right if the job's place in its
+        order (the cursor) moves by many places before the next question.
         """
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
@@ -114,8 +114,8 @@ class JobExpectations:
     def add_samples(
         self, parts: list[list[JobColumns[float]]], job: Job, space: Dataset, samples: list[int], tick: float
     ) -> None:
-        """Append to ``parts[i]`` when, or how often, a job is expected to read ``samples[i]``, with the
-        values of ``of_pages``. A sample of -1 is skipped.
+        """Append to ``parts[i]`` when a job is expected to read ``samples[i]``, and how often: the same
+        values as ``of_pages`` returns. A sample of -1 is skipped.
         """
         tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
         scale, mean_draws = self._scale(job, tick), 1 / (space.count * self._orders.part)
@@ -169,8 +169,8 @@ class JobExpectations:
         return 1.0
 
     def _believed(self, job: str, space: Space) -> float:
-        """Return how many times a page of weight 1 is drawn in one read, as far as the job's scores are
-        believed.
+        """Return how many times, on average, a job draws a page of weight 1 in one read, multiplied by the
+        trust in the job's scores.
         """
         mean_draws = 1 / (space.count * self._orders.part)
         trust = 1.0 if self.scores(job) is None else max(self._activities[job].score_trust, LEAST_TRUST)

@@ -1,8 +1,8 @@
-"""Job readers: a job together with its hints and its activity, so that noting a read of the job takes one
+"""Job readers: each holds one job, its hints and its activity, so that noting a read of the job takes one
 look-up.
 
-Law: a job reader belongs to one registration of the job, one order and one score column. When one of these is
-replaced, the job reader is made again.
+Law: a job reader belongs to one registration of its job, one order and one score column. When one of these
+three is replaced, ``JobReads`` makes a new job reader.
 """
 
 from itertools import compress
@@ -47,7 +47,9 @@ class JobReader:
 
     @property
     def most_together(self) -> int:
-        """Most reads for one call of ``note_few``. More reads could pass the places near the job's place."""
+        """Most reads for one call of ``note_few``. With more reads, the last ones could lie beyond the places
+        that count as near the job's place, and would seem unannounced.
+        """
         return _MOST if self.tracker is None else self.tracker.most_together
 
     def count(self, reads: int, tick: float) -> None:

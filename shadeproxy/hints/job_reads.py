@@ -28,16 +28,16 @@ from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.hints.shared_columns import SharedColumns, has_whole_objects
 
 _WORTH_BATCH = 6
-"""Reads that name no job, or a job whose samples are not whole objects, are noted as columns if a call has
-this many or more. Fewer reads cost less one by one.
+"""Least number of reads that are noted together, as columns, if they name no job, or a job whose samples are
+not whole objects. Noting fewer reads costs less one by one.
 """
 
 _FEWER = 16
-"""If there are fewer reads than this for each dataset, their samples are looked up one by one."""
+"""Least number of reads for each dataset that are looked up together. Fewer are looked up one by one."""
 
 _MANY = 64
-"""Reads of one job on whole objects are noted as columns if there are this many or more. Fewer cost less one
-by one.
+"""Least number of reads of one job on whole objects that are noted together, as columns. Noting fewer reads
+costs less one by one.
 """
 
 _SPACES_TICKS = 64.0  # After this many ticks, the datasets of all jobs are listed again.
@@ -48,10 +48,10 @@ UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
 
 class JobReads:
     """Notes reads in ``activities``, which gets an entry for each job that reads, and in ``orders``.
-    ``space`` returns the samples of the job that has a name. ``page_size``: in bytes. ``index`` returns an
-    index of some of the jobs' datasets. ``used`` is called after announced reads, with the job's tracker and
-    the pages that were read. ``shared`` returns the shared columns of a dataset, if it has any; a few reads
-    of whole objects are noted there at once.
+    ``space`` takes the name of a job and returns the job's samples. ``page_size``: in bytes. ``index``
+    returns an index of some of the jobs' datasets. ``used`` is called after announced reads, with the job's
+    tracker and the pages that were read. ``shared`` returns the shared columns of a dataset, if it has any; a
+    few reads of whole objects are noted there at once.
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class JobReads:
         return explained
 
     def _are_of_jobs(self, object_hashes: Hashes, tick: float) -> list[bool]:
-        """Return for each object whether a job with hints may read it. A read that names no job is passed on
-        only if so: with many jobs, asking each of them about every such read would cost a hundred times as
-        much.
+        """Return for each object whether a job with hints may read it. Callers drop a read that names no job
+        if no job may have made it. With many jobs, asking each of them about every such read would cost a
+        hundred times as much.
         """
         known = len(self._jobs), len(self._orders.trackers), self._each.scored, self._index()
         if known != self._known or tick >= self._spaces_until:
@@ -214,8 +214,8 @@ class JobReads:
     def _note_one(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
     ) -> bool:
-        """Note a read, and count it for each job that made it, unless that job has just read the same sample.
-        Return whether an order or scores explain the read.
+        """Note a read, and count it for each job to which it belongs, unless that job has just read the same
+        sample. Return whether an order or scores explain the read.
         """
         explained, again = False, set()
         for match in self._orders.note_read(object_hash, offset, job, now_s):
@@ -261,8 +261,8 @@ class JobReads:
         return explained
 
     def _readers(self, job: JobContext | None) -> Iterator[Job]:
-        """Yield the jobs to which a read surely belongs, if it reads one of their samples: the job that the
-        read names, or else each job that has its dataset to itself.
+        """Yield the job that a read names. If the read names none, yield each job in use that alone has its
+        dataset: a read of one of that job's samples surely belongs to it.
         """
         if job is not None:
             if job.job in self._jobs:
@@ -319,9 +319,8 @@ class JobReads:
 
 
 class _SampleLookup:
-    """Finds the samples of reads, for some reads and one dataset at a time. ``index``: an index of some
-    datasets. ``together``: whether a dataset that is not in the index is searched once, for all reads
-    together.
+    """Finds the samples of some reads in one dataset at a time. ``index``: an index of some datasets.
+    ``together``: whether a dataset that is not in the index is searched once, for all reads together.
     """
 
     def __init__(self, object_hashes: Hashes, index: DatasetIndex, *, together: bool) -> None:

@@ -1,8 +1,8 @@
 """Jobs: their datasets, ranks, weights and signs of life.
 
-Laws: time comes in as ``now_s``. A job that is silent for ``expires_s`` stops counting until its next sign of
-life. A job that stays silent FORGET_AFTER times as long is forgotten with its scores. A job is in use while
-it counts and not all of its ranks have ended; as long as it is in use, its dataset cannot be replaced.
+Laws: callers pass the time as ``now_s``. A job that is silent for ``expires_s`` stops counting until its next
+sign of life. A job that stays silent FORGET_AFTER times as long is forgotten with its scores. A job is in use
+while it counts and not all of its ranks have ended. While a job is in use, its dataset cannot be replaced.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
 FORGET_AFTER = 168  # Multiples of ``expires_s``: a week, with the default of an hour.
 _MOST_EPOCH = (1 << 31) - 1
-_MOST_POSITION = 1 << 24  # As many as the ids of an order, ``MAX_JOB_IDS``.
+_MOST_POSITION = 1 << 24  # A job may announce this many ids in all (``MAX_JOB_IDS``).
 
 
 class Progress(NamedTuple):
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def in_use(self) -> bool:
-        """True if the job may still refer to its samples by id."""
+        """True if the job counts and has not ended, so that it may still name its samples by id."""
         return self.live and len(self.ended) < self.world_size
 
     def position(self, epoch: int | None) -> int | None:
@@ -109,7 +109,7 @@ class Jobs:
 
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
         running again. A registration that states no need keeps the present need, because an operator may have
-        set that. Raises Conflict, also when there are MAX_JOBS jobs.
+        set it. Raises Conflict, also when there are MAX_JOBS jobs.
         """
         self.check(job)
         known = self.by_name.get(job.name)
@@ -163,8 +163,8 @@ class Jobs:
         return [job for job in self if job.dataset == dataset]
 
     def renew(self, job: Job) -> None:
-        """Forget everything about an ended job but its registration. A job that has not ended is deleted
-        instead, because its dataset is being replaced and its ids would name other samples.
+        """Prepare ``job`` for another manifest of its dataset. An ended job keeps its registration alone. A
+        job that has not ended is deleted, because the ids that it sends would now name other samples.
         """
         self._remove(job.name)
         if len(job.ended) >= job.world_size:
@@ -197,7 +197,8 @@ class Jobs:
         if epoch is None:
             return
         latest, heard_s = self._begun.get(job.name, (-1, 0.0))
-        # A report of an earlier epoch comes from a rank that is behind; after a pause, from a restarted job.
+        # A report of an earlier epoch comes from a rank that is behind the others. After a pause it comes
+        # from a job that was restarted.
         is_new = epoch > latest or (epoch < latest and now_s - heard_s >= _NEW_RUN_S)
         if is_new or epoch == latest:
             self._begun[job.name] = (epoch, now_s)

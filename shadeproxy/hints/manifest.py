@@ -4,8 +4,8 @@ Laws: lines, keys, samples and unpacked bytes have limits. An error in a line na
 complete or not made at all. The digest is taken over a canonical form that any language can write: for each
 sample in id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8. The part in brackets is empty for a
 whole object. No key holds a NUL, so the form is unambiguous. For a namespace other than the proxy's own,
-``NUL namespace NUL LF`` comes before the samples. CPU-bound (about 2 us a line): call on a pool, not on the
-event loop.
+``NUL namespace NUL LF`` comes before the samples. The work is CPU-bound (about 2 us a line): do it in a
+thread of a pool, not on the event loop.
 """
 
 import hashlib

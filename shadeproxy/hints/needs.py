@@ -1,8 +1,8 @@
 """Needs of jobs: the speed that a job asks for, and the shares that it gets beside other jobs.
 
-Law: a job has one need at most. A need is kept with the job, and changes only by a registration that states
-another need, or gives the need up (``best_effort``). ``SharesJobs`` decides from measurements whether a need
-is feasible; this module measures nothing.
+Law: a job has one need at most. It keeps its need until a registration states another one, or gives it up
+(``best_effort``). This module measures nothing: an implementation of ``SharesJobs`` decides from measurements
+whether a need is feasible.
 """
 
 from dataclasses import dataclass
@@ -101,14 +101,14 @@ class NothingShared:
     """A ``SharesJobs`` that admits every need and measures nothing."""
 
     def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
-        """See ``SharesJobs.judge``."""
+        """Admit every need."""
 
     def share_of(self, _name: str) -> JobShare:
-        """See ``SharesJobs.share_of``."""
+        """Return ``NO_SHARE``, because nothing is measured."""
         return NO_SHARE
 
     def summary(self) -> dict[str, Any]:
-        """See ``SharesJobs.summary``."""
+        """Return no statistics."""
         return {}
 
 
@@ -147,7 +147,7 @@ def need_of(
             )
         if not has_dataset:
             raise InvalidRequest(
-                "a deadline needs a data set, whose samples are counted",
+                "a deadline needs a dataset, whose samples are counted",
                 hint="name it as dataset, or state the need as samples_per_s",
             )
     return JobNeed(slowdown, samples_per_s, deadline_s, epochs or 1)

@@ -1,9 +1,10 @@
 """Index of the samples in each page of an object, from which the weight and the next use of a page follow.
 
-Law: a PageIndex never changes, so any thread may read it. It consists of columns. Indexing a million samples
-takes half a second, so call ``of`` on a pool. Finding 1,024 pages takes some 50 us. A *unit* is a page that a
-sample needs. For samples that are whole objects, whose length is unknown, and for samples that are too long
-for the index, all pages of the object are one unit.
+The index numbers *units*. A unit is usually one page that a sample needs. For a sample that is a whole
+object, whose length is unknown, all pages of the object are one unit; so they are for a sample that is too
+long for the index. Law: a PageIndex never changes, so any thread may read it. It consists of columns.
+Indexing a million samples takes half a second, so call ``of`` in a thread of a pool. Finding 1,024 pages
+takes some 50 us.
 """
 
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class PageIndex:
         known = groups >= 0
         begin, end = self._group_starts[groups * known], self._group_starts[groups * known + 1]
         keys = _key(groups * known, numbers.astype(np.int64))
-        # If every page of an object is a unit, the page number gives the place of the unit.
+        # If every page of an object is a unit, the unit of page n is the n-th of the object.
         places = begin + numbers
         found = known & (places < end)
         found[found] = self._keys[places[found]] == keys[found]
@@ -145,8 +146,8 @@ class PageIndex:
         return counts
 
     def samples(self, unit: int) -> NDArray[np.uint32]:
-        """Return the samples of one unit, ascending, without those of its whole object's unit (see
-        ``beside``).
+        """Return the samples of one unit, ascending. They do not include the samples of the whole object,
+        which have a unit of their own (``beside``).
         """
         return self.members[self.starts[unit] : self.starts[unit + 1]]
 

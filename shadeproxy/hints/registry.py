@@ -1,9 +1,9 @@
 """The hint registry: datasets, jobs, scores and orders, for the engine and the control listener.
 
-Laws: no I/O and no clock. Methods are plain and run on the event loop, unless their docstring says otherwise.
-Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)`` is
-called when an item changes that must survive a restart. The composition root then calls ``export`` for the
-item and stores the bytes.
+Laws: no I/O, clock or coroutine. Methods run on the event loop, unless their docstring says otherwise.
+Every call checks first and changes afterwards, so a refused call changes nothing. When an item changes that
+must survive a restart, the registry calls ``dirty(kind, name)``. The composition root then calls ``export``
+for the item and stores the bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -149,10 +149,11 @@ class HintRegistry(StoredHints):
         is_new = self.jobs.begin(name, rank, resumes=resumes)
         if is_new:
             self.frozen.forget(name)
+            self.orders.end_run(name)
             if (column := self.scoreboard.get(name)) is not None:
                 column.of_run[:] = False
                 self.dirty("scores", name)
-        if is_new or is_first:  # Before its first run, a job may have run under an earlier registration.
+        if is_new or is_first:  # A job may have run under an earlier registration, before its first run here.
             self._on_run(name)
         self.dirty("jobs", name)
 
@@ -181,8 +182,8 @@ class HintRegistry(StoredHints):
         check_rank(self.jobs.get(name), rank)
 
     def expire(self, now_s: float) -> None:
-        """Stop using the hints of silent jobs, and forget jobs that were silent for long. Call this now and
-        then.
+        """Stop using the hints of silent jobs, and forget jobs that were silent for much longer. The caller
+        repeats this now and then.
         """
         self.orders.tick(now_s)
         for job in self.jobs.expire(now_s):
@@ -219,13 +220,14 @@ class HintRegistry(StoredHints):
         return Announcement(name, epoch, rank, offset, checked, space.digest)
 
     def set_share(self, share: OwnedShare | None) -> None:
-        """Set the share of the objects whose reads this proxy answers, for all ranks of all jobs. Call it at
-        each change of the view of a cluster in which each object has one owner; a share that has the number
-        of the present share changes nothing. None, as at the start: this proxy answers all reads that reach
-        it.
+        """Set the share of the objects whose reads this proxy answers, for all ranks of all jobs. In a
+        cluster in which each object has one owner, call it at each change of the view. A share that has the
+        number of the present share changes nothing. At the start the share is None: this proxy answers all
+        reads that reach it.
 
-        Orders of jobs are built again off the event loop (``on_lost``), with the samples in the share. Each
-        job keeps its place. Announcements, scores, frozen columns and positions are whole in any share.
+        The orders of jobs are built again with the samples in the share, off the event loop (``on_lost``).
+        Each job keeps its place. Announcements, scores, frozen columns and positions cover all objects,
+        whatever the share.
         """
         self.orders.set_share(share)
 
@@ -257,7 +259,7 @@ class HintRegistry(StoredHints):
         return Batch(space, np.repeat(column, sizes), ids=ids)
 
     def apply(self, name: str, batch: Batch, now_s: float) -> int:
-        """Write checked scores, which rank pages at once. Return how many were written.
+        """Write checked scores. They count in the ranking of pages at once. Return how many were written.
 
         Raises UnknownName or Conflict when the job was deleted or registered again since the check, and
         InvalidRequest when a job without a dataset scores too many objects.
@@ -292,9 +294,9 @@ class HintRegistry(StoredHints):
         page.
 
         ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. The weight of a page is the sum
-        over its samples. If several jobs on one dataset scored it, the mean counts, weighted by the weights
-        of the jobs. If several datasets have it, the largest of their results counts. bench/results.md has
-        the time for 1,024 of 1 M pages.
+        over its samples. If several jobs on one dataset scored it, the result is the mean of their weights
+        for the page, in which each job counts by its own weight. If several datasets have the page, the
+        largest of their results counts. bench/results.md has the time for 1,024 of 1 M pages.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():

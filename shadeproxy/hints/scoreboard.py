@@ -38,7 +38,7 @@ class Batch:
 class ScoreColumn:
     """The scores of one job over ``count`` samples.
 
-    ``groups`` and ``pages`` come from its Dataset; None when each sample is an object of a growing set.
+    ``groups`` and ``pages`` come from the job's Dataset. Both are None for a growing set.
     """
 
     def __init__(self, count: int, groups: Groups | None, pages: PageIndex | None) -> None:
@@ -57,8 +57,8 @@ class ScoreColumn:
 
     @property
     def factor(self) -> float:
-        """The number by which a score is multiplied to give a weight; 0 if all scores are 0, and so say
-        nothing.
+        """The number by which a score is multiplied to give a weight. It is 0 if all scores are 0, because
+        such scores say nothing.
         """
         return 1 / self.mean if self._total > 0 else 0.0
 
@@ -133,13 +133,13 @@ class ScoreColumn:
             return np.full(len(units), np.nan)
         total, known, count = self._pages.look(units)
         weights = total / self.mean + (count - known) if self._total > 0 else count
-        # For a page with one sample, of unknown score, return nan: the policy then ranks the page like an
-        # unknown object. Do not for a page with many samples, because the policy would rank it as if it had
-        # one sample.
+        # A page with a single sample of unknown score gets nan, and the policy ranks it like an unknown
+        # object. A page with many samples gets their number even if no score is known: with nan, the policy
+        # would rank it as if it had one sample.
         return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
 
     def draw_weights(self, units: Ids) -> Weights:
-        """Return the weights of ``unit_weights``, with the mean for unknown units: f64[k]."""
+        """Return the weights of ``unit_weights``, but 1, the mean, for units of unknown weight: f64[k]."""
         weights = self.unit_weights(units)
         weights[np.isnan(weights)] = 1.0
         return weights
@@ -169,8 +169,9 @@ class ScoreColumn:
         return [1.0 if isnan(score) else score * factor for score in scores]
 
     def drawn_weight(self, count: int) -> float:
-        """Return the mean weight of samples that are drawn by weight from ``count`` samples; of units, if
-        samples are parts of objects. Return 0 if the scores say nothing.
+        """Return the mean weight of the samples that a job reads if it draws from ``count`` samples with a
+        chance in proportion to their weight. If samples are parts of objects, return the mean weight of the
+        units that it reads. Return 0 if the scores say nothing.
         """
         if not self._total > 0:
             return 0.0

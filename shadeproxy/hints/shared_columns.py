@@ -5,7 +5,8 @@ therefore keep, for each page, the jobs that use it next, and its place in the o
 place stays right while the job reads on. The ticks until the job reaches a place follow from the job's
 present place and pace, which are renewed for all pages at once. Laws: when a job reads a page, its next use
 of that page is noted at once. All jobs are asked about a page again before the last of its noted uses is
-over, and when the rotation over all pages reaches the page. Memory is 58 bytes a page. Event loop only.
+over. They are also asked about all pages in rotation. Memory is 58 bytes a page. Call the methods on the
+event loop only.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,13 +41,16 @@ to 3 ms.
 USES = 8
 """Number of next uses that are kept for a page, each by another job."""
 
-# After this many uses of a page, the jobs are asked about it again: its later uses may not come as expected.
+# After this many uses of a page, the jobs are asked about it again, although more uses are noted: uses far
+# ahead may not come as expected.
 _SURE_USES = 5
 
 # Bounds of the ticks from one question to the next; see ``due``.
 _JOB_TICKS, _LEAST_TICKS, _MOST_TICKS, _TICKS_SHARE = 16, 512, 2048, 16
 _FIRST_TICKS = 1  # Ticks from one question to the next, until every page has an answer.
-_TURN_SHARE = 8  # Each page has its turn within 1 / n of an epoch of all jobs.
+# The rotation over all pages takes 1 / n of the ticks in which each job reads as many samples as there are
+# pages.
+_TURN_SHARE = 8
 _FAST_TURN_SHARE = 32  # As ``_TURN_SHARE``, after a job or an order came or went.
 _NEXT = 1.0  # Ticks until the read of a page that should have been read by now.
 _NO_JOB = 0  # The number that stands for no job.
@@ -184,8 +188,8 @@ class SharedColumns:
                 else:
                     users[at], self._flat_places[at] = number, place
             else:
-                # This use was not among the kept ones, so it came before uses that were expected sooner: ask
-                # again.
+                # This use was not among the kept ones, so it came before uses that were expected sooner. Ask
+                # the jobs about the page again.
                 left = min(left, 0)
             if 0 <= left < _ALL_KNOWN - 1:
                 known[row] = left

@@ -13,7 +13,7 @@ from shadeproxy.core.errors import RequestError, StateError
 from shadeproxy.hints import durable
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.growing import GrowingSet, Space
-from shadeproxy.hints.jobs import Job, Jobs
+from shadeproxy.hints.jobs import Job, Jobs, Progress
 from shadeproxy.hints.order.announcements import Announcement, order_of
 from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.scoreboard import ScoreColumn, Scores
@@ -107,7 +107,7 @@ class StoredHints:
         elif kind == "orders":
             self._restore_order(name, *durable.load_order(blob))
         elif kind == "positions":
-            self.orders.resume(name, durable.load_position(blob))
+            self._restore_position(name, durable.load_position(blob))
         else:
             assert kind == "scores", kind
             self._restore_scores(name, durable.load_scores(blob))
@@ -129,6 +129,11 @@ class StoredHints:
             self.orders.restore(announcement)
         except (ValueError, RequestError) as error:
             raise StateError(f"the stored order {name!r} is of no use: {error}") from None
+
+    def _restore_position(self, name: str, position: Progress) -> None:
+        if name not in self.jobs:
+            raise StateError(f"stored position of {name!r}, which is not a stored job")
+        self.orders.resume(name, position)
 
     def _restore_scores(self, name: str, stored: durable.ScoresOf) -> None:
         if name not in self.jobs:

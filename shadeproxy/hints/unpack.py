@@ -1,4 +1,4 @@
-"""Reads a manifest body as it arrives: unpacks gzip, splits lines, and passes them to the builder.
+"""Reads a manifest body as it arrives: unpacks gzip, splits the bytes into lines, and passes on the lines.
 
 Laws: gzip is recognised by its magic number (JSON lines never start with it), whatever the header fields say.
 Bytes and lines are counted while they are unpacked, a piece at a time. A body that unpacks to far more bytes

@@ -1,8 +1,8 @@
-"""The one finding of ``shadeproxy doctor`` about speed: a job waits for its data; and the settings that would
-help.
+"""The finding of ``shadeproxy doctor`` that a job waits for its data, and the settings that would help. It is
+the doctor's only finding about speed.
 
-How long the job waits is measured, in its latest epoch with enough reports. How long it would wait with other
-settings comes from the replay.
+The job's wait is measured in its latest epoch with enough reports. A replay predicts its wait with other
+settings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from shadeproxy.plan.predict import MUCH, Predictor, Setting
 from shadeproxy.plan.processor import FULL, busy_share, more_processor
 from shadeproxy.plan.profile import Profile, ProfiledEpoch
 
-_ENOUGH_S = 10.0  # Reports about a shorter time say little.
+_ENOUGH_S = 10.0  # Least reported time of each rank in an epoch. Reports about a shorter time say little.
 _MOST_REMEDIES = 2
 _LATEST = 3  # The replay is fitted to this many of the latest epochs.
 
@@ -72,8 +72,8 @@ def _reads(profile: Profile) -> str:
 
 
 def _remedies(profile: Profile, waits: float) -> Iterator[str]:
-    """Yield the remedies with which the job waits less in the replay; if there is none, yield where to
-    look.
+    """Yield the remedies with which the job waits less in the replay. If there is none, yield advice on where
+    to look.
     """
     fitted = msgspec.structs.replace(profile, epochs=profile.whole_epochs()[-_LATEST:])
     try:

@@ -1,11 +1,11 @@
-"""Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs: fetched
-samples that wait in the cache for their readers take the places of samples that would be hits.
+"""Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs.
 
-Each hit of an epoch is in the cache when the epoch begins. So the hits that are lost are as many as the
-samples that were fetched by then and wait for their readers: samples at the beginning of the order that the
-cache lacked. Before the next order is known, nothing says which samples it begins with. From the moment when
-it is known, the cache keeps, of the samples that are read, those whose next reads are the soonest. So at the
-beginning of the order only those samples are lacking that had left the cache before the order was known.
+Fetched samples that wait in the cache for their readers take the places of samples that would be hits. Each
+hit of an epoch is in the cache when the epoch begins. So an epoch loses as many hits as fetched samples wait
+at that moment. These are samples at the beginning of the order that the cache lacked. Before the next order
+is known, nothing says which samples it begins with. Once it is known, the cache keeps, of the samples that
+are read, those whose next reads are the soonest. So at the beginning of the order, the cache lacks only the
+samples that had left it before the order was known.
 
 The rules and constants are those of ``shadeproxy.prefetch``; docs/adr/0047 has measurements.
 """
@@ -42,9 +42,10 @@ def fetched_ahead(
     ``reads``: reads of an epoch. ``hit_ratio``: share of hits if nothing were fetched ahead.
     ``announced_at``: share of an epoch that training has computed when the next order is announced.
     ``compute_s``: time in which training computes a sample, all ranks together. ``batch_s``: time in which a
-    rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``lanes``: most
-    reads that the loader's workers have under way. ``reach``: number of samples that the workers have begun
-    to read or may begin. ``cache_samples``: samples that fit into the cache.
+    rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``latency_s``: time
+    of a whole fetch. ``lanes``: most reads that the loader's workers have under way. ``reach``: number of
+    samples that the workers have begun to read or may begin. ``cache_samples``: samples that fit into the
+    cache.
     """
     miss_ratio, most = 1 - hit_ratio, cache_samples / MOST_READY
     needed_s = max(compute_s, miss_ratio * link_s)
@@ -56,7 +57,8 @@ def fetched_ahead(
         return Ahead(min((reach + soon) * miss_ratio, most), 0.0)
     unread = min(LEAD * soon * miss_ratio, most)
     kept = hit_ratio * reads
-    # Reads run this far ahead of training.
+    # The reads of an epoch that are left when the next order is announced. Reads run ``reach`` samples ahead
+    # of training.
     left = reads - min(announced_at * reads + reach, reads)
     # Samples that have been read, and whose next place in an order is not known yet, are expected within the
     # next epoch: on average in its middle.
@@ -69,7 +71,7 @@ def fetched_ahead(
     furthest = kept / (1 - missing)
     lost = min(max(LEAD * soon, furthest / EARLY_PRICE) * missing, most, kept)
     if unread + lanes < flying * miss_ratio:
-        # Readers wait for each sample until the end of the epoch. What is fetched after its last read has
-        # come only in part when training has computed the last batch.
+        # Readers wait for each fetched sample until the end of the epoch. Of the fetches that begin after the
+        # last read of the epoch, only a part has ended when training has computed the last batch.
         lost *= min(batch_s / latency_s, 1.0)
     return Ahead(unread, lost)

@@ -55,8 +55,8 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Demand(NamedTuple):
-    """The reads of one data set whose samples are all alike. ``size_bytes``: the bytes that the data set
-    takes.
+    """The reads of one dataset whose samples are all alike. ``size_bytes``: the bytes that the dataset takes
+    on a device.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Demand(NamedTuple):
 
 
 def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
-    """Read a file of devices (I/O). Return the devices, the origin as the last one, and the demand for the
-    data sets in the file. Raises ConfigError, whose text names the mistake.
+    """Read a file of devices (I/O). Return the devices, with the origin as the last one, and the demand for
+    the datasets in the file. Raises ConfigError, whose text names the mistake.
     """
     file = load_toml(path, _File, option="--devices", form=_FORM)
     where = f"--devices {path}"
@@ -122,8 +122,8 @@ def devices_of(stats: Mapping[str, Any], link_bytes_per_s: float | None) -> list
 
 
 def demands_of(profiles: Iterable[tuple[str, Profile]]) -> list[Demand]:
-    """Return, by data set, the reads that jobs would make if they never waited. ``profiles``: the data set
-    and the profile of each job. A job without a whole epoch is left out.
+    """Return for each dataset the reads that jobs would make if they never waited. ``profiles``: for each
+    job, the name of its dataset and its profile. A job without a whole epoch is left out.
     """
     found: dict[str, Demand] = {}
     for name, profile in profiles:
@@ -145,7 +145,7 @@ def demands_of(profiles: Iterable[tuple[str, Profile]]) -> list[Demand]:
 
 
 def groups_of(demands: list[Demand]) -> Groups:
-    """Return the demands as groups, one for each data set."""
+    """Return the demands as groups, one for each dataset."""
     columns = np.array([one[1:] for one in demands], np.float64).T
     return Groups([one.name for one in demands], np.arange(len(demands)), *columns)
 

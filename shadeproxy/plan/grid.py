@@ -57,7 +57,8 @@ class Row(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """The combinations to predict. ``link``: bytes a second to the origin; None: the link is never full.
-    ``latency_s``: time until the origin's first byte; None: as measured. ``announced_at``: see ``Setting``.
+    ``latency_s``: time until the origin's first byte; None: as measured. ``announced_at``: share of an epoch
+    that training has computed when the next order is announced.
     """
 
     caches: Sequence[CacheSize]
@@ -73,10 +74,10 @@ class Question:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The predicted rows, and the choice among them. ``error``: see ``Predictor.error``; None: it is not
-    known, and ``UNKNOWN_ERROR`` was used. ``chosen``: index of the cheapest row that meets the deadline.
-    Without prices, it is the row with the smallest cache, and among these the fewest workers. None: no row
-    meets the deadline, or no deadline was given.
+    """The predicted rows, and the choice among them. ``error``: largest relative error of a prediction
+    (``Predictor.error``); None: it is not known, and ``UNKNOWN_ERROR`` was used. ``chosen``: index of the
+    cheapest row that meets the deadline. Without prices, it is the row with the smallest cache, and of these
+    the one with the fewest workers. None: no row meets the deadline, or no deadline was given.
     """
 
     job: str

@@ -1,10 +1,10 @@
 """Hit ratios of caches that were not measured: by a replay of the product's policy on a trace, or in closed
 form.
 
-A uniform epoch reads each sample once in a new order: with a cached share c, the hit ratio of the default
-policy is then c, and that of LRU is c + (1 - c) ln(1 - c). All other cases are simulated, on about
-``MOST_READS`` reads at most: those of a random sample of the objects. The hit ratio of such a sample is about
-that of all objects (SHARDS, FAST'15).
+A uniform epoch reads each sample once, in a new order. If a share c of the data fits into the cache, the hit
+ratio of the default policy is then c, and that of LRU is c + (1 - c) ln(1 - c). All other cases are
+simulated. A long trace is first reduced to the reads of a random sample of its objects, about ``MOST_READS``.
+The hit ratio of such a sample is about that of all objects (SHARDS, FAST'15).
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from shadeproxy.simulate.trace import Trace
 
 MOST_READS = 50_000
 HitRatio = Callable[[float, bool], float]
-"""The type of a function that returns the hit ratio of a cache. Its float: the share of the data that the
-cache holds. Its bool: True if the order is announced.
+"""The type of a function that returns the hit ratio of a cache. It takes the share of the data that the cache
+holds, and whether the order is announced.
 
 With an announced order, only reads of pages that were kept from an earlier epoch count as hits here.
 Prefetched samples are hits for training too, but they come from the origin.
@@ -47,8 +47,9 @@ def uniform_hits(policy: str) -> HitRatio:
 
 
 def simulated_hits(trace: Trace, policy: str, *, objective: Objective = "bytes", seed: int = 0) -> HitRatio:
-    """Return a function for the hit ratios of ``policy`` on ``trace``, from each job's second epoch on. Each
-    is simulated when it is asked for, and kept.
+    """Return a function for the hit ratios of ``policy`` on ``trace``, from each job's second epoch on. The
+    function simulates a hit ratio when it is first asked for it, and then remembers it. It simulates no
+    announced order of a trace without epochs.
     """
     sampled = sample_objects(trace, MOST_READS, seed)
     counted = sampled.counted()
@@ -73,7 +74,7 @@ def simulated_hits(trace: Trace, policy: str, *, objective: Objective = "bytes",
 
 
 def sample_objects(trace: Trace, most_reads: int, seed: int = 0) -> Trace:
-    """Return the reads of so large a random share of the objects that about ``most_reads`` are left."""
+    """Return ``trace`` with only a random share of its objects, so that about ``most_reads`` reads remain."""
     if len(trace.ids) <= most_reads:
         return trace
     share = most_reads / len(trace.ids)

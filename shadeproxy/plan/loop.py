@@ -29,10 +29,10 @@ to lie.
 
 _MOST_TIMES = 8
 
-_DRAWN = 8192  # Number of waits that are drawn; after these, they repeat.
+_DRAWN = 8192  # Number of random waits that are drawn. After the last one, the first is used again.
 
-# When a sample that was fetched ahead is read, the proxy notes this a little later: reads are noted together,
-# once this time has passed since the first of them.
+# The proxy notes a read of a sample that was fetched ahead a little later: it notes reads together, once this
+# time has passed since the first of them.
 _NOTED_S = 0.01
 
 
@@ -42,7 +42,7 @@ class Loop:
 
     ``reads_at_once``: most reads that one worker has under way. ``compute_s``: time in which training
     computes a sample. ``client_s``: time that a worker is busy with a sample, whatever its source.
-    ``miss_s``: the time that a miss takes besides, until its last byte has come over an idle link.
+    ``miss_s``: further time of a miss, until its last byte has come over an idle link.
     ``link_s``: the part of ``miss_s`` for which a miss occupies the link to the origin; 0 if the link never
     fills. ``unread``: most samples that were fetched ahead and wait for their readers; 0: nothing is fetched
     ahead. ``spread``: standard deviation of the logarithm of a miss's time without the link's part; it does
@@ -76,8 +76,8 @@ def replay(
 ) -> Replayed:
     """Replay an epoch of ``samples`` reads. The share ``hit_ratio`` of the reads are hits, spread at random.
 
-    ``cold``: nothing was fetched ahead before the epoch began. ``most``: so many reads are replayed at most,
-    and the result is scaled up.
+    ``cold``: nothing was fetched ahead before the epoch began. ``most``: the most reads to replay; the result
+    is scaled up to all reads of the epoch.
     """
     count = min(samples, most)
     if not count:
@@ -94,7 +94,7 @@ def replay(
 
 
 def _spread(count: int, hit_ratio: float, drawn: np.random.Generator) -> list[bool]:
-    """Return which reads are hits, True for a hit: first those of this epoch, then those of the next one."""
+    """Return for each read whether it is a hit: first the reads of this epoch, then those of the next one."""
     hits = np.zeros(count, dtype=np.bool_)
     hits[: round(count * min(max(hit_ratio, 0.0), 1.0))] = True
     orders: list[NDArray[np.bool_]] = [drawn.permutation(hits) for _ in range(2)]
@@ -124,15 +124,15 @@ class _Origin:
         self._free_s = 0.0
 
     def read(self, now: float) -> float:
-        """Return when the last byte of a read comes that begins now."""
+        """Begin a read at time ``now``, and return the time at which its last byte comes."""
         arrives_s = now + self._first_s * next(self._factors)
         if self._link_s:
             self._free_s = arrives_s = max(arrives_s, self._free_s) + self._link_s
         return arrives_s
 
     def backlog(self, count: int, miss_ratio: float) -> list[float]:
-        """Return when ``count`` reads end that began before the replay. If the link carries less than
-        training reads, they end one after another, otherwise all at once.
+        """Return the times at which ``count`` reads end that began before the replay. If the link carries
+        less than training reads, they end one after another. Otherwise all have ended when the replay begins.
         """
         if self._link_s * miss_ratio <= self._compute_s:
             return [0.0] * count
@@ -143,9 +143,9 @@ class _Origin:
 class _Ahead:
     """Fetches missing samples in the order of the epoch, before their readers need them.
 
-    The proxy decides on further fetches whenever a fetch has ended, and in rounds of ``PAUSE_S``. It learns
-    at once that a reader waits for a sample. That a sample which had come in time was read, it learns a
-    little later.
+    The proxy decides on further fetches whenever a fetch has ended, and in rounds of ``PAUSE_S``. If a reader
+    waits for a sample, the proxy learns of this read at once. If the sample had come in time, the proxy
+    learns of the read a little later.
     """
 
     def __init__(self, origin: _Origin, hits: Sequence[bool], unread: int, *, cold: bool) -> None:
@@ -167,8 +167,8 @@ class _Ahead:
             self._there_s = dict(zip(self._missing[: self._at], there_s, strict=True))
 
     def take(self, sample: int, now: float) -> float | None:
-        """Return when the sample that is read now has come, if it is fetched ahead; None if no fetch of it
-        has begun.
+        """Note that ``sample`` is read at time ``now``. If it was fetched ahead, return the time at which it
+        comes or has come; None if no fetch of it has begun.
         """
         self._decide_until(now)
         found = self._there_s.pop(sample, None)
@@ -217,14 +217,14 @@ class _Run:
         self._origin = origin
         self._ahead = _Ahead(self._origin, hits, loop.unread, cold=cold) if loop.unread else None
         self._events: list[tuple[float, int, int]] = []
-        """Events (time, batch, lane): a read in this lane of the batch's worker begins (negative lane), or
-        has ended.
+        """Events (time, batch, lane), as a heap. Lane i of the batch's worker ends a read; lane -1 - i stands
+        for the begin of a read in lane i.
         """
         self._left = [0] * self._batches
         self._next = [0] * self._batches
         self._waiting: dict[int, tuple[int, float]] = {}
-        """The next batch of the worker that waits until training takes a batch, and the time since which that
-        worker is free, by the batch that training must take.
+        """Waiting workers. The key is the batch that training must take first. The value is the batch that
+        the worker begins then, and the time since which the worker is free.
         """
 
     def run(self) -> float:
@@ -292,7 +292,7 @@ class _Run:
         return max(now, self._origin.read(now) if there_s is None else there_s) + client_s
 
     def _take(self) -> None:
-        """Let training take the ready batches in order. Let the workers begin that waited for this."""
+        """Let training take the ready batches in order, and let workers that waited for this go on."""
         while (number := len(self._taken)) < self._batches and self._ready[number] < inf:
             free_s = self._taken[-1] + self._batch_s(number - 1) if number else 0.0
             self._taken.append(max(self._ready[number], free_s))

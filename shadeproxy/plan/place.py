@@ -22,8 +22,8 @@ Column = NDArray[np.float64]
 MOST_GROUPS = 2000
 _HALVINGS = 50
 _STEPS_FOR_EACH = 60
-"""The ellipsoid method takes at most so many steps, times the square of the number of prices: the factor by
-which a step shrinks the ellipsoid depends on that square.
+"""The ellipsoid method takes at most this many steps, times the square of the number of prices. With more
+prices, each step shrinks the ellipsoid less.
 """
 
 
@@ -40,8 +40,8 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of samples that are alike, as columns of floats [groups]. ``dataset``: for each group, the index
-    of its data set in ``names``, intp [groups].
+    """Groups of samples that are alike, as columns of floats [groups]. ``names``: the names of datasets.
+    ``dataset``: for each group, the index of its dataset in ``names``, intp [groups].
 
     ``size_bytes``: the room that a group takes. ``reads_per_s``, ``bytes_per_s``: the reads of a group.
     """
@@ -68,8 +68,8 @@ class Placed:
 
 
 def group(names: Sequence[str], dataset: NDArray[np.intp], size_bytes: Column, reads_per_s: Column) -> Groups:
-    """Put samples of the same data set with about the same read rate and size together. There are at most
-    ``MOST_GROUPS`` groups, or one for each data set if that is more. Columns [samples].
+    """Put samples of the same dataset with about the same read rate and size together. There are at most
+    ``MOST_GROUPS`` groups, or one for each dataset if that is more. All columns are [samples].
     """
     parts = max(1, int((MOST_GROUPS / max(1, len(names))) ** 0.5))
     label = np.zeros(len(dataset), np.intp)
@@ -99,7 +99,7 @@ def _quantiles(values: Column, parts: int) -> NDArray[np.intp]:
 
 
 def loads_if_alone(groups: Groups, devices: Sequence[Device]) -> Column:
-    """Return the load that each group would be on each device, [groups, devices]."""
+    """Return the load of each device if it held one group alone, for each group: [groups, devices]."""
     return np.stack(
         [groups.bytes_per_s / one.read_speed + groups.reads_per_s / one.reads_per_s for one in devices], 1
     )
@@ -108,9 +108,9 @@ def loads_if_alone(groups: Groups, devices: Sequence[Device]) -> Column:
 def place(groups: Groups, devices: Sequence[Device]) -> Placed:
     """Return a placement, found by a greedy method that bisects the makespan. The last device is the origin.
 
-    To try a makespan, the devices take groups in turn, the fastest device first. A device takes those groups
-    first that relieve the origin most for the part of the device's room and time that they take. The makespan
-    is possible if the origin can carry the groups that are left.
+    To try a makespan, the devices take groups in turn, the fastest device first. A device prefers groups that
+    relieve the origin of the most load, compared with the part of the device's room and time that they take.
+    The makespan is possible if the origin can carry the groups that are left.
     """
     load = loads_if_alone(groups, devices)
     low, high = 0.0, float(load[:, -1].sum())
@@ -185,8 +185,8 @@ def largest_first(groups: Groups, devices: Sequence[Device]) -> Placed:
 
 @dataclass(frozen=True, slots=True)
 class DualPrices:
-    """Prices of devices: ``time``, of a device's time, [devices], which sum to 1; and ``room``, of the whole
-    room of a device (0 for the origin).
+    """Prices of devices, as columns [devices]. ``time``: the price of a device's time; these prices sum to 1.
+    ``room``: the price of a device's whole room; 0 for the origin.
     """
 
     time: Column
@@ -205,8 +205,8 @@ def _rooms(groups: Groups, devices: Sequence[Device]) -> Column:
 
 
 def _dual(prices: DualPrices, load: Column, room: Column) -> tuple[float, Column, Column]:
-    """Return the bound; and by device, the load and the part of the room that groups take if each is on its
-    cheapest device.
+    """Return the bound. Also return for each device the load and the part of its room that groups take, if
+    each group is on its cheapest device.
     """
     cost = load * prices.time + room * prices.room
     cheapest, every = cost.argmin(1), np.arange(len(cost))
@@ -220,7 +220,9 @@ def _dual(prices: DualPrices, load: Column, room: Column) -> tuple[float, Column
 def lower_bound(
     groups: Groups, devices: Sequence[Device], *, enough: float = inf
 ) -> tuple[float, DualPrices]:
-    """Return the best bound that is found, and its prices. Stop once a bound reaches ``enough``."""
+    """Return the highest bound that the ellipsoid method finds, and its prices. Stop once a bound reaches
+    ``enough``.
+    """
     load, room = loads_if_alone(groups, devices), _rooms(groups, devices)
     # The last device, the origin, gets the rest of the prices of time, and has room for all data.
     count = len(devices) - 1

@@ -184,9 +184,9 @@ class Predictor:
 
     def _miss_s(self, setting: Setting, link_s: float = 0.0, faster_s: float = 0.0) -> float:
         """Return the seconds of a read of the origin, from the request to its last byte. The first byte takes
-        ``latency_s``, or as long as in the profile. The body takes as long as in the profile, or as long as
-        the link needs for it. ``faster_s``: is added; negative if the reads of the epochs were faster than
-        the mean.
+        ``latency_s`` of the setting or, if that is None, as long as in the profile. The body takes as long as
+        in the profile, but at least as long as the link needs for it. ``faster_s``: seconds to add; negative
+        if the reads of the epochs were faster than the mean.
         """
         first_s = self.profile.first_byte_s
         # The time to the first byte was not measured, so any part of the whole time may be the link's.

@@ -13,7 +13,9 @@ import numpy as np
 from shadeproxy.plan.profile import Profile, ProfiledEpoch
 
 FULL = 0.9
-"""A processor limits an epoch if it is busy for this share of the epoch. It also waits, as in any queue."""
+"""Share of an epoch for which a processor must be busy to count as the limit of the epoch. As in any queue,
+such a processor also waits for work at times.
+"""
 
 _APART = 0.15
 """The cost of a fetch is learned only if the fetched shares of two epochs differ by at least this."""

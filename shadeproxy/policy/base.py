@@ -2,8 +2,8 @@
 
 A policy is one function ``key(columns) -> f64[n]``. The page with the *largest* key is evicted first. The
 caller builds the columns of the candidate (the page that asks for a place) and of a random sample of resident
-pages. All policies share one rule (select.py): a candidate is stored only if its key is strictly smaller than
-the keys of its victims, or if the policy ``admits_always``.
+pages. All policies share one rule (select.py): a candidate is stored only if the keys of its victims exceed
+its own key by more than the policy's ``margin``, or if the policy ``admits_always``.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ _SHORT = 4096
 
 
 def constant(value: float) -> Callable[[int], Column]:
-    """Return a function that returns a column with ``value`` in each of its ``count`` rows. Such a column may
-    not be written. A column of up to 4,096 rows costs a tenth of ``np.full``.
+    """Return a function of ``count`` that returns a column with ``value`` in each of ``count`` rows. Callers
+    may not write to the column. Up to 4,096 rows cost a tenth of ``np.full``.
     """
     short = np.full(_SHORT, value)
     short.flags.writeable = False
@@ -33,8 +33,8 @@ class PageColumns(NamedTuple):
     - next_use: ticks until the earliest announced use by any job; inf where no use is announced. The ticks
       until a job's use are divided by the job's weight (1 to 32) and by the trust in its order, so one tick
       may become 1/32.
-    - rate: expected reads per tick that no job announced; greater than 0. Sources: reads of pages with a
-      similar history, and the scores of jobs that announce no order.
+    - rate: expected reads per tick that no job announced; greater than 0. It is estimated from reads of pages
+      with a similar history, and from the scores of jobs that announce no order.
     - weight: importance of the page, 1 for the mean sample of the dataset; for a page of several samples the
       sum of theirs; nan where unknown.
     - last_use: tick of the last demand read (for a candidate: now). admitted: tick of admission.

@@ -1,4 +1,4 @@
-"""Expected next uses of pages, in ticks, from what jobs announce and from the scores by which jobs draw.
+"""Expected next uses of pages, in ticks, from the orders that jobs announce and their scores.
 
 Pure functions on columns (docs/adr/0027).
 """
@@ -37,8 +37,8 @@ class JobScale(NamedTuple):
     """Turns a job's reads into ticks.
 
     gap: ticks from one of the job's reads to the next. silent: ticks that are added because the job is
-    silent. divisor: the divisor of times, made of the job's weight and trust. rate: the factor that turns
-    draws in one read of the job into reads per tick. horizon, doubt: as in ``JobColumns``.
+    silent. divisor: times are divided by it; it is the job's weight times the trust in its order. rate: the
+    factor that turns draws in one read of the job into reads per tick. horizon, doubt: as in ``JobColumns``.
     """
 
     gap: float
@@ -96,7 +96,7 @@ def expect(jobs: Sequence[JobColumns[Column]], count: int) -> tuple[Column, Colu
 
 
 def expect_table(jobs: JobTable) -> tuple[Column, Column]:
-    """Return what ``expect`` returns, for one job or more."""
+    """Return the result of ``expect`` for the jobs of a table, which has at least one."""
     soonest = jobs.distance.min(axis=0)
     drawn = np.where(jobs.horizon < soonest, jobs.draws / (1 + jobs.horizon * jobs.draws), 0.0)
     rate = np.where(np.isinf(jobs.distance), drawn, jobs.doubt * jobs.draws).sum(axis=0)
@@ -104,7 +104,7 @@ def expect_table(jobs: JobTable) -> tuple[Column, Column]:
 
 
 def expect_one(jobs: Sequence[JobColumns[float]]) -> tuple[float, float]:
-    """Return what ``expect`` returns, as two numbers for one page. Columns of length 1 would take ten times
+    """Return the result of ``expect`` for one page, as two numbers. Columns of length 1 would take ten times
     as long.
     """
     soonest, rate = min((job.distance for job in jobs), default=inf), 0.0

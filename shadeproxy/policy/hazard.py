@@ -1,10 +1,11 @@
 """Learnt hazards: how likely a page of some state and age is read in the next tick.
 
 Pure functions. Evidence is a table of events (reads) and exposure (ticks waited) by state and age bin. A
-hazard is events over exposure; where evidence is thin, the hazard of a coarser class is mixed in. Pages are
-ranked by a table with the Gittins index of each state and age: the probability of a read within some waiting
-time, over the ticks that the page holds its place meanwhile, for the best waiting time (docs/adr/0027). For
-an admission candidate, the price of storing it is first subtracted from the probability (docs/adr/0041).
+hazard is events divided by exposure. Where evidence is thin, the hazard of a coarser class is mixed in. Pages
+are ranked by the Gittins index of their state and age. For one waiting time, that is the probability of a
+read within it, divided by the mean ticks that the page holds its place meanwhile. The index is the largest
+such value over all waiting times (docs/adr/0027). For an admission candidate, the price of storing it is
+first subtracted from the probability (docs/adr/0041).
 """
 
 from dataclasses import dataclass, fields
@@ -37,9 +38,9 @@ _LEAST_WAIT = _WIDTHS / 4
 _SURPRISE_EVENTS = 64.0
 _LEAST_EXPECTED = 8.0
 _SURPRISED = 0.5
-# Lower limits of the factor of ``_surprise``, by gap group: without them, a mere pause would count as the end
-# of all reads. Pages that were read once have a higher limit: the first pages of a new data set, which no
-# read repeats before its second epoch, look like those of a scan (docs/adr/0027).
+# Lower limits of the factor of ``_surprise``, by gap group. Without them, a mere pause would count as the end
+# of all reads. Pages that were read once have a higher limit. The first pages of a new dataset are such
+# pages, and until its second epoch they look like those of a scan (docs/adr/0027).
 _FLOORS: Column = np.where(np.arange(GAP_GROUPS) == 0, 0.25, 0.15)
 _EARLY_STORE, _STORE = 0.05, 0.25
 """Prices of storing a page, in hits: of a page that was read once or twice, and of any other page. At 0.25
@@ -86,7 +87,7 @@ class Evidence:
 
     @classmethod
     def empty(cls, prefixes: int) -> Self:
-        """Return evidence in which nothing was read and nothing waited."""
+        """Return evidence of no reads and no waits."""
         rows, groups = prefixes * STATES, prefixes * GAP_GROUPS
         return cls(
             np.zeros((rows, AGE_BINS)), np.zeros((rows, AGE_BINS)), np.zeros(groups), np.zeros(groups),
@@ -144,9 +145,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
-    """The learnt table. rates: f64[P * STATES * AGE_BINS], the reads per tick by which resident pages are
-    ranked. candidates: the same shape, those of admission candidates. hazards: the same shape, the reads per
-    tick as they were observed.
+    """The learnt table: three columns of shape (P * STATES * AGE_BINS,), all in reads per tick. rates: those
+    by which resident pages are ranked. candidates: those by which admission candidates are ranked. hazards:
+    those that were observed.
     """
 
     rates: Column
@@ -188,8 +189,8 @@ def _fingerprint(rows: Table) -> NDArray[np.void]:
 
 
 def _surprise(evidence: Evidence) -> Column:
-    """Return, for each gap group, the factor by which the learnt rates of its pages are multiplied: 1, or
-    less where far fewer reads came than the table promised. Scales old counts down (in place).
+    """Return, for each gap group, the factor by which the learnt rates of its pages are multiplied. It is 1,
+    or less where far fewer reads came than the table promised. Also scale down old counts, in place.
     """
     few = evidence.fresh < _SURPRISE_EVENTS
     evidence.met[few] = evidence.expected[few] = _SURPRISE_EVENTS / 2
@@ -204,9 +205,9 @@ def _surprise(evidence: Evidence) -> Column:
 
 
 def _hazards(events: Table, exposure: Table) -> Table:
-    """Return reads per tick: f64[P * STATES, AGE_BINS]. Each class takes the next coarser one as its prior:
-    the state in its prefix, the state over all prefixes, the state without its count of reads, all pages of
-    that age.
+    """Return reads per tick: f64[P * STATES, AGE_BINS]. There are four classes, from fine to coarse: the
+    state in its prefix, the state over all prefixes, the state without its count of reads, and all pages of
+    that age. Each class takes the next coarser one as its prior.
     """
     prefixes = len(events) // STATES
     # A page that is always read at the lower bound of a bin adds reads to the bin, but no exposure.
@@ -251,8 +252,8 @@ def _estimate_one(events: float, exposure: float, prior: float) -> float:
 
 def gittins(hazards: Table, prices: Column) -> tuple[Table, Table]:
     """Return the Gittins index at the start of each age bin, in reads per tick: the largest value over all
-    waiting times tau of P(read within tau) / E[min(time to read, tau)]. Also return the same index with P -
-    price in place of P. It is 0 for a page whose reads do not repay the price of storing it.
+    waiting times tau of P(read within tau) / E[min(time to read, tau)]. Also return the index for admission
+    candidates, with P - price in place of P. That is 0 if the reads do not repay the price of storing a page.
 
     ``hazards``: f64[n, AGE_BINS], constant within a bin. ``prices``: f64[n].
     """

@@ -92,8 +92,8 @@ def read_again_many(
 
 
 def told_by_uses(uses: Column, last_use: Column, admitted: Column) -> Histories:
-    """Derive read histories from the number of uses since admission. Columns of shape (n,), times
-    in ticks.
+    """Return approximate read histories, made from the number of uses since admission. Columns have shape
+    (n,), times are in ticks.
     """
     reads = np.clip(uses, 0, 2).astype(np.intp)
     span = np.maximum(last_use - admitted, 1.0)

@@ -1,7 +1,7 @@
 """Loads the compiled kernels (_kernels.pyx), if they exist and match the sources.
 
-Law: callers test ``COMPILED`` at each call, or when they are made. If it is False, they compute the same in
-Python, so that tests can compare both forms.
+Law: functions test ``COMPILED`` at each call, and objects once, when they are made. If it is False, they
+compute the same results in Python. Tests compare both forms.
 """
 
 from shadeproxy.core.compiled import is_made_of

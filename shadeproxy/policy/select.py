@@ -31,9 +31,9 @@ def choose_beaten(
 ) -> NDArray[np.intp] | None:
     """Return the indices of the ``residents`` to evict, largest key first, to free ``need_bytes`` or more.
 
-    ``bar``: see ``admission_bar``; only pages with a larger key may be evicted. Return None if these pages
-    are too small together: then the candidate is not stored, and nothing is evicted. Among equal keys the
-    page that is first in the columns is evicted first.
+    Only pages whose key is larger than ``bar`` (``admission_bar``) may be evicted. Return None if these pages
+    together have too few bytes: then the candidate is not stored, and nothing is evicted. Among equal keys
+    the page that is first in the columns is evicted first.
     """
     if need_bytes <= 0:
         return _NOBODY

@@ -2,9 +2,9 @@
 the link.
 
 Law: pure functions on columns of shape (n,), one element for each job. A rate is in samples per second.
-``need`` is nan where a job has no need. Only bytes of misses cross the link: of its bytes per second, a job
-takes rate x bytes per sample x share of misses. A job that holds c bytes of a data set of d bytes in the
-cache misses 1 - c / d of its reads, whatever the order.
+``need`` is nan where a job has no need. Two models are used. Only the bytes of misses cross the link, so a
+job takes rate x bytes per sample x share of misses of the link's bytes per second. A job whose dataset has d
+bytes, of which c bytes are in the cache, misses 1 - c / d of its reads, whatever the order.
 """
 
 from typing import NamedTuple
@@ -46,8 +46,9 @@ class Room(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """A division of cache and link. ``fits``: the result of the function ``fits``. ``others``: the share of
-    its own rate that each job without a need gets. ``rate``: the rate of each job.
+    """A division of cache and link. ``fits``: whether all needs can be met and the other jobs still get their
+    least share. ``others``: the share of its own rate that each job without a need gets. ``rate``: the rate
+    of each job.
     """
 
     fits: bool
@@ -114,8 +115,8 @@ def next_weights(weights: Rates, got: Rates, demands: Demands) -> Rates:
 
 
 def link_weights(demands: Demands, miss_bytes: Rates) -> Rates:
-    """Return the weights by which jobs divide the part of the link that no job behind its need takes.
-    ``miss_bytes``: measured bytes from the origin for each sample read.
+    """Return the weights by which jobs divide the link, after jobs that are behind their needs have taken
+    their part. ``miss_bytes``: measured bytes from the origin for each sample read.
 
     The weight of a job without a need is the bytes per second that it would read. The weight of a job with a
     need is 0.3 of the mean of those weights, because this job is not behind its need now. If all jobs have
@@ -132,15 +133,17 @@ def link_weights(demands: Demands, miss_bytes: Rates) -> Rates:
 
 
 def is_behind(reads: float, elapsed_s: float, need: float) -> bool:
-    """Return whether a job is behind its need. It is if ``reads`` is less than its need asks for in
-    ``elapsed_s`` of an epoch and 0.75 s more, with a margin of 4 % for errors of measurement.
+    """Return whether a job that made ``reads`` in ``elapsed_s`` of an epoch is behind its need. It must be
+    0.75 s ahead: it is behind if it has read less than it needs in ``elapsed_s`` + 0.75 s. A margin of 4 %
+    allows for errors of measurement.
     """
     return reads < _MARGIN * need * (elapsed_s + _AHEAD_S)
 
 
 def trains_behind(samples: float, elapsed_s: float, need: float) -> bool:
     """Return whether a job is behind its need, if training has used ``samples`` in ``elapsed_s`` of an epoch.
-    It must only keep up, without a lead, because a job whose need is close to its own speed cannot get ahead.
+    Unlike in ``is_behind``, the job need not be ahead, because a job whose need is close to its own speed
+    cannot get ahead.
     """
     return samples < _MARGIN * need * elapsed_s
 
@@ -173,8 +176,8 @@ def _largest(demands: Demands, fixed: Rates, scaled: Rates, room: Room) -> float
 
 
 def _load(demands: Demands, rates: Rates, room: Room) -> float:
-    """Return the bytes per second that the link must carry, if the cache holds the data that saves most of
-    them.
+    """Return the bytes per second that the link must carry, if the cache holds the data that saves the most
+    traffic.
     """
     traffic = rates * demands.sample_bytes
     order = np.argsort(-traffic / np.maximum(demands.data_bytes, 1.0), kind="stable")

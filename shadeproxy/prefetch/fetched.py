@@ -1,10 +1,10 @@
-"""Prefetched pages that no reader has read yet: of all jobs (``FetchedPages``), and of one job
+"""Prefetched pages that no reader has read yet: those of all jobs (``FetchedPages``), and those of one job
 (``ReadyPages``).
 
 Laws: a page is not prefetched twice for one use. If it was evicted before its reader came, the reader fetches
-it: two reads of the origin, never three. Announced samples may never be read, so the number of remembered
-pages is bounded, and a reader is awaited for 30 s only. The unread pages of one job count from the start of
-their fetch until they are read, or their fetch fails, or their sample is no longer upcoming. So neither a
+it: two reads of the origin, never three. Announced samples may never be read. So the number of remembered
+pages is bounded, and a page waits for its reader for 30 s only. An unread page counts for its job from the
+start of its fetch until it is read, or the fetch fails, or its sample is no longer upcoming. So neither a
 repeated sample nor one that the job leaves out counts for ever.
 """
 
@@ -51,8 +51,8 @@ class FetchedPages:
             page.landed = True
 
     def take(self, key: PageKey) -> FetchedPage | None:
-        """Forget and return the page, because a reader asked for it, or its fetch failed. It may be
-        prefetched again, for its next use. None: the page is unknown.
+        """Forget and return the page, because a reader asked for it, or its fetch failed. The page may then
+        be prefetched again, for its next use. Return None if the page is unknown.
         """
         return self.pages.pop(key, None)
 

@@ -1,10 +1,10 @@
 """The pace of prefetching for a job: how far to look ahead of the job's reads, and how many pages to have in
 flight.
 
-Pure state; times are arguments. Two numbers are derived. The *depth* is the number of pages in flight that
-hides the latency at the job's rate of reading (Little's law, times 1.5). The *window* is the number of
-samples looked ahead: the depth plus the *reach*. A loader's workers read many batches at a time, so the next
-read may be any of the next thousand samples of the order; the reach is how far such reads go. Law: a reader
+The *depth* is the number of pages in flight that hides the latency at the job's rate of reading (Little's
+law, times 1.5). The *window* is the number of samples to look ahead: those that cover the latency, plus the
+*reach*. A loader's workers read many batches at a time, so the next read may be any of the next thousand
+samples of the order. The reach is how far such reads go. Laws: pure state; callers pass the time. A reader
 that finds its page still on its way shows that depth and window are too small. Then both grow, and shrink
 slowly afterwards.
 """
@@ -27,8 +27,8 @@ LEAD = 2.0  # A page is early if its read is further away than this multiple of 
 EARLY_PRICE = 8.0
 MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _MOST_LOST, _FEW_LOST = 0.1, 0.02
-# Pages are lost in bursts. By a mean over fewer pages, prefetching would stop when three in a hundred are
-# lost.
+# Pages are lost in bursts. If the mean were over fewer pages, prefetching would stop when only three in a
+# hundred are lost.
 _LOST_LEARNING = 1 / 128
 _LOST_HALF_LIFE_S = 20.0
 _LEAST_SHARE = 0.25
@@ -49,8 +49,9 @@ def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
 
 
 def pause_after(spent_s: float) -> float:
-    """Return the pause after a round of decisions that took ``spent_s``. With a hundred jobs a round takes 8
-    ms. If the shortest pause followed, rounds would take a quarter of a core.
+    """Return the pause after a round of decisions that took ``spent_s``. The longer the round, the longer the
+    pause: with a hundred jobs a round takes 8 ms, and with the shortest pause after each, rounds would take a
+    quarter of a core.
     """
     return min(max(PAUSE_S, _REST * spent_s), _LONGEST_PAUSE_S)
 

@@ -1,10 +1,10 @@
-"""Guesses what the readers of parts of big objects will read next, without any announcement.
+"""Guesses which pages the readers of parts of big objects will read next, without any announcement.
 
 There are two kinds of guesses. *The rest*: a reader of a part of an object will read all of it (Monarch,
 CCGrid'22), unless the part is the end, where formats keep their index. *Streams*: a reader that read two
-adjacent ranges, or three ranges at one stride, will continue in that way. Laws: plain state;
-tables are bounded. A further page of a stream is guessed only when an earlier guess was read. So prefetching
-does not run ahead of a reader that does not follow.
+adjacent ranges, or three ranges at one stride, will continue in that way. Laws: plain state; tables are
+bounded. A further page of a stream is guessed only when an earlier guess was read. So prefetching does not
+run ahead of a reader that does not follow.
 """
 
 from collections import OrderedDict, deque
@@ -54,8 +54,8 @@ class _Object:
 
 
 class Parts:
-    """Guesses by object. ``page_size``: in bytes. ``whole_bytes``: the rest of longer objects is
-    not guessed.
+    """Guesses by object. ``page_size``: in bytes. ``whole_bytes``: the length of the longest object of which
+    the rest is guessed.
     """
 
     def __init__(self, *, page_size: int, whole_bytes: int) -> None:
@@ -135,8 +135,8 @@ class Parts:
         del known.streams[:-_MOST_STREAMS]
 
     def _restart(self, known: _Object, stream: Stream, span: Span, stride: int) -> None:
-        """Guess again from ``span`` on, because the reader continued the stream without waiting for
-        guesses.
+        """Guess again from ``span`` on, because the reader went on to ``span`` before its pages were
+        prefetched.
         """
         stream.last, stream.stride = span, stride
         stream.coming = self._pages_from(span, stride, known.meta.size)

@@ -37,7 +37,7 @@ from shadeproxy.prefetch.walk import MOST_NEW, Walk, Wanted
 
 _log = structlog.get_logger(__name__)
 
-# Pages planned for each fetch that starts when another one ends: some will win no place, or be stored before.
+# Pages planned for each fetch that starts when another ends. Some will win no place, or be stored by then.
 _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO, _PART_PAGES = 0.1, 8

@@ -1,9 +1,10 @@
-"""Resident samples of one dataset: where they were found, so that they need not be searched again.
+"""Resident samples of one dataset, with the slots in which they were found, so that walks need not search for
+them again.
 
-A walk lists the same samples again and again, and most of them are cached. To find one by its name costs 4
-us. To see that the slots of many are unchanged costs a hundredth of that for each. All walks on a dataset
-share one ``ResidentSamples``. Law: a sample counts as resident only while the stamp of its slot is unchanged.
-Event loop only.
+A walk lists the same samples again and again, and most of them are cached. Finding one by its name costs 4
+us. Comparing the stamps of many slots costs a hundredth of that for each. All walks on a dataset share one
+``ResidentSamples``. Law: a sample counts as resident only while the stamp of its slot is unchanged. Call it
+on the event loop only.
 """
 
 from collections.abc import Sequence

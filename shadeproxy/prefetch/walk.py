@@ -1,7 +1,7 @@
-"""Walk along one announced order, ahead of its reader: finds the missing pages of its next samples.
+"""Walks along one announced order, ahead of the job's reads, and finds the missing pages of its next samples.
 
-Plain state, used on the event loop. A *look* lists the next samples of the order; its cost depends on how
-many of them are new, not on how many it lists. Law: a sample that is no longer upcoming is forgotten. So the
+A *look* lists the next samples of the order; its cost depends on how many of them are new, not on how many it
+lists. Laws: plain state, used on the event loop. A sample that is no longer upcoming is forgotten. So the
 next look drops the pages of a withdrawn or replaced order.
 """
 
@@ -79,11 +79,11 @@ class Walk:
         self._listed = np.zeros(0, dtype=np.uint32)
 
     def is_early(self, place: int) -> bool:
-        """See ``FetchPace.is_early``."""
+        """Return whether a page of the coming sample at ``place`` could be fetched later and be in time."""
         return self.pace.is_early(place, self.latency.mean_s)
 
     def note(self, outlook: Outlook, residents: ResidentSamples, now_s: float) -> None:
-        """Record the job's progress, and what is known of the samples of its dataset."""
+        """Record the job's progress. ``residents``: the samples of its dataset known to be resident."""
         self._residents = residents
         read = 0 if self._left is None else max(self._left - outlook.left, 0)
         self._read += read

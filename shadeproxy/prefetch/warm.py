@@ -94,7 +94,9 @@ class Warm:
         self._refusal: OriginError | None = None
 
     async def run(self) -> None:
-        """Warm the prefix. Raises OriginError when the origin does not list it, or does not answer."""
+        """Warm the prefix. Raises OriginError when the origin does not list it, or when many reads in a row
+        fail.
+        """
         # Before recovery has ended, cached pages of an earlier process are unknown and would be read again.
         await self._port.recovered()
         if self.dry_run:
@@ -174,6 +176,7 @@ class Warm:
                 if not number % _LOOKED_AT:
                     await asyncio.sleep(0)
                 one = await self._begin(entry)
+                self._raise_refusal()
                 if not one.left:
                     continue
                 async for looked_at, needs in self._missing(one.ref, entry):
@@ -187,6 +190,7 @@ class Warm:
         while self._flying or self._again:
             await self._start_again()
             await self._wait()
+        self._raise_refusal()
 
     async def _begin(self, entry: ListEntry) -> _Object:
         """Return an object to read, with its pages counted. An object that needs no read or allows none is
@@ -230,8 +234,7 @@ class Warm:
         size_bytes = page.need.size_bytes or self._port.page_size
         while not self._may_start(size_bytes):
             await self._wait()
-        if self._refusal is not None:
-            raise self._refusal
+        self._raise_refusal()
         if not self._port.lacks(page.need):
             self._over(page.of, 1)
             return
@@ -250,7 +253,9 @@ class Warm:
         )
 
     async def _wait(self) -> None:
-        """Wait until a fetch ends, but not for long: no event tells when reads of other readers end."""
+        """Wait until a fetch ends, but only for a short time: no event shows that a read of a client has
+        ended and left room.
+        """
         if self._under_pressure:
             await self._clock.sleep(_PAUSE_S)
             self._under_pressure = False
@@ -294,8 +299,12 @@ class Warm:
                 f"{self._failures} reads in a row failed, the last of {one.ref}: {error}"
             )
 
+    def _raise_refusal(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
     def _over(self, one: _Object, pages: int) -> None:
-        """Count ``pages`` more pages of an object as finished, and with the last page the object."""
+        """Count ``pages`` more pages of an object as finished; after its last page, the object too."""
         one.left -= pages
         if one.left:
             return

@@ -41,12 +41,12 @@ def next_positions(ids: Ids) -> NDArray[np.int64]:
 
 
 def _equal(ids: Ids, following: NDArray[np.int64], places: int) -> NDArray[np.bool_]:
-    """Return the hits if all sizes are equal. ``due[p]`` is 1 if the object of read p is kept in the cache
-    until that read.
+    """Return the hits if all sizes are equal. ``places``: how many objects fit into the cache. The byte
+    ``due[p]`` is 1 if the object of read p is kept in the cache until that read.
     """
     never = len(ids)
     due = bytearray(never + 1)
-    heap: list[int] = []  # Negated next uses, the furthest first. Entries in the past sink to the bottom.
+    heap: list[int] = []  # Negated next uses, so the furthest is first. Those in the past sink to the end.
     kept = 0
     if places == 0:
         return np.zeros(never, dtype=np.bool_)

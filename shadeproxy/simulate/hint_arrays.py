@@ -24,10 +24,10 @@ def is_hint(name: str) -> bool:
 def job_hints(path: Path, arrays: Arrays, jobs: Jobs | None) -> tuple[JobHints, ...]:
     """Return the hints in a file, as one ``JobHints`` for each job. Raises ConfigError that names the fault.
 
-    The arrays of job j: ``dataset_j``: two ids, the first one and the one after the last. ``order_j``: the
-    announced ids. ``known_j``: rows of two numbers: how many reads the job has finished, and how many ids of
-    the order are announced from then on. ``scores_j``: rows of scores for the dataset. ``scored_j``: for each
-    of these rows, the read of the trace before which it is posted.
+    Job j has these arrays. ``dataset_j``: two ids, the first one and the one after the last. ``order_j``: the
+    announced ids. ``known_j``: rows of two numbers, r and a: once the job has finished r reads, the first a
+    ids of its order are announced. ``scores_j``: rows of scores for the dataset. ``scored_j``: for each of
+    these rows, the read of the trace before which the row is posted.
     """
     numbers = sorted({int(found[2]) for name in arrays if (found := _NAME.fullmatch(name))})
     known = {0} if jobs is None else set(np.unique(jobs).tolist())

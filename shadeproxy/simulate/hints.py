@@ -1,5 +1,4 @@
-"""Hints of a trace: the orders and scores of its jobs. They may differ from the reads that the jobs really
-make.
+"""Hints of a trace: the orders and scores of its jobs. A job may read otherwise than its order says.
 
 Laws: pure functions on columns. No read is known before it was announced. A job's place in its order is the
 number of reads that it has finished.
@@ -14,19 +13,18 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.simulate.trace import NO_JOB, Epochs, Ids, JobHints, Positions, Trace
 
-_BEFORE = 64
-_AFTER = 256
-"""A read counts as announced if its id is in the order at most _BEFORE places before or _AFTER places after
-the job's place.
+BEFORE, AFTER = 64, 256
+"""A read counts as announced if its id is in the order at most BEFORE places before or AFTER places after the
+job's place.
 """
 
 
 class Announce(NamedTuple):
-    """When orders are announced. ``epochs``: how many epochs are announced at a time, the current one
-    included; 0: none, -1: all.
+    """The times at which jobs announce their orders. ``epochs``: how many epochs are announced at a time, the
+    current one included; 0: none, -1: all.
 
-    ``half``: from the middle of an epoch on, one more epoch is announced. ``own``: the orders and scores are
-    used that the trace itself contains (``Trace.hints``).
+    ``half``: from the middle of an epoch on, one more epoch is announced. ``own``: the trace itself contains
+    the orders and scores to use (``Trace.hints``).
     """
 
     epochs: int
@@ -128,7 +126,7 @@ class ReadFacts(NamedTuple):
 
 
 def read_facts(trace: Trace, hints: tuple[JobHints, ...]) -> ReadFacts:
-    """Return the facts of every read of the trace, if its jobs give these hints."""
+    """Return the facts of every read of ``trace``, whose jobs give ``hints``."""
     count, job_of = len(trace.ids), trace.job_of_reads()
     done, horizon = np.zeros(count, np.int64), np.zeros(count, np.int64)
     announced = np.zeros(count, np.bool_)
@@ -158,9 +156,9 @@ def _announced_reads(hint: JobHints, ids: Ids) -> NDArray[np.bool_]:
     found = np.zeros(len(ids), np.bool_)
     for at, (page, end) in enumerate(zip(ids.tolist(), known.tolist(), strict=True)):
         left = places.get(page, [])
-        while left and left[-1] < at - _BEFORE:
+        while left and left[-1] < at - BEFORE:
             left.pop()
-        if left and left[-1] < min(end, at + _AFTER):
+        if left and left[-1] < min(end, at + AFTER):
             left.pop()
             found[at] = True
     return found

@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, expect
-from shadeproxy.simulate.hints import Announce, hints_of, read_facts
+from shadeproxy.simulate.hints import AFTER, BEFORE, Announce, hints_of, read_facts
 from shadeproxy.simulate.trace import Ids, JobHints, Positions, Trace
 
-# How far behind a job's own place its next read may lie in its order, and how many places count as near the
-# job's place.
-_BEHIND, _NEAR = 64, 64 + 256
 _MOST_CHANCE = 0.9
 _LEAST_WEIGHT = 1e-9
 
@@ -56,7 +53,7 @@ class TraceJobs:
         return expect([job.columns(ids, at + 1.0) for job in self._jobs if job.heard], len(ids))
 
     def restart(self) -> None:
-        """Forget how jobs have read. Until it reads again, no hints of a job count."""
+        """Forget how jobs have read. The hints of a job do not count until it reads again."""
         for job in self._jobs:
             job.restart()
 
@@ -80,7 +77,7 @@ class _TraceJob:
         self._next[in_order[first]] = by_id[first]
         self._follows, self._nexts = self._following.data, self._next.data
         distinct = len(in_order) - int(again.sum())
-        self._chance = min(_NEAR / max(distinct, 1), _MOST_CHANCE)
+        self._chance = min((BEFORE + AFTER) / max(distinct, 1), _MOST_CHANCE)
         """The share of a job's reads that would be found near its place by chance, if it read the same ids in
         any order.
         """
@@ -138,7 +135,7 @@ class _TraceJob:
         while self._coming is not None and self._coming[0] <= at:
             _, one, near = self._coming
             place = nexts[one]
-            while place < self.done - _BEHIND and place < self._never:
+            while place < self.done - BEFORE and place < self._never:
                 place = follows[place]
             nexts[one] = follows[place] if near else place
             self.done += 1
@@ -157,7 +154,7 @@ class _TraceJob:
         self._count = 0
 
     def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns[Column]:
-        """Return, as known at ``tick``, when or how often this job is expected to read ``ids``."""
+        """Return when this job is expected to read ``ids``, and how often, as known at ``tick``."""
         activity, hint = self._activity, self._hint
         silent = tick - self._seen
         if silent <= activity.usual_silence or not activity.reads:
@@ -165,7 +162,7 @@ class _TraceJob:
         left, coming = np.full(len(ids), np.inf), 0
         if self._never:
             places = self._next[ids]
-            while len(past := np.flatnonzero(places < min(self.done - _BEHIND, self._never))):
+            while len(past := np.flatnonzero(places < min(self.done - BEFORE, self._never))):
                 places[past] = self._following[places[past]]
             known = int(hint.known_after(np.array([self.done]))[0])
             left = np.where(places < known, np.maximum(places - self.done + 1.0, 1.0), np.inf)

@@ -30,10 +30,10 @@ def is_recording(arrays: Arrays) -> bool:
 def numbered(path: Path, arrays: Arrays) -> Arrays:
     """Return the recording as arrays of a trace, with object hashes replaced by small numbers, ``ids``.
 
-    ``sizes``: for each object, the most bytes that one read of it had. Within a job the epoch never falls: a
-    late read of an earlier epoch is counted in the present one. ``jobs``, ``epochs`` and ``prefixes`` are
-    left out if all their values are equal. In a recording of version 2, reads that name no job count as those
-    of a stock client, which gives no hints. Raises ConfigError.
+    ``sizes``: for each object, the largest number of bytes that one read of it returned. Within a job the
+    epoch never falls: a late read of an earlier epoch is counted in the present one. ``jobs``, ``epochs`` and
+    ``prefixes`` are left out if all their values are equal. In a recording of version 2, reads that name no
+    job count as those of a stock client, which gives no hints. Raises ConfigError.
     """
     version = 2 if "version" in arrays else 1
     columns = _SECOND if version == VERSION else _FIRST

@@ -1,10 +1,10 @@
 """Replays one trace with one policy and one cache, and finds which reads are hits.
 
 The product's own code makes every decision: ``policy.key``, ``choose_beaten``, ``EvictionPool``,
-``ReuseLearner``, ``Ghosts``. This module calls this code in the same order as engine/placement/placement.py
-(``find_place``, ``note_miss``), for one tier that counts bytes; tests/simulate/test_replay.py compares the
-results of both for each read. For speed, columns are indexed by object id instead of by slot, and a hit calls
-no function.
+``ReuseLearner``, ``Ghosts``. For one tier that counts bytes, this module calls that code in the same order as
+``find_place`` and ``note_miss`` of engine/placement/placement.py do. tests/simulate/test_replay.py compares
+the results of both for each read. For speed, columns are indexed by object id instead of by slot, and a hit
+calls no function.
 """
 
 from typing import cast
@@ -27,12 +27,12 @@ from shadeproxy.simulate.jobs import TraceJobs
 from shadeproxy.simulate.restart import Restart, restarted
 from shadeproxy.simulate.trace import Trace
 
-_BLOCK = 256  # The learner gets so many reads at a time, as in the engine.
+_BLOCK = 256  # The learner gets this many reads at a time, as in the engine.
 _MOST_SAMPLED = 65_536
 _GHOSTS = 32  # Number of ghosts for each page that fits into the cache.
 _LONG_TRACE = 1_000_000
-"""Caches of every size use the eviction pool in longer traces, which takes a tenth of the time. In others, a
-cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
+"""Number of reads above which caches of every size use the eviction pool, which takes a tenth of the time. In
+shorter traces, a cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
 """
 
 # One row for each object, not one column for each feature: gathering a sample of the rows takes a fifth of

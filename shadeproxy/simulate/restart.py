@@ -1,5 +1,5 @@
-"""A restart in the middle of a trace: makes the state of the next process, encoded and decoded by the
-product's own code. Pure.
+"""A restart in the middle of a trace: makes the state with which the next process goes on. The product's own
+code encodes and decodes this state. Pure.
 
 The cached pages survive a restart. So do the learner's table, the reuse sample, the ghosts and the histories
 of resident pages, unless they are ``lost``. The activity of jobs (pace, trust) does not survive.

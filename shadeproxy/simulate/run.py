@@ -34,7 +34,8 @@ class Cache(NamedTuple):
 
 class Row(msgspec.Struct, frozen=True):
     """The result of one policy with one cache, over the counted reads (``Trace.counted``). distinct: mean
-    number of different ids that are read in an epoch. of_min: the hit ratio divided by the clairvoyant's.
+    number of different ids that are read in an epoch. of_min: the hit ratio divided by that of the
+    clairvoyant, the policy "min".
     """
 
     policy: str
@@ -104,8 +105,8 @@ def parse_caches(text: str, trace: Trace) -> list[Cache]:
 
 
 def simulate(question: Question, *, progress: Callable[[str, str], None] = lambda *_: None) -> Result:
-    """Simulate all policies and caches. ``progress`` is called with policy and cache size before each run.
-    Raises ConfigError.
+    """Simulate each policy with each cache size. ``progress`` is called with both before each run. Raises
+    ConfigError.
     """
     trace = question.trace
     counted = trace.counted()

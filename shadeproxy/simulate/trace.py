@@ -20,8 +20,8 @@ NO_JOB = -1
 
 @dataclass(frozen=True, slots=True)
 class JobHints:
-    """Hints of the job with number ``job`` in a trace. Its dataset has the ids from ``first`` to ``stop`` -
-    1.
+    """Hints of the job with number ``job`` in a trace. Its dataset has the ids from ``first`` up to, but
+    without, ``stop``.
 
     order: u32[m], the ids that the job announces; it may read other ids. since, known: i64[k]; after
     ``since[i]`` reads of the job, the first ``known[i]`` ids of the order are announced; ``since[0]`` is 0.
@@ -53,9 +53,10 @@ class Trace:
     importance of each object as it is known while an epoch is read, nan if unknown; None: all unknown. times:
     f64[n] in seconds, never falling; None: unknown. prefixes: u16[objects], the prefix groups of objects;
     None: one group. prefix_names: the names of the groups in a recording. stock: the numbers in ``jobs`` that
-    stand for stock clients, which have no job. hints: one ``JobHints`` for each job, for traces in which jobs
-    do not read exactly what they announce. sources: u8[n], where the recorded proxy took each answer from, as
-    an index into ``telemetry.recording.SOURCES``. ranks: u16[n], ranks of the job; ``NO_RANK`` if unknown.
+    stand for stock clients, which have no job. hints: one ``JobHints`` for each job, for traces in which the
+    reads of jobs differ from their orders. sources: u8[n], the source from which the recorded proxy answered
+    each read, as an index into ``telemetry.recording.SOURCES``. ranks: u16[n], the rank of the job that made
+    each read; ``NO_RANK`` if unknown.
     """
 
     ids: Ids

@@ -1,7 +1,8 @@
 """Reads trace files.
 
-A trace file is an .npz. Either it has ``ids`` and, as far as they are known, the other columns of ``Trace``
-and hints of jobs (hint_arrays.py); or it is the recording of a proxy (recorded.py).
+A trace file is an .npz file of one of two kinds. The first has ``ids`` and, as far as they are known, the
+other columns of ``Trace`` and hints of jobs (hint_arrays.py). The second is the recording of a proxy
+(recorded.py).
 """
 
 import zipfile
@@ -23,8 +24,8 @@ _OTHERS = {"ids": 1, "sizes": 1, "weights": 2, "times": 1, "prefixes": 1, "stock
 _ARRAYS = _OTHERS | dict.fromkeys(_BY_READ, 1)
 _MOST_IDS = 1 << 28
 _ONE_ARRAY = b"\x93NUMPY"
-# Errors that zipfile and numpy raise for damaged files. For an encrypted file that is RuntimeError, and for
-# an unknown method its subclass NotImplementedError.
+# Errors that zipfile and numpy raise for damaged files: RuntimeError for an encrypted file, and its subclass
+# NotImplementedError for an unknown compression method.
 _DAMAGE = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _WRITE_IT = "write it with numpy.savez(path, ids=...)"
 
@@ -54,8 +55,7 @@ def load_trace(path: Path) -> Trace:
         if hint.stop > objects:
             raise ConfigError(f"{path}: dataset_{hint.job} ends at {hint.stop}, but there are {objects} ids")
     if sizes is None and weights is None and prefixes is None and not hints:
-        # Number only the ids that are read: a cache size that is given as a share is a share of these
-        # objects.
+        # Number only the ids that are read, because a cache size such as 20 % means a share of these objects.
         present, ids = np.unique(ids, return_inverse=True)
         objects, ids = len(present), ids.astype(np.uint32)
     return Trace(
@@ -73,7 +73,7 @@ def load_trace(path: Path) -> Trace:
 
 
 def _by_read(path: Path, arrays: Mapping[str, NDArray[Any]], reads: int) -> dict[str, Any]:
-    """Return the columns that have a whole number for each read, those of them that are in ``arrays``."""
+    """Return those columns in ``arrays`` that have a whole number for each read. Raises ConfigError."""
     for name in _BY_READ:
         if name in arrays and len(arrays[name]) != reads:
             raise ConfigError(f"{path}: {name} has {len(arrays[name])} entries for {reads} reads in ids")

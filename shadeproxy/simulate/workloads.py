@@ -1,5 +1,5 @@
-"""Makes traces of common workloads: shuffled epochs, importance draws, several jobs, one node of several,
-shards.
+"""Makes traces of common workloads: shuffled epochs, draws by importance, several jobs, one of several nodes,
+and shards.
 
 Pure: the same arguments give the same trace.
 """

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -57,6 +58,16 @@ def test_a_recording_replaces_the_closed_form(shade, kept, tmp_path):
     save_trace(uniform(1000, 5), trace)
     result = shade("plan", "--profile", kept, "--trace", trace, "--cache", "20%", "--order", "no", "--json")
     assert json.loads(result.stdout)["rows"][0]["hit_ratio"] == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize("order", ["no", "no,announced"])
+@pytest.mark.parametrize("epochs", [None, uniform(1000, 5).epochs])
+def test_a_recording_without_epochs_says_that_it_has_no_announced_order(shade, kept, tmp_path, epochs, order):
+    trace = tmp_path / "reads.npz"
+    save_trace(replace(uniform(1000, 5), epochs=epochs), trace)
+    result = shade("plan", "--profile", kept, "--trace", trace, "--cache", "20%", "--order", order, "--json")
+    told = "the recording has no epochs, so hits are computed without an announced order" in result.stderr
+    assert told == (epochs is None and order != "no")
 
 
 def test_a_picture_and_the_profile_are_kept(shade, kept, tmp_path):

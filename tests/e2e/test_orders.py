@@ -182,6 +182,27 @@ def test_a_job_that_is_closed_leaves_no_order_behind(trained):
     assert json.loads(call(trained, "GET", "/v1/jobs/closed"))["order"]["left"] == 0
 
 
+def test_the_second_run_of_a_job_of_one_epoch_is_believed_too(trained):
+    order, client = np.random.default_rng(7).permutation(COUNT), shade.Client(trained.control)
+    data = shade.S3Dataset(client, bucket="data", prefix="", decode=len)
+    for run in (1, 2):
+        job, pool = client.job("again", dataset=data.manifest), urllib3.PoolManager()
+        job.announce(0, order.astype(np.uint32))
+        assert job.flush()
+        assert json.loads(call(trained, "GET", "/v1/jobs/again"))["order"]["left"] == COUNT
+        for n in order.tolist():
+            headers = {"x-shade-job": "again;epoch=0;rank=0"}
+            assert pool.request("GET", f"{trained.s3}/data/{n:05d}", headers=headers).status == 200
+        state = json.loads(call(trained, "GET", "/v1/jobs/again"))["order"]
+        assert state["believed"]
+        # The latest reads are counted later: hits together, and all when the place moves.
+        assert state["found"] > run * COUNT - 64
+        assert state["surprises"] == 0
+        pool.clear()
+        assert job.close()
+    client.close()
+
+
 def test_a_job_that_is_deleted_takes_its_orders_with_it_for_good(trained):
     for epoch in range(3):
         put_order(trained, epoch, np.arange(COUNT))

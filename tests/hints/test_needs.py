@@ -57,7 +57,7 @@ def test_nothing_stated_is_no_need():
         ),
         (
             {"deadline_s": NOW + 60, "has_dataset": False},
-            "a deadline needs a data set, whose samples are counted",
+            "a deadline needs a dataset, whose samples are counted",
             "name it as dataset, or state the need as samples_per_s",
         ),
         (

@@ -122,7 +122,7 @@ def test_a_job_silent_for_long_is_forgotten(hints, dirty):
     hints.expire(NOW_S + 3600 * FORGET_AFTER)
     assert "one" not in hints.jobs
     assert hints.scoreboard == {}
-    assert set(dirty) == {("jobs", "one"), ("scores", "one")}
+    assert set(dirty) == {("jobs", "one"), ("scores", "one"), ("positions", "one")}
     hints.delete_dataset("train")
 
 
@@ -240,8 +240,8 @@ def store(hints, dirty):
     return kept
 
 
-def restart(kept, now_s=NOW_S):
-    again = HintRegistry()
+def restart(kept, now_s=NOW_S, **settings):
+    again = HintRegistry(**settings)
     for wanted in KINDS:
         for (kind, name), blob in kept.items():
             if kind == wanted:
@@ -286,6 +286,33 @@ def test_what_was_deleted_stays_deleted(busy):
     again = restart(store(hints, dirty))
     assert set(again.datasets) == {"shards"}
     assert {job.name for job in again.jobs} == {"two", "free"}
+
+
+def test_a_deleted_job_takes_its_stored_position_with_it(make):
+    """Its order is withdrawn, so a restart restores the position alone."""
+    dirty = []
+    hints = HintRegistry(dirty=lambda kind, name: dirty.append((kind, name)))
+    hints.put_dataset(make("x", "y", "z"))
+    hints.put_job(Job("one", dataset="train"), NOW_S)
+    hints.orders.put(hints.check_order("one", [0, 1, 2], epoch=0, rank=0), NOW_S)
+    hints.orders.settle()
+    hints.report_progress("one", 0, Progress(0, 3), NOW_S)
+    hints.orders.withdraw("one", 0, None, NOW_S)
+    hints.orders.settle()
+    kept = store(hints, dirty)
+    dirty.clear()
+    again = restart(kept, dirty=lambda kind, name: dirty.append((kind, name)))
+    assert again.orders.position("one") == Progress(0, 3)
+    again.delete_job("one")
+    assert ("positions", "one") in dirty
+    assert again.export("positions", "one") is None
+
+
+def test_a_stored_position_of_no_job_is_refused():
+    hints = HintRegistry()
+    with pytest.raises(StateError, match="stored position of 'gone', which is not a stored job"):
+        hints.restore("positions", "gone", durable.dump_position(Progress(0, 3)), NOW_S)
+    assert hints.orders.position("gone") is None
 
 
 def test_a_restored_job_has_its_time_again(busy):

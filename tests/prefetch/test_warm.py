@@ -310,14 +310,32 @@ async def test_objects_that_cannot_be_read_are_counted_and_the_first_is_told(mak
     assert progress.error == "s3://b/d/0003: 403 AccessDenied: no"
 
 
-async def test_an_origin_that_answers_nothing_ends_it(make_bench):
-    origin = Refusing(filled(200))
-    origin.errors = {f"d/{number:04d}": OriginUnavailable("refused") for number in range(200)}
+@pytest.mark.parametrize("count", [16, 40, 200])
+async def test_an_origin_that_answers_nothing_ends_it(make_bench, count):
+    origin = Refusing(filled(count))
+    origin.errors = {f"d/{number:04d}": OriginUnavailable("refused") for number in range(count)}
     bench = await make_bench(origin=origin, rules=IMMUTABLE)
     work = warming(bench)
     with pytest.raises(
         OriginUnavailable, match=r"16 reads in a row failed, the last of s3://b/d/\d+: refused"
     ):
+        await work.run()
+    assert work.progress.failed < 100
+
+
+async def test_changed_objects_that_cannot_be_looked_up_end_it(make_bench):
+    origin = filled(200)
+    bench = await make_bench(origin=origin, rules=IMMUTABLE)
+    await warm(bench)
+    for number in range(200):
+        origin.put("b", f"d/{number:04d}", b"new")
+
+    async def fail(ref):
+        raise OriginUnavailable("refused")
+
+    bench.engine.prefetch_port.check = fail
+    work = warming(bench)
+    with pytest.raises(OriginUnavailable, match="16 reads in a row failed"):
         await work.run()
     assert work.progress.failed < 100
 

@@ -52,6 +52,6 @@ class OrderBuilder:
             try:
                 built = await loop.run_in_executor(self._pool, prepared.build.run)
             except BaseException:
-                orders.give_up(prepared)
+                prepared.give_up()
                 raise
             orders.finish(prepared, built)

@@ -1,10 +1,11 @@
-"""The accuracy of an order; and the unannounced reads, by which a job is found at another place in its order.
+"""The accuracy of an order, and the unannounced reads, by which a search finds a job that has gone to another
+place in its order.
 
 Law: an order that reads contradict is not used. Two shares over about the last thousand reads decide. The
 first is the share of reads that were announced near the job's place. The second is the share of passed places
 that the job had read. When either falls below a half, the order is not used until both are well above a half
-again. If 5 % of the reads are missing, or a loader reads far ahead, the order is still used. Law of the
-search: a search that does not find the job delays the next search, so a false order costs next to nothing.
+again. If 5 % of the reads are missing, or a loader reads far ahead, the order is still used. Law: a search
+that does not find the job delays the next search, so a false order costs next to nothing.
 """
 
 from collections import deque
@@ -25,9 +26,10 @@ _PROVEN = 32
 
 class Match(NamedTuple):
     """The match of reads with an order. ``found``: one bool for each read, True if it was announced near the
-    cursor. ``others``: number of reads that are surely of the job and were not announced there; 0 if the
-    order has no places left. ``again``: number of reads of samples that had just been read; such a read shows
-    nothing. ``chance``: share of reads that would be found near the cursor in any order.
+    cursor, the job's approximate place. ``others``: number of reads that are surely of the job and were not
+    announced there; 0 if the order has no places left. ``again``: number of reads of samples that had just
+    been read; such reads neither confirm nor contradict the order. ``chance``: share of reads that would be
+    found near the cursor in any order.
     """
 
     found: Bits | list[bool]
@@ -80,8 +82,8 @@ class OrderAccuracy:
 
     @property
     def proven(self) -> bool:
-        """True if enough reads have confirmed the order. Then the cursor shows where the job leaves an
-        epoch.
+        """True if enough reads have confirmed the order. Then the cursor can be trusted to show where the job
+        leaves an epoch.
         """
         return self.believed and self.found - self._found_before >= _PROVEN
 
@@ -141,8 +143,8 @@ class UnannouncedReads:
 
     def begin(self, sequence: OrderSequence, epoch: Epoch, next_at: Places, near: int) -> Ids | None:
         """Return the latest unannounced reads that are among the first ``near`` places of ``epoch``, the
-        epoch after the job's present one. Return None unless nearly all of these reads are: only then has the
-        job begun ``epoch``.
+        epoch after the job's present one. Return None unless nearly all of the latest unannounced reads lie
+        there, because only then has the job begun ``epoch``.
 
         ``next_at``: next place of each sample in the order.
         """

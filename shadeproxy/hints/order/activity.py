@@ -1,20 +1,23 @@
 """Activity of a job in ticks: its pace, its silence, and how far its hints are believed.
 
-Laws: no clock: ticks (demand reads of the proxy) are arguments. A new job is believed by a half; after that,
-trust follows within about a hundred reads of the job. Silence is measured against the job's own pace, so that
-a slow job does not count as silent. Trust does not fade while the job reads nothing.
+Laws: there is no clock: callers pass the tick, which counts the demand reads of the proxy. A new job is
+believed by a half; then trust follows the job's reads within about a hundred of them. Silence is measured
+against the job's own pace, so that a slow job does not count as silent. Trust does not fade while the job
+reads nothing.
 """
 
 from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.policy.expected import JobScale
 
 _PACE_READS = 256.0
-_CLIPPED = 16.0  # In mean gaps: a longer pause counts as this long, and silence begins here.
+# The longest usual pause is this many mean gaps and as many ticks. A longer one counts as this long in the
+# mean, and the job counts as silent.
+_CLIPPED = 16.0
 _TRUST_READS = 128.0
 _SCORE_READS = 512.0
 # Below this mean weight of drawn samples, scores are so alike that any reads would seem to follow them.
 _LEAST_EXPECTED = 1.01
-_MOST_DRAWN = 4.0  # Times ``expected``: the most that one sample counts, because one sample proves little.
+_MOST_DRAWN = 4.0  # Most weight of one sample, in multiples of ``expected``: one sample proves little.
 _FIRST_TRUST = 0.5
 _TOGETHER = 8  # Reads of a job that are taken into its averages together.
 _TRUSTED_SCORES = 0.5
@@ -60,8 +63,8 @@ class JobActivity:
             self._gap = 1.0
             return
         if tick > self._last:
-            # The ranks of a job read in the same ticks: their reads are counted together. A pause is clipped,
-            # and therefore counted alone.
+            # The ranks of a job read at almost the same ticks, so several reads enter the mean gap together.
+            # A pause enters it alone, because it is clipped.
             is_pause = tick - self._last > self._unusual * reads
             if is_pause or self._was_pause or self._waiting >= _TOGETHER:
                 self._average()
@@ -114,8 +117,8 @@ class JobActivity:
 
     @property
     def score_trust(self) -> float:
-        """Excess weight of the samples that the job read, over the mean sample: 1 if they are drawn by its
-        scores, 0 if not.
+        """Excess of the weights that the job read over the mean weight, divided by the excess that draws by
+        its scores would have: 1 if the job draws by its scores, 0 if it does not.
         """
         if self._drawn:
             self._weigh()
@@ -123,21 +126,21 @@ class JobActivity:
 
     @property
     def order_explains(self) -> bool:
-        """True if the job reads by its order. Then announced reads teach nothing about other reads of their
-        pages.
+        """True if the job reads by its order. The reuse learner then ignores the announced reads, because
+        they say nothing about other reads of their pages.
         """
         return self._order > _TRUSTED_ORDER
 
     @property
     def scores_explain(self) -> bool:
-        """True if the job reads by its scores. Then its reads teach nothing about other reads of their
-        pages.
+        """True if the job reads by its scores. The reuse learner then ignores the job's reads, because they
+        say nothing about other reads of their pages.
         """
         return self._scores > _TRUSTED_SCORES
 
     def scale(self, *, coming: int, silent: float, weight: float = 1.0) -> JobScale:
-        """Return the scale from the job's reads to ticks. ``coming``: announced reads that are left;
-        ``silent``: ticks of silence; ``weight``: times are divided by it.
+        """Return the scale that turns a count of the job's reads into ticks. ``coming``: number of announced
+        reads that are left. ``silent``: ticks of silence. ``weight``: all times are divided by it.
         """
         gap, trust = max(self.gap, 1.0), self.order_trust
         divisor, horizon = weight * max(trust, LEAST_TRUST), silent + coming * gap * trust
@@ -161,7 +164,7 @@ class JobActivity:
         return _CLIPPED * self._gap + _CLIPPED
 
     def _average(self) -> None:
-        """Take the waiting reads into the mean gap."""
+        """Update the mean gap by the reads that it lacks."""
         reads, self._waiting = self._waiting, 0
         if not reads or self._last is None or self._last == self._averaged:
             return  # Reads in the tick of the first read say nothing about the pace.
@@ -174,14 +177,14 @@ class JobActivity:
         self._gap += (gap - self._gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
 
     def _weigh(self) -> None:
-        """Take the waiting samples into the trust in the scores."""
+        """Update the trust in the scores by the samples that it lacks."""
         samples, self._drawn = self._drawn, []
         assert self._scores_of is not None, "it came with the samples"
         scores, count = self._scores_of
         self.drawn(scores.few_weights(samples), scores.drawn_weight(count))
 
     def _trust(self) -> None:
-        """Take the waiting reads into the trust in the order."""
+        """Update the trust in the order by the reads that it lacks."""
         reads = self._ordered
         if reads:
             chance = self._by_chance / reads

@@ -44,8 +44,8 @@ class Announcements:
         self._jobs: dict[str, ByEpoch] = {}
         self._elsewhere: set[tuple[str, int]] = set()
         self.everywhere = False
-        """True: announcements of all ranks count here, also of ranks that read through other proxies, because
-        each proxy caches a share of the objects (share.py).
+        """True if this proxy caches a share of the objects (share.py). Announcements of ranks that read
+        through other proxies then count here too, because their reads of the share come here.
         """
         self.total = 0
         """Number of ids held, over all jobs."""
@@ -68,8 +68,8 @@ class Announcements:
         return not self.everywhere and (job, rank) in self._elsewhere
 
     def move(self, job: str, rank: int, *, elsewhere: bool) -> bool:
-        """Note whether a rank reads through another proxy. Return whether its announcements now begin or
-        cease to count here.
+        """Note whether a rank reads through another proxy. Return whether this changes which announcements
+        count here.
         """
         changed = ((job, rank) in self._elsewhere) is not elsewhere
         if changed:

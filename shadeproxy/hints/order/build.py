@@ -1,10 +1,11 @@
-"""Builds the columns of an order tracker, from the announcements and the places that are over.
+"""Builds the columns of an order tracker, from a job's announcements and from the places that are *over*:
+those that the job has read or passed.
 
-Laws: ``Build.run`` is pure and safe in any thread. Its result belongs to the order tracker that takes it. A
-job with a step limit stops reading each epoch at the same position. ``Tail`` finds that position, and the
+A job with a step limit stops reading each epoch at the same position. ``Tail`` finds that position, and the
 build leaves the rest of the epoch out. An order is cut only after the job left the rest of an epoch unread.
-When the job reads beyond the cut, the order is restored in full. A position is that of every rank, because
-ranks train in lock step.
+When the job reads beyond the cut, the order is restored in full. One position holds for all ranks, because
+ranks train in lock step. Laws: ``Build.run`` is pure and safe in any thread. Its result belongs to the order
+tracker that takes it.
 """
 
 from dataclasses import dataclass
@@ -80,8 +81,8 @@ _UNREAD = -NEVER
 class OrderColumns(NamedTuple):
     """Columns of an order. next_at: i32[n], for each sample its earliest place that is not over, or NEVER.
     last_read: i32[n], latest place at which each sample was read. done: bool[m], places that were read or
-    passed. page_next: i32[pages], see Lookup. mine: bool[n], the samples whose reads this proxy answers;
-    None: all.
+    passed. page_next: i32[pages], the next place of each page (``Lookup.page_next``). mine: bool[n], the
+    samples whose reads this proxy answers; None: all.
     """
 
     sequence: OrderSequence
@@ -102,9 +103,10 @@ class OrderColumns(NamedTuple):
 
 class Built(NamedTuple):
     """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: True if
-    the unannounced reads were found at another place. ``stops_at``: see ``Build``. ``is_of_other_share``:
-    True if other proxies may have answered reads near the cursor. ``shift``: by how much a place is lower in
-    the new order than in the one before; None if the orders differ in content, or the job went back.
+    the unannounced reads were found at another place, to which the cursor went. ``stops_at``: the position at
+    which each epoch was cut; None if none was. ``is_of_other_share``: True if other proxies may have answered
+    reads near the cursor. ``shift``: by how much a place is lower in the new order than in the one before;
+    None if the orders differ in content, or the job went back.
     """
 
     lookup: Lookup
@@ -122,8 +124,8 @@ class Build:
 
     ``back_to``: the epoch from which the job begins again. ``resumed``: the job's place before a restart of
     the proxy. ``unannounced``: the job's latest unannounced reads; if they lie within ``near`` places of each
-    other, the job is there. ``stops_at``: see Tail. ``share``: the objects whose samples the order has; None:
-    all objects.
+    other, the job is there. ``stops_at``: the position at which to cut each epoch (``Tail``). ``share``: the
+    objects whose samples the order has; None: all objects.
     """
 
     parts: Parts

@@ -1,11 +1,11 @@
 """Liveness of a job: its order lapses for prefetching when the job is silent for long, compared with its own
 pace.
 
-Laws: there is no clock: times are arguments. A job may be silent for a few times its usual gap between reads,
-for tens of seconds at least (a checkpoint) and minutes at most. A job could send announcements and progress
-for ever without reading. So an announcement counts as a sign of life once between two reads, and progress
-only if it is further than ever before. Where other proxies answer most of a job's reads, its signs of life
-there count as well.
+Laws: there is no clock: callers pass the time. A job may be silent for a few times its usual gap between
+reads. The limit is tens of seconds at least, because a checkpoint takes so long, and minutes at most. A job
+could send announcements and progress for ever without reading. So an announcement counts as a sign of life
+only once between two reads, and progress only if it is further than ever before. Where other proxies answer
+most of a job's reads, its signs of life there count as well.
 """
 
 import math
@@ -18,7 +18,7 @@ _LONGEST_S = 300.0
 _GAPS = 4
 _START_S = 300.0  # Time that a start may take before the first read: indexing a dataset, compiling a model.
 _SHORT_GAP_S = 1.0  # Shorter gaps are ignored, so that a busy job costs almost nothing.
-_HALF_LIFE_S = 60.0  # Half-life of a gap: soon after a pause the limit is as short as before.
+_HALF_LIFE_S = 60.0  # A long gap loses half of its effect in this time, so a pause raises the limit briefly.
 
 
 class Silence(NamedTuple):
@@ -60,8 +60,8 @@ class Liveness:
         self._announced = False
 
     def announce(self, now_s: float, *, begins: bool) -> None:
-        """Note an announcement by the job. ``begins``: the job begins again, and gets the time
-        for a start.
+        """Note an announcement by the job. ``begins``: the job begins again, and gets the time that a start
+        may take.
         """
         if self._announced:
             return

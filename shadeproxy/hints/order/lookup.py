@@ -23,7 +23,7 @@ class Lookup:
     def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset
         self.canonical: OrderIds | None = None
-        """First sample with the same bytes as each sample: u32[n]. None if all samples differ."""
+        """The first sample that has the same bytes, for each sample: u32[n]. None if all samples differ."""
         self._objects: Groups | None = dataset.groups
         self._pieces: Groups | None = None
         self._pages: Groups | None = None
@@ -129,7 +129,7 @@ class Lookup:
         first = offset // page_size
         # An empty sample counts as lying in the page in which it begins, although reading it reads no bytes.
         counts = np.where(length == WHOLE, 0, (offset + np.maximum(length, 1) - 1) // page_size - first + 1)
-        # Pair each sample with its pages. Pairs whose samples have the same first sample lie side by side.
+        # Pair each sample with its pages. Pairs of samples with the same bytes lie side by side.
         samples = np.arange(count, dtype=np.uint32)
         order = samples if self.canonical is None else np.argsort(self.canonical, kind="stable")
         firsts = samples if self.canonical is None else self.canonical[order]

@@ -2,14 +2,13 @@
 
 Implements Upcoming (upcoming.py) for prefetching. Laws: the time is the latest ``now_s`` of any call. The
 order of one job never changes the order of another. After a changed announcement the caller builds the new
-order (``begin``, ``Build.run``, ``finish``); until then the old order is used. An order has the samples of
-the ranks that read here; if this proxy owns a share, the samples in the share, of all ranks.
+order (``begin``, ``Build.run``, ``finish``); until then the old order is used. An order has the samples that
+ranks read here. If this proxy owns a share of the objects, it has the samples of all ranks in the share.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from shadeproxy.hints.jobs import Job, Jobs, Progress
 from shadeproxy.hints.order.accuracy import JobMatch, Match
 from shadeproxy.hints.order.announcements import Announcement, Announcements, order_name, unknown_order
 from shadeproxy.hints.order.build import Build, Built
+from shadeproxy.hints.order.prepared import Prepared
 from shadeproxy.hints.order.sequence import NEVER
 from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.hints.order.state import OrderState, state_of
@@ -28,14 +28,6 @@ from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.hints.order.upcoming import Outlook
 
 Dirty = Callable[[str, str], None]
-
-
-class Prepared(NamedTuple):
-    """An order that must be built: run ``build.run`` in any thread, and pass its result to ``finish``."""
-
-    job: Job
-    tracker: OrderTracker | None
-    build: Build
 
 
 class Orders:
@@ -67,6 +59,7 @@ class Orders:
         self.trackers: dict[str, OrderTracker] = {}
         """The trackers by job. It is public, so that a read can test without a call that it is empty."""
         self._resumed: dict[str, Progress] = {}
+        self._over: set[str] = set()  # Jobs whose run is over, until they announce again.
         self._unsettled: dict[str, int | None] = {}
         self._restored: set[str] = set()
         self._on_lost = on_lost
@@ -77,10 +70,10 @@ class Orders:
     # ------------------------------------------------------------------ announcements
 
     def put(self, new: Announcement, now_s: float) -> None:
-        """Store checked ids; they are used once the order is built. Raises what ``check`` raises.
+        """Store checked ids; they are used once the order is built. Raises the errors of ``check``.
 
         A job that announces an earlier epoch than its present one begins there again. So does a job that was
-        restarted within an epoch.
+        restarted within an epoch, or that runs again after a run that is over.
         """
         job = self.check(new)
         self.hear(now_s)
@@ -89,8 +82,11 @@ class Orders:
         if self.announced.is_elsewhere(new.job, new.rank):
             return
         tracker = self.trackers.get(job.name)
-        again = tracker is not None and tracker.begins_again(new.epoch, new.rank, new.offset, self.now_s)
+        again = job.name in self._over or (
+            tracker is not None and tracker.begins_again(new.epoch, new.rank, new.offset, self.now_s)
+        )
         if again:
+            self._over.discard(job.name)
             self._resumed.pop(job.name, None)
         if tracker is not None:
             tracker.liveness.announce(now_s, begins=again)
@@ -145,17 +141,27 @@ class Orders:
         if gone:
             self._gone(job, gone)
             self._unsettle(job, None)
+        if not self._jobs.get(job).in_use:
+            self.end_run(job)
         self._look_for_silence()
         self._changed()
+
+    def end_run(self, job: str) -> None:
+        """Forget the place of a job, for its next run; but if it has announcements, one rank may go on."""
+        if job not in self.announced:
+            self._over.add(job)
+            self._resumed.pop(job, None)
+            self._dirty("positions", job)
 
     def forget(self, job: str) -> None:
         """Forget the orders and places of a deleted job."""
         self._gone(job, self.announced.drop(job))
         self._restored.discard(job)
+        self._over.discard(job)
         self._unsettled.pop(job, None)
         self._resumed.pop(job, None)
+        self._dirty("positions", job)
         if self.trackers.pop(job, None) is not None:
-            self._dirty("positions", job)
             self._look_for_silence()
             self._changed()
 
@@ -225,13 +231,8 @@ class Orders:
             tracker.finish(built)
         self._changed()
 
-    def give_up(self, prepared: Prepared) -> None:
-        """Keep the present order, because the new order could not be built."""
-        if prepared.tracker is not None:
-            prepared.tracker.give_up()
-
     def settle(self) -> None:
-        """Build all orders at once, in this thread. For starts and tests."""
+        """Build all waiting orders now. This holds the thread, so only a start and tests call it."""
         for job in list(self._unsettled):
             if (prepared := self.begin(job)) is not None:
                 self.finish(prepared, prepared.build.run())
@@ -331,7 +332,7 @@ class Orders:
             if tracker.left and tracker.accuracy.believed and not tracker.has_lapsed(self.now_s):
                 yield tracker
 
-    # ------------------------------------------------------------------ see upcoming.Upcoming
+    # ------------------------------------------------------------------ methods of upcoming.Upcoming
 
     def outlooks(self) -> list[Outlook]:
         seen = [(one, one.lookup.dataset.digest) for one in self._believed()]
@@ -345,24 +346,22 @@ class Orders:
         tracker = self.trackers.get(job)
         return [] if tracker is None else tracker.lookup.dataset.pick(ids)
 
-    # ------------------------------------------------------------------ display
+    # ------------------------------------------------------------------ display and durable state
 
     def state(self, job: str) -> OrderState | None:
         """Return the state of a job's order; None if it announced nothing."""
         tracker = self.trackers.get(job)
         return None if tracker is None else state_of(tracker, self.now_s)
 
-    # ------------------------------------------------------------------ durable state
-
     def position(self, job: str) -> Progress | None:
-        """Return the epoch and the position of a job in its order."""
-        state = self.state(job)
+        """Return the epoch and the position of a job in its order; None if its run is over."""
+        state = None if job in self._over else self.state(job)
         if state is None or state.epoch is None or state.position is None:
             return self._resumed.get(job)
         return Progress(state.epoch, state.position)
 
     def restore(self, announcement: Announcement) -> None:
-        """Restore a stored announcement. Call ``settle`` after the last one. Raises what ``put`` raises."""
+        """Restore a stored announcement. Call ``settle`` after the last one. Raises the errors of ``put``."""
         self.announced.put(announcement)
         self._unsettled[announcement.job] = None
         self._restored.add(announcement.job)

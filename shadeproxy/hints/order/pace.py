@@ -1,7 +1,7 @@
 """The rate at which a job reads.
 
-Laws: there is no clock: times are arguments. A pause (an evaluation, a checkpoint) does not lower the rate.
-An unmeasured rate is nan, never a guess. Whether the job still reads at all is decided in liveness.py.
+Laws: there is no clock: callers pass the time. A pause (an evaluation, a checkpoint) does not lower the rate.
+An unmeasured rate is nan, never a guess. The module liveness.py decides whether the job still reads at all.
 """
 
 import math
@@ -13,7 +13,7 @@ _PAUSE_GAPS = 8
 
 
 class JobPace:
-    """The reads of one job over time. ``now_s``: the time of its announcement."""
+    """The rate of one job's reads. ``now_s``: the time of its announcement."""
 
     def __init__(self, now_s: float) -> None:
         self.last_s = now_s
@@ -28,14 +28,15 @@ class JobPace:
         return self._reads / self._busy_s if self._busy_s >= _SHORTEST_S else math.nan
 
     def note(self, reads: int, now_s: float) -> None:
-        """Add ``reads`` made since the last note."""
+        """Note how many reads the job has made since the last call."""
         gap_s = now_s - self.last_s
         self.last_s = max(now_s, self.last_s)
         if not self._began:
             self._began = True
             return
         if gap_s > max(_PAUSE_S, _PAUSE_GAPS * self._gap_s):
-            # A longer gap raises the limit for the next gap. So a job that became slow is measured as slow.
+            # This gap counts as a pause, but raises the limit for the next one. So a job that became slow is
+            # soon measured as slow.
             self._gap_s = max(2 * self._gap_s, gap_s / (2 * _PAUSE_GAPS))
             return
         if gap_s > 0:

@@ -1,7 +1,7 @@
 """Places of pages in one order: where the job reads each page next.
 
-Law: the place of a page is the earliest place of its samples. After a read of a sample, the places of its
-pages are computed again when they are next asked for.
+Law: the place of a page is the earliest place of its samples. A read of a sample makes the places of its
+pages stale. ``find`` computes a stale place again.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from shadeproxy.hints.order.sequence import NEVER, Places
 
 
 class PagePlaces:
-    """The places of pages of one dataset, in the order of ``columns``."""
+    """The places of the pages of one dataset, in the announced order that ``columns`` describes."""
 
     def __init__(self, lookup: Lookup, columns: OrderColumns) -> None:
         self._lookup = lookup

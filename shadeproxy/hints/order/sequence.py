@@ -25,7 +25,8 @@ NEVER = (1 << 31) - 1
 
 LEAST_NEAR = 64
 _MOST_NEAR = 16_384  # Most places around the cursor that count as near, for each rank.
-# 1 / n of an epoch counts as near: then a quarter of the reads of a false order match by chance.
+# Places up to 1 / n of an epoch before or after the cursor count as near: a quarter of the epoch in all. So a
+# quarter of the reads match a false order by chance.
 _NEAR_SHARE = 8
 _MOST = 0.6
 
@@ -74,8 +75,8 @@ class OrderSequence:
     epochs: tuple[Epoch, ...]
 
     def epoch_at(self, place: int) -> Epoch | None:
-        """Return the epoch that contains a place; the last epoch beyond the end; None for an empty
-        sequence.
+        """Return the epoch that contains a place. For a place beyond the end, return the last epoch; for an
+        empty sequence, None.
         """
         return next((epoch for epoch in self.epochs if place < epoch.stop), (self.epochs or (None,))[-1])
 
@@ -185,7 +186,7 @@ def goes_on(before: OrderSequence, after: OrderSequence) -> bool:
 
 
 def near_of(epoch: Epoch | None) -> int:
-    """Return how many places around a place of ``epoch`` count as near."""
+    """Return how many places before, and how many after, a place of ``epoch`` count as near it."""
     if epoch is None:
         return LEAST_NEAR
     # Count distinct ids: if each id is named ten times, a small share of the places has nearly every id.
@@ -193,9 +194,9 @@ def near_of(epoch: Epoch | None) -> int:
 
 
 def shift_of(before: OrderSequence, after: OrderSequence) -> int | None:
-    """Return by how much places of ``before`` are higher than the same places of ``after``. Return None if
-    the places of the two may have different meanings. They have the same meaning if ``after`` lacks only the
-    first epochs of ``before``, and new epochs come after all others.
+    """Return by how much a place of ``before`` is higher than the place of the same announced read in
+    ``after``. Return None if the difference may vary. It is the same for all places if ``after`` lacks only
+    the first epochs of ``before``, and new epochs come after all others.
     """
     known, new = ([epoch.number for epoch in one.epochs] for one in (before, after))
     both = known[known.index(new[0]) :] if new and new[0] in known else []
@@ -213,15 +214,16 @@ def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int
     """Return the places of ``ids`` in the stretch of ``width`` places that holds most of them; no places if
     the stretch holds too few. ``count``: the number of samples; ids are below it.
 
-    A stretch must hold well above the share that it would hold by chance, which is high if epochs are short.
+    The stretch must hold a much larger share of ``ids`` than it would by chance. If epochs are short, it
+    holds a large share by chance.
     """
     wanted = np.zeros(count, dtype=np.bool_)
     wanted[ids] = True
     places = np.flatnonzero(wanted[sequence.ids])
     if not len(places):
         return places
-    # For each wanted place, the number of wanted places in the ``width`` places from it on. So short a
-    # stretch hardly repeats an id.
+    # For each wanted place, count the wanted places in the ``width`` places from it on. This counts an id
+    # once, because so short a stretch hardly repeats an id.
     within = np.searchsorted(places, places + width) - np.arange(len(places))
     best = int(within.argmax())
     found = places[best : best + int(within[best])]
@@ -282,7 +284,7 @@ def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[
         mine = ids[epoch.start : epoch.stop]
         places = np.arange(epoch.start, epoch.stop, dtype=np.int32)
         link = head[mine]
-        # If ids repeat, the last assignment stays, here the first place.
+        # If ids repeat, the last assignment stays. Both columns are reversed, so it is the first place.
         head[mine[::-1]] = places[::-1]
         distinct.append(int(np.count_nonzero(head[mine] == places)))
         if distinct[-1] < len(mine):
@@ -294,7 +296,7 @@ def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[
 
 
 def _stable_order(values: OrderIds) -> NDArray[np.int64]:
-    """Sort as a stable argsort does, in a third of the time: numpy sorts 16 bits by radix."""
+    """Return the result of a stable argsort in a third of the time: numpy uses radix sort for 16 bits."""
     order = np.argsort((values & 0xFFFF).astype(np.uint16), kind="stable")
     high = (values >> 16).astype(np.uint16)
     if not high.any():

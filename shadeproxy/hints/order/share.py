@@ -2,9 +2,9 @@
 by all ranks.
 
 The proxy sees only the reads of its share, in the announced order. So its order tracker has only the places
-of samples in the share, and all counts are of reads at this proxy: places, the cursor, the pace, reads found
-and missed, and ticks. Positions are those of the whole order (``sequence.Epoch``). Scores, frozen columns and
-draws stay whole, because each rank gets all of them.
+of samples in the share. Places, the cursor, the pace, the numbers of reads found and missed, and ticks all
+count reads at this proxy. Positions are those of the whole order (``sequence.Epoch``). Scores, frozen columns
+and draws cover all samples, because each rank gets all of them.
 
 Laws: an OwnedShare never changes; any thread may use it. Memory is one byte a sample for each dataset with an
 order.

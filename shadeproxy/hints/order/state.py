@@ -28,7 +28,7 @@ class OrderState(NamedTuple):
 
 
 def state_of(tracker: OrderTracker, now_s: float) -> OrderState:
-    """Return the state of an order at a time."""
+    """Return the state of an order at the time ``now_s``."""
     sequence, accuracy = tracker.sequence, tracker.accuracy
     at = sequence.epoch_at(tracker.cursor) if len(sequence.ids) else None
     coming = (epoch for epoch in sequence.epochs if epoch.stop > tracker.floor)

@@ -1,8 +1,8 @@
 """Order tracker: the announced order of one job, and the job's place in it.
 
 Laws: ``next_at`` holds for each sample its earliest place that is not over. When the job reads that place, or
-passes it unread, the next place of the same id is stored. A read matches only a place near the cursor. So one
-unannounced read moves nothing, and reads contradict a false order soon. Event loop only.
+passes it unread, the next place of the same id is stored. A read matches only a place near the cursor (the
+job's place). So one unannounced read moves nothing, and reads contradict a false order soon. Event loop only.
 """
 
 from itertools import compress
@@ -184,7 +184,7 @@ class OrderTracker:
     def read_few(
         self, samples: list[int], epoch: int | None, now_s: float, *, certain: bool
     ) -> tuple[Match, bool]:
-        """Note a few reads, not as signs of life. Return their match, and whether the cursor moved."""
+        """Note a few reads, but no sign of life. Return how they match, and whether the cursor moved."""
         if epoch != self._epoch_now and not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
             return Match([False] * len(samples), 0, 0), False
@@ -213,7 +213,7 @@ class OrderTracker:
         return Match(found, others, again, chance), due
 
     def _take(self, samples: list[int]) -> list[bool]:
-        """Mark each sample's next place as over, if it is near the cursor. Return whether it is, for each."""
+        """Mark each sample's next place as over, if it is near the cursor. Return for each whether it is."""
         next_at, last, links, done, read = self._next, self._last, self._links, self._done, self._read
         limit, found = self.cursor + self._near_now, []
         for sample in samples:
@@ -262,7 +262,7 @@ class OrderTracker:
             self.liveness.hear(now_s)
 
     def _is_of_order(self, epoch: int | None) -> bool:
-        """Return whether the order has ``epoch``, or reads name none. A later epoch moves the cursor."""
+        """Return whether the order has ``epoch``, or ``epoch`` is None. A later epoch moves the cursor."""
         if epoch is None or epoch == self._epoch_now:
             return True
         if (announced := self.sequence.find(epoch)) is None:
@@ -317,7 +317,7 @@ class OrderTracker:
         self._paced = 0
 
     def _follow_unannounced(self) -> None:
-        """Begin the next epoch if reads that name no epoch are the first of that epoch."""
+        """Move to the next epoch if the latest unannounced reads are among the first of that epoch."""
         before = self.sequence.epoch_at(self._sure)
         after = None if before is None else self.sequence.epoch_at(before.stop)
         if before is None or after is None or after.start < before.stop or after.stop <= self.cursor:

@@ -1,8 +1,9 @@
-"""Ports around announced orders: questions of eviction and prefetching, and reports of reads.
+"""Ports of announced orders: eviction and prefetching ask through them for coming reads, and the engine
+reports demand reads through them.
 
-All sides run on the event loop, and no call waits. A result describes this moment only. Implementations
-guarantee two things: a sample that was read since its announcement is not named again for that occurrence,
-and an order that reads have contradicted is not used.
+Callers and implementations run on the event loop, and no call waits. A result describes this moment only.
+Implementations guarantee two things: they do not name an announced read again after it was made, and they do
+not use an order that reads have contradicted.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from shadeproxy.policy.expected import expect
 
 
 class NextUses(Protocol):
-    """Next uses of pages, from what jobs say, for eviction. Time is in ticks: demand reads of the proxy."""
+    """Next uses of pages for eviction, from orders and scores. A tick is one demand read of the proxy."""
 
     def expect(
         self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float

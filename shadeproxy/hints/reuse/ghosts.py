@@ -95,7 +95,7 @@ class Ghosts:
     def find(self, page: int, tick: float) -> Ghost | None:
         """Return the history of the page with this 64-bit hash, or None.
 
-        A history that was last read more ticks ago than the table has places is not returned, because old
+        Return None also if the page was last read more ticks ago than the table has entries, because old
         popularity says little about now.
         """
         tag, start = page & _TAG or 1, (page >> 32) * self._sets // _WRAP * _WAYS
@@ -129,8 +129,8 @@ class Ghosts:
         self._gaps[at], self._reads[at], self._states[at] = 0, 1, 0
 
     def _read_together(self, reads: list[tuple[int, int, float]], prefix_of: Index) -> bool:
-        """Add reads. Return False, with nothing done, if two of the pages share a set: the result would then
-        differ from adding the reads one by one.
+        """Add reads, all with the same numpy calls. Return False, and add none, if two of the pages share a
+        set: the result would then differ from adding the reads one by one.
         """
         hashes, groups, times = zip(*reads, strict=True)
         pages, ticks = np.array(hashes, np.uint64), np.array(times)
@@ -238,7 +238,7 @@ class Ghosts:
         if 0 in tags:
             return start + tags.index(0)
         lasts = self._lasts[start : start + _WAYS].tolist()
-        # Ticks wrap at 2^32: those after ``now`` are of the round before, and so the oldest.
+        # Ticks wrap at 2^32. So a stored tick above ``now`` is from before the wrap, and is the oldest.
         now %= _WRAP
         before = [last for last in lasts if last > now]
         return start + lasts.index(min(before or lasts))

@@ -1,8 +1,8 @@
 """Learns from reads how soon pages are read again, for pages about which no job says anything.
 
-Laws: no coroutines and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
-then ``Refresh.run`` makes a new table to rank pages by, in any thread. While it runs, the event loop does not
-touch its evidence.
+Reads of the pages in the reuse sample become evidence at once. Now and then ``Refresh.run`` makes from the
+evidence, in any thread, a new table by which pages are ranked. Laws: no coroutines and no clock; time is in
+ticks. While ``Refresh.run`` runs, the event loop does not touch its evidence.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,16 @@ MOST_PREFIXES = 64
 # this many too.
 _LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
-# The next table is made after reads of 1 / n of the number of resident pages, so that several tables follow a
-# new phase of the readers.
+# The next table is due after this many reads: 1 / n of the number of resident pages. So several tables are
+# made soon after readers change their habits.
 _REFRESH_SHARE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """The making of a new table: call ``run`` in any thread, and pass its result to ``finish``."""
+    """The making of a new table: call ``run`` in any thread, and pass its result to
+    ``ReuseLearner.finish``.
+    """
 
     evidence: Evidence
     fresh: Evidence
@@ -93,7 +95,7 @@ class ReuseLearner:
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
     def make_room(self, group: int) -> None:
-        """Make room for ``group`` in the columns over groups."""
+        """Lengthen the columns that have an element for each group, so that ``group`` has one."""
         if group >= len(self.prefix_of):
             more = max(group + 1, 2 * len(self.prefix_of)) - len(self.prefix_of)
             self.prefix_of = np.append(self.prefix_of, np.zeros(more, dtype=np.intp))
@@ -116,11 +118,11 @@ class ReuseLearner:
         *,
         candidates: int = 0,
     ) -> Column:
-        """Return the reads per tick of pages, by their prefix, their state and the ticks since their last
-        read.
+        """Return the expected reads per tick of each page, by its prefix, its state and the ticks since its
+        last read.
 
-        ``candidates``: the number of pages at the beginning of the columns that ask for a place. The price of
-        storing a page is subtracted from their rates.
+        The first ``candidates`` pages of the columns ask for a place. The price of storing a page is
+        subtracted from their rates.
         """
         places = (prefixes * STATES + states) * AGE_BINS + age_bins(ages)
         if candidates >= len(places):
@@ -178,7 +180,9 @@ class ReuseLearner:
         return len(self._sample)
 
     def learnt(self, groups: int) -> LearnerState:
-        """Return the state for ``groups`` groups. Its evidence is in use, see ``LearnerState``."""
+        """Return the state for ``groups`` groups. A running refresh may still change its evidence (see
+        ``LearnerState``).
+        """
         self.make_room(groups)
         prefix_of, group_reads = self.prefix_of[:groups].copy(), self._group_reads[:groups].copy()
         return LearnerState(self._sample.state(), self._evidence, self._fresh, prefix_of, group_reads)

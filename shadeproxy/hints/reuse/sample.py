@@ -101,7 +101,7 @@ class ReuseSample:
             evidence.meet(waits.prefixes, states, until)
 
     def _observe_all(self, reads: Reads) -> tuple[Index, Index, Column, Column]:
-        """Return what ``_observe`` returns, from the compiled kernels."""
+        """Return the result of ``_observe``, computed by the compiled kernels."""
         assert self._kernels is not None
         count, done, known = len(reads.pages), 0, 0
         found, ages = np.empty((2, count), np.intp), np.empty((2, count))
@@ -155,8 +155,8 @@ class ReuseSample:
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
         """Return how long sampled pages have waited for a read since their waits were last counted.
 
-        So a page teaches the learner also while it is not read. Pages that have waited longer than the table
-        reaches leave the sample.
+        By these waits, the learner learns from a page also while it is not read. Pages that have waited
+        longer than the greatest age in the table leave the sample.
         """
         if len(self._at) < self._most // 4:
             self._below = min(2 * self._below, 1 << 64)

@@ -64,11 +64,9 @@ class Arc:
 
     def _forget(self, size: int) -> None:
         """Make room in the four lists for a new page: drop ghosts, or the oldest pages of T1 if B1 is empty.
-        Afterwards T1, B1 and the new page together are no larger than the cache, and all four lists no larger
-        than twice the cache.
 
-        Afterwards T1 and B1 with the new page are no larger than the cache, and all four lists together no
-        larger than twice the cache.
+        Afterwards T1, B1 and the new page together are no larger than the cache, and all four lists with the
+        new page are no larger than twice the cache.
         """
         once = self._once.bytes + self._ghosts_once.bytes + size
         while once > self._capacity:

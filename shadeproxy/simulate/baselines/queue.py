@@ -1,4 +1,4 @@
-"""A queue of pages with their sizes, of which the baselines are made."""
+"""A queue of pages with their sizes, from which the baselines are built."""
 
 from collections import OrderedDict
 

@@ -1,8 +1,9 @@
 """S3-FIFO: three queues, of which the small one filters out pages that are read only once (Yang et al.,
 SOSP'23, algorithm 1).
 
-The paper's constants: the small queue takes a tenth of the cache, a page has a counter of two bits, and the
-ghosts are as many as the main queue can have pages (here: as many bytes).
+The constants are the paper's: the small queue takes a tenth of the cache, and a page has a counter of two
+bits. In the paper there are as many ghosts as the main queue can have pages; here the ghosts have as many
+bytes as the main queue.
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue
@@ -55,8 +56,8 @@ class S3Fifo:
         return False
 
     def _evict_from_small(self) -> None:
-        """Evict the first page that was not read again. Move the pages before it, which were, to the main
-        queue.
+        """Evict the oldest page that was read again at most once. Move the older pages, which were read more
+        often, to the main queue.
         """
         uses, ghosts = self._uses, self._ghosts
         while self._small.pages:

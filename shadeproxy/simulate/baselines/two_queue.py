@@ -1,7 +1,7 @@
 """2Q: a queue for pages that were read once, and an LRU list for the others (Johnson and Shasha, VLDB'94).
 
-The full version, with the paper's constants: Kin (``_new``) is a quarter of the cache, and Kout (the ghosts)
-half of it.
+This is the paper's full version, with its constants: Kin (``_new``) takes a quarter of the cache, and Kout
+(the ghosts) has half as many bytes as the cache.
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue

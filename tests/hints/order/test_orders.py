@@ -10,7 +10,7 @@ from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.hints.jobs import Job, ignore
+from shadeproxy.hints.jobs import Job, Progress, ignore
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.order.build import Build
 from shadeproxy.hints.order.state import OrderState
@@ -174,3 +174,60 @@ def test_an_order_of_a_job_that_was_registered_anew_meanwhile_is_refused(trainin
         hints.orders.put(checked, 0.0)
     hints.orders.settle()
     assert hints.orders.state("j") is None
+
+
+# ------------------------------------------------------------------ second runs
+
+
+def begin_run(training, epoch=0):
+    training.hints.put_job(Job("j", dataset="train"), training.now_s)
+    training.hints.begin_run("j", 0, resumes=False)
+    training.announce(epoch)
+
+
+@pytest.mark.parametrize("stop", [COUNT, COUNT - 400])
+@pytest.mark.parametrize("settles", [False, True])
+def test_an_ended_job_that_runs_again_begins_its_order_anew(training, settles, stop):
+    begin_run(training)
+    training.read(0, stop=stop)
+    training.hints.end_rank("j", 0)
+    if settles:
+        training.orders.settle()
+    assert training.orders.position("j") is None
+    begin_run(training)
+    assert (training.state.left, training.state.position) == (COUNT, 0)
+    state = training.read(0, stop=1000)
+    assert (state.believed, state.surprises, state.left) == (True, 0, COUNT - 1000)
+
+
+def test_a_job_that_withdraws_its_order_and_does_not_end_begins_anew_in_its_next_run(training):
+    begin_run(training)
+    training.read(0)
+    training.orders.withdraw("j", 0, None, training.now_s)
+    training.orders.settle()
+    assert training.orders.position("j") is not None
+    begin_run(training)
+    assert (training.state.left, training.state.position) == (COUNT, 0)
+
+
+def test_a_rank_that_ends_before_the_others_leaves_the_place_of_the_job(make):
+    hints = HintRegistry()
+    hints.put_dataset(make(*(f"k{number}" for number in range(COUNT))))
+    hints.put_job(Job("j", dataset="train", world_size=2), 0.0)
+    for rank in range(2):
+        hints.orders.put(hints.check_order("j", EPOCHS[0][rank::2], epoch=0, rank=rank), 0.0)
+    hints.orders.settle()
+    for rank in range(2):
+        hints.report_progress("j", rank, Progress(0, 500), 1.0)
+    hints.end_rank("j", 0)
+    hints.orders.settle()
+    assert hints.orders.position("j") == Progress(0, 500)
+
+
+def test_an_order_that_is_withdrawn_and_sent_again_keeps_the_place(training):
+    training.announce(0)
+    training.hints.report_progress("j", 0, Progress(0, 700), training.now_s)
+    training.orders.withdraw("j", 0, None, training.now_s)
+    training.orders.settle()
+    training.announce(0)
+    assert training.state.position == 700
