@@ -239,6 +239,10 @@ class Membership:
         view, settled = self._view(answer.inc, answer.view), self._view(answer.inc, answer.settled)
         self._judge_share(answer, sent_s, now_s)
         self.inc, self._answered_s = answer.inc, sent_s
+        # The count of an older incarnation means nothing in this one: there it may become the count of
+        # another process, whose lease ``end`` must not give up.
+        own = [one.count for one in answer.nodes if one.node == self.node]
+        self._count = own[0] if own and answer.token else 0
         if answer.closed:
             return self.duties.of_closed(answer.inc, now_s, self._kept_view())
         if answer.seat_kept:
@@ -250,8 +254,6 @@ class Membership:
             self._take(view, settled, now_s)
         if granted:
             self._take_lease((answer.inc, answer.token), sent_s, now_s)
-        own = [one.count for one in answer.nodes if one.node == self.node]
-        self._count = own[0] if own and answer.token else 0
         return self.duties.of_open(answer, self.view, now_s)
 
     def end(self) -> Retire | None:

@@ -206,6 +206,15 @@ def test_a_goodbye_does_not_end_the_lease_of_another_process(cluster, three):
     assert a.end() is None
 
 
+def test_a_node_that_has_no_lease_in_a_new_incarnation_gives_none_up(cluster, three):
+    """There, its last count may be that of another process."""
+    a = three[0]
+    cluster.server.lose()
+    cluster.beat(a)
+    assert a.inc == cluster.server.inc
+    assert a.end() is None
+
+
 def test_a_second_process_of_one_node_id_gets_no_lease_and_is_reported(cluster, three):
     a, *rest = three
     copy = cluster.start("a", boot="2")
