@@ -1,8 +1,8 @@
-"""System calls on segments.
+"""Makes the system calls on segments. A call that fails raises OSError with the call's errno.
 
-Python lacks two of these calls: punching holes, and asking what is in the page cache. The calls that change
-or read a segment form one object, so that a test can replace it by a faulty one. The bindings are thin: a
-failure is an OSError with the errno of the call.
+Python lacks two of these calls, so this module binds them itself: punching holes, and asking which pages are
+in the page cache. The calls that change or read a segment form one object, so that a test can replace it by a
+faulty one.
 """
 
 import ctypes

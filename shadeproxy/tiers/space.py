@@ -4,8 +4,8 @@ does no I/O.
 Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
 that hold bytes but no record. Slack is kept for the next record: returning 100 KB of blocks and taking them
 again costs 36 us of CPU, and overwriting them costs 7 us (bench suite "tiers"). Slack is returned as soon as
-records need its room, or when it exceeds ``slack_bytes``. Some methods return blocks; their caller must punch
-these blocks, in order.
+records need its room, or when it exceeds ``slack_bytes``. Some methods return blocks. Their caller must punch
+these blocks in the order in which they were returned.
 """
 
 from collections import deque
