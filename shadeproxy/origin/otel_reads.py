@@ -1,7 +1,7 @@
 """``OtelReads``: makes an otel span of each read by callbacks. Built only if otel spans are on.
 
-If callbacks hand a read over to a coroutine, it has no span here: the coroutine asks an ``OtelOrigin``, which
-makes one span for the whole read.
+If callbacks hand a read over to a coroutine, its span here is dropped: the coroutine asks an ``OtelOrigin``,
+which makes one span for the whole read.
 """
 
 import asyncio
