@@ -24,7 +24,7 @@ _REFINEMENTS = {
 }  # fmt: skip
 
 _COPY = "copy"
-"""Stands for the sub-resource if the header field x-amz-copy-source makes a copy of a PUT."""
+"""The sub-resource of a PUT that the header field x-amz-copy-source turns into a copy."""
 
 _OPERATIONS: dict[tuple[str, str, frozenset[str]], Operation] = {
     ("GET", "service", frozenset()): buckets.list_buckets,
