@@ -89,7 +89,8 @@ class SendableFile(Protocol):
 class SendableBlocks(NamedTuple):
     """The blocks that belong to one record alone: bytes ``[start, stop)`` of ``file``.
 
-    Sendfile may send any of these bytes. Bytes of a block that two records share must be copied.
+    Sendfile may send any of these bytes. The other bytes of the record must be copied, because their blocks
+    may also hold bytes of other records.
     """
 
     file: SendableFile

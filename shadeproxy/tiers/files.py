@@ -31,8 +31,8 @@ def default_segment_bytes(capacity_bytes: int) -> int:
 
 
 def most_segments(capacity_bytes: int, segment_bytes: int) -> int:
-    """Return the largest number of segments of a tier: twice as many as its capacity fills, and a few
-    more.
+    """Return the largest number of segments of a tier: twice as many as its capacity fills, and a few more,
+    but at most half of all segment numbers.
     """
     return min(2 * -(-capacity_bytes // segment_bytes) + 4, NUMBERS // 2)
 

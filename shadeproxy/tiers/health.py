@@ -15,7 +15,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
 _MOST_FAILURES = 8
-# A tier shrinks by its capacity divided by this, each time the medium reports that it is full.
+# Each time that the medium reports that it is full, the tier shrinks by its capacity divided by this number.
 _STEP_SHARE = 64
 _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 

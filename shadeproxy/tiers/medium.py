@@ -61,8 +61,8 @@ class Calls(Protocol):
 class SystemCalls:
     """Implements ``Calls`` by the kernel's own calls. Tests and fault runs replace it by calls that fail."""
 
-    # The function of ``os`` itself, without a Python call around it: writing a record takes two of these
-    # calls.
+    # This is the function of ``os`` itself, because a method around it would cost time. Each write of a
+    # record makes two of these calls.
     pwrite = staticmethod(os.pwrite)
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:

@@ -36,7 +36,7 @@ MARKS = frozenset(
 # A fresh ext4 file system has this entry in its root, and the root may well be the cache directory.
 IGNORED = frozenset({"lost+found"})
 _UNUSED = MARKS | {LOCK_NAME, SPEED_NAME}
-# The lists of tombstones of this tier, or of a disk tier that keeps its lists in memory.
+# The names of tombstone files. The RAM tier's directory may also have those of the disk tiers.
 _TOMBSTONES = re.compile(
     rf"[0-9a-f]{{16}}({re.escape(tombstones.SUFFIX)}|{re.escape(tombstones.FRESH_SUFFIX)})"
 )

@@ -96,8 +96,8 @@ class PendingSegments:
         return bool(self._segments)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Recover the pending segments one by one (blocking) and yield the contents of each segment, until
-        ``halt``.
+        """Recover the pending segments one by one (blocking) and yield the contents of each segment. End when
+        ``halt`` was called.
         """
         assert self._claim is not None, "open first"
         for segment, _ in list(self._segments.values()):

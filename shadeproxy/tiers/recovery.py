@@ -68,7 +68,9 @@ class Arrival:
 
 
 class FoundRecord(NamedTuple):
-    """A proven record at ``unit``, which takes ``units``. The other fields are those of ``rows.ROW``."""
+    """A record with a valid header. It begins at unit number ``unit`` and is ``units`` units long. The other
+    fields are those of ``rows.ROW``.
+    """
 
     unit: int
     units: int

@@ -162,8 +162,8 @@ class Segment:
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, *lengths: int) -> None:
-        """Count records that follow each other from ``unit`` on as live. ``lengths``: in units. No other
-        record touches the blocks between a record's first and its last block.
+        """Count as live the records that follow each other from ``unit`` on. ``lengths``: their lengths in
+        units. No other record touches the blocks between a record's first and its last block.
         """
         blocks = self._blocks
         for units in lengths:

@@ -152,7 +152,8 @@ class Space:
         """Take room for records that follow each other in one piece. Return the address of the first record,
         and the length of each; None if there is no such room.
 
-        ``lengths``: in units. ``own_from``: units from which on a record gets the rest of its last block.
+        ``lengths``: in units. ``own_from``: a record of at least this many units also gets the rest of its
+        last block.
         """
         padded = sum([units >= own_from for units in lengths])
         most = sum(lengths) + padded * (UNITS_PER_BLOCK - 1)
