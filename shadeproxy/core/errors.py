@@ -203,8 +203,8 @@ class OutcomeUnknown(OriginUnavailable):
 
 
 class WriteUnconfirmed(OutcomeUnknown):
-    """The origin answered a write, but another proxy of the cluster may not know of the write. Success would
-    promise that all readers see it.
+    """The origin answered a write, but another proxy of the cluster may not know of the write. So the client
+    does not get a success, which would promise that all readers see the write.
     """
 
     def __init__(

@@ -37,9 +37,9 @@ class Ledger:
     async def take(self, size_bytes: int, intent: Intent) -> None:
         """Reserve ``size_bytes``. DEMAND waits for its turn; PREFETCH is refused at once if there is no room.
 
-        Raises Overloaded if the budget stays exhausted for ``max_wait_s``; for PREFETCH, if more than half of
-        the budget would then be taken. A request for more than the whole budget is served when no other bytes
-        are taken.
+        Raises Overloaded for DEMAND if its turn does not come within ``max_wait_s``, and for PREFETCH if a
+        task waits, or if more than half of the budget would be taken. A request for more than the whole
+        budget is served when no other bytes are taken.
         """
         if self.take_now(size_bytes, intent):
             return

@@ -128,7 +128,7 @@ def sign_canonical(key: bytes, scope: str, amz_date: str, canonical: str) -> str
 
 
 class Signer:
-    """Signs many requests with the same derived key and scope. A signature is text, made from bytes.
+    """Signs many requests with the same derived key and scope. It takes bytes and returns text.
 
     The method is HMAC (RFC 2104). The part of the hash that depends only on the key is computed once, and the
     part that depends on the date once a second. So a signature takes half the time of ``hmac.digest``, which
