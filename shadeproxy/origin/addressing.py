@@ -107,7 +107,8 @@ class Endpoint:
         return _BucketTarget(*self.target_of(bucket, f"/{quoted}"), before_key)
 
     def target_of(self, bucket: str, raw_path: str) -> Target:
-        """Return the target of a path-style ``raw_path``. Only the place of the bucket's name may change.
+        """Return the target of a path-style ``raw_path``. In virtual-host style, the bucket's name moves from
+        the path to the host. The rest of the path stays as it is.
 
         Raises InvalidRequest if the bucket's name means no bucket at this origin.
         """

@@ -30,13 +30,13 @@ from shadeproxy.core.types import (
 )
 
 Arrived = Callable[[int], None]
-"""The type of a function that is called, while a buffer fills from its front, with the number of new bytes.
-It must not raise.
+"""The type of a function that is called each time that more bytes have arrived in a buffer, which fills from
+its front. The argument is the number of new bytes. The function must not raise.
 """
 
 Receive = Callable[[memoryview, Arrived], Awaitable[None]]
 """The type of a function that fills a buffer with the next bytes of a span. The buffer may not be longer than
-the rest of the span. It raises as ``chunks``.
+the rest of the span. The function raises the same errors as ``OriginRead.chunks``.
 """
 
 
@@ -364,8 +364,8 @@ class Origin(Protocol):
         max_keys: int = 1000,
         upstream: Upstream = SHARED,
     ) -> ListPage:
-        """Return objects whose key begins with ``prefix`` and comes after ``start_after``, in the order of
-        UTF-8.
+        """Return objects whose key begins with ``prefix`` and comes after ``start_after``, in the UTF-8 order
+        of the keys.
         """
         ...
 

@@ -129,7 +129,7 @@ class CountedOrigin(WrappedOrigin):
 
 
 class _CountedRead:
-    """Counts a read when its context is left. It also yields the pieces of the read's body."""
+    """A read that is counted when its context is left. As an iterator, it yields the pieces of its body."""
 
     def __init__(
         self,

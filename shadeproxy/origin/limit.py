@@ -212,8 +212,8 @@ class ForwardSlots(Protocol):
     taken: int
 
     async def take(self) -> str:
-        """Acquire a slot, when it is this client's turn. Return a name to give the slot back by. Raises
-        Overloaded.
+        """Acquire a slot, when it is this client's turn. Return the name by which ``give`` releases the slot.
+        Raises Overloaded.
         """
         ...
 

@@ -28,7 +28,7 @@ _MOST_PREFETCHES = 8
 _LEAST_WEIGHT = 1e-3
 _LEFT = 0.1
 """Number of bytes that the other flows get for each byte of hurried flows, while hurried flows go first."""
-_MOST_LEFT = 4  # Most bytes that the other flows may have saved up, in pages.
+_MOST_LEFT = 4  # Most bytes, in pages, that the other flows may save up meanwhile.
 
 Granted = asyncio.Future["LinkSlot"]
 

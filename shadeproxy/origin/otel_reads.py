@@ -94,9 +94,8 @@ class _SpannedSink:
         self._inner.failed(error)
 
     def hand_over(self, handed: HandedOver) -> None:
-        """See ``Sink.hand_over``. A connection to the origin calls this, which has also served other
-        requests. So set ``SERVED`` to the request that began this read, because the task that continues the
-        read inherits it.
+        """See ``Sink.hand_over``. The task that continues the read inherits ``SERVED``. But the caller is a
+        connection, which serves many requests. So set ``SERVED`` to the request that began this read.
         """
         self._over = True
         served = SERVED.set(self._served)

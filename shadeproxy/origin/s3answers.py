@@ -46,8 +46,8 @@ def decode_headers(raw: RawHeaders) -> Headers:
 
 
 def end_to_end(headers: Headers) -> Headers:
-    """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1), or that
-    Connection names.
+    """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1): those of
+    HOP_BY_HOP, and those that the field Connection names.
     """
     listed = {
         token.strip().lower()

@@ -109,9 +109,9 @@ class PageGets:
         return connection
 
     def prepare(self, ref: ObjectRef, wanted: Wanted, request_id: str) -> tuple[Connection, bytes] | None:
-        """Return an idle connection, which the caller must put back, and the request to send on it. It is the
-        request of ``wanted``, but for ``ref``. Return None if the caller would have to wait. ``request_id``:
-        see ``PageHeads.render``.
+        """Return an idle connection, which the caller must put back, and the request to send on it. The
+        request is that of ``wanted``, with ``ref`` as its object. Return None if the caller would have to
+        wait. ``request_id``: see ``PageHeads.render``.
         """
         provider = self._provider_of(wanted.upstream)
         if provider is None or not provider.is_ready:

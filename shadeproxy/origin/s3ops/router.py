@@ -1,4 +1,4 @@
-"""The operation of a request: one table maps (method, level, sub-resources) to functions.
+"""Finds the operation of a request: one table maps (method, level, sub-resources) to functions.
 
 A request raises NotSupported if it is not in the table, or asks for more than its operation can do. The
 listener then answers 501. No part of a request is ignored.
