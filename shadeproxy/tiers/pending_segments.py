@@ -3,7 +3,7 @@ one while the proxy serves.
 
 Laws: until a segment is recovered, no record is placed in it, and all its bytes count against the capacity. A
 record never becomes a page if a tombstone names its object, or if ``disown`` was called for that object.
-``arrivals`` has a thread for itself; all other calls run on the store's thread.
+``arrivals`` runs on a thread of its own, and all other calls on the store's thread.
 """
 
 import logging

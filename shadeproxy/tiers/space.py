@@ -30,7 +30,7 @@ Punch = tuple[Segment, BlockRange]
 
 
 class Space:
-    """The segments of a store, their free extents and the count of blocks. For one thread."""
+    """The segments of a store, their free extents and the count of blocks. Only one thread may use it."""
 
     def __init__(self, capacity_bytes: int, *, slack_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes

@@ -51,7 +51,7 @@ class Tombstones:
         self._half = 0
         self._names: tuple[set[int], set[int]] = (set(), set())
         self._places = [0, 0]
-        self._forgotten = [0, 0]  # How often each half was forgotten.
+        self._forgotten = [0, 0]  # How often each half was cleared.
         self.doubted = False
         """True if every record was put in doubt in this session. No further names are needed then."""
         self._lock = threading.Lock()
