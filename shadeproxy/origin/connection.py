@@ -54,7 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = lost
         self._transport = cast(asyncio.Transport, None)
         self._scratch = self._own_scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._held = self._taken = 0  # Bytes in the scratch buffer; those of them that were handed out.
+        self._held = self._taken = 0  # Bytes in the scratch buffer, and how many of them were handed out.
         self._head: Head | None = None
         self._remaining = 0  # Bytes of a body of known length that were not handed out yet.
         self._sink = self._scratch[:0]

@@ -180,8 +180,8 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
 
 
 def document_root(body: bytes) -> Element | None:
-    """Return the root of an XML document, in which all tags lack their namespace; None if ``body``
-    is no XML.
+    """Return the root of an XML document, with the namespaces removed from all tags; None if ``body`` is
+    no XML.
     """
     if not body:
         return None  # As after a HEAD. Do not parse it: a parser that fails leaves reference cycles.

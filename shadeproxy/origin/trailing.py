@@ -40,8 +40,8 @@ def framed_bytes(size_bytes: int, trailers: Trailers) -> int:
 
 
 async def frame(body: AsyncIterator[bytes], trailers: Trailers) -> AsyncGenerator[bytes, None]:
-    """Yield ``body`` in chunks, and then its trailers. If ``body`` raises, this raises the same error, and
-    yields no end of the body.
+    """Yield ``body`` in chunks, and then its trailers. If ``body`` raises an error, ``frame`` raises it
+    too, and does not yield the last chunk and the trailers.
     """
     pending = bytearray()
     async for piece in body:
