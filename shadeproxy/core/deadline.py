@@ -21,7 +21,7 @@ T = TypeVar("T")
 class ReadBounds(NamedTuple):
     """Time limits of one read from the origin. ``first_byte_s``: the time until the first byte of an answer.
     ``window_s``: how many seconds the reader may then wait for bytes of the body. Every ``least_bytes_per_s``
-    bytes that arrive allow one more second of waiting, up to ``window_s`` seconds in all.
+    bytes that arrive add one second to the rest of this time, which never exceeds ``window_s``.
     """
 
     first_byte_s: float = 25.0

@@ -99,7 +99,7 @@ class PageGets:
 
     def start(self, wanted: Wanted, receiver: Receiver) -> Connection | None:
         """Send the request on an idle connection, without waiting. Return this connection, which the caller
-        must put back; None if no connection is idle, or if the request cannot be made yet.
+        must put back; None if no connection is idle, or if the request cannot be made now.
         """
         prepared = self.prepare(wanted.ref, wanted, REQUEST_ID.get())
         if prepared is None:
