@@ -158,8 +158,8 @@ class Erasures:
         return bool(self.tombstones or self.owes)
 
     def turn(self) -> int:
-        """Write new tombstones to the other half of their file. Return the token of the first half, for
-        ``settle``; see ``Tombstones.turn``.
+        """Let new tombstones go to the other half of their file, if it is empty. Return a token for the half
+        that gets no more names, which ``settle`` needs; see ``Tombstones.turn``.
         """
         return 0 if self._session is None else self._session.tombstones.turn()
 
