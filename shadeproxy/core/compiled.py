@@ -1,7 +1,7 @@
 """Finds out whether a compiled module fits the sources beside it.
 
-Law: a module that was compiled from other sources is not used. After a checkout of other sources, the old
-module is still installed; the proxy then runs without any.
+Law: a module that was compiled from other sources is not used. Such a module is left over when other sources
+are checked out. The proxy then runs without compiled code.
 """
 
 import hashlib

@@ -53,8 +53,8 @@ class Conditions:
         return Verdict.PROCEED
 
     def range_applies(self, meta: ObjectMeta) -> bool:
-        """Return whether to honour the Range field. It is not honoured only if there is an If-Range field
-        that does not match (RFC 9110 section 13.1.5).
+        """Return False if there is an If-Range field that does not match, so that the Range field must be
+        ignored (RFC 9110 section 13.1.5). Otherwise return True.
         """
         if self.if_range is None:
             return True

@@ -1,7 +1,7 @@
 """The control groups (v1 and v2) of this process, and the mounts that show them.
 
 Source: cgroups(7), the kernel's cgroup-v2 documentation, mountinfo in proc(5). A group's limit covers all
-groups below it. So for this process the limits of its own group and of all groups above that count.
+groups below it. So the limits of the process's own group and of all groups above it apply to the process.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ class Group(NamedTuple):
 
 
 def control_groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Group]:
-    """Yield the groups of this process for ``controller`` and the groups above these, as far as mounts show
-    them.
+    """Yield this process's groups for ``controller``, such as "cpu", and the groups above these. Groups that
+    no mount shows are left out.
 
     Raises OSError, ValueError.
     """
@@ -59,8 +59,8 @@ def mounts(proc: Path = Path("/proc")) -> list[Mount]:
 
 def _upwards(mount: Mount, group: str) -> Iterator[Path]:
     """Yield the directory of a group, and of each group above it."""
-    # In some containers the path of the group is not below the root of the mount. Then that root is the
-    # group.
+    # In some containers the path of the group is not below the root of the mount. Then the mount point shows
+    # the group itself.
     inside = Path("/")
     if Path("/", group).is_relative_to(mount.root):
         inside /= Path("/", group).relative_to(mount.root)

@@ -1,5 +1,5 @@
-"""The time budget of a request that reads the origin until the first byte, and the minimum rate of the body
-after it.
+"""Limits how long a request may wait for the origin: a time budget until the first byte arrives, and then a
+minimum rate of the body.
 
 A ``Deadline`` is made once, when a request arrives. Code that waits on behalf of the request (for a slot, for
 memory, for an attempt, between attempts) finds it in the context variable ``DEADLINE``. A task inherits the
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class ReadBounds(NamedTuple):
     """Time limits of one read from the origin. ``first_byte_s``: the time until the first byte of an answer.
     ``window_s``: how many seconds the reader may then wait for bytes of the body. Every ``least_bytes_per_s``
-    bytes that arrive give one more second, but never are more than ``window_s`` left.
+    bytes that arrive add one second to the rest of this time, which never exceeds ``window_s``.
     """
 
     first_byte_s: float = 25.0
@@ -53,7 +53,7 @@ class Deadline:
         return self.left_s + self._bounds.window_s
 
     def half(self) -> "Deadline":
-        """Return a deadline at half of the time that is left of this one."""
+        """Return an earlier deadline, which leaves half of the time that this one leaves."""
         made = Deadline(self._clock, self._bounds)
         made.at_s = self.at_s - self.left_s / 2
         return made
@@ -89,8 +89,8 @@ DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 class LeastRate:
-    """Holds one body to the minimum rate. Only time in which the reader waits for the origin counts, so that
-    a slow client does not make the origin look slow.
+    """Checks one body against the minimum rate. Only time in which the reader waits for the origin counts, so
+    that a slow client does not make the origin look slow.
     """
 
     __slots__ = ("_bounds", "left_s")

@@ -1,5 +1,5 @@
-"""Bodies that the process which fetched them writes to a tier itself, so that the coordinator need not copy
-them.
+"""Types for a delegated write: the worker that fetched a body writes it to a tier itself, so that the
+coordinator need not copy the body.
 """
 
 import os
@@ -26,8 +26,8 @@ class BodyPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WrittenBody:
-    """A body of ``size_bytes`` that another process has written to its place. ``hashed``: the body's hash, as
-    the header of its record has it.
+    """A body of ``size_bytes`` that another process has written to its place. ``hashed``: the hash of the
+    body, in the form that the header of its record needs.
     """
 
     size_bytes: int
@@ -41,10 +41,11 @@ class BodyWriter(Protocol):
     """Lets the process that has the bytes of a body write them to a tier."""
 
     def write_body(self, place: BodyPlace, written: Callable[[WrittenBody | None], None]) -> bool:
-        """Let that process write the body to ``place``. Return False, and do nothing, if it cannot.
+        """Let the process that has the bytes write them to ``place``. Return False, and do nothing, if this
+        process cannot write them.
 
         ``written`` is called once, when that process certainly no longer writes to the place. Its argument is
-        None if the body was not written completely, or if the process has ended. Until then the place belongs
-        to this body.
+        None if the body was not written completely, or if the process has ended. Until this call, the caller
+        must not use the place for anything else.
         """
         ...

@@ -1,7 +1,7 @@
 """Writes small text files so that they survive a kill of the process and a power cut.
 
 Law: once ``replace_durably`` has returned, the file has the new text on the medium. If the call raises, or
-the process is killed in it, the file has its old text or the new one, never a mixture.
+the process is killed during the call, the file has either its old text or the new one, never a mixture.
 """
 
 import os

@@ -63,7 +63,7 @@ class OriginIsProxy(RequestError):
 
 
 class Misdirected(RequestError):
-    """A node of a cluster got a request from another node that a third node must serve."""
+    """A node of a cluster got, from another node, a request that only a third node may serve."""
 
 
 class NotSupported(RequestError):
@@ -203,8 +203,8 @@ class OutcomeUnknown(OriginUnavailable):
 
 
 class WriteUnconfirmed(OutcomeUnknown):
-    """The origin answered a write, but another proxy of the cluster may not know of the write. Success would
-    promise that all readers see it.
+    """The origin answered a write, but another proxy of the cluster may not know of the write. So the client
+    does not get a success, which would promise that all readers see the write.
     """
 
     def __init__(
@@ -271,8 +271,8 @@ class TierFull(TierError):
 
 
 class WriteRefused(ShadeProxyError):
-    """A write was refused before anything was written: after a restart, a tier could return the version from
-    before it.
+    """A write was refused before anything was written, because after a restart a tier could return the
+    version from before the write.
     """
 
 

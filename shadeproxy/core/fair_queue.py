@@ -50,8 +50,8 @@ class FairQueue(Generic[Waiter]):
         return waiter
 
     def remove(self, client: str, waiter: Waiter) -> None:
-        """Remove a waiter. Raises KeyError if its client has no waiters, ValueError if this one is not among
-        them.
+        """Remove a waiter. Raises KeyError if its client has no waiters, and ValueError if its client has
+        only other waiters.
         """
         queue = self._queues[client]
         queue.remove(waiter)
@@ -63,8 +63,8 @@ class FairQueue(Generic[Waiter]):
 async def granted(
     future: asyncio.Future[Any], limit_s: float, *, give: Callable[[], None], withdraw: Callable[[], None]
 ) -> bool:
-    """Wait until the resource is granted, which completes ``future``. Return True then, and False if
-    ``limit_s`` have passed without it.
+    """Wait until ``future`` is done, which means that the waiter was granted the resource. Return True then.
+    Return False if this did not happen within ``limit_s`` seconds.
 
     After a timeout or a cancellation, ``withdraw`` removes the waiter from its queue. But if the waiter was
     granted the resource in the same turn of the event loop in which it is cancelled, ``give`` returns the

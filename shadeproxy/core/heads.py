@@ -1,7 +1,7 @@
 """Loads the compiled code for heads (_heads.pyx), if it exists and matches its sources.
 
-Law: callers look at ``COMPILED`` in each call, and do the same in Python if it is False. So tests can compare
-both forms.
+Law: callers look at ``COMPILED`` in each call. If it is False, they do the same work in Python. So a test can
+set ``COMPILED`` to either value, and compare the results.
 """
 
 from shadeproxy.core.compiled import is_made_of

@@ -21,10 +21,11 @@ the namespace.
 def object_hash(ref: ObjectRef) -> int:
     """Hash the bucket, a NUL and the key, in UTF-8, by xxh3-64 into an unsigned 64-bit integer.
 
-    The last results are kept, because one read needs the same hash several times.
+    The last results are cached, because one read needs the same hash several times.
 
     Octets of a key that are not valid UTF-8 are hashed as they came (surrogateescape). The namespace gives
-    the seed of the hash, 0 for the proxy's own, so equal names in two namespaces have different hashes.
+    the seed of the hash, so equal names in two namespaces have different hashes. The seed of the proxy's own
+    namespace is 0.
     """
     bucket, key, namespace = ref
     name = f"{bucket}\0{key}".encode("utf-8", "surrogateescape")

@@ -27,7 +27,7 @@ def is_optimised(variables: Mapping[str, Any] | None = None, prefix: str | None 
     flags = " ".join(str(known.get(name) or "") for name in _FLAGS)
     if "--enable-optimizations" in options or any(flag in flags for flag in _PROFILE_USED):
         return True
-    # configure always sets this variable. So if it is empty, flags were removed.
+    # CPython's configure always sets PGO_PROF_USE_FLAG. So if it is empty, flags were removed.
     told = options and str(known.get("PGO_PROF_USE_FLAG") or "").strip()
     distributed = (sys.base_prefix if prefix is None else prefix) == _DISTRIBUTION
     if not told or distributed or "--with-lto" in options:

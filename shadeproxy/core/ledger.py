@@ -1,4 +1,4 @@
-"""One budget of bytes, for fills in flight and writes in queues.
+"""``Ledger``: the budget of memory, in bytes, for fills in flight and for writes in queues.
 
 Laws: a task takes bytes from the budget before it allocates them, and returns them exactly once, however it
 ends. DEMAND may use the whole budget, PREFETCH only half of it, so that a reserve is left for DEMAND. Clients
@@ -37,9 +37,9 @@ class Ledger:
     async def take(self, size_bytes: int, intent: Intent) -> None:
         """Reserve ``size_bytes``. DEMAND waits for its turn; PREFETCH is refused at once if there is no room.
 
-        Raises Overloaded if the budget stays exhausted for ``max_wait_s``; for PREFETCH, if more than half of
-        the budget would then be taken. A request for more than the whole budget is served when no other bytes
-        are taken.
+        Raises Overloaded for DEMAND if its turn does not come within ``max_wait_s``, and for PREFETCH if a
+        task waits, or if more than half of the budget would be taken. A request for more than the whole
+        budget is served when no other bytes are taken.
         """
         if self.take_now(size_bytes, intent):
             return
@@ -53,8 +53,8 @@ class Ledger:
             raise Overloaded("memory for reads in flight is exhausted; retry later")
 
     def take_now(self, size_bytes: int, intent: Intent) -> bool:
-        """Reserve ``size_bytes`` as ``take`` does. Return False in cases in which ``take`` would wait or
-        raise.
+        """Reserve ``size_bytes`` as ``take`` does, but at once. Return False, with nothing reserved, if
+        ``take`` would wait or raise.
         """
         share = 1.0 if intent is Intent.DEMAND else _PREFETCH_SHARE
         wanted = min(size_bytes, self.capacity_bytes)
@@ -79,7 +79,7 @@ class Ledger:
 
     def _withdraw(self, client: str, entry: _Waiter) -> None:
         self._waiting.remove(client, entry)
-        # The free bytes may be enough for the next waiter, if it wants fewer bytes than this one did.
+        # The free bytes may be enough for the next waiter, if it needs fewer bytes than the removed one.
         self._grant()
 
     def _grant(self) -> None:

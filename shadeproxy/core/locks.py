@@ -1,8 +1,8 @@
-"""The lock file of a directory: one process holds the directory, and a second one that tries learns which
-process that is.
+"""The lock file of a directory: one process holds the directory, and a second process that tries to lock it
+learns which process holds it.
 
 A lock belongs to an open file, which workers inherit. So the process that took the lock may be dead, while
-one of its workers, stopped or hanging, still holds it. The holders are found by the open files in ``/proc``.
+one of its workers, stopped or hanging, still holds the lock. The open files in ``/proc`` show who holds it.
 """
 
 import errno
@@ -18,7 +18,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers of a full medium."""
 _TRIES = 20
 _PAUSE_S = 0.01
-"""Pause between attempts to lock. ``holder_of`` keeps its lock for a far shorter time."""
+"""Pause between two attempts to lock, in seconds. ``holder_of`` keeps its lock for a far shorter time."""
 _PROCESSES = Path("/proc")
 _STOPPED = frozenset({"T", "t"})
 
@@ -65,8 +65,8 @@ def _take(descriptor: int) -> None:
 
 
 def holder_of(path: Path) -> str:
-    """Return words for the process that holds the lock file ``path``, as in ``Held``; "" if no process holds
-    it. The file is not changed.
+    """Return a text that names the process that holds the lock file ``path``, as that of ``Held``; "" if no
+    process holds it. The file is not changed.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 """The memory that this process may use. The machine and the process's control groups (v1 and v2) limit it.
 
 Source: cgroups(7), "Memory" in the kernel's cgroup-v2 documentation, memory.txt for version 1. A group's
-limit covers all groups below it, so the smallest limit of the process's group and the groups above it counts.
-Files on a tmpfs take memory too.
+limit covers all groups below it. So of the limits of the process's group and of all groups above it, the
+smallest one applies. Files on a tmpfs take memory too.
 """
 
 import os

@@ -12,7 +12,8 @@ Result = TypeVar("Result")
 
 
 class OffLoop(Protocol):
-    """Calls ``work`` in some thread, and then ``done`` with its result on the event loop of the caller.
+    """Calls ``work`` in some thread, and then ``done`` with its result. ``done`` runs on the event
+    loop of the caller.
 
     If ``work`` raises, ``failed`` is called instead of ``done``.
     """
@@ -55,8 +56,9 @@ class InPool:
     If ``work`` raises, ``failed`` is called instead, and the exception handler of the loop reports the error.
     If a shutdown of the pool cancels ``work``, neither is called.
 
-    ``rests``: after each ``work``, ``is_resting`` is True for this many times as long as the work ran. The
-    interpreter runs one thread at a time, so work without rests would take half of the event loop's time.
+    ``rests``: with 3.0, for example, ``is_resting`` is True after each ``work`` for three times as long as
+    the work ran. The interpreter runs one thread at a time, so work without rests would take half of the
+    event loop's time.
     """
 
     def __init__(self, pool: Executor, *, rests: float = 0.0) -> None:

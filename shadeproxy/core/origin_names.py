@@ -1,8 +1,8 @@
 """Names of origins in canonical form. In that form, two names of the same origin are equal.
 
-A cache directory records the name of its origin, ``s3 URL`` or ``file PATH``, because buckets and keys alone
-do not tell two origins apart. Names are compared in canonical form, so that another spelling of the same
-endpoint does not look like another origin.
+A cache directory records the name of its origin, ``s3 URL`` or ``file PATH``, because two origins may have
+the same buckets and keys. Names are compared in canonical form, so that another spelling of the same endpoint
+does not look like another origin.
 """
 
 import ipaddress

@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any
 
 PER_TURN = 16
-"""Most steps in one turn of the loop. A step of a read takes 0.1 to 0.4 ms, most of it in the kernel."""
+"""Most steps in one turn of the event loop. A step is the work of one task until it waits again; that of a
+read takes 0.1 to 0.4 ms, most of it in the kernel.
+"""
 
 
 class TurnLimiter:

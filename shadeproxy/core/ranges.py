@@ -11,8 +11,8 @@ _RANGE = re.compile(r"bytes=\s*(\d{0,20})-(\d{0,20})\s*", re.IGNORECASE | re.ASC
 
 
 class RangeSpec(NamedTuple):
-    """One range as it was requested, before the object's size is known: ``first-last``, ``first-``, or
-    ``-suffix``, whose number of bytes is then ``last``.
+    """One range as it was requested, before the object's size is known: ``first-last``, ``first-`` or
+    ``-suffix``. Of a suffix, ``first`` is None, and ``last`` is the number of bytes.
     """
 
     first: int | None

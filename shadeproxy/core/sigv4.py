@@ -74,8 +74,8 @@ def _quote_path(path: str | bytes) -> str:
 
 
 def encode_query(raw_query: str, *, without: frozenset[str] = frozenset()) -> str:
-    """Return the canonical query string: its pairs are decoded, encoded and sorted; those with names in
-    ``without`` are left out.
+    """Return the canonical query string: its pairs are decoded, encoded once and sorted. Pairs whose name is
+    in ``without`` are left out.
     """
     pairs = []
     for part in raw_query.split("&"):
@@ -98,9 +98,8 @@ def canonical_request(
     payload_hash: str,
 ) -> str:
     """Return the canonical request. ``headers``: only the signed fields, sorted, with names in lower case.
-    Join the values of a repeated name with "," before. Runs of spaces are reduced to one here.
 
-    The caller has joined the values of a repeated name with ",". Runs of spaces are reduced to one here.
+    The caller joins the values of a repeated name with ",". This function reduces runs of spaces to one.
     """
     fields = [(name, _folded(value)) for name, value in headers]
     lines = "".join(f"{name}:{value}\n" for name, value in fields)
@@ -129,7 +128,7 @@ def sign_canonical(key: bytes, scope: str, amz_date: str, canonical: str) -> str
 
 
 class Signer:
-    """Signs many requests with the same derived key and scope, from bytes to text.
+    """Signs many requests with the same derived key and scope. It takes bytes and returns text.
 
     The method is HMAC (RFC 2104). The part of the hash that depends only on the key is computed once, and the
     part that depends on the date once a second. So a signature takes half the time of ``hmac.digest``, which

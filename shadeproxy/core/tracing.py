@@ -1,4 +1,4 @@
-"""Which client request is being served, for logging, for queues and for requests to the origin.
+"""The client request that is being served, as logging, queues and requests to the origin need to know it.
 
 The values are context variables. A task inherits them from the task that created it, so no function need pass
 them along. A fill that several readers share has the request id of its first reader. The fast lane does not

@@ -52,7 +52,7 @@ class ObjectRef(NamedTuple):
         return self.bucket == bucket and self.namespace == namespace and self.key.startswith(prefix)
 
     def beside(self, key: str) -> "ObjectRef":
-        """Return another object of the same bucket. With an empty key, that means the bucket itself."""
+        """Return the object ``key`` of the same bucket. An empty key means the bucket itself."""
         return ObjectRef(self.bucket, key, self.namespace)
 
 

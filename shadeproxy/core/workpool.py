@@ -2,7 +2,7 @@
 
 Laws: work that loops over a client's data calls ``raise_if_cancelled`` in its loop. Work is cancelled when
 the task that awaits it is cancelled, and when the pool shuts down. While work runs in the pool, the
-interpreter switches threads ten times as often: until a switch comes, the event loop has to wait.
+interpreter switches threads ten times as often, because the event loop has to wait until it gets its turn.
 """
 
 import sys

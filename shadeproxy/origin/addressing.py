@@ -24,7 +24,7 @@ _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")
 """First path segments that do not name a bucket but an interface of the server: Ceph RGW's admin API and
-Swift, or MinIO. A request to one of them would run with the proxy's own rights.
+Swift, or MinIO. A request to such an interface would run with the proxy's own rights.
 """
 
 
@@ -58,8 +58,8 @@ class Endpoint:
 
     ``url``: None means AWS in ``region``. ``addressing``: "auto" means virtual-host style at amazonaws.com
     for buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
-    buckets at this server; they are ignored at AWS, which has none. Raises ConfigError for a URL that cannot
-    be an endpoint.
+    buckets at this server. AWS has no such names, so there ``reserved`` is ignored. Raises ConfigError for a
+    URL that cannot be an endpoint.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class Endpoint:
         return _BucketTarget(*self.target_of(bucket, f"/{quoted}"), before_key)
 
     def target_of(self, bucket: str, raw_path: str) -> Target:
-        """Return the target of a path-style ``raw_path``. Only the place of the bucket's name may change.
+        """Return the target of a path-style ``raw_path``. In virtual-host style, the bucket's name moves from
+        the path to the host. The rest of the path stays as it is.
 
         Raises InvalidRequest if the bucket's name means no bucket at this origin.
         """

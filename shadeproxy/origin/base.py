@@ -1,11 +1,11 @@
-"""The port to storage: what every origin, wrapper and fake guarantees.
+"""The port to the origin, with the rules that every origin, every wrapper and every fake obeys.
 
 Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded. Other exceptions are
 translated where they enter. Rule 2: a read from ``open`` yields exactly ``span.length`` bytes or raises; it
 never ends early without an error. (An answer without a length yields all bytes, until the body ends
 correctly.) Rule 3: leaving a context manager early closes its connection. Rule 4: behaviour is added by
-wrapping another Origin (limit, retry, faulty), never by flags. tests/origin/test_conformance*.py test these
-rules on every implementation.
+wrapping another Origin (as limit.py and retry.py do), never by flags. tests/origin/test_conformance*.py test
+these rules on every implementation.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -30,27 +30,27 @@ from shadeproxy.core.types import (
 )
 
 Arrived = Callable[[int], None]
-"""The type of a function that is called, while a buffer fills from its front, with the number of new bytes.
-It must not raise.
+"""The type of a function that is called each time that more bytes have arrived in a buffer, which fills from
+its front. The argument is the number of new bytes. The function must not raise.
 """
 
 Receive = Callable[[memoryview, Arrived], Awaitable[None]]
 """The type of a function that fills a buffer with the next bytes of a span. The buffer may not be longer than
-the rest of the span. It raises as ``chunks``.
+the rest of the span. The function raises the same errors as ``OriginRead.chunks``.
 """
 
 
 class PassOn:
     """Marks an answer that does not identify its object (``ObjectMeta.identified``). One reader takes its
-    bytes, once. The bytes are neither cached nor joined with others.
+    bytes, once. They are neither cached nor joined with bytes of other answers.
     """
 
     __slots__ = ("admit",)
 
     def __init__(self, admit: Callable[[], bool] = lambda: True) -> None:
         self.admit = admit
-        """Call this once before you take the body as slowly as a client does. If it returns False, you must
-        not, because too many readers already do.
+        """The reader calls this once, before it takes the body only as fast as a client does. If the result
+        is False, the reader must not do so, because too many readers do it already.
         """
 
 
@@ -126,9 +126,9 @@ class ForwardRequest:
     ``reads_current``: True for a GET or HEAD of the plain current object. In a cluster, the proxy that caches
     the object may answer such a request from its cache.
 
-    ``here``: the objects that this process may write at the origin; None: all of them, as without a cluster.
-    Other proxies of the cluster must write the other objects, which are all objects if the set is empty. Only
-    a DeleteObjects can be divided among proxies.
+    ``here``: those objects of the request that this process may write at the origin; None: all of them, as
+    without a cluster. Other proxies of the cluster must write the rest. With an empty set, another proxy must
+    carry out the whole request. Only a DeleteObjects can be divided among proxies.
     """
 
     method: str
@@ -167,8 +167,8 @@ async def once(piece: bytes) -> AsyncIterator[bytes]:
 
 
 class Relayed(NamedTuple):
-    """The way of the answer to a read whose object another proxy of the cluster caches. ``node``: the proxy
-    that answered; "" if none did and the origin answered. ``source``: where the bytes came from.
+    """The source of an answer to a read whose object another proxy of the cluster caches. ``node``: the proxy
+    that answered; "" if the origin answered instead. ``source``: where the bytes came from.
     """
 
     node: str
@@ -191,10 +191,10 @@ class HandedOver:
     """A read that callbacks began (callback_reads.py), and that a caller of ``Origin.open`` continues.
 
     ``error``: the failure that ended the read by callbacks; None if it stopped for another reason.
-    ``received_bytes``: bytes of the body that it received. ``started_s``: its start, by the time of
-    ``CountedOrigin.now_s``. ``check``: the checksum of the bytes received, if the rest of the body must be
-    verified too (``Check`` of verified.py). The wrappers of the origin take over the read's slot, and its
-    exchange with an unread answer.
+    ``received_bytes``: bytes of the body that the read received. ``started_s``: the start of the read, on the
+    clock of ``CountedOrigin.now_s``. ``check``: the checksum of the bytes received, if the rest of the body
+    must be verified too (``Check`` of verified.py). The wrappers of the origin take over the read's slot, and
+    the exchange, if there is one whose answer is still unread.
     """
 
     def __init__(
@@ -364,8 +364,8 @@ class Origin(Protocol):
         max_keys: int = 1000,
         upstream: Upstream = SHARED,
     ) -> ListPage:
-        """Return objects whose key begins with ``prefix`` and comes after ``start_after``, in the order of
-        UTF-8.
+        """Return objects whose key begins with ``prefix`` and comes after ``start_after``, in the UTF-8 order
+        of the keys.
         """
         ...
 

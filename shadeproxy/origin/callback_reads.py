@@ -1,10 +1,10 @@
 """Page GETs by callbacks: a read needs no task, no coroutine and no wrapper.
 
 Laws: a read by callbacks never waits, and sends one request. If the answer is not the plain one (a failure,
-another status, an answer that cannot be cached), a coroutine continues the read over the wrappers of the
+another status, an answer that cannot be cached), a coroutine continues the read through the wrappers of the
 origin. The coroutine gets a ``HandedOver`` with all that the read held. A read that ends well is counted,
-limited and verified as these wrappers would do it, with the same slots, pool and statistics. Measured in
-docs/adr/0028.
+limited and verified as the wrappers would do it, with the same slots, pool and statistics. docs/adr/0028 has
+the measurements.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, damage_of
 
 _READABLE = frozenset({200, 206})
 _WHOLE = Wanted(ObjectRef("", ""), None, None, SHARED)
-"""The GET of a plain read. Its object is left out, because the GETs of all objects have these arguments."""
+"""The arguments of the GET of a plain read. The object is left out: the other arguments are always these."""
 _TIMED = 32
 """One read in this many is timed until its first byte, which is enough for the mean (docs/adr/0048). Reads
 are numbered when they start. If they were numbered by their answers, the slowest of 32 reads that start
@@ -176,8 +176,8 @@ class CallbackReads:
             self.gets.pool.put_back(exchange.connection)
 
     def finish(self) -> None:
-        """End the reads whose last bytes arrived in the turn before. First the connections and slots of all
-        reads that end well are given back, then the sinks are called.
+        """End the reads whose last bytes arrived in the turn before. First give back the connections and
+        slots of all reads that end well, and then call the sinks.
         """
         received, self.received = self.received, []
         connections: list[Connection] = []
@@ -298,12 +298,12 @@ class CallbackRead:
         if self.length:
             self._hand_over(broken_off(error))
         elif isinstance(error, Dead) and self.connection is not None and self.connection.exchanges > 1:
-            self._hand_over()  # The server had closed a kept connection. That is not counted as an attempt.
+            self._hand_over()  # The server had closed a kept connection, which counts as no attempt.
         else:
             self._hand_over(failed_before_head(self._reads.gets.origin_of(self._wanted), error))
 
     def refuse(self) -> None:
-        """End a read that has all its bytes, because they are wrong or more bytes came."""
+        """End a read that has all its bytes but cannot be used: they are wrong, or more bytes came."""
         assert self.connection is not None, "it has its connection until then"
         has_surplus = isinstance(self.connection.failure, BadAnswer)
         error: OriginError | None = broken_off(Surplus()) if has_surplus else None

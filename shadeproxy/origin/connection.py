@@ -43,7 +43,7 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges = 0
         self.reusable = True  # The connection may serve another exchange.
         self.failure: Exception | None = None
-        """The error that ended the connection. BadAnswer after a whole answer: more bytes came."""
+        """The error that ended the connection. It is BadAnswer if bytes came after a whole answer."""
         self.filled = 0  # Number of bytes in the buffer of the reader, or in the memory of the receiver.
         self.state = State.IDLE
         self.since_s = loop.time()
@@ -54,7 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = lost
         self._transport = cast(asyncio.Transport, None)
         self._scratch = self._own_scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._held = self._taken = 0  # Bytes in the scratch buffer; those of them that were handed out.
+        self._held = self._taken = 0  # Bytes in the scratch buffer, and how many of them were handed out.
         self._head: Head | None = None
         self._remaining = 0  # Bytes of a body of known length that were not handed out yet.
         self._sink = self._scratch[:0]
@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def patience_s(self) -> float:
-        """Seconds after ``since_s`` for which a reader waits. If no byte comes then, the body is too slow."""
+        """Seconds after ``since_s`` within which a byte must come. Otherwise the body is too slow."""
         left_s = self._pace.patience_s
         return math.inf if left_s is None or self.state is not State.BODY else left_s
 
@@ -115,8 +115,8 @@ class Connection(asyncio.BufferedProtocol):
     async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
         """Receive at least ``least`` body bytes (default: all) into ``buffer``. Return how many it holds.
 
-        If the body's length is known, no bytes after its end are received. The end of any other body gives 0.
-        ``arrived`` is called in the callback that brings bytes. Raises Broken, OSError, TimeoutError.
+        If the body's length is known, no bytes after its end are received. At the end of any other body, the
+        result is 0. ``arrived`` is called as soon as bytes arrive. Raises Broken, OSError, TimeoutError.
         """
         known = self._head is not None and self._head.length is not None
         if known:

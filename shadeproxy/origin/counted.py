@@ -31,8 +31,8 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
-# If a read is cancelled before this share of the limit for the first byte, this says nothing about the
-# origin.
+# A read that is cancelled without an answer counts as a failure of the origin only if it waited for this
+# share of the time limit for the first byte.
 _SILENT = 0.5
 
 
@@ -129,7 +129,7 @@ class CountedOrigin(WrappedOrigin):
 
 
 class _CountedRead:
-    """Counts a read when its context is left. It also yields the pieces of the read's body."""
+    """A read that is counted when its context is left. As an iterator, it yields the pieces of its body."""
 
     def __init__(
         self,
@@ -148,8 +148,8 @@ class _CountedRead:
         try:
             self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
-            # The error to count must not get a local name. Frame and error would then refer to each other,
-            # and stay until the garbage collector runs.
+            # Give the error to count no local name. Otherwise this frame and the error would refer to each
+            # other, and stay in memory until the garbage collector runs.
             self._origin.note(
                 "get", self._counted_bytes, self._started_s, self._origin.unanswered(self._started_s, error)
             )

@@ -2,9 +2,9 @@
 
 chain.py resolves and refreshes the AWS chain with aiobotocore (environment, profiles, files, web identity,
 container and instance metadata). aiobotocore reads files on its event loop and would block ours, so it gets a
-loop of its own in a thread. The thread also imports aiobotocore when it is first needed, because the import
-takes 0.3 s of processor time, for which no start should wait. No repr, error or log line shows the secret.
-Signing is in core/sigv4.py.
+loop of its own in a thread. The thread also imports aiobotocore when it is first needed. The import takes
+0.3 s of processor time, and no start of the proxy should wait for it. No repr, error or log line shows the
+secret. Signing is in core/sigv4.py.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class ChainCredentials:
         except OriginAnswer:
             raise
         except Exception as error:  # noqa: BLE001 - providers speak to files, processes and services of any kind
-            from shadeproxy.origin.chain import reason_of  # noqa: PLC0415 (it is in by now; see above)
+            from shadeproxy.origin.chain import reason_of  # noqa: PLC0415 (as in _resolve_chain)
 
             reason = f"the origin's credentials could not be resolved: {reason_of(error)}"
             if self.current is None or self._resolved.refresh_needed(0):
@@ -125,7 +125,7 @@ class ChainCredentials:
 
     async def _resolve_chain(self) -> Credentials:
         if self._resolved is None:
-            from shadeproxy.origin.chain import find_credentials  # noqa: PLC0415 (see above)
+            from shadeproxy.origin.chain import find_credentials  # noqa: PLC0415 (slow to import; see the top)
 
             self._resolved = await find_credentials(self._profile)
         if self._resolved is None:

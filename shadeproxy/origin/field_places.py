@@ -1,7 +1,7 @@
 """The positions, in an answer, of the header fields that this package reads.
 
-Most answers of a server have the same field names in the same order. So the positions are found once for such
-a list of names, and cached.
+Most answers of a server have the same field names in the same order. So the positions are found once for each
+list of names, and cached.
 """
 
 from functools import lru_cache

@@ -1,7 +1,7 @@
 """``FileOrigin``: a directory tree served as buckets (a mounted parallel file system, or embedded use).
 
-S3 operations are in s3ops/, and the calls to the file system in filetree/; this file only joins both. Source:
-Monarch (CCGrid 2022) for tiers in front of a shared file system that applications do not notice.
+S3 operations are in s3ops/, and the calls to the file system in filetree/. This file only joins both. Source:
+Monarch (CCGrid 2022), which puts tiers in front of a shared file system without a change of applications.
 """
 
 from pathlib import Path

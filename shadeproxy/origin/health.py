@@ -62,14 +62,14 @@ class OriginHealth:
 
     @property
     def due(self) -> bool:
-        """True if the next Date should be passed to ``heard_date``, which is so once in ten seconds."""
+        """True if ten seconds have passed since ``heard_date`` was called, so that it needs the next Date."""
         return self._clock.monotonic_s() >= self._look_s
 
     def heard_date(self, value: str) -> None:
-        """Measure the clock skew by the Date field of an answer, or "" if the answer has none."""
+        """Measure the clock skew by ``value``: the Date field of an answer, or "" if the answer has none."""
         self._look_s = self._clock.monotonic_s() + _LOOK_EVERY_S
         try:
-            # A Date has whole seconds only, so half a second is cut off on average.
+            # A Date has whole seconds only, so half a second was cut off on average. Add it.
             self.clock_skew_s = parsedate_to_datetime(value).timestamp() + 0.5 - self._clock.now_s()
         except (ValueError, TypeError, OverflowError):
             return

@@ -2,7 +2,8 @@
 
 Parsing is strict wherever two readers could disagree on where an answer ends (RFC 9112 sections 2.2, 5.2,
 6.3). So bare line feeds, folded fields, two lengths, a length beside a transfer coding, and codings other
-than "chunked" are refused: they raise BadAnswer, which never leaves this package. No I/O, no asyncio.
+than "chunked" raise BadAnswer. This error never leaves the package. The module does no I/O and uses no
+asyncio.
 """
 
 import re

@@ -9,4 +9,4 @@ MOST_INTERIM = 16
 PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
 
 INTERIM: ContextVar[Callable[[], None] | None] = ContextVar("interim", default=None)
-"""The function to call at each interim answer to a request that ``Connection.ask`` sends in this context."""
+"""The function that ``Connection.ask`` calls at each interim answer to a request sent in this context."""

@@ -1,17 +1,18 @@
 """``LimitedOrigin``: limits how many bodies and forwarded requests are open at once.
 
-DEMAND goes before everything else. PREFETCH gets a slot only while enough are free, and never waits, so that
-no reader waits behind it. Forwarded requests, and reads at their client's pace (AT_CLIENTS_PACE), stay open
-as long as their client likes. So one client can never take all slots for these. A fill takes no longer than
-the origin needs, so one client may have all slots of fills. Heads and listings are short, and not limited.
+DEMAND goes before everything else. PREFETCH gets a slot only while enough slots are free, and never waits, so
+that no reader waits behind it. Forwarded requests, and reads at their client's pace (AT_CLIENTS_PACE), stay
+open as long as their client likes. So one client can never take all slots for these. A fill takes no longer
+than the origin needs, so one client may have all slots of fills. Heads and listings are short, and not
+limited.
 
 ``Slots`` keeps the number of slots taken, and a queue of waiting futures (core/fair_queue.py). ``give``
 passes a slot straight to the next waiter, so that a newer request cannot take it first. A waiter that is
-cancelled, or waited too long, leaves the queue. If it was granted a slot in the same tick, it passes the slot
-on.
+cancelled, or waited too long, leaves the queue. If it was granted a slot in the same turn of the event loop,
+it passes the slot on.
 
-While jobs share the link (``SharedSlots``), reads wait for the turn of their flow instead (link.py), and
-PREFETCH waits with its job.
+While jobs share the link (``SharedSlots``), reads wait for the turn of their flow instead (link.py). A
+PREFETCH then waits too, in the flow of its job.
 """
 
 import asyncio
@@ -47,8 +48,8 @@ def prefetch_slots(max_open: int) -> int:
 
 
 class Slots:
-    """A limit of ``count`` slots. ``kept``: if 4, for example, one client can have at most three slots in
-    four; 0: it can have all.
+    """A limit of ``count`` slots. ``kept``: with 4, for example, one client can have at most three slots in
+    four; with 0, one client can have all slots.
 
     A wait longer than ``max_wait_s`` raises Overloaded, which clients get as 503 SlowDown. ``what`` names the
     slots in the text of this error. Single event loop; not thread-safe.
@@ -57,7 +58,9 @@ class Slots:
     def __init__(self, count: int, *, max_wait_s: float, what: str, kept: int = 0) -> None:
         self.count = count
         self.prefetched = self._most = 0
-        """PREFETCH gets no slot while this many slots or more are taken."""
+        """``prefetched``: PREFETCH gets no slot while this many slots or more are taken. ``_most``: the most
+        slots that one client can have.
+        """
         self.taken = 0
         self._max_wait_s = max_wait_s
         self._what = what
@@ -209,8 +212,8 @@ class ForwardSlots(Protocol):
     taken: int
 
     async def take(self) -> str:
-        """Acquire a slot, when it is this client's turn. Return a name to give the slot back by. Raises
-        Overloaded.
+        """Acquire a slot, when it is this client's turn. Return the name by which ``give`` releases the slot.
+        Raises Overloaded.
         """
         ...
 
@@ -241,8 +244,8 @@ class LimitedOrigin(WrappedOrigin):
         super().__init__(inner)
         self._reads = SharedSlots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
         self.take_now, self.give = self._reads.take_now, self._reads.give
-        """Take and give read slots; see Slots. While jobs share the link, these are the methods for shared
-        slots.
+        """Take and give read slots; see ``Slots``. When jobs begin to share the link, ``share`` replaces
+        these methods by those of ``SharedSlots``.
         """
         self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", kept=_KEPT)
         self.forwards: ForwardSlots = forwards or Slots(
@@ -287,8 +290,8 @@ class LimitedOrigin(WrappedOrigin):
         """Share the link by the weights of jobs; None: share it no longer. Call it again if the weights
         change.
 
-        Until the first call, a read costs nothing more than without sharing. ``link`` must always be the
-        same.
+        Until the first call, a read costs nothing more than without sharing. Each call must pass the same
+        ``link``.
         """
         reads = self._reads
         reads.link = link

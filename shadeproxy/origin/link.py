@@ -3,11 +3,11 @@
 Law: waiting reads are served by start-time fair queueing (Goyal, Vin and Cheng, 1996) over flows. Each
 registered job has a flow, and all other reads have one together. While reads of several flows wait, each flow
 gets bytes in proportion to its weight, however many reads it has waiting and however long they are. If a job
-has got less than it needs, its flow goes before all others (``hurry``), which keep a tenth of the link.
-Several such flows share the rest by their weights. No byte of the link is left unused while a read waits: a
-read waits only while the bytes under way fill the link (link_depth.py; Jin, Chase and Kaur, 2004). Within a
-flow, clients take turns (core/fair_queue.py). A prefetch belongs to the flow of its job. The length of a read
-is a guess until its answer has arrived; then the difference is charged.
+has got less than it needs, its flow goes before all others (``hurry``). The others then get one byte for ten
+bytes of the hurried flows, which share these by their weights. The link is never left idle while a read
+waits: a read waits only while the bytes under way fill the link (link_depth.py; Jin, Chase and Kaur, 2004).
+Within a flow, clients take turns (core/fair_queue.py). A prefetch belongs to the flow of its job. The length
+of a read is a guess until its answer has arrived; then the difference is charged.
 """
 
 import asyncio
@@ -27,10 +27,8 @@ _LEARNING = 0.1
 _MOST_PREFETCHES = 8
 _LEAST_WEIGHT = 1e-3
 _LEFT = 0.1
-"""While hurried flows go before the others, the others get this many bytes for each byte of the
-hurried ones.
-"""
-_MOST_LEFT = 4  # Most bytes that the other flows may have saved up, in pages.
+"""Number of bytes that the other flows get for each byte of hurried flows, while hurried flows go first."""
+_MOST_LEFT = 4  # Most bytes, in pages, that the other flows may save up meanwhile.
 
 Granted = asyncio.Future["LinkSlot"]
 
@@ -52,9 +50,9 @@ class LinkSlot(str):
     """
 
     def charge(self, length_bytes: int, *, passes: bool = False) -> None:
-        """Charge the true length of the read, but at most a page, to its flow, because the length is now
-        known. ``passes``: the answer is passed on as fast as its client takes it. The read then counts no
-        longer as one that fills the link, because a few slow clients would fill it for all.
+        """Charge the true length of the read, which is now known, to its flow, but at most the length of a
+        page. ``passes``: the answer is passed on as fast as its client takes it. Such a read no longer counts
+        as one that fills the link, because a few slow clients would otherwise block the link for all.
         """
         if not self.is_over:
             self.queue.charge(self, min(length_bytes, self.queue.page_bytes))
@@ -68,7 +66,7 @@ class LinkSlot(str):
 
 
 def unused(slot: str) -> str:
-    """Return ``slot``, to give it back without a read: it is charged to no flow."""
+    """Take back the charge for ``slot``, because no read has used it. Return ``slot``, to be released."""
     if isinstance(slot, LinkSlot):
         slot.refund()
     return slot

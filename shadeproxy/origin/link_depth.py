@@ -1,10 +1,10 @@
-"""``LinkDepth``: calculates how many bytes to have under way at the origin. They should fill the link, but
+"""``LinkDepth``: calculates how many bytes should be under way at the origin. They should fill the link, but
 not make a longer queue at its other end.
 
-Law: times are from the clock that is passed in. The depth is a multiple of the bytes that fill the link.
-These are the link's highest recent rate, times the shortest time that a read takes. The shortest time shows
-only while few reads are under way. So from time to time only few reads are let through for an interval, as
-BBR does (Cardwell et al., 2016). Until both are measured, the number of bytes is not limited.
+Law: times are from the clock that is passed in. The link is full with as many bytes as its highest recent
+rate times the shortest time that a read takes. The depth is a multiple of these bytes. The shortest time
+shows only while few reads are under way. So from time to time only few reads are let through for an interval,
+as BBR does (Cardwell et al., 2016). Until rate and time are measured, the number of bytes is not limited.
 """
 
 from collections import deque

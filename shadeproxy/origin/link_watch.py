@@ -1,10 +1,10 @@
 """Ends connections that the network carries no longer, although neither a FIN nor a reset said so.
 
-Laws: a server may work for long, or take no bytes for a while, and must keep its connection. Its kernel still
-acknowledges then. So while no bytes wait to be sent, TCP keepalive asks the server's kernel. While bytes
-wait, the proxy's kernel sends them again, or asks whether the receive window has opened; ``LinkWatch`` looks
-for how long these bytes and questions were not acknowledged. TCP_USER_TIMEOUT is not used, because it would
-also end a connection whose server keeps its window closed.
+Laws: a server that works for long, or takes no bytes for a while, must keep its connection. The kernel of
+such a server still acknowledges. So while no bytes wait to be sent, TCP keepalive asks the server's kernel.
+While bytes wait, the proxy's kernel sends them again, or asks whether the receive window has opened.
+``LinkWatch`` looks for how long these bytes and questions were not acknowledged. TCP_USER_TIMEOUT is not
+used, because it would also end a connection whose server keeps its window closed.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""``MemoryOrigin``: an origin in a dict. It is part of the product, so that tests and experiments share it.
+"""``MemoryOrigin``: an origin whose objects are in memory. It is part of the product, so that tests and
+experiments share it.
 
-It passes the conformance suite of every origin. It also counts calls, records reads, can refuse requests of
-an upstream, and can stop bodies in the middle (``gate``).
+It passes the conformance tests that every origin must pass. It also counts calls, records reads, can refuse
+requests of an upstream, and can stop bodies in the middle (``gate``).
 """
 
 import asyncio

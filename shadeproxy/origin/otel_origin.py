@@ -189,8 +189,8 @@ class _OtelRead:
             intent=intent,
             age_s=origin.now_s() - began_s,
         )
-        # Keep the variable set until the context is left: if a body breaks off, a further attempt is made
-        # within it.
+        # Keep the variable set until the read is left: if its body breaks off, a further attempt is made,
+        # which must be counted too.
         self._before = _COUNTED.get()
         _COUNTED.set(self._attempts)
         try:

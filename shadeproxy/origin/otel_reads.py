@@ -1,7 +1,7 @@
 """``OtelReads``: makes an otel span of each read by callbacks. Built only if otel spans are on.
 
-If callbacks hand a read over to a coroutine, it has no span here: the coroutine asks an ``OtelOrigin``, which
-makes one span for the whole read.
+If callbacks hand a read over to a coroutine, its span here is dropped: the coroutine asks an ``OtelOrigin``,
+which makes one span for the whole read.
 """
 
 import asyncio
@@ -94,9 +94,8 @@ class _SpannedSink:
         self._inner.failed(error)
 
     def hand_over(self, handed: HandedOver) -> None:
-        """See ``Sink.hand_over``. A connection to the origin calls this, which has also served other
-        requests. So set ``SERVED`` to the request that began this read, because the task that continues the
-        read inherits it.
+        """See ``Sink.hand_over``. The task that continues the read inherits ``SERVED``. But the caller is a
+        connection, which serves many requests. So set ``SERVED`` to the request that began this read.
         """
         self._over = True
         served = SERVED.set(self._served)

@@ -1,4 +1,4 @@
-"""A limited number of connections to the servers of an origin, kept as long as they are useful.
+"""Keeps a limited number of connections to the servers of an origin, as long as they are useful.
 
 Laws: each connection takes one slot, from the moment when it begins to be opened. A free slot passes straight
 to the next waiter, so that a newer caller cannot take it first. A caller gives every connection back by
@@ -22,11 +22,11 @@ from shadeproxy.origin.http1 import BadAnswer
 from shadeproxy.origin.link_watch import ask_when_idle
 
 _REST_S = 0.05
-"""Time for which a connection rests after an answer to a HEAD, or a 304. Some servers send a body all the
-same, and it could pass for the next answer. If a byte comes in this time, the connection is closed.
+"""Seconds for which a connection rests after an answer to a HEAD, or a 304. Some servers wrongly send a body,
+which could be taken for the next answer. If a byte comes in this time, the connection is closed.
 """
 _RESTS = 32
-"""Number of rests without such a byte after which connections to a server rest no more."""
+"""Number of rests without a byte after which connections to a server rest no more."""
 
 
 class Peer(NamedTuple):
@@ -43,9 +43,9 @@ class Timeouts(NamedTuple):
 
     ``pool_s``: until a connection of the pool is free, or may be opened. ``idle_s``: for how long a
     connection without a request is kept. Firewalls forget silent connections after minutes. Servers close
-    them after 20 s or more: this is noticed, and a request that was on its way is sent again.
-    ``dead_link_s``: for how long a server's machine may acknowledge nothing (link_watch.py); 0.0: for any
-    time.
+    them after 20 s or more. The pool notices this, and a request that was on its way is sent again.
+    ``dead_link_s``: for how long a server's machine may acknowledge nothing (link_watch.py); 0.0 means no
+    limit.
     """
 
     connect_s: float = 5.0
@@ -57,14 +57,14 @@ class Timeouts(NamedTuple):
 
 
 class NotConnected(Exception):
-    """Raised if there is no connection. Its cause is the reason; if it has none, no connection became free or
-    open in time.
+    """Raised if there is no connection. The error's cause is the reason. Without a cause, no connection
+    became free or open in time.
     """
 
 
 class _Waiter(NamedTuple):
-    """A caller that waits. ``peer``: None if it needs a new connection. ``granted``: gets a connection. If it
-    gets None, the caller has a slot, and must open a connection itself.
+    """A caller that waits. ``peer``: None if it needs a new connection. ``granted``: a future with a
+    connection. If the result is None, the caller has a slot, and must open a connection itself.
     """
 
     peer: Peer | None
@@ -111,8 +111,8 @@ class ConnectionPool:
         return connection
 
     def take_now(self, peer: Peer) -> Connection | None:
-        """Return an idle connection to ``peer``; None if there is none, so that ``take`` would have to wait
-        or to open one.
+        """Return an idle connection to ``peer``. Return None if there is none; ``take`` would then have to
+        wait, or to open one.
         """
         idle = self._idle.get(peer)
         if not idle or not idle[-1].reusable:
@@ -254,13 +254,13 @@ class ConnectionPool:
                     peer.port,
                     ssl=self._tls if peer.is_tls else None,
                 )
-                # Use an empty context, because the connection will serve other requests besides the one that
-                # opens it.
+                # Use an empty context: the connection will also serve other requests than the one that opens
+                # it, and must not keep the context variables of this one.
                 transport, connection = await loop.create_task(opening, context=Context())
                 link = transport.get_extra_info("socket")  # None if the connection was lost at once.
                 if self._timeouts.dead_link_s and link is not None:
-                    # A request is short. Once it is sent, keepalive works while the caller waits for the
-                    # answer.
+                    # TCP keepalive works only while no bytes wait to be sent. That is soon so, because a
+                    # request is short.
                     ask_when_idle(link, self._timeouts.dead_link_s)
         except TimeoutError:
             raise NotConnected from None

@@ -1,4 +1,4 @@
-"""Receives one answer by callbacks (connection.py). Also the errors that can end an exchange."""
+"""The protocols by which a connection passes on one answer, and the errors that can end an exchange."""
 
 from typing import Protocol
 
@@ -50,8 +50,8 @@ class WholeReceiver(Receiver, Protocol):
         """
 
     def recognised(self, filled: int) -> int:
-        """Return the number of bytes of the whole answer, or 0. It is not 0 if the first ``filled`` bytes of
-        the memory have a complete head, and the answer is plain and keeps the connection open.
+        """Return the number of bytes of the whole answer, if the first ``filled`` bytes of the memory have a
+        complete head, and the answer is plain and keeps the connection open. Otherwise return 0.
         """
 
     def arrived(self) -> None:

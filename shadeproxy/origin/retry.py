@@ -89,8 +89,8 @@ class RetryingOrigin(WrappedOrigin):
     async def backs_off(self, error: OriginError, budget: "Budget") -> bool:
         """Wait before the next attempt, and return True. Return False at once if no attempt may follow.
 
-        The caller must raise the error. If it were raised here, this method's frame, and with it the memory
-        of the page, would stay until the garbage collector runs.
+        The caller must raise the error. If this method raised it, the method's frame, and with it the memory
+        of the page, would stay alive until the garbage collector runs.
         """
         if error.retryable:
             self._health.attempt_failed(error)
@@ -121,8 +121,8 @@ class Budget:
 
 
 class _RetriedRead:
-    """A read that continues on another connection if its connection breaks. It also yields the pieces of its
-    body.
+    """A read that continues on another connection if its connection breaks. As an iterator, it yields the
+    pieces of its body.
 
     It has at most one read of ``inner`` open at a time.
     """

@@ -56,7 +56,7 @@ _PARSED_AT_ONCE_BYTES = 16 * 1024
 # "identity": a gateway on the way must not compress bodies, because sizes and ranges count the stored bytes.
 _OWN_HEADERS: Headers = (("User-Agent", "shadeproxy"), ("Accept-Encoding", "identity"))
 _WHOLE_HEADERS: Headers = (*_OWN_HEADERS, ("x-amz-checksum-mode", "ENABLED"))
-# Fields of the client's own signature or framing. The proxy writes its own instead.
+# Fields with which the client signs or frames its request. The proxy writes its own.
 _NOT_FORWARDED = {
     "authorization", "connection", "content-length", "date", "expect", "host", "transfer-encoding",
     "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
@@ -97,7 +97,7 @@ class S3Origin:
             trailing_checksums
         ]
         timeouts = timeouts or Timeouts()
-        # Make this only if TLS is needed, because loading the system's authorities takes tens of
+        # Make the TLS context only if it is needed, because loading the system's authorities takes tens of
         # milliseconds.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
         tls = tls_context(ca_file) if needs_tls else None
@@ -147,7 +147,7 @@ class S3Origin:
         intent: Intent = Intent.DEMAND,
         handed: HandedOver | None = None,
     ) -> AbstractAsyncContextManager[OriginRead]:
-        del intent  # The order of reads is decided in limit.py.
+        del intent  # LimitedOrigin (limit.py) decides the order of reads.
         return PageGet(self.page_gets, Wanted(ref, span, if_match, upstream), handed)
 
     async def list_objects(

@@ -25,7 +25,7 @@ MAX_ERROR_BYTES = 64 << 10
 MAX_LISTING_BYTES = 16 << 20
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
-# Fields of an error that describe the object, or say where else to ask.
+# Fields of an error that describe the object, or name what the client should try instead.
 _SHOWN_OF_ERRORS = {
     "content-range", "x-amz-bucket-region", "x-amz-delete-marker", "x-amz-version-id", "last-modified",
     "allow",
@@ -46,8 +46,8 @@ def decode_headers(raw: RawHeaders) -> Headers:
 
 
 def end_to_end(headers: Headers) -> Headers:
-    """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1), or that
-    Connection names.
+    """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1): those of
+    HOP_BY_HOP, and those that the field Connection names.
     """
     listed = {
         token.strip().lower()
@@ -90,8 +90,8 @@ async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
 def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> OriginError:
     """Return the error for an answer with an unexpected status.
 
-    It is retryable for 429, for 5xx except 501, and if the answer does not fit the request. Every other error
-    is final, because S3 gives such answers to clients.
+    The error is retryable for 429, for 5xx except 501, and if the answer does not fit the request. Every
+    other error is final, and passed on, because clients know such answers from S3.
     """
     code, message = _code_and_message(body)
     if status < 400 and not _is_redirect(status, code, headers):
@@ -180,11 +180,11 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
 
 
 def document_root(body: bytes) -> Element | None:
-    """Return the root of an XML document, in which all tags lack their namespace; None if ``body``
-    is no XML.
+    """Return the root of an XML document, with the namespaces removed from all tags; None if ``body`` is
+    no XML.
     """
     if not body:
-        return None  # The answer to a HEAD. A parser that fails would leave reference cycles.
+        return None  # As after a HEAD. Do not parse it: a parser that fails leaves reference cycles.
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

@@ -98,10 +98,8 @@ class PageGets:
         return await self.ask(target.origin, request)
 
     def start(self, wanted: Wanted, receiver: Receiver) -> Connection | None:
-        """Send as ``send`` does, but without waiting, on an idle connection. Return None if this is
-        impossible.
-
-        The caller must put the connection back.
+        """Send the request on an idle connection, without waiting. Return this connection, which the caller
+        must put back; None if no connection is idle, or if the request cannot be made now.
         """
         prepared = self.prepare(wanted.ref, wanted, REQUEST_ID.get())
         if prepared is None:
@@ -111,9 +109,9 @@ class PageGets:
         return connection
 
     def prepare(self, ref: ObjectRef, wanted: Wanted, request_id: str) -> tuple[Connection, bytes] | None:
-        """Return an idle connection, which the caller must put back, and the request to send on it. It is the
-        request of ``wanted``, but for ``ref``. Return None if the caller would have to wait. ``request_id``:
-        see ``PageHeads.render``.
+        """Return an idle connection, which the caller must put back, and the request to send on it. The
+        request is that of ``wanted``, with ``ref`` as its object. Return None if the caller would have to
+        wait. ``request_id``: see ``PageHeads.render``.
         """
         provider = self._provider_of(wanted.upstream)
         if provider is None or not provider.is_ready:
@@ -186,7 +184,7 @@ class PageGets:
 
 
 class PageGet:
-    """One GET as a context manager; see ``Origin.open``. It also yields the pieces of its body."""
+    """One GET as a context manager; see ``Origin.open``. As an iterator, it yields the pieces of its body."""
 
     def __init__(self, gets: PageGets, wanted: Wanted, handed: HandedOver | None = None) -> None:
         self._gets = gets
@@ -281,7 +279,7 @@ class PageGet:
         return self._connection
 
     def _leave(self) -> None:
-        # The pool closes a connection that has unread bytes, because it cannot be used again.
+        # If bytes of the body are unread, the pool closes the connection, which no other GET can use then.
         if self._connection is not None:
             self._gets.pool.put_back(self._connection)
             self._connection = None

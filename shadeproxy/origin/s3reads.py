@@ -22,8 +22,8 @@ Sign = Callable[[Outgoing], Awaitable[list[tuple[str, str]]]]
 
 
 class Answered(NamedTuple):
-    """The answer to a read. ``head.headers`` has only legal fields. ``head.flawed``: True if others were
-    dropped.
+    """The answer to a read. ``head.headers`` has only legal fields. ``head.flawed``: True if illegal fields
+    were dropped.
 
     ``chunks``: yields the body as it arrives. Raises BodyCutShort, BodyDamaged.
     """

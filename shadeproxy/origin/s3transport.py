@@ -118,8 +118,8 @@ class S3Transport:
             try:
                 yield response
             finally:
-                # If the body was read to its end, the connection is in the pool again, and this leaves it
-                # open.
+                # If the body was read to its end, the connection is in the pool already, and this call does
+                # not close it.
                 response.close()
         finally:
             await sending.stop()
@@ -295,10 +295,10 @@ class _Sending:
     """The body of one request, while it is sent.
 
     aiohttp reads the body in another task. This task may still run when the answer has arrived and the sender
-    wants to close the body. The origin has ``read_s`` to take each piece. After the last piece it has
-    ``read_s`` until the head of its answer is complete; with ``works_long``, until its next byte. The time
-    spent waiting for the client's next piece does not count. ``failure``: the error that the body itself has
-    raised.
+    wants to close the body. The origin has ``read_s`` seconds to take each piece. After the last piece it has
+    ``read_s`` seconds until the head of its answer is complete; with ``works_long``, until its next byte. The
+    time spent waiting for the client's next piece does not count. ``failure``: the error that the body itself
+    has raised.
     """
 
     def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:

@@ -1,8 +1,8 @@
-"""Makes signed heads of page GETs: the same signature as core/sigv4.py makes, from fewer parts.
+"""Makes signed heads of page GETs, with the same signatures as core/sigv4.py makes, but in fewer steps.
 
 A page GET signs only Host and the x-amz fields that are added here. So for one second the head stays the same
-except for path, range and signature. These fixed parts are made once a second (measured in docs/adr/0005).
-tests/origin/test_signing.py compares both signers.
+except for path, range and signature. The parts that stay the same are made once a second (docs/adr/0005 has
+the measurements). tests/origin/test_signing.py compares both signers.
 """
 
 import hashlib
@@ -134,7 +134,7 @@ class PageHeads:
 
 
 def range_field(span: Span) -> str:
-    """Return the value of Range for ``span``. HTTP has no empty range. So for an empty span one byte is
-    requested, which is not delivered.
+    """Return the value of Range for ``span``. HTTP has no empty range. So for an empty span, the range is one
+    byte long, and the caller drops this byte.
     """
     return f"bytes={span.start}-{max(span.stop - 1, span.start)}"

@@ -21,7 +21,7 @@ from shadeproxy.origin.base import (
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _CREDIT_S = 0.01
-"""Idle time for which the link may make up, because an event loop wakes later than requested."""
+"""Seconds of idle time that the link may catch up on, because an event loop wakes later than requested."""
 
 
 class ThrottledOrigin(WrappedOrigin):

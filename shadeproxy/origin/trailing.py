@@ -1,7 +1,7 @@
 """Sends a body and then its checksum, in the chunks of STREAMING-UNSIGNED-PAYLOAD-TRAILER.
 
-Law: the last chunk and the trailer are made only after the body has ended without an error. So if the caller
-finds an error while the body passes, the origin never gets a complete wrong body. Source: "Signature
+Law: the last chunk and the trailer are made only after the body has ended without an error. So if the body
+proves wrong while it is sent, the origin never gets a complete wrong body. Source: "Signature
 calculations for the Authorization header: transferring payload in multiple chunks, with trailing headers" in
 the S3 API reference.
 """
@@ -27,7 +27,7 @@ _VALUE_CHARS = {
 
 
 def can_frame(trailers: Trailers) -> bool:
-    """Return True if the lengths of these checksums are known before their values are."""
+    """Return True if the length of each checksum is fixed, so that it is known before the checksum is."""
     return _VALUE_CHARS.keys() >= set(trailers.names)
 
 
@@ -40,8 +40,8 @@ def framed_bytes(size_bytes: int, trailers: Trailers) -> int:
 
 
 async def frame(body: AsyncIterator[bytes], trailers: Trailers) -> AsyncGenerator[bytes, None]:
-    """Yield ``body`` in chunks, and then its trailers. If ``body`` raises, this raises the same error, and
-    yields no end of the body.
+    """Yield ``body`` in chunks, and then its trailers. If ``body`` raises an error, ``frame`` raises it
+    too, and does not yield the last chunk and the trailers.
     """
     pending = bytearray()
     async for piece in body:

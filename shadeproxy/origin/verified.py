@@ -2,8 +2,8 @@
 
 Laws: the last byte of a body is passed on only if its checksum is right, so a damaged body never looks
 complete and is never cached. A body of up to ``HELD_BYTES`` is verified before it is handed out. If it is
-damaged, it is read once more. A body without a checksum, and a part of a body, are not verified here; only
-the client can do that. Source: "Checking object integrity in Amazon S3", S3 user guide.
+damaged, it is read once more. A body without a checksum, and a part of a body, are not verified here. Only
+the client can verify those. Source: "Checking object integrity in Amazon S3", S3 user guide.
 """
 
 import base64
@@ -72,7 +72,7 @@ class _VerifiedRead:
         """Open the read and verify its body, once. Raises BodyDamaged."""
         opened = self._inner.open(self._ref, **self._options)
         reading = await opened.__aenter__()
-        # A read whose body is held in memory also holds a slot. So the number of slots limits the memory.
+        # A read that holds its body in memory also holds a slot, so the number of slots limits the memory.
         self._opened = opened
         if self._begun is not None:
             return guarded(reading, self._begun, self._ref)
@@ -119,7 +119,7 @@ class Check:
 
 
 def check_of(headers: Headers) -> Check | None:
-    """Return a check of the whole body by these fields; None if they have no such checksum."""
+    """Return a check of the whole body by a checksum in ``headers``; None if they have no such checksum."""
     places = _checksum_places(*names_of(headers))
     if not places:
         return None

@@ -1,4 +1,5 @@
-"""The contract of a tier: a crash-safe store of page bodies at locations, never larger than its capacity.
+"""The contract of a tier: a crash-safe store of page bodies, never larger than its capacity. Each body lies
+in a record, and a location names the place of the record.
 
 Guarantees:
 - The *tier* guarantees three things. A pinned location shows the bytes that were written, or ``load`` raises
@@ -8,7 +9,7 @@ Guarantees:
 - The *caller* (engine/storage/page_cache.py, on the event loop) guarantees two things. It releases each
   reserved location exactly once, whether or not a record was written there. It never uses a location after
   releasing it.
-- ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at once.
+- One thread calls ``reserve``, ``pin``, ``release`` and the properties. These decide and return at once.
   ``write``, ``erase``, ``header`` and ``load`` do I/O, touch only their own location, and may run on a pool
   thread.
 """
@@ -24,8 +25,8 @@ Location = NewType("Location", int)
 
 
 class RecordHeader(NamedTuple):
-    """The header of a record, proven by its hash. ``validated_s``: Unix time of the last check against the
-    origin.
+    """The header of a record; its hash has shown that it is intact. ``validated_s``: Unix time at which the
+    page was last checked with the origin.
     """
 
     page: Page
@@ -61,8 +62,8 @@ class Place(NamedTuple):
     socket.
 
     The other process reads ``body_bytes`` at ``body_offset`` of ``path``, then ``len(header)`` bytes at
-    ``header_offset``. The body is valid only if these bytes still equal ``header``. Read with pread: touching
-    a hole of a mapped tmpfs file would allocate the hole.
+    ``header_offset``. The body is valid only if these bytes still equal ``header``. The other process must
+    use pread and no mapping, because touching a hole of a mapped tmpfs file would allocate memory for it.
     """
 
     path: Path
@@ -88,7 +89,8 @@ class SendableFile(Protocol):
 class SendableBlocks(NamedTuple):
     """The blocks that belong to one record alone: bytes ``[start, stop)`` of ``file``.
 
-    Sendfile may send any of these bytes. Bytes of a block that two records share must be copied.
+    Sendfile may send any of these bytes. The other bytes of the record must be copied, because their blocks
+    may also hold bytes of other records.
     """
 
     file: SendableFile

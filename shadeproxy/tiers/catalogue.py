@@ -1,7 +1,7 @@
 """The catalogue of a segment: a list of its records in numpy columns, so that a start need not read the
 segment.
 
-Laws: the catalogue is a file beside its segment. It is written when the store is closed in order, and emptied
+Laws: the catalogue is a file beside its segment. An orderly stop writes it, and it is emptied
 before the next change of the segment. So a complete catalogue describes its segment as it is, even after kill
 -9. After a crash of the machine, catalogues from before the crash are ignored. A catalogue is still only a
 hint: before the first byte of a page is served, the record itself (header and body) proves the page. A hash
@@ -63,8 +63,9 @@ def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
 
 
 def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
-    """Parse and prove a catalogue. Raises TierError when the catalogue does not belong to exactly this
-    segment, or was written in another boot than ``boot``.
+    """Parse a catalogue and check its hash. ``boot``: the boot of the machine in which it must have been
+    written; None: any boot. Raises TierError if the catalogue is damaged, of another segment than ``key``
+    names, or of another boot.
     """
     if len(raw) < _START:
         raise TierError("the catalogue is cut off")

@@ -1,4 +1,5 @@
-"""The directory of a tier: its lock, its format, and the refusal of directories that are not the proxy's.
+"""Claims the directory of a tier for this process: locks it, checks its format, and refuses a directory that
+is not the proxy's.
 
 Law: a file that no proxy created is never deleted. A directory of another format is renamed; a directory with
 foreign files is refused. Every refusal is a ConfigError with a remedy.
@@ -30,7 +31,7 @@ from shadeproxy.tiers.version import (
 
 _logger = logging.getLogger(__name__)
 
-_FURTHER = "cache.disks["  # A start can do without a disk. The settings of disks begin with this text.
+_FURTHER = "cache.disks["  # The settings of further disks begin so. A start can do without these disks.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -93,8 +94,8 @@ def claim(
     is given to the new origin. ``page_bytes``: the size of the pages. Pages of another size are dropped,
     because their numbers mean other bytes. ``group_id``: the group whose members may enter the directory and
     read the segment files. ``place``: the directory of the tombstones, by default ``path`` itself.
-    ``left_out``: returns whether the latest start did not use the store of a given id; the store's pages are
-    then in doubt.
+    ``left_out``: returns True if the proxy's latest start did not use the store with the given id. That store
+    may have missed writes, so its pages are in doubt.
     Raises ConfigError.
     """
     try:
@@ -225,7 +226,8 @@ def _claim(
 def _drop_pages(path: Path, setting: str, known_bytes: int, page_bytes: int) -> None:
     """Delete the files of a store whose pages have another size. Raises OSError.
 
-    A kill in between leaves the version file, so the next start deletes the rest.
+    If the process is killed meanwhile, the version file still names the old size, so the next start deletes
+    the rest.
     """
     files = files_of(path)
     if any(file.suffix == SUFFIX for file in files):

@@ -1,8 +1,8 @@
 """Deletes a tier's files while no proxy uses them: all files, or only enough to make room for a start.
 
-A full disk does not keep the proxy from starting. A start must first write some small marks. On a full disk
-it deletes a reserve file of the directory to make room for them. If there is no reserve file, it deletes a
-segment, whose pages can be read from the origin again.
+A full disk does not keep the proxy from starting. A start must first write a few small files, the marks. On a
+full disk the start deletes the directory's reserve file to make room for the marks. If there is no reserve
+file, the start deletes a segment, whose pages can be read from the origin again.
 """
 
 import logging
@@ -39,8 +39,8 @@ class HasPath(Protocol):
 
 
 def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
-    """Return ``open_tier`` with retries. If the medium has no room for the marks of a start, delete a file of
-    the tier and try again.
+    """Return a function that calls ``open_tier``. If the medium has no room for the marks of a start, the
+    function deletes a file of the tier and calls ``open_tier`` again.
     """
 
     @wraps(open_tier)
@@ -78,8 +78,8 @@ def _keep_reserve(path: Path) -> None:
 
 
 def _give_room(path: Path, setting: str) -> bool:
-    """Delete the reserve file, or else the last segment that takes room. Return False when there is neither,
-    or when another process has locked the directory.
+    """Delete the reserve file or, if there is none, the segment with the highest number that takes room.
+    Return False if nothing was deleted, or if another process has locked the directory.
     """
     try:
         descriptor = lock_directory(path, setting)

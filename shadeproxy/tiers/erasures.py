@@ -1,6 +1,7 @@
 """Keeps track of erasures that failed or were not flushed, and of the tombstones that replace them.
 
-Until an erasure is on the medium, a tombstone must name its object, so that a restart ignores the record.
+An erasure makes the record of a dropped page unreadable. Until the erasure is on the medium, a tombstone must
+name the page's object, so that a restart ignores the record.
 
 Laws: a write to an object is acknowledged only if a tombstone names the object, or every erasure of the tier
 is as durable as the medium itself (tmpfs), or the whole tier is in doubt. Otherwise the write is refused, and
@@ -123,7 +124,7 @@ class Erasures:
             segment.erase(*offsets)
         except OSError:
             if self._lasting:
-                # On tmpfs ``remember`` adds no tombstone, so no tombstone names the objects of this segment.
+                # On tmpfs ``remember`` adds no tombstone for this record, so only doubt can protect readers.
                 self.doubt()
             raise
 
@@ -157,7 +158,9 @@ class Erasures:
         return bool(self.tombstones or self.owes)
 
     def turn(self) -> int:
-        """Switch new tombstones to the other half of their file; see ``Tombstones.turn``."""
+        """Let new tombstones go to the other half of their file, if it is empty. Return a token for the half
+        that gets no more names, which ``settle`` needs; see ``Tombstones.turn``.
+        """
         return 0 if self._session is None else self._session.tombstones.turn()
 
     def retry(self) -> None:
@@ -173,8 +176,8 @@ class Erasures:
             self.doubt()
 
     def settle(self, turned: int) -> bool:
-        """Flush every erasure to the medium, then drop the tombstones of the half ``turned``. Return whether
-        both succeeded (I/O, any thread).
+        """Flush every erasure to the medium, then drop the tombstones of the half for which ``turn`` returned
+        ``turned``. Return whether both succeeded (I/O, any thread).
         """
         with self._lock:
             return not self._finished and self._settle(turned)

@@ -2,9 +2,9 @@
 
 The method is two-level segregated fit (Masmano et al., "TLSF: a new dynamic memory allocator", ECRTS 2004).
 Free extents are in bins by size: a bin for each length below 64 units, and then eight bins for each power of
-two. A bit mask finds the smallest bin whose extents surely fit. The latest extent of a bin is taken first,
-because its blocks are the warmest. Addresses and lengths are in units of 64 bytes. Files, blocks and capacity
-are not known here.
+two. A bit mask finds the smallest bin whose extents surely fit. Of a bin, the extent that was added last is
+taken first, because its blocks were used most recently. Addresses and lengths are in units of 64 bytes. This
+module knows nothing of files, blocks and capacity.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ _EXACT_BINS = 64
 _STEPS_LOG2 = 3
 # Enough bins for lengths below 2**32 units, longer than any segment.
 _BINS = (33 << _STEPS_LOG2) + (1 << _STEPS_LOG2)
-# Number of extents to try in the bin whose extents *may* be long enough. Then one is taken from a bin in
-# which every extent is long enough.
+# Number of extents to try in each bin. In the first bin an extent *may* be too short. In every later bin all
+# extents are long enough.
 _TRIES = 4
 
 
@@ -93,6 +93,6 @@ def _bin_of(length: int) -> int:
     if length < _EXACT_BINS:
         return length
     bits = length.bit_length()
-    # The first four bits of a length are 8 to 15. So each power of two has eight bins in a row, and the first
-    # of all these bins has the number _EXACT_BINS.
+    # The first four bits of a length, read as a number, are 8 to 15. So each power of two has eight bins in a
+    # row, and the first of all these bins has the number _EXACT_BINS.
     return (bits << _STEPS_LOG2) + (length >> bits - 1 - _STEPS_LOG2)

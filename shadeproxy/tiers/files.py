@@ -1,8 +1,8 @@
 """The segment files of a directory: their numbers, and the empty files that wait to be used.
 
-``create`` does I/O on any thread; everything else belongs to the store's thread. A segment that has lost its
-last record waits in ``ready``, without blocks, to be used again. So the store deletes no file while it runs.
-The next start deletes empty segments.
+``create`` does I/O and may run on any thread. Only the store's thread uses everything else. A segment that
+has lost its last record gives back its blocks, and waits in ``ready`` to be used again. So the store deletes
+no file while it runs. The next start deletes empty segments.
 """
 
 import itertools
@@ -31,8 +31,8 @@ def default_segment_bytes(capacity_bytes: int) -> int:
 
 
 def most_segments(capacity_bytes: int, segment_bytes: int) -> int:
-    """Return the largest number of segments of a tier: twice as many as its capacity fills, and a few
-    more.
+    """Return the largest number of segments of a tier: twice as many as its capacity fills, and a few more,
+    but at most half of all segment numbers.
     """
     return min(2 * -(-capacity_bytes // segment_bytes) + 4, NUMBERS // 2)
 
@@ -79,7 +79,7 @@ class SegmentFiles:
 
     def existing(self) -> Iterator[tuple[int, Path]]:
         """Yield number and path of every existing segment, in order of the numbers. Delete unfinished
-        files.
+        segments, and catalogues without a segment.
         """
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             if not path.stem.isdecimal() or int(path.stem) >= NUMBERS:

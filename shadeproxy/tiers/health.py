@@ -1,7 +1,7 @@
-"""The reaction of a tier to its medium: it shrinks when the medium is full, and takes no more pages when the
-medium is broken.
+"""Lets a tier react to failures of its medium: the tier shrinks when the medium is full, and takes no more
+pages when the medium is broken.
 
-``is_due`` belongs to the store's thread. The other methods run on I/O threads and store single attributes,
+Only the store's thread calls ``is_due``. The other methods run on I/O threads and set single attributes,
 which the store's thread only reads.
 """
 
@@ -11,11 +11,11 @@ import os
 
 _logger = logging.getLogger(__name__)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# Errors of the process, not of the medium: they pass when clients leave.
+# Errors of the process, not of the medium (too many open files, no memory). They end when clients leave.
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
 _MOST_FAILURES = 8
-# A tier shrinks by its capacity divided by this, each time the medium reports that it is full.
+# Each time that the medium reports that it is full, the tier shrinks by its capacity divided by this number.
 _STEP_SHARE = 64
 _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 

@@ -1,8 +1,8 @@
-"""System calls on segments.
+"""Makes the system calls on segments. A call that fails raises OSError with the call's errno.
 
-Python lacks two of these calls: punching holes, and asking what is in the page cache. The calls that change
-or read a segment form one object, so that a test can replace it by a faulty one. The bindings are thin: a
-failure is an OSError with the errno of the call.
+Python lacks two of these calls, so this module binds them itself: punching holes, and asking which pages are
+in the page cache. The calls that change or read a segment form one object, so that a test can replace it by a
+faulty one.
 """
 
 import ctypes
@@ -61,8 +61,8 @@ class Calls(Protocol):
 class SystemCalls:
     """Implements ``Calls`` by the kernel's own calls. Tests and fault runs replace it by calls that fail."""
 
-    # The function of ``os`` itself, without a Python call around it: writing a record takes two of these
-    # calls.
+    # This is the function of ``os`` itself, because a method around it would cost time. Each write of a
+    # record makes two of these calls.
     pwrite = staticmethod(os.pwrite)
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:

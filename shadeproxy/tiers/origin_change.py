@@ -36,7 +36,7 @@ MARKS = frozenset(
 # A fresh ext4 file system has this entry in its root, and the root may well be the cache directory.
 IGNORED = frozenset({"lost+found"})
 _UNUSED = MARKS | {LOCK_NAME, SPEED_NAME}
-# The lists of tombstones of this tier, or of a disk tier that keeps its lists in memory.
+# The names of tombstone files. The RAM tier's directory may also have those of the disk tiers.
 _TOMBSTONES = re.compile(
     rf"[0-9a-f]{{16}}({re.escape(tombstones.SUFFIX)}|{re.escape(tombstones.FRESH_SUFFIX)})"
 )
@@ -75,7 +75,7 @@ def forget_sessions(path: Path, store_id: int) -> None:
     """Delete the marks and the tombstones of an unused directory, before it becomes another store. The caller
     holds the directory's lock. Raises OSError.
 
-    A kill in between leaves a directory that is still unused.
+    If the process is killed meanwhile, the directory still counts as unused.
     """
     fresh = f"{store_id:016x}{tombstones.FRESH_SUFFIX}"
     here = [path / fresh, path / f"{store_id:016x}{tombstones.SUFFIX}"]
@@ -89,8 +89,8 @@ def forget_sessions(path: Path, store_id: int) -> None:
 def files_of(path: Path) -> list[Path]:
     """Return all files of a tier in the order of their deletion.
 
-    The version file and the marks that name tombstones come last. A kill in between then leaves a smaller
-    cache that is still valid. Raises OSError.
+    The version file and the marks that name tombstones come last. So if the process is killed during the
+    deletion, a smaller cache is left that is still valid. Raises OSError.
     """
     there = list(path.iterdir())
     files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]

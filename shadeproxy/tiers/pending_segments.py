@@ -3,7 +3,7 @@ one while the proxy serves.
 
 Laws: until a segment is recovered, no record is placed in it, and all its bytes count against the capacity. A
 record never becomes a page if a tombstone names its object, or if ``disown`` was called for that object.
-``arrivals`` has a thread for itself; all other calls run on the store's thread.
+``arrivals`` runs on a thread of its own, and all other calls on the store's thread.
 """
 
 import logging
@@ -96,8 +96,8 @@ class PendingSegments:
         return bool(self._segments)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Recover the pending segments one by one (blocking) and yield the contents of each segment, until
-        ``halt``.
+        """Recover the pending segments one by one (blocking) and yield the contents of each segment. End when
+        ``halt`` was called.
         """
         assert self._claim is not None, "open first"
         for segment, _ in list(self._segments.values()):

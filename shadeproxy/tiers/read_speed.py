@@ -34,9 +34,9 @@ def measure_read_speed(directory: Path, room_bytes: int) -> float:
 
 
 def _measure(path: Path) -> float:
-    # O_DIRECT needs memory at the start of a page.
+    # O_DIRECT reads only into aligned memory. A mapping begins at the start of a memory page.
     with mmap.mmap(-1, _PIECE_BYTES) as piece:
-        piece.write(os.urandom(_PIECE_BYTES))  # A medium that compresses must not gain by zeros.
+        piece.write(os.urandom(_PIECE_BYTES))  # Zeros would look too fast on a medium that compresses.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             written = _write(descriptor, piece)
@@ -68,5 +68,5 @@ def _open_direct(path: Path) -> int:
     flags = os.O_RDONLY | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_DIRECT)
-    except OSError:  # tmpfs before Linux 6.6
+    except OSError:  # A tmpfs before Linux 6.6 refuses O_DIRECT.
         return os.open(path, flags)

@@ -52,8 +52,8 @@ class Halted(Exception):
 class Arrival:
     """A recovered segment, ready to be added to the space.
 
-    ``rows``: every record; its ``location`` has the length that the record takes. ``damaged``: number of
-    places that began like a record but failed their proof.
+    ``rows``: every record; its ``location`` has the length of the room that the record takes. ``damaged``:
+    number of places that begin like a record but have no valid header.
     """
 
     segment: Segment
@@ -68,7 +68,9 @@ class Arrival:
 
 
 class FoundRecord(NamedTuple):
-    """A proven record at ``unit``, which takes ``units``. The other fields are those of ``rows.ROW``."""
+    """A record with a valid header. It begins at unit number ``unit`` and is ``units`` units long. The other
+    fields are those of ``rows.ROW``.
+    """
 
     unit: int
     units: int
@@ -89,7 +91,7 @@ _PART = 1024
 
 @dataclass(slots=True)
 class SegmentScan:
-    """One scan of a segment. ``damaged`` counts places that began like a record but failed their proof.
+    """One scan of a segment. ``damaged`` counts places that begin like a record but have no valid header.
 
     The scan calls ``halted`` before every read.
     """
@@ -169,7 +171,7 @@ class SegmentScan:
 def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool]) -> Arrival:
     """Recover a segment (blocking): find its records, mark their blocks as taken and free the other blocks.
 
-    Raises Halted. Raises OSError when the segment cannot be read: an incomplete list of its records must not
+    Raises Halted. Raises OSError when the segment cannot be read, because a list that lacks records must not
     look complete.
     """
     contents, lost = _catalogued(segment, claim)
@@ -192,10 +194,11 @@ def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool
 
 
 def _catalogued(segment: Segment, claim: HeldDirectory) -> tuple[Contents | None, bool]:
-    """Return the contents that the catalogue lists, or None; and whether there was an invalid catalogue.
+    """Return the contents that the catalogue lists, or None if they cannot be used. Also return whether there
+    was a catalogue that is not valid.
 
-    After a crash of the machine, only a catalogue written since the crash is used: its rows say which pages
-    must be checked.
+    After a crash of the machine, only a catalogue written since the crash is used, because its rows say which
+    pages must be checked.
     """
     key = Key(claim.store_id, segment.number, segment.size_bytes)
     try:

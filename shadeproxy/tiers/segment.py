@@ -36,8 +36,8 @@ from shadeproxy.tiers.record import (
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""Address of a closed segment. It is not aligned to a page, nor is any address whole pages above it, so
-mincore refuses all of these addresses.
+"""Address of a closed segment. It is no multiple of the page size, so mincore refuses it, and also every
+address that lies a number of whole pages above it.
 """
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
@@ -114,13 +114,13 @@ class Segment:
         self._address: int = self._bytes.ctypes.data  # Cached, because asking numpy takes 1 us.
         self.view = memoryview(self.mapping)
         self._blocks = bytearray(-(-self.size_bytes // BLOCK_BYTES))
-        # Blocks whose pages a socket may still hold (tiers/sendfile.py). In a file of an earlier process
-        # these are all blocks.
+        # Blocks whose pages a socket may still hold (tiers/sendfile.py). In a file of an earlier process, any
+        # block may be such a one.
         self._sent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
 
     def stop_readahead(self) -> None:
-        """Let the kernel read only what is asked for: all else would be in the page cache unchecked. Recovery
-        reads ahead, as its pages are checked at their first read. Raises OSError.
+        """Keep the kernel from reading ahead, which would put unchecked bytes into the page cache. Recovery
+        calls this only after its scan: its pages are checked at their first read. Raises OSError.
         """
         self.mapping.madvise(mmap.MADV_RANDOM)
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
@@ -162,8 +162,8 @@ class Segment:
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, *lengths: int) -> None:
-        """Count records that follow each other from ``unit`` on as live. ``lengths``: in units. No other
-        record touches the blocks between a record's first and its last block.
+        """Count as live the records that follow each other from ``unit`` on. ``lengths``: their lengths in
+        units. No other record touches the blocks between a record's first and its last block.
         """
         blocks = self._blocks
         for units in lengths:
@@ -301,7 +301,9 @@ class Segment:
             self._flushed = erased
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return up to ``length`` bytes, by a system call: a bad medium raises OSError instead of SIGBUS."""
+        """Return up to ``length`` bytes. If the medium is bad, the system call used here raises OSError, but
+        reading the mapping would kill the process with SIGBUS.
+        """
         return self._calls.pread(self.descriptor, length, offset)
 
     def read_record(self, offset: int, length: int) -> bytes:

@@ -120,7 +120,7 @@ class Session:
         self.tombstones.begin(number)
 
     def _look(self) -> bool:
-        """Return whether erased records may have come back that no tombstone names."""
+        """Return whether erased records of which no tombstone names the object may be readable again."""
         mark = _lines(self.directory / BOOT_NAME)
         if mark is None:
             return not self._is_where_it_stopped()
@@ -146,7 +146,8 @@ class Session:
                 self.lost_lists += 1
                 self.tombstones.found.clear()
                 return False
-        # If this start is killed before it writes its mark, the next start must not see a later session here.
+        # Keep the number of the old session: if this start is killed before it writes its mark, the next
+        # start must not take the tombstones for those of a later session.
         self.tombstones.session = _number(number)
         return True
 

@@ -4,8 +4,8 @@ does no I/O.
 Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
 that hold bytes but no record. Slack is kept for the next record: returning 100 KB of blocks and taking them
 again costs 36 us of CPU, and overwriting them costs 7 us (bench suite "tiers"). Slack is returned as soon as
-records need its room, or when it exceeds ``slack_bytes``. Some methods return blocks; their caller must punch
-these blocks, in order.
+records need its room, or when it exceeds ``slack_bytes``. Some methods return blocks. Their caller must punch
+these blocks in the order in which they were returned.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ Punch = tuple[Segment, BlockRange]
 
 
 class Space:
-    """The segments of a store, their free extents and the count of blocks. For one thread."""
+    """The segments of a store, their free extents and the count of blocks. Only one thread may use it."""
 
     def __init__(self, capacity_bytes: int, *, slack_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
@@ -152,7 +152,8 @@ class Space:
         """Take room for records that follow each other in one piece. Return the address of the first record,
         and the length of each; None if there is no such room.
 
-        ``lengths``: in units. ``own_from``: units from which on a record gets the rest of its last block.
+        ``lengths``: in units. ``own_from``: a record of at least this many units also gets the rest of its
+        last block.
         """
         padded = sum([units >= own_from for units in lengths])
         most = sum(lengths) + padded * (UNITS_PER_BLOCK - 1)

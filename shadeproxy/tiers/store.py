@@ -109,7 +109,9 @@ class SegmentStore(RecordReads):
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of blocks of records, reservations, pinned records and pending segments, and of overhead."""
+        """Bytes of the blocks of records, reservations, pinned records and pending segments, and of the file
+        system's overhead.
+        """
         if self._pins.unpinned:
             self._collect()
         # The estimate for pending segments may be too high. Do not show more than the capacity because of it.
@@ -146,7 +148,7 @@ class SegmentStore(RecordReads):
 
     @making_room
     def open(self) -> None:
-        """Open the tier; see ``Tier.open``. ``tiers/directory.py`` lists the errors."""
+        """Open the tier; see ``Tier.open``. Raises ConfigError if the directory cannot be used."""
         held = self._claim(setting=(setting := f"cache.{self.name}.path"))
         try:
             check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
@@ -295,8 +297,8 @@ class SegmentStore(RecordReads):
     def _grow(self, units: int) -> bool:
         """Add a segment for a record of ``units``. Return False if a limit forbids it."""
         if not self._files.ready:
-            # While the writer creates a file, do not create another one here. If the medium hangs, so would
-            # the event loop.
+            # If the writer's thread creates a file now, do not create another one here: that call may hang on
+            # its medium, and a second call would then block the event loop.
             if self._files.creating or self.segments >= self.most_segments:
                 return False
             self._attempt(self._files.create, self._files.new_number())

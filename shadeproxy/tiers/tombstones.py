@@ -2,13 +2,13 @@
 
 An erased record may come back: the medium refuses the erasure, or loses it by turning read-only before the
 page cache was written. So a write to an object is acknowledged only after the object's name is in this file.
-The name is removed only when the erasure is known to be on the medium. The file lies on tmpfs where there is
-one, out of reach of a failing disk; elsewhere each name is synced.
+The name is removed only when the erasure is known to be on the medium. If there is a tmpfs, the file lies on
+it, where a failing disk cannot harm it. On any other medium each name is flushed as soon as it is written.
 
-Laws: ``add`` and ``doubt_all`` return only when the mark is safe, or raise. The file has two halves: new
-names go to one half while the names of the other half wait for their erasures (``turn``, ``forget``). If a
-half is full or a name cannot be written, the whole tier is put in doubt instead. One word in the file's head
-marks the doubt, so this needs no room. Hashes detect every damage to the file.
+Laws: ``add`` and ``doubt_all`` return only when the name or the doubt is safe in the file, or raise. The file
+has two halves: new names go to one half while the names of the other half wait for their erasures (``turn``,
+``forget``). If a half is full or a name cannot be written, the whole tier is put in doubt instead. One word
+in the file's head marks the doubt, so a doubt can be written even to a full medium. Hashes detect all damage.
 """
 
 import os
@@ -45,13 +45,13 @@ class Tombstones:
         self.path = path
         self.session = self.coming = self.epoch = 0
         self.found: set[int] = set()
-        """Objects that an earlier process named. They stay until ``forget`` follows the first ``turn``."""
+        """Objects that an earlier process named. The first ``forget`` clears this set."""
         self.on_tmpfs = False
         self._descriptor = -1
         self._half = 0
         self._names: tuple[set[int], set[int]] = (set(), set())
         self._places = [0, 0]
-        self._forgotten = [0, 0]  # How often each half was forgotten.
+        self._forgotten = [0, 0]  # How often each half was cleared.
         self.doubted = False
         """True if every record was put in doubt in this session. No further names are needed then."""
         self._lock = threading.Lock()
@@ -215,7 +215,7 @@ class Tombstones:
         times, half = divmod(turned, 2)
         with self._lock:
             if times != self._forgotten[half]:
-                return  # The half was forgotten since; its names are newer.
+                return  # This half was cleared after ``turned`` was made, so its names are newer.
             if self._places[half]:
                 os.pwrite(self._descriptor, bytes(self._places[half] * _SLOT.size), _start(half))
                 self._keep()

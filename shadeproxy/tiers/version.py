@@ -18,7 +18,7 @@ VERSION_NAME = "version.json"
 INCOMPATIBLE = "incompatible"
 OTHER_ORIGIN = "other-origin"
 USUAL_PAGE_BYTES = 4 << 20
-"""The default page size, and that of a version file that names none."""
+"""The default size of a page, which is also the size if the version file names none."""
 
 
 class Version(NamedTuple):

@@ -1,9 +1,9 @@
 """The ObjectMeta of a file: its ETag comes from stat, its header fields from one extended attribute.
 
-The ETag is a hash of (mtime_ns, size, inode) in the form "<32 hex>-1". By the dash clients see that the ETag
-is not an MD5 of the body. HEAD, GET, PUT and listings give the same ETag. The ETag misses one change: a file
-that is rewritten in place, with equal size, within one tick of the file system's clock. A rename into place
-always changes the ETag.
+The ETag is a hash of (mtime_ns, size, inode) in the form "<32 hex>-1". The dash tells clients that the ETag
+is not an MD5 of the body. HEAD, GET, PUT and listings give the same ETag. One change leaves the ETag as it
+was: a file is rewritten in place, with equal size, within one tick of the file system's clock. A rename into
+place always changes the ETag.
 """
 
 # Keys are strings: pathlib would normalise them, and would take longer than the system call.
@@ -45,8 +45,8 @@ def meta_of_file(target: int | str, key: str, found: os.stat_result) -> ObjectMe
 
 
 def describe(kept: Headers, key: str, found: os.stat_result) -> Headers:
-    """Return the stored header fields, with Last-Modified, and with Content-Type by the key if none is
-    stored.
+    """Return the stored header fields and Last-Modified. If no Content-Type is stored, add the one that the
+    key's extension suggests.
     """
     has_type = any(name == "Content-Type" for name, _ in kept)
     typed = kept if has_type else (("Content-Type", guess_type(key)), *kept)

@@ -1,7 +1,8 @@
 """One open file at one version. A read returns bytes of this version or raises; it never mixes versions.
 
 If a file is replaced by a rename, the old inode stays open, so the old version is read to its end. If a file
-is rewritten in place, fstat shows it: each piece is checked after it was read and before it is handed out.
+is rewritten in place, fstat shows the change. So fstat checks the version after each piece was read, before
+the piece is handed out.
 """
 
 import os

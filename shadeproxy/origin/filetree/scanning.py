@@ -36,8 +36,8 @@ class _Names:
 
 
 class Scanner:
-    """Lists one tree. Blocking. Safe in several threads, because the remembered names are replaced as a
-    whole.
+    """Lists one tree. Its method blocks, and several threads may call it, because the remembered names are
+    replaced as a whole.
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class Scanner:
                 return
 
     def _names(self, path: str) -> list[str]:
-        """Return the sorted names in a directory, those of directories with a "/". Return [] if it does not
-        exist.
+        """Return the sorted names in a directory; names of sub-directories end with "/". Return [] if the
+        directory does not exist.
         """
         try:
             found = os.stat(path)
@@ -98,8 +98,8 @@ class Scanner:
 
 
 def _segment(key: str, base: str) -> str:
-    """Return the name, in the directory ``base``, that leads to ``key``. Names before it lead only to keys
-    before ``key``.
+    """Return the name, in the directory ``base``, that leads to ``key``; "" if ``key`` is not in ``base``.
+    Names that sort before it lead only to keys before ``key``.
     """
     return key[len(base) :].partition("/")[0] if key.startswith(base) else ""
 
@@ -120,7 +120,7 @@ def _file_entry(path: str, key: str) -> ListEntry | None:
     try:
         found = os.stat(path)
     except OSError:
-        return None  # It was removed meanwhile, or it is a link to nothing.
+        return None  # The file was removed meanwhile, or it is a link to nothing.
     if not stat.S_ISREG(found.st_mode):
         return None
     return ListEntry(key, found.st_size, etag_of(found), iso_date(found.st_mtime))

@@ -48,8 +48,8 @@ class FileDraft:
 
 
 class Target:
-    """The blocking part of a draft. ``publishing``: the process's lock around a condition's check and the
-    rename.
+    """The blocking part of a draft. ``publishing``: a lock that all drafts of the store share. A thread holds
+    it while it checks a condition and renames the file.
     """
 
     def __init__(self, tree: Tree, ref: ObjectRef, publishing: threading.Lock) -> None:
@@ -118,7 +118,7 @@ class Target:
 
     def _rename(self) -> None:
         assert self._temporary is not None
-        # A concurrent delete may have removed the new directory because it was still empty. Then make it
+        # A concurrent delete may remove the new directory while it is still empty. Then make the directory
         # again.
         for _ in range(8):
             try:
@@ -159,8 +159,8 @@ def sweep_abandoned(bucket_path: str) -> None:
 
 
 def remove(place: Place, bucket_path: str) -> None:
-    """Remove an object, and then the directories that are empty without it (blocking). If the object does not
-    exist, do nothing.
+    """Remove an object, and then the directories above it that are now empty and are no markers (blocking).
+    If the object does not exist, do nothing.
     """
     try:
         if place.is_marker:

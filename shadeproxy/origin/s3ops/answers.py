@@ -97,7 +97,9 @@ async def read_body(request: ForwardRequest, limit_bytes: int = MAX_XML_BODY_BYT
 
 
 def parse_xml(body: bytes) -> Element:
-    """Return the root element. All tags lack their namespace. Raises OriginAnswer 400 MalformedXML."""
+    """Return the root element, with the namespaces removed from all tags. Raises OriginAnswer 400
+    MalformedXML.
+    """
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

@@ -1,7 +1,7 @@
 """ListObjects V1 and V2: prefix, delimiter, markers and tokens over ``Store.scan``.
 
 A continuation token is the last key or common prefix of the answer, in URL-safe base64. So the proxy need not
-remember it, and it survives a restart.
+remember the token, which stays valid after a restart.
 """
 
 import base64
@@ -72,8 +72,8 @@ async def _collect(store: Store, bucket: str, query: dict[str, str], last: str) 
     listing = Listing(last=last)
     is_common = delimiter and last.endswith(delimiter) and last.startswith(prefix) and len(last) > len(prefix)
     after = last + _LAST_CHARACTER if is_common else last
-    # Keys under a common prefix are skipped, so the rest of the batch in which a prefix appears is scanned in
-    # vain. Begin with a small batch, and enlarge it as long as no prefix appears.
+    # Keys under a common prefix are skipped. So when a prefix appears in a batch, the rest of that batch was
+    # scanned in vain. Begin with a small batch, and enlarge it as long as no prefix appears.
     batch = _SMALL_BATCH if delimiter else max_keys + 1
     while True:
         page = await store.scan(bucket, prefix, after, batch)

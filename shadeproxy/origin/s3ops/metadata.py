@@ -1,4 +1,4 @@
-"""The header fields of a write that belong to the object, and the options that such an origin must refuse."""
+"""The header fields of a write that belong to the object, and the options that a plain store cannot obey."""
 
 from shadeproxy.core.errors import NotSupported, OriginAnswer
 from shadeproxy.core.types import Headers

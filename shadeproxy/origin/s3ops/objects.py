@@ -42,8 +42,8 @@ _OVERRIDES = {
 
 @asynccontextmanager
 async def get_object(store: Store, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-    """Answer GetObject or HeadObject, with preconditions, and with one range or part number. The answer to a
-    HEAD has an empty body.
+    """Answer GetObject or HeadObject. Preconditions, and one range or one part number, are obeyed. The answer
+    to a HEAD has an empty body.
     """
     async with store.read(request.ref) as stored:
         meta = stored.meta
@@ -218,8 +218,8 @@ def _resolve(wanted: RangeSpec, size_bytes: int) -> Span:
 def _part(query: dict[str, str], wanted: RangeSpec | None, size_bytes: int) -> RangeSpec | None:
     """Return the range of a part number; None for an empty object.
 
-    A store keeps no parts, so every object has one part, as S3 says of objects that were put whole. An empty
-    object has no range, but CRT clients ask for it by a part number.
+    A store keeps no parts, so every object counts as one part, as in S3 an object that was put whole. Clients
+    of the AWS Common Runtime ask even for an empty object by a part number, although no range fits it.
     """
     if wanted is not None:
         raise OriginAnswer(

@@ -33,8 +33,8 @@ def header(request: ForwardRequest, name: str) -> str | None:
 
 
 def bounded_int(parameters: dict[str, str], name: str, default: int, *, low: int = 0, high: int) -> int:
-    """Return the decimal value of a parameter, or ``high`` if it is higher. Raises OriginAnswer 400
-    InvalidArgument.
+    """Return the decimal value of a parameter; ``default`` if it is missing, and ``high`` if it is higher.
+    Raises OriginAnswer 400 InvalidArgument if the value is no number, or below ``low``.
     """
     raw = parameters.get(name, "")
     if not raw:

@@ -1,4 +1,4 @@
-"""The operation of a request: one table maps (method, level, sub-resources) to functions.
+"""Finds the operation of a request: one table maps (method, level, sub-resources) to functions.
 
 A request raises NotSupported if it is not in the table, or asks for more than its operation can do. The
 listener then answers 501. No part of a request is ignored.
@@ -24,7 +24,7 @@ _REFINEMENTS = {
 }  # fmt: skip
 
 _COPY = "copy"
-"""Stands for the sub-resource if the header field x-amz-copy-source makes a copy of a PUT."""
+"""The sub-resource of a PUT that the header field x-amz-copy-source turns into a copy."""
 
 _OPERATIONS: dict[tuple[str, str, frozenset[str]], Operation] = {
     ("GET", "service", frozenset()): buckets.list_buckets,

@@ -1,7 +1,7 @@
 """The protocol of a plain object store: named blobs in buckets, without anything of S3.
 
-The *store* makes ``publish`` atomic: a reader sees the old version or the new one, never parts of both. An
-opened version stays readable, or reading it raises. If a bucket or key is missing, the store raises
+The *store* makes ``publish`` atomic: a reader sees the old version or the new one, never parts of both. A
+version that was opened stays readable, or reading it raises. If a bucket or key is missing, the store raises
 OriginAnswer 404. The *caller* (origin.py, the operations) checks names, preconditions of reads, and spans.
 Keys that begin with RESERVED hold the caller's own state (uploads). A listing shows them only if its prefix
 begins with RESERVED too.
