@@ -1,5 +1,6 @@
 """Preconditions of requests, evaluated by RFC 9110 section 13.2.2 and the S3 page on GetObject."""
 
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -8,6 +9,10 @@ from shadeproxy.core.types import ObjectMeta
 
 FAILED_TEXT = "At least one of the pre-conditions you specified did not hold"
 """S3's message for a condition that is not met."""
+
+
+# An entity tag in its quotes may contain commas (RFC 9110 section 8.8.3).
+_TAG = re.compile(r'\s*(?:W/)?"[^"]*"|[^,]+')
 
 
 class Verdict(Enum):
@@ -68,8 +73,8 @@ class Conditions:
 def _matches(field: str, etag: str, *, weak: bool) -> bool:
     if field.strip() == "*":
         return True
-    for raw in field.split(","):
-        candidate = raw.strip()
+    for match in _TAG.finditer(field):
+        candidate = match[0].strip()
         is_weak = candidate.startswith("W/")
         # S3 accepts entity tags without their quotes, and tests of S3 clients rely on that.
         tag = candidate.removeprefix("W/").strip('"')

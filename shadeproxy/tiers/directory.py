@@ -201,7 +201,8 @@ def _claim(
         if reason:
             moved = move_aside(path, reason)
             _logger.warning("%s: the cache that was there is moved to %s", setting, moved)
-            os.close(descriptor)
+            closed, descriptor = descriptor, -1
+            os.close(closed)
             _prepare(path, setting)
             descriptor = lock_directory(path, setting)
             version = None
@@ -218,7 +219,8 @@ def _claim(
         # A new store has no pages, so it cannot have missed a write.
         session.begin(left_out=left_out is not None and known is not None and left_out(known))
     except BaseException:
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
         raise
     return HeldDirectory(path, store_id, descriptor, session)
 

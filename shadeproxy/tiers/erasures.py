@@ -83,12 +83,13 @@ class Erasures:
         """Return the reason why records of one of these objects may come back after a restart, or ""."""
         if self._doubt_refused:
             return self._doubt_refused
-        return next((self._unmarked[one] for one in object_hashes if one in self._unmarked), "")
+        # The writer thread may drop a reason meanwhile, so look each one up only once.
+        return next(filter(None, map(self._unmarked.get, object_hashes)), "")
 
     @property
     def any_unmarked(self) -> str:
         """Reason why records of some object may come back after a restart, or ""."""
-        return self._doubt_refused or next(iter(self._unmarked.values()), "")
+        return self._doubt_refused or next(iter(list(self._unmarked.values())), "")
 
     # ------------------------------------------------------------------ marking
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from shadeproxy.core.conditions import Conditions, Verdict
@@ -42,6 +44,22 @@ PROCEED, NOT_MODIFIED, FAILED = Verdict.PROCEED, Verdict.NOT_MODIFIED, Verdict.F
 )
 def test_verdicts(conditions, verdict):
     assert Conditions(**conditions).evaluate(META) is verdict
+
+
+@pytest.mark.parametrize(
+    ("field", "etag", "matches"),
+    [
+        ('"a,b"', '"a,b"', True),
+        ('"x" , W/"a,b"', '"a,b"', True),
+        ('"x,a"', '"a"', False),
+        ('"a,x","b"', '"b"', True),
+        ("x,a", '"a"', True),
+        ("x, a,b", '"b"', True),
+    ],
+)
+def test_an_entity_tag_may_have_a_comma(field, etag, matches):
+    verdict = Conditions(if_none_match=field).evaluate(replace(META, etag=etag))
+    assert verdict is (NOT_MODIFIED if matches else PROCEED)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ listed.
 """
 
 import asyncio
+import errno
 import os
 import threading
 from pathlib import Path
@@ -16,6 +17,7 @@ from shadeproxy.core.errors import (
     NotSupported,
     ObjectChanged,
     OriginAnswer,
+    OriginUnavailable,
 )
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.base import ForwardRequest
@@ -292,3 +294,48 @@ async def test_no_descriptor_stays_open(origin):
             await anext(reading.chunks)
     await origin.aclose()
     assert len(names_in(Path("/proc/self/fd"))) <= before
+
+
+@pytest.mark.parametrize("call", ["stat", "getxattr"])
+async def test_a_listing_without_a_file_that_cannot_be_read_fails(origin, bucket, monkeypatch, call):
+    (bucket / "a").write_bytes(b"1")
+    (bucket / "d").mkdir()
+    (bucket / "d" / "b").write_bytes(b"2")
+    (bucket / "gone").symlink_to("nowhere")
+    (bucket / "loop").symlink_to("loop")
+    assert [entry.key for entry in (await origin.list_objects("bucket", "")).entries] == ["a", "d/b"]
+    real = getattr(os, call)
+
+    def failing(path, *rest, **options):
+        if str(path).endswith("/d/b" if call == "stat" else "/d"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(os, call, failing)
+    with pytest.raises(OriginUnavailable, match="the file system answered: Input/output error"):
+        await origin.list_objects("bucket", "")
+
+
+@pytest.mark.parametrize(("code", "error"), [("ESTALE", OriginUnavailable), ("ENOENT", OriginAnswer)])
+async def test_a_bucket_that_cannot_be_read_is_not_said_to_be_missing(
+    origin, bucket, monkeypatch, code, error
+):
+    number, real = getattr(errno, code), os.stat
+
+    def failing(path, *rest, **options):
+        if str(path) == str(bucket):
+            raise OSError(number, os.strerror(number))
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(error, match="404 NoSuchBucket" if code == "ENOENT" else "Stale file handle"):
+        await origin.list_objects("bucket", "")
+
+
+async def test_buckets_of_a_file_system_that_fails_are_an_error_of_the_origin(origin, monkeypatch):
+    def failing(_path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(OriginUnavailable, match="Stale file handle"):
+        await origin.probe()

@@ -66,6 +66,29 @@ def test_an_unknown_format_is_moved_aside(bench, sample, version):
     assert bench.path.with_name("tier.incompatible-2").is_dir()
 
 
+def test_a_full_disk_behind_a_directory_that_was_moved_aside_is_named(bench, sample, monkeypatch):
+    store, _ = bench.open()
+    bench.add(store, sample(1, 100))
+    store.close()
+    (bench.path / directory.VERSION_NAME).write_text("garbage")
+    closed, close = [], os.close
+
+    def noted(descriptor):
+        closed.append(descriptor)
+        close(descriptor)
+
+    def full(path, *_):
+        if path.with_name("tier.incompatible-1").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return prepare(path, *_)
+
+    prepare = directory._prepare
+    monkeypatch.setattr(directory, "_prepare", full)
+    monkeypatch.setattr(os, "close", noted)
+    refuse(bench, os.strerror(errno.ENOSPC))
+    assert len(set(closed)) == len(closed)
+
+
 def test_foreign_files_are_refused_and_kept(bench):
     bench.path.mkdir()
     (bench.path / "thesis.tex").write_text("years of work")

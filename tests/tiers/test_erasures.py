@@ -11,6 +11,7 @@ import pytest
 
 from shadeproxy.core.identity import object_hash
 from shadeproxy.tiers import session
+from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.medium import SystemCalls
 from shadeproxy.tiers.tombstones import Tombstones
 
@@ -135,3 +136,18 @@ def test_a_half_that_was_forgotten_meanwhile_is_not_forgotten_twice(tmp_path):
     assert other.read()
     assert other.found == {2}
     file.close()
+
+
+class _MarkedMeanwhile(dict[int, str]):
+    """Reasons of which the writer thread drops one as soon as a reader has found it."""
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        self.clear()
+        return found
+
+
+def test_an_object_marked_while_its_reason_is_looked_up_is_no_error() -> None:
+    erasures = Erasures("ram", list, note=lambda _error: None, submit=lambda _work: None)
+    erasures._unmarked = _MarkedMeanwhile({1: "why"})
+    assert erasures.unmarked([1]) in {"", "why"}

@@ -18,6 +18,7 @@ from shadeproxy.origin.filetree.attributes import (
     read_headers,
     write_headers,
 )
+from shadeproxy.origin.filetree.pool import MISSING
 from shadeproxy.origin.s3ops.store import WriteCondition, no_such_key
 
 
@@ -31,10 +32,14 @@ def describe_marker(path: str) -> ObjectMeta:
 
 
 def exists(path: str) -> bool:
-    """Return True if the directory ``path`` is a marker (blocking)."""
+    """Return True if the directory ``path`` is a marker (blocking). Raises OSError if the file system
+    fails.
+    """
     try:
         return read_headers(path) is not None
-    except OSError:
+    except OSError as error:
+        if error.errno not in MISSING:
+            raise
         return False
 
 

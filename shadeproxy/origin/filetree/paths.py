@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.origin.filetree.pool import MISSING, translate
 from shadeproxy.origin.s3ops.store import RESERVED, no_such_bucket, no_such_key
 
 HIDDEN = RESERVED.rstrip("/")
@@ -35,14 +36,15 @@ class Tree:
 
     def bucket(self, name: str) -> str:
         """Return the directory of the bucket ``name``. Raises OriginAnswer 404 NoSuchBucket if it does not
-        exist.
+        exist, and as ``translate`` if the file system fails.
         """
         path = self.bucket_path(name)
         try:
             if stat.S_ISDIR(os.stat(path).st_mode):
                 return path
-        except OSError:
-            pass
+        except OSError as error:
+            if error.errno not in MISSING:
+                raise translate(error, f"s3://{name}") from error
         raise no_such_bucket()
 
     def bucket_path(self, name: str) -> str:

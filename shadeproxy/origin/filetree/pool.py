@@ -12,7 +12,8 @@ from shadeproxy.origin.s3ops.store import no_such_key
 
 T = TypeVar("T")
 
-_MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENXIO}
+MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENXIO}
+"""Errors that say that a path leads to nothing."""
 _REFUSED = {errno.EACCES: "permission denied", errno.EPERM: "permission denied", errno.EROFS: "read-only"}
 
 
@@ -80,7 +81,7 @@ def translated(what: object) -> Iterator[None]:
 
 
 def translate(error: OSError, what: object) -> OriginError:
-    if error.errno in _MISSING:
+    if error.errno in MISSING:
         return no_such_key()
     if error.errno in _REFUSED:
         return OriginAnswer(403, "AccessDenied", f"The file system refuses access: {_REFUSED[error.errno]}.")

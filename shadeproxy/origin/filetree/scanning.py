@@ -20,6 +20,7 @@ from shadeproxy.core.types import ListEntry, ListPage
 from shadeproxy.origin.filetree import marker
 from shadeproxy.origin.filetree.attributes import etag_of
 from shadeproxy.origin.filetree.paths import HIDDEN, is_utf8
+from shadeproxy.origin.filetree.pool import MISSING
 from shadeproxy.origin.s3ops.answers import iso_date
 
 _WORTH_KEEPING = 1000
@@ -107,8 +108,13 @@ def _segment(key: str, base: str) -> str:
 def _listed_name(entry: "os.DirEntry[str]") -> str:
     if not is_utf8(entry.name):
         return ""
-    if not entry.is_dir():
-        return entry.name
+    try:
+        if not entry.is_dir():
+            return entry.name
+    except OSError as error:
+        if error.errno not in MISSING:
+            raise
+        return ""  # This is a link to itself.
     if entry.is_symlink():
         parent = os.path.realpath(os.path.dirname(entry.path))
         if f"{parent}/".startswith(f"{os.path.realpath(entry.path)}/"):
@@ -119,7 +125,9 @@ def _listed_name(entry: "os.DirEntry[str]") -> str:
 def _file_entry(path: str, key: str) -> ListEntry | None:
     try:
         found = os.stat(path)
-    except OSError:
+    except OSError as error:
+        if error.errno not in MISSING:
+            raise  # Without this file the listing would look complete.
         return None  # The file was removed meanwhile, or it is a link to nothing.
     if not stat.S_ISREG(found.st_mode):
         return None

@@ -15,7 +15,7 @@ from shadeproxy.core.types import ListPage, ObjectMeta, ObjectRef, Span
 from shadeproxy.origin.filetree import marker, writing
 from shadeproxy.origin.filetree.attributes import meta_of_file
 from shadeproxy.origin.filetree.paths import HIDDEN, Tree
-from shadeproxy.origin.filetree.pool import FilePool, translated
+from shadeproxy.origin.filetree.pool import FilePool, translate, translated
 from shadeproxy.origin.filetree.reading import OpenFile, read_chunks
 from shadeproxy.origin.filetree.scanning import Scanner
 from shadeproxy.origin.s3ops.store import BucketEntry, Stored, no_such_key
@@ -89,6 +89,8 @@ class FileStore:
             raise ConfigError(
                 f"origin.path = {self._tree.root!r} cannot be read: give this user the right to list it"
             ) from None
+        except OSError as error:
+            raise translate(error, self._tree.root) from error
 
     def _create_bucket(self, name: str) -> None:
         with translated(name):
