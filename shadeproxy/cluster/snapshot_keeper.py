@@ -212,7 +212,8 @@ class SnapshotKeeper:
         merge what this proxy wrote.
         """
         _log.warning("the cluster's engine has lost its data: hints are written to it again")
-        self._gives_back = True  # If a call to the log fails below, the next ``step`` begins again.
+        # If a call to the log fails below, the next ``step`` begins again. The log may have done that call.
+        begins_again, self._gives_back = self._gives_back, True
         self.followed.begin_again()
         self._lacks.clear()
         merges, written = True, await self._write(None)
@@ -225,7 +226,7 @@ class SnapshotKeeper:
             if merges:
                 written = await self._write(written.sealed)
         self._gives_back = False
-        return merges
+        return merges or begins_again
 
     async def _write(self, instead_of: bytes | None) -> NamedSnapshot:
         followed = self.followed

@@ -29,8 +29,9 @@ async def test_a_proxy_without_state_that_joins_an_empty_log_first_gets_the_hint
             await until(a.knows)
 
 
-async def test_hints_are_given_back_although_the_log_fails_in_between(server, monkeypatch):
-    """Its second snapshot, the one that has all hints, cannot be written at first."""
+@pytest.mark.parametrize("takes_it", [False, True])
+async def test_hints_are_given_back_although_the_log_fails_in_between(server, monkeypatch, takes_it):
+    """Its second snapshot, the one that has all hints, cannot be written at first, or the answer is lost."""
     async with Sharing(FakeLog(server), "b") as b:
         await b.register()
         server.up = False
@@ -40,6 +41,8 @@ async def test_hints_are_given_back_although_the_log_fails_in_between(server, mo
         async def failing(self, name, value, *, instead_of=None):
             if self is b.log and instead_of is not None and len(failures) < 2:
                 failures.append(name)
+                if takes_it:
+                    await claim(self, name, value, instead_of=instead_of)
                 raise ClusterUnavailable("no answer in time")
             return await claim(self, name, value, instead_of=instead_of)
 
