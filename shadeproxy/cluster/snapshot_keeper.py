@@ -135,6 +135,8 @@ class SnapshotKeeper:
         """Note that an event could not be applied here. The missing hints are taken from the next snapshot
         that contains the event. Until then, this proxy writes no snapshot, unless no other proxy does.
         """
+        if isinstance(event, ScoresEvent) and ("jobs", event.job) in self.followed.deleted:
+            return  # Other proxies may never read these scores, so no snapshot would contain them.
         stream = event.stream if isinstance(event, ScoresEvent) else STREAM
         self._lacks[stream] = self.followed.after.get(stream, BEGINNING)
         if len(self._lacks) > _MOST_STREAMS:
@@ -152,6 +154,7 @@ class SnapshotKeeper:
             self._deleted(("datasets", event.name))
         elif isinstance(event, DeleteJob):
             self._deleted(("jobs", event.name))
+            self._lacks.pop(scores_stream(event.name), None)
         elif isinstance(event, MergeEvent):
             self.merge_soon()
 

@@ -3,9 +3,11 @@
 import asyncio
 import time
 
+import numpy as np
 import pytest
 
 from shadeproxy.cluster import snapshot_keeper
+from shadeproxy.cluster.events import ScoresEvent
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.hints.changes import DeleteJob, EndRank, PutJob
 from tests.support.cluster_log import FakeLog, Server
@@ -119,3 +121,20 @@ async def test_a_proxy_that_lacks_hints_writes_the_snapshot_if_no_other_does(lac
     assert (await a.log.names())["snapshot"] == sealed
     while (await a.log.names())["snapshot"] == sealed:
         await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("refused", ["before the deletion", "after the deletion"])
+async def test_a_proxy_does_not_lack_scores_of_a_deleted_job(server, refused):
+    """The other proxies may stop to read the job's scores before these ones: no snapshot contains them."""
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        await until(b.knows)
+        digest = b.hints.datasets["train"].digest
+        late = ScoresEvent("j", digest, np.uint32([1]).tobytes(), np.float32([1]).tobytes())
+        if refused == "before the deletion":
+            b.keeper.lacks(late)
+        await a.make(DeleteJob("j"))
+        await until(lambda: not b.knows())
+        if refused == "after the deletion":
+            b.keeper.lacks(late)
+        assert not b.keeper._lacks
