@@ -9,7 +9,7 @@ import pytest
 from shadeproxy.cluster import snapshot_keeper
 from shadeproxy.cluster.events import ScoresEvent
 from shadeproxy.core.errors import ClusterUnavailable
-from shadeproxy.hints.changes import DeleteJob, EndRank, PutJob
+from shadeproxy.hints.changes import DeleteJob, EndRank, FreezeScores, PutJob, WithdrawOrder
 from tests.support.cluster_log import FakeLog, Server
 from tests.support.sharing import Sharing, dataset, until
 
@@ -138,3 +138,98 @@ async def test_a_proxy_does_not_lack_scores_of_a_deleted_job(server, refused):
         if refused == "after the deletion":
             b.keeper.lacks(late)
         assert not b.keeper._lacks
+
+
+@pytest.fixture
+async def pair(server):
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        await until(b.knows)
+        yield a, b
+
+
+async def write_snapshot(one):
+    sealed = (await one.log.names())["snapshot"]
+    assert (await one.keeper._write(sealed)).is_own
+
+
+async def merged(one):
+    """Let ``one`` merge the present snapshot."""
+    one.keeper.merge_soon()
+    await one.keeper.step()
+
+
+@pytest.mark.parametrize("change", [WithdrawOrder("j", 0, None), WithdrawOrder("j", 0, 1), EndRank("j", 1)])
+async def test_an_order_that_was_withdrawn_after_the_snapshot_does_not_come_back(pair, change):
+    a, b = pair
+    await a.announce(range(100), rank=1)
+    await until(lambda: b.order(1))
+    await write_snapshot(a)
+    await a.make(change)
+    await until(lambda: b.order(1) is None)
+    await merged(b)
+    assert b.order(1) is None
+
+
+async def test_other_orders_are_taken_from_a_snapshot_before_the_withdrawal(pair):
+    a, b = pair
+    for rank in (0, 1):
+        await a.announce(range(100), rank=rank)
+        await until(lambda rank=rank: b.order(rank))
+    await write_snapshot(a)
+    await a.make(WithdrawOrder("j", 0, 1))
+    await until(lambda: b.order(1) is None)
+    b.hints.orders.withdraw("j", 0, 0, 0.0)  # As if its event had been missed.
+    await merged(b)
+    assert b.order(0)
+
+
+async def freeze(one, *epochs):
+    for epoch in epochs:
+        await one.make(FreezeScores("j", epoch, np.full(100, epoch, np.float32), None))
+
+
+async def test_an_older_frozen_column_does_not_take_the_place_of_a_newer_one(pair):
+    a, b = pair
+    await freeze(a, 4, 5)
+    await write_snapshot(a)
+    await freeze(a, 6)
+    await until(lambda: b.hints.frozen.get("j", 6))
+    await merged(b)
+    assert b.hints.frozen.names() == [("j", 5), ("j", 6)]
+
+
+async def test_a_frozen_column_of_an_earlier_run_does_not_come_back(pair):
+    a, b = pair
+    await a.make(PutJob("j", "train", 2, 1.0, 3600.0, begins=0))
+    await freeze(a, 0)
+    await until(lambda: b.hints.frozen.get("j", 0))
+    await write_snapshot(a)
+    await a.make(PutJob("j", "train", 2, 1.0, 3600.0, begins=0))
+    await until(lambda: not b.hints.frozen.names())
+    await merged(b)
+    assert not b.hints.frozen.names()
+
+
+async def test_hints_of_a_job_do_not_come_back_after_it_was_registered_again(pair):
+    a, b = pair
+    await a.score([1], [0.5])
+    await a.announce(range(100))
+    await until(lambda: b.order() and b.scores()[1] == 0.5)
+    await write_snapshot(a)
+    await a.make(DeleteJob("j"))
+    await a.register()
+    await until(lambda: b.knows() and b.order() is None)
+    await merged(b)
+    assert b.order() is None
+    assert b.scores()[1] == -1
+
+
+async def test_a_missed_frozen_column_is_taken_from_a_later_snapshot(pair):
+    a, b = pair
+    await freeze(a, 4, 5)
+    await until(lambda: b.hints.frozen.get("j", 5))
+    b.hints.frozen.forget("j")
+    await write_snapshot(a)
+    await merged(b)
+    assert b.hints.frozen.names() == [("j", 4), ("j", 5)]
