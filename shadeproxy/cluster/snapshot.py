@@ -33,7 +33,9 @@ from shadeproxy.hints.registry import HintRegistry
 _log = structlog.get_logger(__name__)
 NAME = "snapshot"
 FROZEN = "frozen"
-_KEPT_S = 6 * 3600.0  # Items are stored again after a quarter of the time for which the log keeps blobs.
+KEPT_S = 6 * 3600.0
+"""Items are stored again after a quarter of the time for which the log keeps blobs."""
+
 
 Item = tuple[str, str]
 """Kind and name of a hint, as in the durable state."""
@@ -163,7 +165,7 @@ class Snapshots:
             epoch, _, job = name.partition(" ")
             frozen = self._hints.frozen.get(job, int(epoch))
             return lambda: (version, None if frozen is None else durable.dump_frozen(frozen))
-        if known is not None and known[0] == version and now_s - known[1] < _KEPT_S:
+        if known is not None and known[0] == version and now_s - known[1] < KEPT_S:
             return known[2]
         if kind == "datasets":
             dataset = self._hints.datasets[name]

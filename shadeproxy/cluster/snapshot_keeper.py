@@ -26,7 +26,7 @@ from shadeproxy.cluster.events import (
 )
 from shadeproxy.cluster.known_events import KnownEvents
 from shadeproxy.cluster.log import BEGINNING, ClusterLog
-from shadeproxy.cluster.snapshot import FROZEN, NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
+from shadeproxy.cluster.snapshot import FROZEN, KEPT_S, NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
 from shadeproxy.core.clock import Clock
 from shadeproxy.hints.changes import DeleteDataset, DeleteJob, EndRank, PutJob, WithdrawOrder
 from shadeproxy.hints.order.announcements import order_of
@@ -207,13 +207,14 @@ class SnapshotKeeper:
                     if not _is_past(snapshot, stream, position)
                 }
             self._note(sealed, snapshot.after)
-        elif self._is_due() and self.followed.after != self._at:
+        elif self._is_due():
             await self._write(sealed)
         return False
 
     def _is_due(self) -> bool:
-        every_s = self._every_s + _LACKING_S * bool(self._lacks)
-        return self._clock.monotonic_s() - self._seen_s > every_s
+        # If nothing changes, write it again nevertheless before the log drops its blobs.
+        every_s = self._every_s if self.followed.after != self._at else KEPT_S
+        return self._clock.monotonic_s() - self._seen_s > every_s + _LACKING_S * bool(self._lacks)
 
     async def _give_back(self) -> bool:
         """Write a snapshot into a log that lost its data. If another proxy was first, merge its hints, and

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from shadeproxy.cluster import snapshot_keeper
+from shadeproxy.cluster import snapshot, snapshot_keeper
 from shadeproxy.cluster.events import ScoresEvent
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.hints.changes import DeleteJob, EndRank, FreezeScores, PutJob, WithdrawOrder
@@ -233,3 +233,18 @@ async def test_a_missed_frozen_column_is_taken_from_a_later_snapshot(pair):
     await write_snapshot(a)
     await merged(b)
     assert b.hints.frozen.names() == [("j", 4), ("j", 5)]
+
+
+async def test_a_snapshot_is_stored_again_before_the_log_drops_its_blobs(server, monkeypatch):
+    """Although nothing has changed since: a proxy that joins after a quiet weekend must get the hints."""
+    monkeypatch.setattr(snapshot_keeper, "_LOOK_S", 0.1)
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register(count=20_000)
+        a.keeper._every_s = 0.2
+        await until(lambda: a.keeper.followed.after == a.keeper._at)
+        monkeypatch.setattr(snapshot_keeper, "KEPT_S", 0.5)
+        monkeypatch.setattr(snapshot, "KEPT_S", 0.5)
+        server.blobs.clear()
+        await until(lambda: server.blobs)
+        async with Sharing(FakeLog(server), "b") as b:
+            assert b.knows()
