@@ -293,10 +293,18 @@ class Backlog:
             self.dropped += 1
 
     def _drawn_from(self) -> set[Pending]:
-        """Return the frozen columns from which ranks may still draw: those of the last epochs of each job."""
+        """Return the frozen columns from which ranks may still draw: those of the last epochs of each job. Of
+        the columns of one epoch the first in the log counts. When its call has its answer, the others are not
+        needed: ranks that ask at the same moment all send one.
+        """
         columns: dict[str, dict[int, list[Pending]]] = {}
         for pending in self._all():
             if isinstance(event := pending.packed.event, FrozenEvent):
                 columns.setdefault(event.job, {}).setdefault(event.epoch, []).append(pending)
         last = [list(epochs.values())[-KEPT_EPOCHS:] for epochs in columns.values()]
-        return {pending for epochs in last for epoch in epochs for pending in epoch}
+        return {
+            pending
+            for epochs in last
+            for epoch in epochs
+            for pending in (epoch[:1] if epoch[0].answer.done() else epoch)
+        }

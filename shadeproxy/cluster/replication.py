@@ -86,7 +86,7 @@ class Replication:
         self._reached_before = reached
         self.backlog = Backlog()
         self._followed = keeper.followed
-        self._in_touch = self._joined = False
+        self._in_touch = self._joined = self._makes_again = False
         self._caught_up = asyncio.Event()
         self._began_s = clock.monotonic_s()
         self._flushes = 0
@@ -119,8 +119,8 @@ class Replication:
         return result
 
     def note(self, kind: str, name: str) -> None:
-        """Note that a hint has changed. If a job is gone, or its scores, drop what waits of it."""
-        if kind == "scores" and name not in self._hints.scoreboard:
+        """Drop what waits of a job that is gone. If it was deleted again, what waits is newer, so keep it."""
+        if kind == "scores" and name not in self._hints.scoreboard and not self._makes_again:
             self.backlog.forget(name)
 
     async def caught_up(self) -> None:
@@ -311,11 +311,10 @@ class Replication:
             self.keeper.lacks(event)
             return
         self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
-        own_signs = this_boot and isinstance(event, SignsEvent)
         if pending is not None:
             self.backlog.came_back(pending)
             self._apply_own(pending)
-        elif own_signs or not self._apply_other(decoded, event, here=own):
+        elif (this_boot and isinstance(event, SignsEvent)) or not self._apply_other(decoded, event, here=own):
             return
         self.keeper.follow(event)
 
@@ -332,9 +331,9 @@ class Replication:
     def _apply_own(self, pending: Pending) -> None:
         """Apply a change of this proxy, and answer its call. If it was applied alone, apply it again."""
         waits = not pending.answer.done()
-        change = pending.change if waits else pending.repeated()
-        if change is None:
+        if (change := pending.change if waits else pending.repeated()) is None:
             return
+        self._makes_again = not waits
         try:
             result = self._applier.apply(change, here=True)
         except (RequestError, PeerError) as error:
@@ -342,6 +341,8 @@ class Replication:
                 pending.answer.set_exception(error)
                 pending.answer.exception()  # Retrieve the error: the caller may have hung up.
             return
+        finally:
+            self._makes_again = False
         self._counters.applied += 1
         if waits:
             pending.answer.set_result(result)
@@ -365,10 +366,9 @@ class Replication:
         return True
 
     async def _append(self, stream: str, event: events.Event, number: int) -> None:
-        node = self._node
-        envelope = Envelope(events.WIRE, node.origin, node.name, node.boot, number, events.dump(event))
-        body = msgspec.msgpack.encode(envelope)
-        await self._log.append(stream, self._seals.seal(f"event {stream}", body))
+        name, boot, origin = self._node
+        envelope = Envelope(events.WIRE, origin, name, boot, number, events.dump(event))
+        await self._log.append(stream, self._seals.seal(f"event {stream}", msgspec.msgpack.encode(envelope)))
         self._counters.published += 1
 
     async def _flush(self) -> bool:

@@ -32,8 +32,10 @@ from shadeproxy.hints.registry import HintRegistry
 
 _log = structlog.get_logger(__name__)
 NAME = "snapshot"
-_FROZEN = "frozen"
-_KEPT_S = 6 * 3600.0  # Items are stored again after a quarter of the time for which the log keeps blobs.
+FROZEN = "frozen"
+KEPT_S = 6 * 3600.0
+"""Items are stored again after a quarter of the time for which the log keeps blobs."""
+
 
 Item = tuple[str, str]
 """Kind and name of a hint, as in the durable state."""
@@ -121,7 +123,7 @@ class Snapshots:
             *(("jobs", job.name) for job in hints.jobs),
             *(("scores", name) for name in hints.scoreboard),
             *(("orders", name) for name in orders),
-            *((_FROZEN, f"{epoch} {job}") for job, epoch in hints.frozen.names()),
+            *((FROZEN, f"{epoch} {job}") for job, epoch in hints.frozen.names()),
         ]
 
     # ------------------------------------------------------------------ writing
@@ -159,11 +161,11 @@ class Snapshots:
         version, now_s = self._versions.get(item, 0), self._clock.monotonic_s()
         known = self._written.get(item)
         kind, name = item
-        if kind == _FROZEN:
+        if kind == FROZEN:
             epoch, _, job = name.partition(" ")
             frozen = self._hints.frozen.get(job, int(epoch))
             return lambda: (version, None if frozen is None else durable.dump_frozen(frozen))
-        if known is not None and known[0] == version and now_s - known[1] < _KEPT_S:
+        if known is not None and known[0] == version and now_s - known[1] < KEPT_S:
             return known[2]
         if kind == "datasets":
             dataset = self._hints.datasets[name]
@@ -179,7 +181,7 @@ class Snapshots:
             return None
         content, blobs = await self._in_pool(lambda: content_of(data))
         await self._contents.put(blobs)
-        if item[0] != _FROZEN:  # A later run of the job has other frozen columns with the same names.
+        if item[0] != FROZEN:  # A later run of the job has other frozen columns with the same names.
             self._written[item] = (version, self._clock.monotonic_s(), content)
         return content
 
@@ -204,7 +206,7 @@ class Snapshots:
 
     async def merge(self, snapshot: Snapshot, *, joins: bool, without: Container[Item]) -> list[str]:
         """Take from the snapshot the hints that this proxy lacks. If this proxy ``joins``, also replace hints
-        that differ from those in the snapshot. Do not take the datasets and jobs in ``without``. Return the
+        that differ from those in the snapshot. Do not take the hints in ``without``. Return the
         jobs whose orders must be built again. Raises ClusterUnavailable.
         """
         unbuilt = set()
@@ -223,7 +225,7 @@ class Snapshots:
                     self._merge_scores(name, data, joins)
                 elif kind == "orders":
                     unbuilt.add(self._merge_order(name, data))
-                elif kind == _FROZEN:
+                elif kind == FROZEN:
                     self._merge_frozen(name, data)
             except (PeerError, StateError, RequestError) as error:
                 _log.warning("a shared hint was left out", kind=kind, name=name, error=str(error))

@@ -18,6 +18,7 @@ from shadeproxy.cluster.applier import Applier
 from shadeproxy.cluster.events import (
     DatasetEvent,
     Event,
+    FrozenEvent,
     MergeEvent,
     PlaceEvent,
     ScoresEvent,
@@ -25,9 +26,10 @@ from shadeproxy.cluster.events import (
 )
 from shadeproxy.cluster.known_events import KnownEvents
 from shadeproxy.cluster.log import BEGINNING, ClusterLog
-from shadeproxy.cluster.snapshot import NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
+from shadeproxy.cluster.snapshot import FROZEN, KEPT_S, NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
 from shadeproxy.core.clock import Clock
-from shadeproxy.hints.changes import DeleteDataset, DeleteJob, PutJob
+from shadeproxy.hints.changes import DeleteDataset, DeleteJob, EndRank, PutJob, WithdrawOrder
+from shadeproxy.hints.order.announcements import order_of
 from shadeproxy.hints.registry import HintRegistry
 
 _log = structlog.get_logger(__name__)
@@ -55,8 +57,9 @@ class Node(NamedTuple):
 class Followed:
     """The part of the log that this proxy has read. ``after``: by stream, the position up to which events
     were read. ``shared``: by name, the digest of each dataset that every proxy has. ``deleted``: for each
-    deleted dataset or job, the position of its deletion in the stream of changes. ``life``: the random name
-    that the log's life has in ``Snapshot``.
+    deleted dataset or job, the position of its deletion in the stream of changes. ``outdated``: the position
+    before the last event by which hints in older snapshots became outdated, by a name for these hints (see
+    ``_outdated_by`` and ``_names_of``). ``life``: the random name that the log's life has in ``Snapshot``.
     """
 
     life: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -64,6 +67,7 @@ class Followed:
     seen: KnownEvents = field(default_factory=KnownEvents)
     shared: dict[str, str] = field(default_factory=dict)
     deleted: dict[Item, str] = field(default_factory=dict)
+    outdated: dict[Item, str] = field(default_factory=dict)
 
     def streams(self, jobs: Iterable[str]) -> dict[str, str]:
         """Return the position after which to read each stream: that of changes, and those of ``jobs``."""
@@ -80,6 +84,7 @@ class Followed:
         self.after = dict.fromkeys(self.after, BEGINNING)
         self.shared.clear()
         self.deleted.clear()
+        self.outdated.clear()
         self.life = secrets.token_hex(8)
 
 
@@ -135,6 +140,8 @@ class SnapshotKeeper:
         """Note that an event could not be applied here. The missing hints are taken from the next snapshot
         that contains the event. Until then, this proxy writes no snapshot, unless no other proxy does.
         """
+        if isinstance(event, ScoresEvent) and ("jobs", event.job) in self.followed.deleted:
+            return  # Other proxies may never read these scores, so no snapshot would contain them.
         stream = event.stream if isinstance(event, ScoresEvent) else STREAM
         self._lacks[stream] = self.followed.after.get(stream, BEGINNING)
         if len(self._lacks) > _MOST_STREAMS:
@@ -142,6 +149,8 @@ class SnapshotKeeper:
 
     def follow(self, event: Event) -> None:
         """Note an event, after its change was made here."""
+        if (outdated := _outdated_by(event)) is not None:
+            self._put_last(self.followed.outdated, outdated)
         if isinstance(event, DatasetEvent):
             self.followed.shared[event.name] = event.digest
             self.followed.deleted.pop(("datasets", event.name), None)
@@ -149,18 +158,18 @@ class SnapshotKeeper:
             self.followed.deleted.pop(("jobs", event.name), None)
         elif isinstance(event, DeleteDataset):
             self.followed.shared.pop(event.name, None)
-            self._deleted(("datasets", event.name))
+            self._put_last(self.followed.deleted, ("datasets", event.name))
         elif isinstance(event, DeleteJob):
-            self._deleted(("jobs", event.name))
+            self._put_last(self.followed.deleted, ("jobs", event.name))
+            self._lacks.pop(scores_stream(event.name), None)
         elif isinstance(event, MergeEvent):
             self.merge_soon()
 
-    def _deleted(self, item: Item) -> None:
-        deleted = self.followed.deleted
-        deleted.pop(item, None)
-        deleted[item] = self.followed.after[STREAM]
-        if len(deleted) > _MOST_DELETED:
-            del deleted[next(iter(deleted))]
+    def _put_last(self, positions: dict[Item, str], item: Item) -> None:
+        positions.pop(item, None)
+        positions[item] = self.followed.after[STREAM]
+        if len(positions) > _MOST_DELETED:
+            del positions[next(iter(positions))]
 
     async def adopt(self) -> str:
         """Take the cluster's hints from the snapshot. If there is none, write one with the hints of this
@@ -198,13 +207,14 @@ class SnapshotKeeper:
                     if not _is_past(snapshot, stream, position)
                 }
             self._note(sealed, snapshot.after)
-        elif self._is_due() and self.followed.after != self._at:
+        elif self._is_due():
             await self._write(sealed)
         return False
 
     def _is_due(self) -> bool:
-        every_s = self._every_s + _LACKING_S * bool(self._lacks)
-        return self._clock.monotonic_s() - self._seen_s > every_s
+        # If nothing changes, write it again nevertheless before the log drops its blobs.
+        every_s = self._every_s if self.followed.after != self._at else KEPT_S
+        return self._clock.monotonic_s() - self._seen_s > every_s + _LACKING_S * bool(self._lacks)
 
     async def _give_back(self) -> bool:
         """Write a snapshot into a log that lost its data. If another proxy was first, merge its hints, and
@@ -212,7 +222,8 @@ class SnapshotKeeper:
         merge what this proxy wrote.
         """
         _log.warning("the cluster's engine has lost its data: hints are written to it again")
-        self._gives_back = True  # If a call to the log fails below, the next ``step`` begins again.
+        # If a call to the log fails below, the next ``step`` begins again. The log may have done that call.
+        begins_again, self._gives_back = self._gives_back, True
         self.followed.begin_again()
         self._lacks.clear()
         merges, written = True, await self._write(None)
@@ -225,7 +236,7 @@ class SnapshotKeeper:
             if merges:
                 written = await self._write(written.sealed)
         self._gives_back = False
-        return merges
+        return merges or begins_again
 
     async def _write(self, instead_of: bytes | None) -> NamedSnapshot:
         followed = self.followed
@@ -248,6 +259,8 @@ class SnapshotKeeper:
     async def _merge(self, snapshot: Snapshot, *, joins: bool) -> None:
         end = order_of_position(snapshot.after.get(STREAM, BEGINNING))
         gone = {item for item, at in self.followed.deleted.items() if order_of_position(at) >= end}
+        if outdated := {item for item, at in self.followed.outdated.items() if order_of_position(at) >= end}:
+            gone |= {(kind, name) for kind, name, _ in snapshot.items if outdated & _names_of(kind, name)}
         unbuilt = await self._snapshots.merge(snapshot, joins=joins, without=gone)
         for kind, name, _ in snapshot.items:
             if kind == "datasets" and (dataset := self._hints.datasets.get(name)) is not None:
@@ -256,6 +269,40 @@ class SnapshotKeeper:
             self._applier.apply(PlaceEvent("pin", *msgspec.structs.astuple(place)), here=False)
         for job in unbuilt:
             self._applier.settle_soon(job)
+
+
+def _outdated_by(event: Event) -> Item | None:
+    """Return a name for the hints of older snapshots that must not be taken after an event: withdrawn
+    orders, orders of ended ranks, frozen columns from before a newer one or a new run, and all hints of a
+    deleted job, which may be registered again. Return None if there are none.
+    """
+    match event:
+        case WithdrawOrder(name, epoch, rank):
+            return "orders", f"{name}/{epoch}/{'*' if rank is None else rank}"
+        case EndRank(name, rank):
+            return "orders", f"{name}/*/{rank}"
+        case FrozenEvent():
+            return FROZEN, event.job
+        case PutJob() if event.begins is not None:
+            return FROZEN, event.name
+        case DeleteJob(name):
+            return "jobs", name
+    return None
+
+
+def _names_of(kind: str, name: str) -> set[Item]:
+    """Return the names that ``_outdated_by`` may return for a hint in a snapshot."""
+    match kind:
+        case "orders":
+            job, epoch, rank = order_of(name)
+            orders = name, f"{job}/{epoch}/*", f"{job}/*/{rank}"
+            return {("jobs", job), *(("orders", order) for order in orders)}
+        case "scores":
+            return {("jobs", name)}
+        case "frozen":
+            job = name.partition(" ")[2]
+            return {("jobs", job), (FROZEN, job)}
+    return set()
 
 
 def _is_past(snapshot: Snapshot, stream: str, position: str) -> bool:

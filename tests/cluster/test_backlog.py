@@ -10,7 +10,7 @@ from shadeproxy.cluster.backlog import Backlog
 from shadeproxy.cluster.events import INLINE_BYTES, OrderEvent, Packed, content_of
 from shadeproxy.cluster.replication import FLUSH_S
 from shadeproxy.core.errors import ClusterUnavailable
-from shadeproxy.hints.changes import DeleteJob, FreezeScores
+from shadeproxy.hints.changes import DeleteJob, FreezeScores, PutJob
 from tests.support.cluster_log import FakeLog, Server
 from tests.support.sharing import Sharing, until
 
@@ -131,3 +131,38 @@ async def test_waiting_frozen_columns_of_a_job_that_is_gone_are_dropped(server):
         assert a.replication.backlog.size_bytes > 80_000
         await a.make(DeleteJob("j"))
         assert len(a.replication.backlog) == 1, "the deletion itself"
+
+
+async def test_what_a_job_got_after_its_deletion_is_sent(server):
+    """Cut off, the proxy makes the deletion at once, and again when its event comes back."""
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register(count=20_000)
+        await until(b.knows)
+        server.up = False
+        await until(lambda: a.replication.cut_off)
+        await a.make(DeleteJob("j"))
+        await a.make(PutJob("j", "train", 2, 1.0, 3600.0))
+        await a.make(FreezeScores("j", 0, ones(), None))
+        await a.score([1], [0.5])
+        server.up = True
+        for one in (a, b):
+            await until(lambda one=one: one.knows() and one.scores()[1] == 0.5)
+            await until(lambda one=one: one.hints.frozen.get("j", 0))
+
+
+async def test_of_the_frozen_columns_of_one_epoch_only_the_first_waits(server):
+    """All ranks of a proxy ask at the same moment, and each call sends a column."""
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register(count=20_000)
+        await until(b.knows)
+        backlog = a.replication.backlog
+        backlog._most_bytes = 100_000
+        server.up = False
+        await until(lambda: a.replication.cut_off)
+        calls = (a.make(FreezeScores("j", 3, number * ones(), None)) for number in range(1, 33))
+        found = await asyncio.gather(*calls)
+        assert backlog.size_bytes < 300_000
+        server.up = True
+        await until(lambda: b.hints.frozen.get("j", 3))
+        columns = {one.column[0] for one in (*found, b.hints.frozen.get("j", 3))}
+        assert len(columns) == 1

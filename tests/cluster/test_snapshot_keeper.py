@@ -3,11 +3,13 @@
 import asyncio
 import time
 
+import numpy as np
 import pytest
 
-from shadeproxy.cluster import snapshot_keeper
+from shadeproxy.cluster import snapshot, snapshot_keeper
+from shadeproxy.cluster.events import ScoresEvent
 from shadeproxy.core.errors import ClusterUnavailable
-from shadeproxy.hints.changes import DeleteJob, EndRank, PutJob
+from shadeproxy.hints.changes import DeleteJob, EndRank, FreezeScores, PutJob, WithdrawOrder
 from tests.support.cluster_log import FakeLog, Server
 from tests.support.sharing import Sharing, dataset, until
 
@@ -29,8 +31,9 @@ async def test_a_proxy_without_state_that_joins_an_empty_log_first_gets_the_hint
             await until(a.knows)
 
 
-async def test_hints_are_given_back_although_the_log_fails_in_between(server, monkeypatch):
-    """Its second snapshot, the one that has all hints, cannot be written at first."""
+@pytest.mark.parametrize("takes_it", [False, True])
+async def test_hints_are_given_back_although_the_log_fails_in_between(server, monkeypatch, takes_it):
+    """Its second snapshot, the one that has all hints, cannot be written at first, or the answer is lost."""
     async with Sharing(FakeLog(server), "b") as b:
         await b.register()
         server.up = False
@@ -40,6 +43,8 @@ async def test_hints_are_given_back_although_the_log_fails_in_between(server, mo
         async def failing(self, name, value, *, instead_of=None):
             if self is b.log and instead_of is not None and len(failures) < 2:
                 failures.append(name)
+                if takes_it:
+                    await claim(self, name, value, instead_of=instead_of)
                 raise ClusterUnavailable("no answer in time")
             return await claim(self, name, value, instead_of=instead_of)
 
@@ -116,3 +121,130 @@ async def test_a_proxy_that_lacks_hints_writes_the_snapshot_if_no_other_does(lac
     assert (await a.log.names())["snapshot"] == sealed
     while (await a.log.names())["snapshot"] == sealed:
         await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("refused", ["before the deletion", "after the deletion"])
+async def test_a_proxy_does_not_lack_scores_of_a_deleted_job(server, refused):
+    """The other proxies may stop to read the job's scores before these ones: no snapshot contains them."""
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        await until(b.knows)
+        digest = b.hints.datasets["train"].digest
+        late = ScoresEvent("j", digest, np.uint32([1]).tobytes(), np.float32([1]).tobytes())
+        if refused == "before the deletion":
+            b.keeper.lacks(late)
+        await a.make(DeleteJob("j"))
+        await until(lambda: not b.knows())
+        if refused == "after the deletion":
+            b.keeper.lacks(late)
+        assert not b.keeper._lacks
+
+
+@pytest.fixture
+async def pair(server):
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        await until(b.knows)
+        yield a, b
+
+
+async def write_snapshot(one):
+    sealed = (await one.log.names())["snapshot"]
+    assert (await one.keeper._write(sealed)).is_own
+
+
+async def merged(one):
+    """Let ``one`` merge the present snapshot."""
+    one.keeper.merge_soon()
+    await one.keeper.step()
+
+
+@pytest.mark.parametrize("change", [WithdrawOrder("j", 0, None), WithdrawOrder("j", 0, 1), EndRank("j", 1)])
+async def test_an_order_that_was_withdrawn_after_the_snapshot_does_not_come_back(pair, change):
+    a, b = pair
+    await a.announce(range(100), rank=1)
+    await until(lambda: b.order(1))
+    await write_snapshot(a)
+    await a.make(change)
+    await until(lambda: b.order(1) is None)
+    await merged(b)
+    assert b.order(1) is None
+
+
+async def test_other_orders_are_taken_from_a_snapshot_before_the_withdrawal(pair):
+    a, b = pair
+    for rank in (0, 1):
+        await a.announce(range(100), rank=rank)
+        await until(lambda rank=rank: b.order(rank))
+    await write_snapshot(a)
+    await a.make(WithdrawOrder("j", 0, 1))
+    await until(lambda: b.order(1) is None)
+    b.hints.orders.withdraw("j", 0, 0, 0.0)  # As if its event had been missed.
+    await merged(b)
+    assert b.order(0)
+
+
+async def freeze(one, *epochs):
+    for epoch in epochs:
+        await one.make(FreezeScores("j", epoch, np.full(100, epoch, np.float32), None))
+
+
+async def test_an_older_frozen_column_does_not_take_the_place_of_a_newer_one(pair):
+    a, b = pair
+    await freeze(a, 4, 5)
+    await write_snapshot(a)
+    await freeze(a, 6)
+    await until(lambda: b.hints.frozen.get("j", 6))
+    await merged(b)
+    assert b.hints.frozen.names() == [("j", 5), ("j", 6)]
+
+
+async def test_a_frozen_column_of_an_earlier_run_does_not_come_back(pair):
+    a, b = pair
+    await a.make(PutJob("j", "train", 2, 1.0, 3600.0, begins=0))
+    await freeze(a, 0)
+    await until(lambda: b.hints.frozen.get("j", 0))
+    await write_snapshot(a)
+    await a.make(PutJob("j", "train", 2, 1.0, 3600.0, begins=0))
+    await until(lambda: not b.hints.frozen.names())
+    await merged(b)
+    assert not b.hints.frozen.names()
+
+
+async def test_hints_of_a_job_do_not_come_back_after_it_was_registered_again(pair):
+    a, b = pair
+    await a.score([1], [0.5])
+    await a.announce(range(100))
+    await until(lambda: b.order() and b.scores()[1] == 0.5)
+    await write_snapshot(a)
+    await a.make(DeleteJob("j"))
+    await a.register()
+    await until(lambda: b.knows() and b.order() is None)
+    await merged(b)
+    assert b.order() is None
+    assert b.scores()[1] == -1
+
+
+async def test_a_missed_frozen_column_is_taken_from_a_later_snapshot(pair):
+    a, b = pair
+    await freeze(a, 4, 5)
+    await until(lambda: b.hints.frozen.get("j", 5))
+    b.hints.frozen.forget("j")
+    await write_snapshot(a)
+    await merged(b)
+    assert b.hints.frozen.names() == [("j", 4), ("j", 5)]
+
+
+async def test_a_snapshot_is_stored_again_before_the_log_drops_its_blobs(server, monkeypatch):
+    """Although nothing has changed since: a proxy that joins after a quiet weekend must get the hints."""
+    monkeypatch.setattr(snapshot_keeper, "_LOOK_S", 0.1)
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register(count=20_000)
+        a.keeper._every_s = 0.2
+        await until(lambda: a.keeper.followed.after == a.keeper._at)
+        monkeypatch.setattr(snapshot_keeper, "KEPT_S", 0.5)
+        monkeypatch.setattr(snapshot, "KEPT_S", 0.5)
+        server.blobs.clear()
+        await until(lambda: server.blobs)
+        async with Sharing(FakeLog(server), "b") as b:
+            assert b.knows()
