@@ -16,7 +16,7 @@ from shadeproxy.core.types import SHARED, Intent, ObjectRef, is_strong_etag
 from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer, Head
-from shadeproxy.origin.link import LinkSlot, unused
+from shadeproxy.origin.link import LinkSlot
 from shadeproxy.origin.receiver import Dead, Receiver, Surplus
 from shadeproxy.origin.s3pages import (
     Exchange,
@@ -133,7 +133,7 @@ class CallbackReads:
         read.is_timed = not self._started % _TIMED
         read.connection = self.gets.start(wanted, read)
         if read.connection is None:
-            self.limited.give(unused(slot))
+            self.limited.give(slot)
             return None
         return read
 
@@ -147,7 +147,7 @@ class CallbackReads:
             return None
         prepared = self.gets.prepare(ref, _WHOLE, request_id)
         if prepared is None:
-            self.limited.give(unused(slot))
+            self.limited.give(slot)
             return None
         self._started += 1
         read.slot, read.is_timed = slot, not self._started % _TIMED
@@ -158,7 +158,7 @@ class CallbackReads:
         """Give back what ``take`` has taken, if anything, because ``read`` does not begin."""
         if read.connection is not None and read.slot is not None:
             self.gets.pool.put_back(read.connection)
-            self.limited.give(unused(read.slot))
+            self.limited.give(read.slot)
 
     def note_received(self, read: OriginRead) -> None:
         """End ``read``, whose last byte has arrived, in the next turn of the loop."""

@@ -38,12 +38,16 @@ class LinkSlot(str):
     slot is.
     """
 
-    __slots__ = ("flow", "is_first", "is_over", "queue", "size_bytes")
+    __slots__ = ("flow", "is_charged", "is_first", "is_over", "queue", "size_bytes")
 
     queue: "LinkQueue"
     flow: "Flow"
     size_bytes: float
     is_over: bool
+    is_charged: bool
+    """True if the true length of the read was charged. Otherwise no answer came: the read failed, or did not
+    begin, and the end takes the charge back.
+    """
     is_first: bool
     """True if the read was let through before reads of other flows (``hurry``). Then its bytes are not
     charged to its flow's share.
@@ -55,21 +59,10 @@ class LinkSlot(str):
         as one that fills the link, because a few slow clients would otherwise block the link for all.
         """
         if not self.is_over:
+            self.is_charged = True
             self.queue.charge(self, min(length_bytes, self.queue.page_bytes))
             if passes:
                 self.queue.end(self, has_come=False)
-
-    def refund(self) -> None:
-        """Take the charge back, because the read does not begin."""
-        if not self.is_over:
-            self.queue.correct(self, 0)
-
-
-def unused(slot: str) -> str:
-    """Take back the charge for ``slot``, because no read has used it. Return ``slot``, to be released."""
-    if isinstance(slot, LinkSlot):
-        slot.refund()
-    return slot
 
 
 class _Waiter(NamedTuple):
@@ -254,6 +247,8 @@ class LinkQueue:
         """
         if not isinstance(slot, LinkSlot) or slot.is_over:
             return
+        if not slot.is_charged:
+            self.correct(slot, 0)
         slot.is_over = True
         slot.flow.flying -= 1
         self.depth.note(self.flying, self._flying_bytes, slot.size_bytes if has_come else 0)
@@ -280,7 +275,7 @@ class LinkQueue:
     def _let_through(self, flow: Flow, client: str, *, is_first: bool) -> LinkSlot:
         slot = LinkSlot(client)
         slot.queue, slot.flow, slot.size_bytes, slot.is_over = self, flow, flow.guess_bytes, False
-        slot.is_first = is_first
+        slot.is_first, slot.is_charged = is_first, False
         if is_first:
             self._first_now = self._first_tag(flow)
             flow.first_start = self._first_now + slot.size_bytes / flow.weight

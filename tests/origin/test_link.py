@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.errors import OriginAnswer, Overloaded
 from shadeproxy.core.tracing import CLIENT, READER
 from shadeproxy.core.types import Intent, JobContext, ObjectRef
 from shadeproxy.origin.limit import LimitedOrigin
@@ -327,15 +327,14 @@ async def test_sixty_four_readers_of_one_job_take_nothing_from_eight_of_another(
     assert link.got["a"] / link.got["b"] == pytest.approx(1.0, abs=0.03)
 
 
-async def test_a_read_that_does_not_begin_is_not_charged():
+async def test_a_read_without_an_answer_is_not_charged():
     link = queue_of()
     link.share({"a": 1.0})
     READER.set(JobContext("a"))
     before = vars(link.flows["a"]).copy()
     slot = link.pass_now("")
-    slot.refund()
     link.end(slot)
-    slot.refund()
+    link.end(slot)
     assert vars(link.flows["a"]) == before
     assert (link.flying, link.depth._bytes) == (0, 0.0), "no byte came"
 
@@ -398,6 +397,19 @@ async def test_a_reader_that_leaves_takes_nothing_with_it(limited, when):
     assert (limited.open_now, limited.waiting, link.flying) == (0, 0, 0)
     async with limited.open(ObjectRef("b", "k")):
         assert link.flying == 1
+
+
+async def test_reads_that_fail_count_for_nothing(limited):
+    link = queue_of()
+    limited.share(link, {"a": 1.0})
+    READER.set(JobContext("a"))
+    before = vars(link.flows["a"]).copy()
+    for _ in range(40):
+        with pytest.raises(OriginAnswer, match="404"):
+            async with limited.open(ObjectRef("b", "missing")):
+                pass
+    assert vars(link.flows["a"]) == before
+    assert (link.flying, link.depth._bytes) == (0, 0.0), "no byte came"
 
 
 async def test_a_wait_for_the_link_ends_as_a_wait_for_a_slot(limited):

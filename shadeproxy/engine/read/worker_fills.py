@@ -45,7 +45,6 @@ from shadeproxy.engine.read.worker_read import WorkerRead
 from shadeproxy.origin.base import CallbackOrigin, Sink, Wanted
 from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
 from shadeproxy.origin.credentials import CredentialProvider
-from shadeproxy.origin.link import unused
 
 LEAST_DELEGATED_BYTES = 64 * 1024
 """The coordinator copies shorter bodies itself: two messages to let the worker write them cost more (ADR
@@ -256,7 +255,7 @@ class WorkerFills:
         if isinstance(begun := self._reads.get(message.ident), WorkerRead):
             begun.give_slot()
         elif slot is not None:
-            self.slots.give(unused(slot))
+            self.slots.give(slot)
         self.outbox.send(RefuseFill(message.ident))
 
     def _start(self, message: BeginFill, ref: ObjectRef, slot: str) -> bool:
