@@ -224,8 +224,9 @@ class Client(ControlSession):
             pause_s = min(2 * pause_s, 2.0)
 
     def _find_s3(self, timeout_s: float) -> Origin:
-        """Return the S3 listener of the proxy, which /v1/info names. Raises Unreachable, ConfigError, and
-        ControlError if the proxy refuses this client and no origin is known.
+        """Return the S3 listener of the proxy, which /v1/info names. Raises Unreachable. If no
+        origin is known, raises ControlError if the proxy refuses this client, and ConfigError if /v1/info
+        names no listener.
         """
         if self._s3 is None:
             try:
@@ -242,6 +243,8 @@ class Client(ControlSession):
                 # A starting proxy opens its control listener first.
                 raise Unreachable("it is starting: its /v1/info names no s3_endpoint yet")
             if not isinstance(endpoint, str):
+                if self._fallback() is not None:
+                    raise Unreachable("its /v1/info names no s3_endpoint: give Client(s3_endpoint=...)")
                 raise ConfigError(
                     f"{self._control.url}/v1/info names no s3_endpoint: give Client(s3_endpoint=...)"
                 )

@@ -105,7 +105,9 @@ class Owners:
             self._columns[dataset] = column
             if len(self._columns) > _MOST_COLUMNS:
                 dropped = next(iter(self._columns))
-                del self._columns[dropped], self._due_s[dropped]
+                del self._columns[dropped]
+                # A column that came after its dataset was dropped has no time at which it is due.
+                self._due_s.pop(dropped, None)
 
     def passed_over(self) -> None:
         """Count that a proxy was not asked, because it failed a moment ago."""

@@ -297,6 +297,13 @@ def test_a_refused_token_does_not_matter_to_reads_if_the_s3_listener_is_known(
     assert not warnings_in(caplog)
 
 
+def test_the_origin_answers_if_info_names_no_s3_listener(client, proxy, origin, caplog):
+    proxy.offers["s3_endpoint"] = 7
+    assert client.read(SAMPLE) == origin.objects["train", "1/001"]
+    (warning,) = warnings_in(caplog)
+    assert "its /v1/info names no s3_endpoint: give Client(s3_endpoint=...)" in warning
+
+
 def test_refusal_has_the_proxys_words(client, proxy):
     proxy.refuse["datasets"] = 403
     with pytest.raises(

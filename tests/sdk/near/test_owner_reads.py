@@ -302,3 +302,17 @@ def test_the_owners_are_asked_for_again_after_a_failure_but_not_while_a_node_is_
     now_s = 6.0
     assert kept.is_due(("d", "digest"))
     assert kept.failures == 2
+
+
+def test_a_column_that_comes_after_its_data_set_was_dropped_harms_no_later_read():
+    kept = owners.Owners()
+    names = [(f"d{number}", "digest") for number in range(9)]
+    column = owners.OwnerColumn("1", "a", (), np.empty(0, "<u2"))
+    for name in names[:5]:
+        assert kept.is_due(name)
+        kept.put(name, column)
+    kept.put(names[0], column)  # It was asked for before the data set was dropped.
+    for name in names[5:]:
+        assert kept.is_due(name)
+        kept.put(name, column)
+    assert kept.find(names[0]) is None
