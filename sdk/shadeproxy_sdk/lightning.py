@@ -80,7 +80,18 @@ class ShadeCallback(Callback):
 
     def _resume(self, state: dict[str, Any]) -> None:
         sampler = self._beside.sampler
-        sampler.load_state_dict(state)
+        rank = getattr(sampler.job, "rank", 0)
+        if state.get("rank", rank) == rank:
+            sampler.load_state_dict(state)
+        else:
+            # Lightning keeps the callback's state of rank 0 alone. In modes whose ranks plan for themselves,
+            # another rank cannot use it, but must continue at the same place: else the ranks would read
+            # different numbers of batches, and wait for each other for ever.
+            self._beside.complain(
+                f"the checkpoint has the sampler's state of rank {state['rank']} alone, so this rank plans"
+                " the rest of the epoch anew"
+            )
+            sampler.resume_at(state["epoch"], state["position"])
         if state["position"] >= len(sampler):
             # Lightning makes the first iterator before it sets the epoch, so set the epoch already here.
             sampler.set_epoch(state["epoch"] + 1)

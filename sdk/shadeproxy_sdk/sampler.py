@@ -317,6 +317,16 @@ class ShadeSampler(Sampler[int]):
             self._reported, self._skips = state.get("reported"), skips
         self._begin()
 
+    def resume_at(self, epoch: int, position: int) -> None:
+        """Plan ``epoch`` again, and continue it after the first ``position`` samples of this rank. Call this
+        if a checkpoint has only the state of another rank, so that all ranks read equally many samples.
+        Raises as ``set_epoch``.
+        """
+        check_count("position", position)
+        self.set_epoch(epoch)
+        with self._planning:
+            self._start = self._given = min(int(position), self.num_samples)
+
     def _shape(self) -> dict[str, Any]:
         """Return the settings that must be the same in a checkpoint and in this sampler."""
         shape: dict[str, Any] = {

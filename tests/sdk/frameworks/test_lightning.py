@@ -186,3 +186,17 @@ def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path,
     (path,) = tmp_path.glob(f"*step={step}.ckpt")
     resumed, _ = fit(again, ShadeCallback(again), 3, resume=path)
     assert resumed.read == first.read[step:]
+
+
+@pytest.mark.parametrize("mode", ["shade", "reorder", "importance", "uniform"])
+def test_all_ranks_resume_at_the_place_of_rank_0_whose_state_lightning_keeps(make_job, samples, caplog, mode):
+    first, *others = (
+        shade.ShadeSampler(make_job(dataset=samples, rank=rank, world_size=2), mode) for rank in (0, 0, 1)
+    )
+    state = first.state_dict(position=8)
+    for sampler in others:
+        ShadeCallback(sampler).load_state_dict(state)
+        sampler.set_epoch(state["epoch"])
+        assert len(list(sampler)) == len(first) - 8
+    told = "has the sampler's state of rank 0 alone, so this rank plans the rest of the epoch anew"
+    assert (told in caplog.text) == (mode in {"shade", "reorder"})
