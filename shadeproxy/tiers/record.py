@@ -224,12 +224,8 @@ def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHead
 
     Raises TierError unless the bytes are exactly those that ``pack_header`` made for this store and address.
     """
-    layout = read_layout(raw)
+    layout, meta_raw = _prove(raw, store_id=store_id, address=address)
     fields = _FIXED.unpack_from(raw)
-    meta_raw = bytes(raw[HEADER_BYTES : layout.body_start])
-    _check_header(raw, meta_raw)
-    if fields[1] not in _VERSIONS or fields[3] != store_id or fields[4] != address:
-        raise TierError("record belongs to another place, store or format")
     try:
         bucket, key, namespace, meta = _decode_meta(meta_raw, fields[1])
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
@@ -269,19 +265,32 @@ def read_facts(raw: Body, *, store_id: int, address: int) -> RecordSummary:
     return RecordSummary(ref, etag, number, body_bytes, validated_s, -(-length // UNIT_BYTES))
 
 
-def check_record(raw: Body, *, store_id: int, address: int) -> int:
-    """Check both hashes of a complete record, and return the hash of its body. Raises TierError if one is
-    wrong, or if the record belongs elsewhere.
+def check_record(raw: Body, *, store_id: int, address: int) -> None:
+    """Check both hashes of a complete record. Raises TierError if one is wrong, or if the record belongs
+    elsewhere.
+    """
+    layout, _ = _prove(raw, store_id=store_id, address=address)
+    check_body(raw, layout)
+
+
+def check_body(raw: Body, layout: Layout) -> None:
+    """Check the hash of the body of a complete record. Raises TierError if it is wrong."""
+    body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
+    if len(body) < layout.body_bytes or body_hash(body) != layout.body_hash:
+        raise TierError("the body of a record is damaged")
+
+
+def _prove(raw: Body, *, store_id: int, address: int) -> tuple[Layout, bytes]:
+    """Return the layout of a record and the bytes of its metadata. Raises TierError unless the header is
+    right, and of this store and address.
     """
     layout = read_layout(raw)
-    _check_header(raw, bytes(raw[HEADER_BYTES : layout.body_start]))
-    _, _, _, store, place, *_ = _FIXED.unpack_from(raw)
-    if store != store_id or place != address:
+    meta_raw = bytes(raw[HEADER_BYTES : layout.body_start])
+    _check_header(raw, meta_raw)
+    _, version, _, store, place, *_ = _FIXED.unpack_from(raw)
+    if version not in _VERSIONS or store != store_id or place != address:
         raise TierError("record belongs to another place, store or format")
-    body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
-    if len(body) < layout.body_bytes or xxh3_64_intdigest(body) != layout.body_hash:
-        raise TierError("the body of a record is damaged")
-    return layout.body_hash
+    return layout, meta_raw
 
 
 def _check_header(raw: Body, meta_raw: bytes) -> None:

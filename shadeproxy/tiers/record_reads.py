@@ -8,7 +8,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.tiers.base import Location, Place, RecordHeader
 from shadeproxy.tiers.location import address_at, bytes_of, shares_block
 from shadeproxy.tiers.pins import ViewPins
-from shadeproxy.tiers.record import HEADER_BYTES, body_place, check_record
+from shadeproxy.tiers.record import HEADER_BYTES, body_place, check_record, read_layout
 from shadeproxy.tiers.segment import Segment
 from shadeproxy.tiers.space import Space
 
@@ -56,18 +56,14 @@ class RecordReads:
             is_resident = segment.is_resident(offset, most_bytes)
         except OSError:
             return False
-        return is_resident and (not shares_block(location) or self.hash_to_check(location) is not None)
+        return is_resident and (not shares_block(location) or self._is_right(location))
 
     def hash_to_check(self, location: Location) -> int | None:
         """Return the hash of the body of a record that shares a block; see ``Tier.hash_to_check``."""
         if not shares_block(location):
             return None
-        segment, offset, most_bytes = self._resolve(location)
-        raw = segment.view[offset : offset + most_bytes]
-        try:
-            return check_record(raw, store_id=self._store_id, address=address_at(location))
-        except TierError:
-            return None
+        segment, offset, _ = self._resolve(location)
+        return read_layout(segment.view[offset : offset + HEADER_BYTES]).body_hash
 
     def load(self, location: Location) -> RecordHeader:
         """Read and prove the record; see ``Tier.load``."""
@@ -79,6 +75,16 @@ class RecordReads:
         segment, start, length = self._place_of(location)
         offset = bytes_of(location)[1]
         return Place(segment.path, offset, bytes(segment.body(offset, HEADER_BYTES)), start, length)
+
+    def _is_right(self, location: Location) -> bool:
+        """Return whether both hashes of a record that is in the page cache are right."""
+        segment, offset, most_bytes = self._resolve(location)
+        raw = segment.view[offset : offset + most_bytes]
+        try:
+            check_record(raw, store_id=self._store_id, address=address_at(location))
+        except TierError:
+            return False
+        return True
 
     def _place_of(self, location: Location) -> tuple[Segment, int, int]:
         """Return a record's segment, and start and length of its body. Raises TierError if the record is

@@ -29,7 +29,7 @@ from shadeproxy.tiers.record import (
     PEEK_BYTES,
     UNIT_BYTES,
     Body,
-    body_hash,
+    check_body,
     read_layout,
     unpack_header,
 )
@@ -327,9 +327,7 @@ class Segment:
         """Read a complete record, check the hash of its body, and return its header. Raises TierError."""
         raw = self.read_record(offset, most_bytes)
         header, layout = unpack_header(raw, store_id=store_id, address=address)
-        body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
-        if len(body) < layout.body_bytes or body_hash(body) != layout.body_hash:
-            raise TierError("the body of a record is damaged")
+        check_body(raw, layout)
         return header
 
     def punch(self, blocks: BlockRange) -> None:

@@ -198,7 +198,8 @@ class Tier(Protocol):
         record. Check the body by it each time that its bytes are used: a read of the other record brings the
         block into the page cache, and checks only itself.
 
-        Call ``is_hot`` first. None: the record shares no block, so no check is needed, or it is damaged.
+        Call ``is_hot`` first: it proves the hash. None: the record shares no block, so no check is needed.
+        Raises TierError when no record is there.
         """
         ...
 
