@@ -89,7 +89,7 @@ class ShadeCallback(Callback):
             # different numbers of batches, and wait for each other for ever.
             self._beside.complain(
                 f"the checkpoint has the sampler's state of rank {state['rank']} alone, so this rank plans"
-                " the rest of the epoch anew"
+                " the rest of the epoch itself"
             )
             sampler.resume_at(state["epoch"], state["position"])
         if state["position"] >= len(sampler):

@@ -39,7 +39,7 @@ RECORD = np.dtype(
     ]
 )
 READS_FILES = hasattr(os, "preadv")
-"""Whether this system can read the cache's files: False on Windows, where no proxy runs."""
+"""True if this system can read the cache's files. On Windows it cannot, and no proxy runs there."""
 _COLUMNS = ("index", "file", "header_offset", "offset", "length", "position", "header")
 _MOST = np.uint64(1 << 62)
 _HERE = 200

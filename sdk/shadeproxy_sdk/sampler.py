@@ -318,8 +318,8 @@ class ShadeSampler(Sampler[int]):
         self._begin()
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """Plan ``epoch`` again, and continue it after the first ``position`` samples of this rank. Call this
-        if a checkpoint has only the state of another rank, so that all ranks read equally many samples.
+        """Continue ``epoch`` after the first ``position`` samples of this rank, by this rank's own plan. Call
+        this if a checkpoint has only the state of another rank, so that all ranks read equally many samples.
         Raises as ``set_epoch``.
         """
         check_count("position", position)

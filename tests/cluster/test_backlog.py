@@ -1,4 +1,4 @@
-"""What waits for the log: nothing is answered twice, and nothing that is gone is still to be sent."""
+"""Changes that wait for the log: none is answered twice, and none of a deleted job is sent."""
 
 import asyncio
 import time

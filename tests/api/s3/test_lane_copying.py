@@ -142,7 +142,7 @@ async def test_a_body_that_was_damaged_in_a_shared_block_is_not_sent(proxy, key,
     ((_, body),) = answers(await talk(proxy.port, asked(key, *part), count=1))
     assert body == proxy.bodies[key][slice(*part) if part else slice(None)]
     assert proxy.lane.known == known
-    for _ in range(3):  # It was fetched anew, looked up again, and then known again.
+    for _ in range(3):  # It was fetched again. Then it is looked up, and known.
         ((_, body),) = answers(await talk(proxy.port, asked(key), count=1))
         assert body == proxy.bodies[key]
     assert proxy.lane.known > known

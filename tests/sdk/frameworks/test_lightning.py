@@ -198,5 +198,5 @@ def test_all_ranks_resume_at_the_place_of_rank_0_whose_state_lightning_keeps(mak
         ShadeCallback(sampler).load_state_dict(state)
         sampler.set_epoch(state["epoch"])
         assert len(list(sampler)) == len(first) - 8
-    told = "has the sampler's state of rank 0 alone, so this rank plans the rest of the epoch anew"
+    told = "has the sampler's state of rank 0 alone, so this rank plans the rest of the epoch itself"
     assert (told in caplog.text) == (mode in {"shade", "reorder"})

@@ -180,7 +180,7 @@ async def test_a_page_on_a_disk_is_told_only_while_its_bytes_can_be_trusted(list
     os.pwrite(segment.descriptor, b"x", handle.start)
     _, records = await by_id(listener, 0, 1, 2)
     assert records["status"].tolist() == [0, 200, 200]
-    # A batch call finds the damage, and fetches the object anew.
+    # A batch call finds the damage, and fetches the object again.
     assert [frame.body for frame in await listener.frames([{"bucket": "b", "key": "small"}])] == [SMALL]
     _, records = await by_id(listener, 0)
     assert records["status"].tolist() == [200]
