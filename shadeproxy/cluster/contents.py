@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from shadeproxy.cluster.events import Content
 from shadeproxy.cluster.log import BLOB_BYTES, ClusterLog
-from shadeproxy.core.errors import PeerError
+from shadeproxy.core.errors import LostBlob, PeerError
 
 _AT_ONCE = 4
 MOST_BYTES = 1 << 30
@@ -25,8 +25,8 @@ class Contents:
             await self._log.put_blob(digest, data)
 
     async def get(self, content: Content) -> bytes:
-        """Return the bytes of a content. Raises ClusterUnavailable, and PeerError if the log lacks one of the
-        content's blobs, or the stated size is not possible.
+        """Return the bytes of a content. Raises ClusterUnavailable, LostBlob if the log lacks one of the
+        content's blobs, and PeerError if the stated size is not possible.
         """
         if not content.pieces:
             return content.inline
@@ -37,6 +37,8 @@ class Contents:
             pieces = content.pieces[at : at + _AT_ONCE]
             for piece in await asyncio.gather(*(self._log.get_blob(digest) for digest in pieces)):
                 if piece is None:
-                    raise PeerError("the log has lost a blob")
+                    raise LostBlob(
+                        "the cluster's engine dropped a blob: set its maxmemory-policy to noeviction"
+                    )
                 found.append(piece)
         return b"".join(found)

@@ -240,7 +240,7 @@ class Replication:
         if self._joined:
             await asyncio.Event().wait()
         try:
-            await self._catch_up(order_of_position(await self.keeper.adopt()))
+            await self._catch_up(order_of_position(await self.keeper.adopt(self._reached_before)))
         except PeerError as error:
             if self.refusal != str(error):
                 _log.error("this proxy shares no hints with the cluster", reason=str(error))

@@ -114,6 +114,10 @@ class Snapshots:
         """Note that a hint has changed, so that the next snapshot stores it again."""
         self._versions[kind, name] = self._versions.get((kind, name), 0) + 1
 
+    def store_again(self) -> None:
+        """Let the next snapshot store all hints again, because the log has dropped blobs."""
+        self._written.clear()
+
     def items(self) -> list[Item]:
         """Return kind and name of all shared hints, in the order in which a snapshot has them."""
         hints = self._hints

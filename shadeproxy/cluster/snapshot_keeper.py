@@ -28,6 +28,7 @@ from shadeproxy.cluster.known_events import KnownEvents
 from shadeproxy.cluster.log import BEGINNING, ClusterLog
 from shadeproxy.cluster.snapshot import FROZEN, KEPT_S, NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import LostBlob
 from shadeproxy.hints.changes import DeleteDataset, DeleteJob, EndRank, PutJob, WithdrawOrder
 from shadeproxy.hints.order.announcements import order_of
 from shadeproxy.hints.registry import HintRegistry
@@ -171,14 +172,21 @@ class SnapshotKeeper:
         if len(positions) > _MOST_DELETED:
             del positions[next(iter(positions))]
 
-    async def adopt(self) -> str:
+    async def adopt(self, reached: str = "") -> str:
         """Take the cluster's hints from the snapshot. If there is none, write one with the hints of this
-        proxy. Return the snapshot's position in the stream of changes. Raises ClusterUnavailable, PeerError.
+        proxy. Return the snapshot's position in the stream of changes. ``reached``: the position up to which
+        an earlier process of this proxy applied all changes. Raises ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
         if sealed is None:
             sealed = (await self._write(None)).sealed
-        snapshot = await self._snapshots.read(sealed)
+        try:
+            snapshot = await self._snapshots.read(sealed)
+        except LostBlob:
+            # All proxies were stopped for longer than the log keeps blobs. Events after ``reached`` follow.
+            self.followed.after[STREAM] = reached or BEGINNING
+            sealed = await self._replace(sealed)
+            snapshot = await self._snapshots.read(sealed)
         await self._merge(snapshot, joins=True)
         self.followed.life = snapshot.life
         self.followed.seen.restore(snapshot.seen)
@@ -195,7 +203,11 @@ class SnapshotKeeper:
             return await self._give_back()
         if sealed != self._sealed or self._merges:
             merges = self._merges
-            snapshot = await self._snapshots.read(sealed)
+            try:
+                snapshot = await self._snapshots.read(sealed)
+            except LostBlob:
+                await self._replace(sealed)
+                return False
             if snapshot.life != self.followed.life:
                 return await self._give_back()
             if merges or self._lacks:
@@ -225,6 +237,7 @@ class SnapshotKeeper:
         # If a call to the log fails below, the next ``step`` begins again. The log may have done that call.
         begins_again, self._gives_back = self._gives_back, True
         self.followed.begin_again()
+        self._snapshots.store_again()
         self._lacks.clear()
         merges, written = True, await self._write(None)
         while merges and not written.is_own:
@@ -237,6 +250,12 @@ class SnapshotKeeper:
                 written = await self._write(written.sealed)
         self._gives_back = False
         return merges or begins_again
+
+    async def _replace(self, lost: bytes) -> bytes:
+        """Write a snapshot of this proxy's hints in place of one whose blobs the log has dropped."""
+        _log.warning("the cluster's engine dropped the shared hints: those of this proxy take their place")
+        self._snapshots.store_again()
+        return (await self._write(lost)).sealed
 
     async def _write(self, instead_of: bytes | None) -> NamedSnapshot:
         followed = self.followed

@@ -295,6 +295,10 @@ class PeerError(ShadeProxyError):
     """
 
 
+class LostBlob(PeerError):
+    """The cluster's log has dropped a blob of an event or a snapshot, or has other bytes in its place."""
+
+
 class ClusterUnavailable(ShadeProxyError):
     """The cluster's log (Redis or Valkey) refused a call, or did not answer in time. The change may have been
     made.

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from shadeproxy.cluster import snapshot, snapshot_keeper
+from shadeproxy.cluster import events, snapshot, snapshot_keeper
 from shadeproxy.cluster.events import ScoresEvent
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.hints.changes import DeleteJob, EndRank, FreezeScores, PutJob, WithdrawOrder
@@ -71,6 +71,93 @@ async def test_proxies_that_put_their_hints_into_an_empty_log_at_once_lose_none(
         for one in (a, *owners):
             for job in ("of-b", "of-c", "of-d"):
                 await until(lambda one=one, job=job: one.knows(job))
+
+
+async def test_a_log_that_lost_its_data_gets_long_hints_again(server, monkeypatch):
+    """A snapshot does not store what the log has. A log without data has nothing."""
+    monkeypatch.setattr(events, "INLINE_BYTES", 64)
+    async with Sharing(FakeLog(server), "b") as b:
+        await b.register()
+        await b.keeper._write((await b.log.names())["snapshot"])
+        server.up = False
+        await until(lambda: b.replication.cut_off)
+        server.lose()
+        server.up = True
+        await until(lambda: not b.replication.cut_off and server.claims)
+        async with Sharing(FakeLog(server), "a") as a:
+            await until(a.knows)
+            assert "train" in a.hints.datasets
+
+
+@pytest.fixture
+async def without_blobs(server, monkeypatch):
+    """Yield the log of a stopped cluster, with a name whose blobs have expired."""
+    monkeypatch.setattr(events, "INLINE_BYTES", 64)
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register("gone")
+        await a.make(DeleteJob("gone"))
+        await a.keeper._write((await a.log.names())["snapshot"])
+        reached = a.replication.reached
+        await a.make(PutJob("later", "train", 2, 1.0, 3600.0))
+    server.blobs.clear()
+    return reached
+
+
+async def test_a_cluster_whose_blobs_expired_while_it_was_stopped_shares_the_hints_of_its_proxies(
+    server, without_blobs
+):
+    async with asyncio.timeout(20):
+        a = Sharing(FakeLog(server), "a", boot=2, reached=without_blobs)
+        a.restore()
+        async with a, Sharing(FakeLog(server), "b") as b:
+            assert not a.replication.refusal
+            await until(lambda: a.knows("later"))
+            assert "train" in a.hints.datasets
+            for job in ("j", "later"):
+                await until(lambda job=job: b.knows(job))
+            assert not a.knows("gone")
+            await b.score([1], [2.0])
+            await until(lambda: a.scores()[1] == 2.0)
+
+
+async def test_a_proxy_without_state_that_finds_no_blobs_gets_the_hints_of_a_proxy_that_runs(
+    server, monkeypatch
+):
+    monkeypatch.setattr(events, "INLINE_BYTES", 64)
+    monkeypatch.setattr(snapshot_keeper, "_LOOK_S", 0.1)
+    async with Sharing(FakeLog(server), "b") as b:
+        await b.register()
+        await b.keeper._write((await b.log.names())["snapshot"])
+        server.blobs.clear()
+        async with Sharing(FakeLog(server), "a") as a:
+            assert not a.replication.refusal
+            await until(a.knows)
+            assert b.knows()
+
+
+async def test_a_proxy_that_finds_the_blobs_of_anothers_snapshot_gone_writes_its_own(server, monkeypatch):
+    monkeypatch.setattr(events, "INLINE_BYTES", 64)
+    async with Sharing(FakeLog(server), "b") as b:
+        await b.register()
+        b.keeper._sealed = b""
+        await b.keeper._write((await b.log.names())["snapshot"])
+        b.keeper._sealed = b""
+        server.blobs.clear()
+        await b.keeper.step()
+        await b.snapshots.read((await b.log.names())["snapshot"])
+
+
+async def test_a_proxy_whose_blobs_are_dropped_at_once_says_so(server, monkeypatch):
+    monkeypatch.setattr(events, "INLINE_BYTES", 0)
+
+    async def dropping(self, digest, data):
+        pass
+
+    monkeypatch.setattr(FakeLog, "put_blob", dropping)
+    async with Sharing(FakeLog(server), "a") as a:
+        assert a.replication.refusal == (
+            "the cluster's engine dropped a blob: set its maxmemory-policy to noeviction"
+        )
 
 
 @pytest.fixture
