@@ -12,7 +12,7 @@ cancelled, or waited too long, leaves the queue. If it was granted a slot in the
 it passes the slot on.
 
 While jobs share the link (``SharedSlots``), reads wait for the turn of their flow instead (link.py). A
-PREFETCH then waits too, in the flow of its job.
+PREFETCH then waits too, in the flow of its job, and still leaves slots free.
 """
 
 import asyncio
@@ -40,6 +40,8 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 
 _Queue = FairQueue[tuple[str, asyncio.Future[None]]]
 _SPARED = 8  # One slot in this many is never used for prefetching.
+_PREFETCHES = "\0prefetches"
+"""The client to which prefetches are charged while jobs share the link. No other client has this name."""
 
 
 def prefetch_slots(max_open: int) -> int:
@@ -161,11 +163,12 @@ class SharedSlots(Slots):
 
     async def take_shared(self, link: LinkQueue, intent: Intent) -> str:
         """Acquire a slot, when it is the turn of the read's flow. Raises Overloaded."""
-        slot = self.take_shared_now()
+        slot = self.take_shared_now(intent)
         if slot is not None:
             return slot
-        client, future = CLIENT.get(), asyncio.get_running_loop().create_future()
-        queued = link.wait(client, future, is_prefetch=intent is Intent.PREFETCH)
+        future = asyncio.get_running_loop().create_future()
+        queued = link.wait(_client(intent), future, is_prefetch=intent is Intent.PREFETCH)
+        self.let_through()  # Only prefetches may wait before it, for which too few slots are free.
 
         def give() -> None:
             self.give_shared(future.result())
@@ -175,9 +178,9 @@ class SharedSlots(Slots):
         passed: str = future.result()
         return passed
 
-    def take_shared_now(self, intent: Intent = Intent.DEMAND) -> str | None:  # noqa: ARG002 - as take_now
+    def take_shared_now(self, intent: Intent = Intent.DEMAND) -> str | None:
         """Acquire a slot without waiting, as ``take_now``, but only if it is the turn of the read's flow."""
-        client = CLIENT.get()
+        client = _client(intent)
         if self.link is None or self.taken >= self.count or not self._may(client):
             return None
         slot = self.link.pass_now(client)
@@ -200,6 +203,13 @@ class SharedSlots(Slots):
             future, slot = passed
             self._count(str(slot))
             future.set_result(slot)
+
+    def _may(self, client: str) -> bool:
+        return super()._may(client) and (client != _PREFETCHES or self.taken < self.prefetched)
+
+
+def _client(intent: Intent) -> str:
+    return _PREFETCHES if intent is Intent.PREFETCH else CLIENT.get()
 
 
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)

@@ -435,3 +435,18 @@ async def test_a_prefetch_waits_with_its_job(limited):
     leave.set()
     await asyncio.gather(*tasks)
     assert link.flows["b"].prefetches == 0
+
+
+async def test_prefetches_leave_slots_for_readers_while_the_link_is_shared(limited):
+    link, leave = queue_of(LinkDepth(lambda: 0.0)), asyncio.Event()
+    limited.share(link, {"a": 1.0, "b": 1.0})
+    tasks = [asyncio.create_task(hold(limited, "a", leave, intent=Intent.PREFETCH)) for _ in range(9)]
+    await settle()
+    assert limited.take_now(Intent.PREFETCH) is None
+    assert (limited.open_now, limited.waiting) == (7, 2), "one slot in eight is left"
+    reader = asyncio.create_task(hold(limited, "b", leave))
+    await settle()
+    assert (limited.open_now, limited.waiting) == (8, 2), "the waiting prefetches do not hold the reader up"
+    leave.set()
+    await asyncio.gather(reader, *tasks, return_exceptions=True)
+    assert (limited.open_now, limited.waiting, link.flying) == (0, 0, 0)
