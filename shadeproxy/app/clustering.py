@@ -35,7 +35,7 @@ from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.snapshot import Place, Snapshots
 from shadeproxy.cluster.snapshot_keeper import Node, SnapshotKeeper
 from shadeproxy.cluster.status import ClusterStatus
-from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.timing import LATE_WRITE_S, Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import parse_address
@@ -181,6 +181,9 @@ class Clustering:
         timing = Timing(
             lease_s=cluster.lease, leave_after_s=cluster.leave_after, failover_s=cluster.engine_failover
         )
+        # The origin may take so long to take the end of a body, and once more to answer.
+        if (late_write_s := 2 * self._settings.origin.timeouts.read) > LATE_WRITE_S:
+            timing = replace(timing, late_write_s=late_write_s)
         is_new = _NODE not in self._kept
         membership = Membership(facts, secrets.token_hex(8), self._seals(), timing, is_new=is_new)
         objects = None if owned is None else owned.objects

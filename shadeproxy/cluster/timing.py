@@ -9,6 +9,11 @@ lengths. With this number, the rates of the two clocks may differ by 10 %.
 BEATS = 3
 """Number of beats that a node sends during one lease."""
 
+LATE_WRITE_S = 60.0
+"""The least time for which a write may still be on its way to the origin after the node that sent it died. It
+is longer if the origin may take longer to take a body and to answer.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -21,7 +26,7 @@ class Timing:
     lease_s: float = 3.0
     leave_after_s: float = 120.0
     failover_s: float = 0.0
-    late_write_s: float = 60.0
+    late_write_s: float = LATE_WRITE_S
 
     @property
     def beat_s(self) -> float:

@@ -112,6 +112,18 @@ async def test_a_proxy_whose_state_directory_is_new_fears_no_late_writes(tmp_pat
         await proxy.stop()
 
 
+@pytest.mark.parametrize(("read", "late_s"), [("10 s", 60.0), ("5 min", 600.0)])
+async def test_late_writes_are_feared_for_as_long_as_the_origin_may_take_for_one(
+    tmp_path, monkeypatch, boot, read, late_s
+):
+    monkeypatch.setenv("S", SECRET)
+    monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(Server()))
+    proxy = Proxy(settings(tmp_path, f"origin.timeouts.read={read}"))
+    await proxy.start()
+    assert proxy._clustering._heartbeat.membership.timing.late_write_s == late_s
+    await proxy.stop()
+
+
 async def get(url, data=None):
     def ask():
         request = urllib.request.Request(url, data=data)
