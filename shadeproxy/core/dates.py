@@ -1,7 +1,7 @@
 """Dates in HTTP fields (RFC 9110 section 5.6.7).
 
-No other module calls the standard library's parser, which raises four kinds of errors for impossible dates.
-Clients choose the content of these fields freely, so a date that cannot be read becomes None.
+The standard library's parser raises four kinds of errors for impossible dates. Clients choose the content of
+these fields freely, so here a date that cannot be read becomes None.
 """
 
 from datetime import UTC, datetime

@@ -1,8 +1,8 @@
 """``CountedOrigin``: counts every request to the origin in the statistics.
 
-This wrapper is the outermost, and counts requests as its callers see them. A request that was retried three
-times counts once, with the whole time that the caller waited. Bytes are those of the bodies that came from
-the origin.
+This wrapper is around the wrappers that retry and verify, so it counts requests as its callers see them. A
+request that was retried three times counts once, with the whole time that the caller waited. Bytes are those
+of the bodies that came from the origin.
 """
 
 import asyncio

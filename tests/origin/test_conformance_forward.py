@@ -3,7 +3,7 @@
 import base64
 import hashlib
 from collections.abc import AsyncIterator
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 import pytest
 
@@ -139,6 +139,39 @@ async def test_multipart_upload_from_start_to_end(subject):
     assert (await subject.call("GET", "big", f"uploadId={upload_id}")).status == 404
     keys = [entry.key for entry in (await subject.origin.list_objects(subject.bucket, "")).entries]
     assert keys == ["big", "source"]
+
+
+@pytest.mark.parametrize("most", [1, 2, 1000])
+async def test_the_list_of_uploads_has_pages_and_common_prefixes(subject, most):
+    if subject.kind == "moto":
+        pytest.skip("moto ignores these parameters")
+    started = []
+    for key in ("a/1", "a/2", "b", "b", "c d"):
+        created = await subject.call("POST", key, "uploads=")
+        started.append((key, _between(created.text, "<UploadId>", "<")[0]))
+    pages, marker = [], ""
+    for _ in range(8):
+        listed = await subject.call("GET", "", f"uploads=&max-uploads={most}{marker}")
+        keys, ids = (_between(listed.text, f"<{tag}>", "<") for tag in ("Key", "UploadId"))
+        pages.append(list(zip(keys, ids, strict=True)))
+        if "<IsTruncated>true" not in listed.text:
+            break
+        key, upload_id = (
+            quote(_between(listed.text, f"<{tag}>", "<")[0])
+            for tag in ("NextKeyMarker", "NextUploadIdMarker")
+        )
+        marker = f"&key-marker={key}&upload-id-marker={upload_id}"
+    assert [len(page) for page in pages[:-1]] == [most] * (len(pages) - 1)
+    found = [upload for page in pages for upload in page]
+    assert [key for key, _ in found] == sorted(key for key, _ in started)
+    assert sorted(found) == sorted(started)
+    grouped = await subject.call("GET", "", "uploads=&delimiter=/")
+    assert _between(grouped.text, "<CommonPrefixes><Prefix>", "<") == ["a/"]
+    assert _between(grouped.text, "<Key>", "<") == ["b", "b", "c d"]
+    later = await subject.call("GET", "", "uploads=&prefix=b&key-marker=a")
+    assert _between(later.text, "<Key>", "<") == ["b", "b"]
+    for key, upload_id in started:
+        await subject.call("DELETE", key, f"uploadId={upload_id}")
 
 
 async def test_an_aborted_upload_leaves_nothing(subject):

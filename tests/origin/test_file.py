@@ -25,6 +25,7 @@ from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.filetree import attributes, scanning, writing
 from shadeproxy.origin.filetree.pool import FilePool
 from shadeproxy.origin.filetree.reading import CHUNK_BYTES
+from shadeproxy.origin.s3ops import multipart
 
 BAD_KEYS = ["../secret", "a/../../secret", "/etc/passwd", "a//b", "./a", "a/.", "..", "a\0b", "\udc80"]
 
@@ -51,13 +52,12 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def send(origin, method, key, body=None, headers=()):
+async def send(origin, method, key, body=None, headers=(), *, query=""):
     async def chunks():
         yield body
 
-    request = ForwardRequest(
-        method, ref(key), f"/bucket/{key}", headers=headers, body=chunks() if body is not None else None
-    )
+    sent = chunks() if body is not None else None
+    request = ForwardRequest(method, ref(key), f"/bucket/{key}", raw_query=query, headers=headers, body=sent)
     async with origin.forward(request) as response:
         return response.status, dict(response.headers), b"".join([chunk async for chunk in response.chunks])
 
@@ -179,6 +179,22 @@ async def test_drafts_and_uploads_are_never_listed_and_never_served(origin, buck
         await origin.head(ref(".shadeproxy/drafts/half"))
     assert (await send(origin, "GET", ".shadeproxy/drafts/half"))[0] == 400
     assert names_in(bucket / ".shadeproxy" / "drafts") == ["half"], "a finished PUT leaves no draft"
+
+
+async def test_an_upload_that_ends_while_uploads_are_listed_is_left_out(origin, bucket, monkeypatch):
+    for key in ("a", "b"):
+        assert (await send(origin, "POST", key, query="uploads="))[0] == 200
+    load = multipart._load
+
+    async def ending(store, name, upload_id):
+        upload = await load(store, name, upload_id)
+        if upload.ref.key == "a":
+            await store.remove(upload.record)
+        return await load(store, name, upload_id)
+
+    monkeypatch.setattr(multipart, "_load", ending)
+    status, _, body = await send(origin, "GET", "", query="uploads=")
+    assert (status, body.count(b"<Key>"), b"<Key>b</Key>" in body) == (200, 1, True)
 
 
 async def test_abandoned_drafts_are_swept_after_a_day(origin, bucket):

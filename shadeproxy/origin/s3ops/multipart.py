@@ -8,7 +8,7 @@ Completing an upload writes its parts to one draft, which is then published. Unt
 
 import json
 import uuid
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
@@ -33,6 +33,7 @@ from shadeproxy.origin.s3ops.store import RESERVED, Draft, Store
 
 _UPLOADS = RESERVED + "uploads/"
 _NO_SUCH_UPLOAD = (404, "NoSuchUpload", "The specified upload does not exist.")
+MAX_UPLOADS = 1000
 _INVALID_PART = (400, "InvalidPart", "One or more of the specified parts could not be found.")
 
 
@@ -138,28 +139,40 @@ async def list_parts(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def list_uploads(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer ListMultipartUploads. One answer has all uploads, in the order of their keys."""
-    bucket = request.ref.bucket
+    """Answer ListMultipartUploads, in the order of keys, and of upload ids for one key."""
     query = parse_query(request.raw_query)
-    _, encode = url_encoder(query)
-    await require_bucket(store, bucket)
-    uploads = []
-    after = ""
-    while True:
-        page = await store.scan(bucket, _UPLOADS, after, 1000)
-        records = (entry.key for entry in page.entries if entry.key.endswith("/upload"))
-        uploads.extend([await _load(store, bucket, key.split("/")[2]) for key in records])
-        if not page.truncated:
+    encoding, encode = url_encoder(query)
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    after = query.get("key-marker", ""), query.get("upload-id-marker", "")
+    most = bounded_int(query, "max-uploads", MAX_UPLOADS, low=1, high=MAX_UPLOADS)
+    await require_bucket(store, request.ref.bucket)
+    shown: list[Upload] = []
+    groups: list[str] = []
+    last, truncated = after, False
+    for upload in await _all_uploads(store, request.ref.bucket):
+        key = upload.ref.key
+        cut = key.find(delimiter, len(prefix)) if delimiter else -1
+        group = key[: cut + len(delimiter)] if cut >= 0 else ""
+        if not key.startswith(prefix) or group in groups or _is_before(group or key, upload.upload_id, after):
+            continue
+        if truncated := len(shown) + len(groups) == most:
             break
-        after = page.entries[-1].key
-    shown = sorted(
-        (upload for upload in uploads if upload.ref.key.startswith(query.get("prefix", ""))),
-        key=lambda upload: (upload.ref.key, upload.started_s),
-    )
+        if group:
+            groups.append(group)
+        else:
+            shown.append(upload)
+        last = (group, "") if group else (key, upload.upload_id)
     content = [
-        text("Bucket", bucket),
-        text("MaxUploads", 1000),
-        text("IsTruncated", "false"),
+        text("Bucket", request.ref.bucket),
+        text("KeyMarker", encode_key(after[0], encode=encode)),
+        text("UploadIdMarker", after[1]),
+        *((text("Delimiter", encode_key(delimiter, encode=encode)),) if delimiter else ()),
+        text("Prefix", encode_key(prefix, encode=encode)),
+        *((text("EncodingType", encoding),) if encoding else ()),
+        text("NextKeyMarker", encode_key(last[0], encode=encode) if truncated else ""),
+        text("NextUploadIdMarker", last[1] if truncated else ""),
+        text("MaxUploads", most),
+        text("IsTruncated", "true" if truncated else "false"),
         *(
             element(
                 "Upload",
@@ -169,8 +182,32 @@ async def list_uploads(store: Store, request: ForwardRequest) -> ForwardResponse
             )
             for upload in shown
         ),
+        *(element("CommonPrefixes", text("Prefix", encode_key(group, encode=encode))) for group in groups),
     ]
     return document("ListMultipartUploadsResult", content)
+
+
+def _is_before(name: str, upload_id: str, after: tuple[str, str]) -> bool:
+    """Return True if the markers ``after`` exclude an upload, or a common prefix, called ``name``. Without an
+    id, the key marker excludes all uploads of its key.
+    """
+    key, last_id = after
+    return name < key or (name == key != "" and (not last_id or upload_id <= last_id))
+
+
+async def _all_uploads(store: Store, bucket: str) -> list[Upload]:
+    """Return the uploads of a bucket, in order. An upload that ends meanwhile may be missing."""
+    uploads: list[Upload] = []
+    after = ""
+    while True:
+        page = await store.scan(bucket, _UPLOADS, after, 1000)
+        for entry in page.entries:
+            if entry.key.endswith("/upload"):
+                with suppress(OriginAnswer):
+                    uploads.append(await _load(store, bucket, entry.key.split("/")[2]))
+        if not page.truncated:
+            return sorted(uploads, key=lambda upload: (upload.ref.key, upload.upload_id))
+        after = page.entries[-1].key
 
 
 async def _append_part(store: Store, ref: ObjectRef, etag: str, draft: Draft) -> None:
