@@ -202,7 +202,9 @@ class Planner:
             plan = self.uniform(epoch)
             if resident is None:
                 return plan
-            return EpochPlan(reorder(plan.order, resident), None, None, plan.distinct)
+            # What a loader with drop_last leaves out stays at the end: it is random, not what is uncached.
+            read, left = np.split(plan.order, [self._read])
+            return EpochPlan(np.concatenate((reorder(read, resident), left)), None, None, plan.distinct)
         if mode == "uniform":
             return self.uniform(epoch)
         known = self._job.known(epoch, snapshot=self.drawn_from_weights)

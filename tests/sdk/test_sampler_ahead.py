@@ -297,6 +297,23 @@ def test_a_checkpoint_of_one_rank_serves_all_where_they_share_a_plan(make_job):
     assert whole.tolist() == first._plans[1].whole.tolist()
 
 
+def test_a_loader_with_drop_last_leaves_out_random_samples_in_mode_reorder(make_job, proxy):
+    """Not those that are uncached: these would stay unread for as long as they stay uncached."""
+    job = make_job()
+    proxy.resident = bytes([0x0F] * 5)
+    samplers = [
+        shade.ShadeSampler(job, mode, seed=2, batch_size=16, drop_last=True) for mode in ("uniform", "reorder")
+    ]
+    for epoch in range(4):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        uniform, reordered = (list(sampler) for sampler in samplers)
+        read = len(uniform) // 16 * 16
+        assert read < len(uniform)
+        assert sorted(reordered[:read]) == sorted(uniform[:read])
+        assert reordered[:read] != uniform[:read]
+
+
 @pytest.mark.parametrize("mode", ["shade", "reorder", "substitute"])
 def test_a_checkpoint_of_another_rank_is_refused_where_ranks_plan_alone(make_job, mode):
     state = shade.ShadeSampler(make_job(rank=0, world_size=2), mode, batch_size=4).state_dict()
