@@ -302,7 +302,8 @@ def test_a_loader_with_drop_last_leaves_out_random_samples_in_mode_reorder(make_
     job = make_job()
     proxy.resident = bytes([0x0F] * 5)
     samplers = [
-        shade.ShadeSampler(job, mode, seed=2, batch_size=16, drop_last=True) for mode in ("uniform", "reorder")
+        shade.ShadeSampler(job, mode, seed=2, batch_size=16, drop_last=True)
+        for mode in ("uniform", "reorder")
     ]
     for epoch in range(4):
         for sampler in samplers:
