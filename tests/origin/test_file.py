@@ -197,6 +197,25 @@ async def test_an_upload_that_ends_while_uploads_are_listed_is_left_out(origin, 
     assert (status, body.count(b"<Key>"), b"<Key>b</Key>" in body) == (200, 1, True)
 
 
+async def test_a_bucket_with_an_upload_that_has_just_begun_is_not_deleted(origin, bucket):
+    """It may begin after DeleteBucket has looked for uploads, and before the files are removed."""
+    assert (await send(origin, "POST", "key", query="uploads="))[0] == 200
+    with pytest.raises(OriginAnswer, match="409 BucketNotEmpty"):
+        await origin.store.delete_bucket("bucket")
+    assert b"<Key>key</Key>" in (await send(origin, "GET", "", query="uploads="))[2]
+
+
+@pytest.mark.parametrize("key", ["key", "a/b", "marker/"])
+async def test_a_write_under_way_does_not_bring_a_deleted_bucket_back(origin, bucket, key):
+    async with origin.store.draft(ref(key)) as draft:
+        if key != "marker/":
+            await draft.write(b"b" * (2 << 20))
+        await origin.store.delete_bucket("bucket")
+        with pytest.raises(OriginAnswer, match="404 NoSuchBucket"):
+            await draft.publish(())
+    assert not bucket.exists()
+
+
 async def test_abandoned_drafts_are_swept_after_a_day(origin, bucket):
     (bucket / ".shadeproxy" / "drafts").mkdir(parents=True)
     for name, mtime in (("old", 0), ("young", None)):

@@ -18,7 +18,7 @@ from shadeproxy.origin.filetree.paths import HIDDEN, Tree
 from shadeproxy.origin.filetree.pool import FilePool, translate, translated
 from shadeproxy.origin.filetree.reading import OpenFile, read_chunks
 from shadeproxy.origin.filetree.scanning import Scanner
-from shadeproxy.origin.s3ops.store import BucketEntry, Stored, no_such_key
+from shadeproxy.origin.s3ops.store import UPLOADS, BucketEntry, Stored, no_such_key
 
 
 class FileStore:
@@ -102,8 +102,9 @@ class FileStore:
     def _delete_bucket(self, name: str) -> None:
         path = self._tree.bucket(name)
         not_empty = OriginAnswer(409, "BucketNotEmpty", "The bucket you tried to delete is not empty.")
-        with translated(name):
-            if self._scanner.scan(path, "", "", 1).entries:
+        # No object and no upload may begin to exist between the look and the removal.
+        with translated(name), self._publishing:
+            if any(self._scanner.scan(path, prefix, "", 1).entries for prefix in ("", UPLOADS)):
                 raise not_empty
             shutil.rmtree(f"{path}/{HIDDEN}", ignore_errors=True)
             try:

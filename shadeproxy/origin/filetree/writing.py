@@ -73,8 +73,9 @@ class Target:
                         'A key that ends with "/" is a directory here and cannot have a body',
                         hint="Drop the slash at the end of the key, or send no body.",
                     )
-                self._tree.bucket(self._ref.bucket)
-                return marker.create(self._place.path, headers, condition)
+                with self._publishing:
+                    self._tree.bucket(self._ref.bucket)
+                    return marker.create(self._place.path, headers, condition)
             self._write(rest)
             kept = worth_keeping(headers, self._ref.key)
             if kept:
@@ -82,6 +83,7 @@ class Target:
             now_ns = time.time_ns()
             os.utime(self._fd, ns=(now_ns, now_ns))
             with self._publishing:
+                self._tree.bucket(self._ref.bucket)  # It may have been deleted since the draft began.
                 condition.check(self._current())
                 self._rename()
             return meta_of_file(self._fd, self._ref.key, os.fstat(self._fd))

@@ -5,10 +5,9 @@ import re
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse
 from shadeproxy.origin.s3ops.answers import document, element, empty, iso_date, read_body, text
-from shadeproxy.origin.s3ops.store import RESERVED, Store
+from shadeproxy.origin.s3ops.store import RESERVED, UPLOADS, Store
 
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_UPLOADS = RESERVED + "uploads/"
 
 OWNER = element("Owner", text("ID", "shadeproxy"), text("DisplayName", "shadeproxy"))
 
@@ -45,7 +44,7 @@ async def create_bucket(store: Store, request: ForwardRequest) -> ForwardRespons
 
 async def delete_bucket(store: Store, request: ForwardRequest) -> ForwardResponse:
     bucket = request.ref.bucket
-    page = await store.scan(bucket, _UPLOADS, "", 1)
+    page = await store.scan(bucket, UPLOADS, "", 1)
     if page.entries:
         raise OriginAnswer(409, "BucketNotEmpty", "The bucket has multipart uploads in progress.")
     await store.delete_bucket(bucket)

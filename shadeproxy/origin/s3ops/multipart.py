@@ -29,9 +29,8 @@ from shadeproxy.origin.s3ops.objects import (
     write_condition,
 )
 from shadeproxy.origin.s3ops.query import bounded_int, encode_key, parse_query, url_encoder
-from shadeproxy.origin.s3ops.store import RESERVED, Draft, Store
+from shadeproxy.origin.s3ops.store import UPLOADS, Draft, Store
 
-_UPLOADS = RESERVED + "uploads/"
 _NO_SUCH_UPLOAD = (404, "NoSuchUpload", "The specified upload does not exist.")
 MAX_UPLOADS = 1000
 _INVALID_PART = (400, "InvalidPart", "One or more of the specified parts could not be found.")
@@ -200,7 +199,7 @@ async def _all_uploads(store: Store, bucket: str) -> list[Upload]:
     uploads: list[Upload] = []
     after = ""
     while True:
-        page = await store.scan(bucket, _UPLOADS, after, 1000)
+        page = await store.scan(bucket, UPLOADS, after, 1000)
         for entry in page.entries:
             if entry.key.endswith("/upload"):
                 with suppress(OriginAnswer):
@@ -226,7 +225,7 @@ def _names(ref: ObjectRef) -> list[str]:
 
 
 def _folder(upload_id: str) -> str:
-    return f"{_UPLOADS}{upload_id}/"
+    return f"{UPLOADS}{upload_id}/"
 
 
 def _record(bucket: str, upload_id: str) -> ObjectRef:

@@ -17,6 +17,7 @@ from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.types import Headers, ListPage, ObjectMeta, ObjectRef, Span
 
 RESERVED = ".shadeproxy/"
+UPLOADS = RESERVED + "uploads/"
 DEFAULT_CONTENT_TYPE = "binary/octet-stream"
 
 
