@@ -74,7 +74,7 @@ def nginx(
     proxy_cache is left out. Raises ReferenceMissing where nginx is not installed.
     """
     cached = cached and certificate is None
-    _program()
+    nginx_program()
     root = work / "nginx-files"
     write_objects(root, pieces)
     names = (*VARIANTS, *([PROXY_CACHE] if cached else []))
@@ -103,7 +103,7 @@ def storing_nginx(work: Path, behind: Served, *, cache_bytes: int = _CACHE_BYTES
         yield started
 
 
-def _program() -> str:
+def nginx_program() -> str:
     program = shutil.which("nginx", path=PATH)
     if program is None:
         raise ReferenceMissing("nginx is not installed; on Debian and Ubuntu: apt-get install nginx-light")
@@ -124,7 +124,7 @@ def _running(
     """Run nginx with the server blocks ``servers``, which listen at ``ports``, in a new directory of
     ``work``.
     """
-    program = _program()
+    program = nginx_program()
     own = work / "nginx"
     own.mkdir()
     config = own / "nginx.conf"

@@ -14,7 +14,7 @@ from shadeproxy.api.s3 import COMPILED
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.load import Load, best_load
 from shadeproxy_bench.machine import cpu_s
-from shadeproxy_bench.nginx import storing_nginx
+from shadeproxy_bench.nginx import nginx_program, storing_nginx
 from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.requests import plain_requests
@@ -138,6 +138,7 @@ def stored_miss(scale: Scale, size_bytes: int, *, full: bool, policy: str) -> Me
     """Run ``compare_misses`` with real servers. ``full``: the tier is full at the start; otherwise it has
     room for all objects.
     """
+    nginx_program()  # Without it there is no row, so touch no memory for one.
     grown_bytes = (scale.rounds + 1) * most_misses(SECONDS) * (size_bytes + 8192)
     capacity_bytes = _FULL_BYTES[size_bytes] if full else grown_bytes
     new = NewObjects(size_bytes)
