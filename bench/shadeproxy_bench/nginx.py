@@ -104,6 +104,7 @@ def storing_nginx(work: Path, behind: Served, *, cache_bytes: int = _CACHE_BYTES
 
 
 def nginx_program() -> str:
+    """Return the path of nginx. Raises ReferenceMissing where it is not installed."""
     program = shutil.which("nginx", path=PATH)
     if program is None:
         raise ReferenceMissing("nginx is not installed; on Debian and Ubuntu: apt-get install nginx-light")
