@@ -102,7 +102,7 @@ def test_workers_read_whole_batches_under_the_jobs_epoch(client, proxy, method):
         collate_fn=shade.collate,
         multiprocessing_context=method,
         persistent_workers=True,
-        timeout=30,
+        timeout=120,
     )
     keys = proxy.keys("train", "")
     for epoch in range(2):
