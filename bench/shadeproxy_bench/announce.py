@@ -38,7 +38,9 @@ def put_order(ours: Served, job: str, epoch: int, order: Order, *, rank: int = 0
 
 
 def post_scores(ours: Served, job: str, scores: Scores) -> None:
-    """Post ``scores``, of which number n is for sample n. Samples whose score is nan are left out."""
+    """Post the scores of samples: ``scores[n]`` is the score of sample n. Samples whose score is nan are left
+    out.
+    """
     ids = np.flatnonzero(~np.isnan(scores))
     columns = ids.astype("<u4").tobytes() + scores[ids].astype("<f4").tobytes()
     body = len(ids).to_bytes(4, "little") + columns

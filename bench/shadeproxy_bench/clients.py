@@ -34,7 +34,7 @@ class Job(msgspec.Struct, frozen=True):
     connections.
 
     ``compare``: compare the bytes of each worker's first object, as far as it is read, which costs the client
-    time. ``credentials``: the client's, with which it signs.
+    time. ``credentials``: the access key and secret with which the client signs.
     """
 
     client: ClientName
@@ -205,8 +205,8 @@ class Clients:
         return Done(count.bytes, job.seconds, error)
 
     def close(self) -> None:
-        """Close boto3's clients, which ends their connections. A store of obstore ends its own when it is
-        forgotten.
+        """Close boto3's clients, which ends their connections. A store of obstore ends its connections when
+        Python frees it.
         """
         for (library, *_), client in self._clients.items():
             if library == "boto3":

@@ -25,7 +25,7 @@ class Meeting:
             raise BenchError("another reader failed") from error
 
     def fail(self) -> None:
-        """Let every reader that waits here, or will wait, fail."""
+        """Make every reader fail that waits here, now or later."""
         self._barrier.abort()
 
 

@@ -1,4 +1,5 @@
-"""The objects of a benchmark. Their bytes follow from size and number, so that every reader can check them.
+"""The objects of a benchmark. The bytes of an object are computed from its size and number, so that every
+reader can check them.
 
 All bodies are slices of one random base at distinct offsets. The bodies of two objects therefore differ, and
 any process can compute a body from the key without storing it.

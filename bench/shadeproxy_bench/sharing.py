@@ -2,8 +2,8 @@
 
 Each loop has a data set of its own, announces each epoch's order half an epoch early, and reports its
 computing time, as the SDK does. All loops end at the same fixed time. The slowdown of an epoch is its wall
-time over its computing time. Computing time is what is left of the wall time without stalls, so a processor
-that is busy with other work changes the slowdown little.
+time over its computing time. The computing time is the wall time without the stalls, so a processor that is
+busy with other work changes the slowdown little.
 """
 
 import asyncio

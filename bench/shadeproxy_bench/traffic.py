@@ -16,7 +16,7 @@ from shadeproxy.simulate.workloads import Orders, interleaved, lagged, shards, s
 
 Reads = NDArray[np.int64]
 
-_NEWEST = 5000  # number of the newest objects, among which the recent ones are read
+_NEWEST = 5000  # number of newest objects, from which the recent objects are drawn
 _NEW_SHARE = 0.1
 
 
@@ -42,7 +42,7 @@ def stock(ids: Reads, objects: int | None = None) -> Trace:
 
 
 def zipf(objects: int, reads: int, exponent: float, *, every: int = 0, seed: int = 0) -> Trace:
-    """Return Zipf traffic; ``every`` as in ``zipf_reads``."""
+    """Return the trace of Zipf traffic. ``every``: see ``zipf_reads``."""
     return stock(zipf_reads(np.random.default_rng(seed), objects, reads, exponent, every=every), objects)
 
 

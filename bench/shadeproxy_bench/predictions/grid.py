@@ -32,7 +32,7 @@ def points(*, quick: bool) -> list[Point]:
 
 
 def run_all(wanted: Sequence[Point]) -> Iterator[Found]:
-    """Run the settings, ``_AT_ONCE`` at a time, and yield what was measured in the order of the settings."""
+    """Run the settings, ``_AT_ONCE`` at a time, and yield their measurements in the order of the settings."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             yield from pool.map(run_point, wanted)
@@ -42,5 +42,5 @@ def run_all(wanted: Sequence[Point]) -> Iterator[Found]:
 
 @cache
 def measured_grid(*, quick: bool) -> tuple[Found, ...]:
-    """Run all of ``points``, and return what was measured. They run only once in this process."""
+    """Run all of ``points``, and return their measurements. The settings run only once in this process."""
     return tuple(run_all(points(quick=quick)))

@@ -41,8 +41,8 @@ class Hits(NamedTuple):
 
 
 class Crowd:
-    """The reads of ``jobs`` jobs through ``served``. Each call of ``coming`` goes on where answered reads
-    ended.
+    """The reads of ``jobs`` jobs through ``served``. Each call of ``coming`` begins with the first read that
+    was not answered yet.
     """
 
     def __init__(self, served: Served, pieces: list[Piece], *, jobs: int) -> None:

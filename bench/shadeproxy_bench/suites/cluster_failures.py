@@ -33,8 +33,8 @@ _BACK_S = 2.0
 
 
 class EngineLost(NamedTuple):
-    """The figures of outages of Redis. ``reads``: failed reads. ``hits``: CPU of a hit during the outage over
-    that before. ``back``: seconds until all nodes have a lease again.
+    """The figures of outages of Redis. ``reads``: failed reads. ``hits``: CPU of a hit during the outage,
+    divided by the CPU of a hit before it. ``back``: seconds until all nodes have a lease again.
     """
 
     reads: Measured

@@ -43,8 +43,8 @@ def _ref(number: int) -> ObjectRef:
 
 
 def scored_job(samples: int) -> HintRegistry:
-    """Return hints with one job, on a data set of ``samples`` whole objects that all have scores. Later
-    samples have higher scores.
+    """Return a hint registry with one job, on a data set of ``samples`` whole objects that all have scores.
+    Later samples have higher scores.
     """
     builder = ManifestBuilder("bench")
     for number in range(samples):

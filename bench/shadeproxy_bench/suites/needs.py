@@ -70,7 +70,7 @@ def worst_other(found: SideBySide) -> float:
 
 
 def mean_slowdown(found: SideBySide, loop: Loop, since_s: float = 0.0) -> float:
-    """Return the mean slowdown of a loop's epochs that count, of those that ended after ``since_s``. Raises
+    """Return the mean slowdown of those epochs of a loop that count and that ended after ``since_s``. Raises
     BenchError if there is none.
     """
     slowdowns = found.slowdowns(loop.name, after=_AFTER, since_s=since_s)

@@ -53,8 +53,8 @@ _WARMING = 5
 connections to the origin. Over five seconds of load, the coordinator's part of a miss fell by half.
 """
 _USUAL_MISSES = 10_000
-"""Misses of a process in a second, as many as are usual. Memory is warmed for these where each round begins
-with a purge.
+"""Usual number of misses of one process in a second. Memory is warmed for this number of misses where each
+round begins with a purge.
 """
 _SPEEDUP = {2: 1.8, 4: 3.0, 8: 6.0}
 
@@ -67,8 +67,8 @@ class Asked(NamedTuple):
 
 
 Ask = Callable[[Served], Asked]
-"""Loads a server for a while. A sample of the answers is compared, or the origin compares uploads. Raises
-BenchError.
+"""A function that loads a server for a while. It compares a sample of the answers; uploads are compared by
+the origin. Raises BenchError.
 """
 
 

@@ -1,6 +1,6 @@
 """The interface of a run's network: the addresses of the run's processes, and the cuts between them.
 
-A place is where a process runs. Places are named by the names of nodes, and ``ENGINE``.
+A place is where a process runs. It has the name of the node that runs there, or the name ``ENGINE``.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Network(Protocol):
         """Return a command that runs ``command`` at ``place``."""
 
     async def up(self, place: str) -> None:
-        """Let connections to ``place`` in: the process there runs now, or soon."""
+        """Accept connections to ``place`` from now on: the process there runs now, or soon."""
 
     def down(self, place: str) -> None:
         """Refuse connections to ``place``, because the process there has ended."""

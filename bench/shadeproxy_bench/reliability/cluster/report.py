@@ -40,7 +40,7 @@ _SUMS: Final = {
     "join": (JOIN,),
     "leave": (LEAVE,),
 }
-"""The kinds of faults that the first table counts together, by the name of their sum."""
+"""For each line of the first table that sums up faults: the kinds of faults that the line counts."""
 _ABOUT = """\
 Four proxies of one cluster (or as many as `NODES`) as real processes, each with 64 MiB of RAM, and at times
 one more; a memory origin that is slow now and then, and carries some writes out up to two seconds late;
@@ -78,7 +78,7 @@ def load(directory: Path) -> list[Found]:
 
 def keep(found: Found, directory: Path) -> None:
     """Store the result of a seed among the results in ``directory``, and rewrite the page. Runs of other
-    seeds may do so at the same time.
+    seeds may call this at the same time.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):

@@ -26,7 +26,7 @@ def kind_of(path: Path) -> str:
 
 
 def victims(directories: list[Path]) -> list[Path]:
-    """Return the files in ``directories`` that can be damaged, in order."""
+    """Return the regular files in ``directories``, sorted. Only these can be damaged."""
     return sorted(
         path
         for directory in directories
@@ -37,8 +37,8 @@ def victims(directories: list[Path]) -> list[Path]:
 
 
 def choose(paths: list[Path], rng: Random) -> Path:
-    """Draw a kind of file, and then a file of that kind. If files were drawn directly, the only database
-    would seldom be among the many segments.
+    """Draw a kind of file, and then a file of that kind. If files were drawn directly, the one database would
+    seldom be chosen among so many segments.
     """
     kind = rng.choice(sorted({kind_of(path) for path in paths}))
     return rng.choice([path for path in paths if kind_of(path) == kind])
@@ -77,8 +77,8 @@ def _instead(kind: str, old: int, left: int, rng: Random) -> bytes:
 
 
 def _place(descriptor: int, size: int, rng: Random) -> int:
-    """Draw a place in a file that is not in a hole, because most of a segment is holes. The place is often
-    near the start of a record or of the file.
+    """Draw a place in a file, but not in a hole: most of a segment is holes, and damage there has no effect.
+    The place is often near the start of a record or of the file.
     """
     place = rng.randrange(size)
     try:

@@ -40,10 +40,10 @@ class Answer:
 
 
 def read_answers(data: bytes, *, may_be_head: bool) -> Iterator[Answer]:
-    """Yield the answers in ``data`` without the interim ones. The last answer may be incomplete. Raises
-    Unreadable.
+    """Yield the final answers in ``data``, and skip the interim answers. The last answer may be incomplete.
+    Raises Unreadable.
 
-    ``may_be_head``: an answer that is followed by no body may be the answer to a HEAD.
+    ``may_be_head``: True if an answer without a body may be the answer to a HEAD.
     """
     while data:
         head, mark, rest = data.partition(b"\r\n\r\n")

@@ -2,7 +2,8 @@
 
 A read must return a version in a .. b, if a was the last acknowledged version when the read began, and b the
 last sent version when it ended. Each object has one writer. An upload that broke off may or may not have been
-carried out, so its writer stops until the next round. A round begins when the origin has no upload under way.
+carried out, so its writer stops until the next round. A round begins only when the origin has no upload under
+way.
 """
 
 import asyncio

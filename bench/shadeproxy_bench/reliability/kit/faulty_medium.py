@@ -44,8 +44,8 @@ _SLOW = frozenset({MediumFault.READ_SLOW, MediumFault.WRITE_SLOW})
 
 
 class FaultyCalls:
-    """``inner``, with the faults of ``schedule``. Thread-safe. ``slow_s``: seconds that a slow call takes
-    longer.
+    """``inner``, with the faults of ``schedule``. Thread-safe. ``slow_s``: seconds by which a slow call is
+    delayed.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FaultyCalls:
 
     def _suffer(self, operation: str) -> MediumFault | None:
         """Return the next fault of the schedule for this kind of call. If the fault is an error, raise it; if
-        it is slowness, sleep first.
+        the fault is slowness, sleep first.
         """
         fault = self.schedule.next(operation)
         if fault in _SLOW:

@@ -35,8 +35,9 @@ class Fault:
     raise BodyCutShort after this many bytes. ``stall_after_bytes``: send nothing more after this many bytes,
     until the reader gives up. ``trickle_bytes``: send pieces of this size, each after ``trickle_delay_s``.
     ``flip_etag``: claim another version. ``flip_bit_at``: flip the last bit of the byte at this place of the
-    body. ``short_by_bytes``: claim that the object is shorter by this many bytes, and omit its end. If this
-    is negative, claim that the object is longer, and break the body off at its true end.
+    body. ``short_by_bytes``: claim that the object is shorter by this many bytes, so that a reader that keeps
+    to ``span`` misses the object's end. If this is negative, claim that the object is longer, and break the
+    body off at its true end.
     """
 
     delay_s: float = 0.0

@@ -65,7 +65,7 @@ class OriginConnection(asyncio.Protocol):
 
 
 def fields_of(lines: list[str]) -> Fields:
-    """Return the header fields of a head, whose lines are given without the first one."""
+    """Return the header fields of a head. ``lines``: the lines of the head, without the first one."""
     pairs = (line.partition(":") for line in lines)
     return {name.lower(): value.strip() for name, _, value in pairs}
 

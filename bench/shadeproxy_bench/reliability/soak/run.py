@@ -111,7 +111,7 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
 @contextmanager
 def _load(plan: Plan, work: Path, served: Served, name: str) -> Iterator[list[Child]]:
     """Run the clients until the block ends. Raises ShadeProxyError if one of them failed."""
-    # Remove the AWS variables: by an endpoint in them, the SDK would bypass the proxy.
+    # Remove the AWS variables: if they name an endpoint, the SDK bypasses the proxy.
     env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
     with ExitStack() as stack:
         children = []

@@ -1,5 +1,5 @@
 """``python -m shadeproxy_bench.studies.hit_ratios.shared`` computes hits with the columns that many jobs of
-one dataset share. Beside them stand hits with exact answers, for which each job is asked about each page.
+one dataset share. Beside them stand the hits with exact answers, for which each job is asked about each page.
 
 The jobs keep to their hints. Which job makes the next read is random. The first half of the reads warms the
 cache, and is not counted.

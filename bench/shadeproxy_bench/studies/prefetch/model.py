@@ -170,7 +170,7 @@ class VirtualProxy:
         )
 
     async def get(self, key: str, job: JobContext | None) -> None:
-        """Read an object as ``job``. The call lasts as long as the read takes in virtual time."""
+        """Read an object in the name of ``job``. The call lasts as long as the read takes in virtual time."""
         request = ReadRequest(ObjectRef(BUCKET, key), job=job)
         async with self.engine.open(request) as reading:
             async for _ in reading.body(Span(0, reading.meta.size)):

@@ -45,7 +45,7 @@ class FailingMedium:
         SYSTEM.flush(descriptor)
 
     def audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Refuse a change of a file or directory below the root. Add this to the interpreter by
+        """Refuse a change of a file or directory below the root. Add this method to the interpreter by
         ``sys.addaudithook``.
         """
         if event in _CHANGES or (
@@ -65,8 +65,8 @@ class FailingMedium:
 
 
 def _plant() -> None:
-    """Remove a protection of the product: the proxy no longer marks objects before it writes them. The rounds
-    must then fail.
+    """Remove a protection of the product: the proxy then writes no tombstones for objects that it is about to
+    change. The rounds must then fail.
     """
     Tombstones.add = lambda *_: None  # type: ignore[method-assign]
     Tombstones.doubt_all = lambda *_, **__: None  # type: ignore[method-assign]
@@ -82,7 +82,7 @@ def main() -> None:
     settings = Settings.load(options.config)
     medium = FailingMedium(settings.cache.disk.path, options.failing)
     sys.addaudithook(medium.audit)
-    directory._BOOT_ID = options.boot  # noqa: SLF001 (a power failure, without one)
+    directory._BOOT_ID = options.boot  # noqa: SLF001 (a new boot id in this file simulates a reboot)
     if options.planted:
         _plant()
     serve(settings, calls={"disk": medium})
