@@ -1,5 +1,5 @@
-"""A start with many pages on disk: seconds until the proxy accepts a connection and until its first hit,
-memory for each resident page, time to choose a victim.
+"""A start with many pages on disk. The figures are the seconds until the proxy accepts a connection and until
+its first hit, the memory for each resident page, and the time to choose a victim.
 
 The product's own store writes a disk tier of ``N`` small records. Two starts are measured. One has
 catalogues, as after a clean stop. The other has none, which is the worst case after kill -9. For each start,
@@ -56,7 +56,7 @@ class Served:
     accept_s: float
     first_hit_s: float
     hits_s: float
-    """Seconds until ``HITS`` pages, drawn at random, had been hits one after the other."""
+    """Seconds until ``HITS`` reads of pages drawn at random were hits without a miss between them."""
     recovered_s: float
 
 

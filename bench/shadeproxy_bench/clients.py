@@ -129,7 +129,7 @@ def _run_boto3(job: Job, client: Any) -> _Count:
                         if position < job.size_bytes and count.over:
                             return
                 count.complete(number, position)
-        except Exception as error:  # noqa: BLE001  whatever the library raises is told to the parent
+        except Exception as error:  # noqa: BLE001  every error of the library is reported to the parent
             count.errors.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(job.connections)]
@@ -167,7 +167,7 @@ async def _run_obstore(job: Job, store: Any) -> _Count:
                     if position < job.size_bytes and count.over:
                         return
                 count.complete(number, position)
-        except Exception as error:  # noqa: BLE001  whatever the library raises is told to the parent
+        except Exception as error:  # noqa: BLE001  every error of the library is reported to the parent
             count.errors.append(error)
 
     await asyncio.gather(*(work() for _ in range(job.connections)))

@@ -43,7 +43,7 @@ def read_all(
     servers: Sequence[Served], exchanges: Sequence[Iterable[Exchange]], meeting: Meeting
 ) -> list[Reading]:
     """Read the exchanges of each server at the same time, over one connection to each. Raises the first error
-    of a reader that failed by itself.
+    of a reader that did not fail because of another reader.
     """
 
     def one(server: Served, own: Iterable[Exchange]) -> Reading:

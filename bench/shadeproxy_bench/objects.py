@@ -15,8 +15,8 @@ import numpy as np
 
 BUCKET = "bench"
 _BASE_BYTES = 16 * 1024**2
-# The step from the offset of a body to that of the next; odd, so that offsets repeat only after _BASE_BYTES
-# objects.
+# The step from the offset of a body to the offset of the next body. It is odd, so that offsets repeat only
+# after _BASE_BYTES objects.
 _STEP = 4099
 _KEY = re.compile(r"([1-9]\d*)/(\d{8})\.bin")
 

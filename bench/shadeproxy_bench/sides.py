@@ -32,7 +32,9 @@ class Sides(NamedTuple):
 
     @property
     def told(self) -> str:
-        """Connections, and if the cores are apart also threads and origins, in words for the results."""
+        """A text for the results: the number of connections, and if ``apart`` is set, also the numbers of
+        threads and origins.
+        """
         if not self.apart:
             return f"{self.connections} connections"
         others = f"client of {self.threads} threads, origin of {self.origins} processes"

@@ -1,7 +1,7 @@
 """Runs epochs with the SDK's dataset in torch's DataLoader, whose workers read a batch in one call.
 
-The origin's latencies spread as those of object stores do. A batch therefore takes as long as its slowest
-sample.
+The origin's latencies vary as the latencies of object stores do. A batch therefore takes as long as its
+slowest sample.
 """
 
 import time

@@ -1,4 +1,5 @@
-"""CPU of a whole proxy for each hit over HTTP, beside many jobs with orders and scores, and beside one job.
+"""CPU of a whole proxy for each hit over HTTP while many jobs have orders and scores, compared with the CPU
+while only one job has them.
 
 The jobs share one dataset. Each job reads the orders that it announced, at its own place. Which job reads
 next is random. Each read names its job and epoch, as the SDK's reads do. Announcements come between the

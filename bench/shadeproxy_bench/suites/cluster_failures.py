@@ -1,4 +1,4 @@
-"""Reads of a cluster while Redis or an owner is gone: readers at the nodes that live count every failed
+"""Reads of a cluster while Redis or an owner is gone. Readers at the remaining nodes count every failed
 read.
 """
 

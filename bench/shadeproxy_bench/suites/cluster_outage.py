@@ -33,10 +33,10 @@ class Outage(NamedTuple):
 
 
 class Writer:
-    """A writer of checkpoints, with boto3 set as docs/cluster.md says. It writes one every five seconds until
-    the ``with`` block ends. ``written``: number of acknowledged checkpoints. ``failures``: why the other
-    writes failed. ``longest_s``: duration of the longest write, with all of its tries. ``statuses``: number
-    of answers with each status.
+    """A writer of checkpoints, with boto3 set as docs/cluster.md says. It writes a checkpoint every five
+    seconds until the ``with`` block ends. ``written``: number of acknowledged checkpoints. ``failures``: an
+    error for each failed checkpoint. ``longest_s``: duration of the longest write, with all of its tries.
+    ``statuses``: number of answers with each status.
     """
 
     def __init__(self, server: Served) -> None:

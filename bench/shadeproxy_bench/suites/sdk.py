@@ -69,9 +69,9 @@ def connector(server: Served) -> Callable[[str], Any]:
 
 
 def compare_batches(way: str, *, samples: int, batch: int, rounds: int) -> Measured:
-    """Measure the samples a second that the SDK reads by ``way`` ("batch" or "locate"), and those of the
-    connector. The connector is tried one sample after another, as its data set reads, and with a pool of
-    threads; the better way is measured. Raises BenchError for wrong bytes.
+    """Measure the samples a second that the SDK reads by ``way`` ("batch" or "locate"), and the samples a
+    second that the connector reads. The connector is tried one sample after another, as its data set reads,
+    and with a pool of threads; the better way is measured. Raises BenchError for wrong bytes.
     """
     make_reader = script_function("sdk_batch.py", "reader")
     shade = importlib.import_module("shadeproxy_sdk")

@@ -104,8 +104,8 @@ async def _epoch(engine: Engine, bodies: list[bytes], epoch: int) -> None:
 
 
 def compare(*, rounds: int, objects: int, epochs: int) -> Measured:
-    """Measure the wall time of epochs in turn: without a disk, with the slow disk, and with it but without
-    the rule.
+    """Measure the wall time of epochs in turn: without a disk, with the slow disk, and with the slow disk but
+    without the rule.
     """
     walls: dict[_Disk, list[float]] = {disk: [] for disk in _Disk}
     shares: dict[_Disk, list[float]] = {disk: [] for disk in _Disk}

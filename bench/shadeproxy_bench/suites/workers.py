@@ -1,7 +1,9 @@
-"""Several processes of a proxy beside a single one: CPU of all processes, CPU of the coordinator, throughput.
+"""A proxy of several processes, compared with a proxy of one process: CPU of all processes, CPU of the
+coordinator, throughput.
 
 Throughput needs a core for each process, and as many for client and origin. On a machine without these cores,
-its rows say so. CPU for a request is measured on any machine. It is higher where processes share a core.
+the rows of throughput say so. CPU for a request is measured on any machine. It is higher where processes
+share a core.
 """
 
 import time

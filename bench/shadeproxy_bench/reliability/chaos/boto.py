@@ -1,5 +1,5 @@
-"""Unmodified boto3: reads, heads, listings, PutObject, CopyObject, multipart uploads, and boto3's own
-retries.
+"""Operations of unmodified boto3: GET, HEAD, listings, PutObject, CopyObject and multipart uploads, with
+boto3's own retries.
 
 boto3 itself checks the CRC-32 that the origin gives for whole objects. Some objects belong to boto3: no other
 client writes them.
@@ -135,7 +135,9 @@ class Stock:
         self._asked("range", lambda: self._compared(number, start, stop, Range=field))
 
     def _compared(self, number: int, start: int, stop: int, **more: str) -> int:
-        """Read a range of an object, and compare it. Return the number of bytes. Raises Wrong."""
+        """Read a range of an object, and compare it with the versions that may be read. Return the number of
+        bytes compared. Raises Wrong.
+        """
         before = self._versions.acknowledged(number)
         answer = self._client.get_object(Bucket=BUCKET, Key=self._key(number), **more)
         body = answer["Body"].read()

@@ -105,7 +105,7 @@ def _kind(found: Found) -> tuple[float, str, int, int, int]:
 
 
 def _network(wanted: str) -> str | None:
-    """Return the kind of network. If namespaces are wanted and permitted, start the program again in a
+    """Return the kind of network to use. If namespaces are wanted and permitted, start the program again in a
     namespace. Return None if only namespaces are wanted and they are not permitted.
     """
     if wanted == RELAYS:

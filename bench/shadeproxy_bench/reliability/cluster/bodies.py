@@ -12,8 +12,8 @@ BUCKET: Final = "cluster"
 OBJECTS: Final = 200
 HOT: Final = 24
 """Number of hot objects, for which most requests ask. All other objects stay cached for a long time between
-two requests. A proxy that does not distrust its cached pages when it should therefore answers with old ones,
-and the run notices.
+two requests. Therefore a proxy that fails to distrust its cached pages gives old answers, which the run
+notices.
 """
 SIZES: Final = (4_096, 30_000, 150_000, 300_000)
 PAGE_BYTES: Final = 128 * 1024

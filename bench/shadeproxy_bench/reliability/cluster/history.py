@@ -17,9 +17,9 @@ class History:
     """The states of one object, in the order in which the object took them on at the origin. ``ABSENT`` is
     the first state.
 
-    ``floor``: place of the newest state whose write was answered with success; a read may not return an older
-    state. ``seen``: place of the newest state that a read has returned. ``offences``: descriptions of writes
-    that the proxies repeated too late or answered wrongly.
+    ``floor``: index in ``states`` of the newest state whose write was answered with success; a read may not
+    return an older state. ``seen``: index of the newest state that a read has returned. ``offences``:
+    descriptions of writes that the proxies repeated too late or answered wrongly.
     """
 
     def __init__(self) -> None:
@@ -85,5 +85,5 @@ class History:
         return RIGHT if place >= floor else STALE
 
     def place_of(self, state: int) -> int:
-        """Return the last place of ``state`` in the history. The object must have had that state."""
+        """Return the last index of ``state`` in the history. The object must have had that state."""
         return self._last[state]

@@ -10,8 +10,8 @@ from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
 
 HUNG_S: Final = 45.0
 """Seconds after which a request without a complete answer counts as hung. With short leases, even the longest
-fault is far shorter. A run adds ``HUNG_LEASES`` leases, because with long leases an answer may take longer: a
-link is cut for up to ten leases, TCP then repeats a lost packet late, and the product waits 60 s for the
+fault is far shorter. A run adds ``HUNG_LEASES`` leases, because an answer may take longer with long leases. A
+link is cut for up to ten leases, and TCP then repeats a lost packet late. The product waits 60 s for the
 answer to a relayed write.
 """
 HUNG_LEASES: Final = 10

@@ -35,7 +35,7 @@ class Judge:
 
     def begin(self, number: int) -> tuple[int, int]:
         """Return ``floor`` and ``seen`` of the object's history at the begin of a read. ``floor`` is the
-        place of the oldest state that this read may return. ``seen`` is the place of the newest state that
+        index of the oldest state that this read may return. ``seen`` is the index of the newest state that
         any read has returned so far.
         """
         history = self.histories[number]
@@ -61,7 +61,7 @@ class Judge:
         return RIGHT
 
     def wrote(self, number: int, state: int, began_s: float, outcome: str) -> None:
-        """Enter the outcome of a write that makes ``state`` into the object's history."""
+        """Record the outcome of the write that makes ``state`` in the object's history."""
         history = self.histories[number]
         before = len(history.offences)
         if outcome == ACKNOWLEDGED:

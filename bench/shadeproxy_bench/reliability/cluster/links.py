@@ -27,7 +27,7 @@ _STOPS_ANSWERS = frozenset({Cut.SILENT, Cut.ANSWERS})
 class Link:
     """A relay to ``target``, a port of loopback. ``port``: the port of the relay. ``senders``: a function
     that returns process ids by the names of senders. A connection from a process that is no sender counts as
-    from ``ANYBODY``. If ``senders`` is None, every connection does.
+    from ``ANYBODY``. If ``senders`` is None, every connection counts so.
     """
 
     def __init__(self, target: int, port: int, senders: Pids | None = None) -> None:

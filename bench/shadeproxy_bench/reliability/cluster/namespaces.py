@@ -36,7 +36,7 @@ _FIRST = 2
 _ENGINE_PORT, _PEER_PORT = 6379, 9002
 _S3_PORTS, _CONTROL_PORTS = 20_000, 21_000
 _NEW_NETWORK = 0x40000000
-"""CLONE_NEWNET of <sched.h>."""
+"""The constant CLONE_NEWNET of <sched.h>: enter a network namespace."""
 _TRIAL = (
     f"ip link set lo up && ip link add {_BRIDGE} type bridge && ip netns add trial"
     " && ip link add trial0 type veth peer name eth0 netns trial"

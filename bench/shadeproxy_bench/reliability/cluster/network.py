@@ -61,8 +61,8 @@ class Network(Protocol):
         """Refuse connections to ``place``, because the process there has ended."""
 
     async def cut(self, one: str, other: str, how: Cut) -> None:
-        """Cut two places from each other, in the way ``how``. If only one of them sends requests to the
-        other, it is ``one``.
+        """Cut two places from each other, in the way ``how``. If requests go in one direction only, ``one``
+        sends them.
         """
 
     async def heal(self, one: str, other: str) -> None:

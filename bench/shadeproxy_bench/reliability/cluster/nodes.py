@@ -112,8 +112,8 @@ class Node:
         self.up = True
 
     async def end(self, number: signal.Signals) -> int:
-        """End the proxy by a signal, and return its exit status. A proxy that does not end in time is killed;
-        its status is then that of SIGKILL.
+        """End the proxy by a signal, and return its exit status. A proxy that does not end in time is killed,
+        and has the exit status of SIGKILL.
         """
         self.up = False
         try:
@@ -207,7 +207,7 @@ class Engine:
             await asyncio.sleep(_AGAIN_S)
 
     def _command(self, _turn: int) -> list[str]:
-        # Of two options with one name, Redis uses the last. So these options replace those of
+        # If two options have one name, Redis uses the last option. So these options replace the options of
         # ``redis_command``.
         options = ["--bind", self._network.engine_host, "--protected-mode", "no"]
         return self._network.command(

@@ -45,7 +45,7 @@ class MemoryOrigin(StreamingOrigin):
         self.asked: Counter[str] = Counter()
         """Number of requests by method."""
         self.idle = asyncio.Event()
-        """Set while no write that has arrived waits to be carried out."""
+        """Set while every write that has arrived has also been carried out."""
         self.idle.set()
         self._writing = 0
         self._bodies: dict[str, bytes] = {}

@@ -26,12 +26,12 @@ def _prepare(late_write_s: float) -> None:
         await close(engine)
         engine.assert_quiescent()
 
-    setattr(Engine, "aclose", closed)  # noqa: B010  mypy forbids to assign a method
+    setattr(Engine, "aclose", closed)  # noqa: B010  mypy forbids assigning a method
 
 
 def _tell_tasks(_number: int, _frame: object) -> None:
-    """Write to stderr where each task waits. The run makes a proxy that does not end call this, by
-    SIGUSR2.
+    """Write to stderr where each task waits. This handles SIGUSR2, which the run sends to a proxy that does
+    not end.
     """
     for task in [one for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()]:
         print(task.get_name(), file=sys.stderr)

@@ -1,4 +1,6 @@
-"""The page about the runs, and the file with the result of each seed."""
+"""Makes the page docs/reliability/cluster.md about the runs, and keeps the file with the result of each
+seed.
+"""
 
 import fcntl
 import os
@@ -103,7 +105,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def markdown(runs: Sequence[Found]) -> str:
-    """Return the page about the runs."""
+    """Return the Markdown of the page about the runs."""
     total = {
         name: summed([getattr(one, name) for one in runs])
         for name in ("faults", "reads", "writes", "sources", "notes", "violations", "complaints", "networks")

@@ -24,7 +24,7 @@ from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
 
 CALM_ROUNDS: Final = 10
-"""Number of rounds after which the faults pause, and the cluster must become whole."""
+"""Number of rounds after which the faults pause, and all nodes must agree on a settled view."""
 _READERS, _WRITERS = 8, 6
 _AGAIN_S = 0.1
 _SETTLED_LEASES = 4

@@ -1,5 +1,5 @@
-"""``Board``: shared memory in which a proxy counts its phases and steps, and finds the step at which it must
-die. The board outlives the proxy.
+"""``Board``: shared memory in which a proxy counts its phases (the work that it does now) and its steps
+(changes of files). There the proxy also finds the step at which it must die. The board outlives the proxy.
 
 The proxy's own process writes the board. The run reads it, even after kill -9. ``Board.step`` is called
 around every change of a file, so a death can be planned at any of these changes.

@@ -19,7 +19,9 @@ _BLOCK_BYTES = 4096
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a file: that of a segment, a catalogue or the database, or else the file's name."""
+    """Return the kind of a file: segment, catalogue, or database with its suffix. For any other file, return
+    its name.
+    """
     if path.name.startswith("cache.db"):
         return f"database{path.name.removeprefix('cache.db')}"
     return {".seg": "segment", ".cat": "catalogue"}.get(path.suffix, path.name)

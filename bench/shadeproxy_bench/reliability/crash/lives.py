@@ -88,8 +88,8 @@ class Family:
             home.choices |= {"origin.kind": "file", "origin.path": str(self._buckets)}
         # Damage to a page may be noticed much later, so nothing is damaged in homes where pages are counted.
         self._damages = number % 2 == 1
-        # Facts about the previous life: the number of its pages that must survive (None: unknown), whether
-        # its proxy ended in order, and whether its files have stayed undamaged.
+        # Facts about the previous life. ``_pages``: number of its pages that must survive; None: unknown.
+        # ``_clean``: its proxy ended in order. ``_whole``: its files have stayed undamaged.
         self._pages: int | None = None
         self._clean = False
         self._whole = True

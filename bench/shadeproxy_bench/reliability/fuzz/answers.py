@@ -1,7 +1,7 @@
 """Reads answers strictly: every byte that a connection returns must be part of an HTTP/1.1 answer.
 
-An answer must also agree with itself: it has one framing, the proxy's own fields, a body that fits its ETag
-if that is an MD5, a Content-Range as long as its body, and an error document that is XML.
+An answer must also agree with itself. It has one framing and the proxy's own fields. If its ETag is an MD5,
+its body has this MD5. Its Content-Range is as long as its body, and an error document is XML.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """``FaultyCalls``: a medium that fails on request, for tests and for ``make chaos``.
 
-It wraps other ``Calls``. A write is refused, cut short or late; a hole is not punched; a read fails or is
-late. Bytes are never changed, because no system call changes them.
+It wraps the system calls by which a tier reads and writes segments (``Calls``). A write is refused, cut short
+or late; a hole is not punched; a read fails or is late. Bytes are never changed, because no system call
+changes them.
 """
 
 import errno

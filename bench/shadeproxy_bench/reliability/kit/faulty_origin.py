@@ -55,8 +55,8 @@ NO_FAULT = Fault()
 
 
 class FaultyOrigin(WrappedOrigin):
-    """``inner`` with ``delay_s`` before every call, and with faults: first those of ``script``, then drawn
-    ones.
+    """``inner`` with ``delay_s`` before every call, and with faults: first the faults of ``script``, then
+    drawn faults.
 
     ``rate``: probability that a call after the script's end has one of ``faults``. ``stalled`` is set when a
     body stalls. ``calls`` counts all calls.
@@ -165,7 +165,7 @@ class FaultyOrigin(WrappedOrigin):
 
 
 def _spoils(fault: Fault) -> bool:
-    """Return whether the fault concerns the way in which the body comes, or its bytes."""
+    """Return whether the fault delays, cuts or changes the body."""
     spoiled = fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes, fault.flip_bit_at
     return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s or fault.short_by_bytes < 0)
 

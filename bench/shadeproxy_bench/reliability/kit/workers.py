@@ -46,8 +46,8 @@ def _held_by(pid: int) -> set[str]:
 
 
 def _sockets(state: str) -> list[tuple[str, int, int]]:
-    """Return all TCP sockets in a state. Each is given as the text to which a descriptor's link points, its
-    own port, and the port of the other end.
+    """Return all TCP sockets in a state. For each socket there are three values: the text to which a
+    descriptor's link points, the socket's own port, and the port at the other end.
     """
     lines = [line.split() for line in _TCP.read_text().splitlines()[1:]]
     return [

@@ -16,9 +16,7 @@ from shadeproxy_bench.requests import signature_of
 _HOT_SHARE = 0.06
 _HOT_READS = 0.5
 _SHIFT_S = 45.0
-"""Seconds after which other objects become the hot ones. So the pages that are worth keeping change all the
-time.
-"""
+"""Seconds after which other objects become hot. So the pages that are worth keeping change all the time."""
 Span = tuple[int, int]
 
 

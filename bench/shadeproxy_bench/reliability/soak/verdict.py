@@ -27,8 +27,8 @@ _SLACK_BYTES = 4 * MIB
 
 class Run(NamedTuple):
     """The samples and counts of a run. ``idle``: a sample after the warm-up. ``samples``: samples during the
-    load. ``rested``: a sample after the load. ``complaints``: error lines of the proxy's log, with equal ones
-    counted together.
+    load. ``rested``: a sample after the load. ``complaints``: error lines of the proxy's log, in which equal
+    lines are counted together.
     """
 
     counts: Counts

@@ -1,6 +1,6 @@
 """``python -m shadeproxy_bench.studies.hit_ratios.owned`` computes the hits of a cluster in which each object
-has one owner. Beside them stand the hits of one cache with the same capacity in sum, and of caches that know
-nothing of each other.
+has one owner. It also computes the hits of one cache with the capacity of all proxies, and of caches that
+know nothing of each other.
 
 Hint registries (one for each proxy) and eviction are those of the product. One job has a rank for each proxy,
 and announces each epoch when half of the epoch before is read. Ranks read in lock step. The first epoch is
@@ -99,7 +99,7 @@ class Node:
         """Begin a block of reads, and return which of them hints explain, as ``TraceJobs.begin`` does. The
         reads are recorded later, one by one.
         """
-        activity = self.hints.expectations._activities.get(_JOB)  # noqa: SLF001 (a study)
+        activity = self.hints.expectations._activities.get(_JOB)  # noqa: SLF001 (a study looks inside)
         explained = activity is not None and (activity.order_explains or activity.scores_explain)
         return np.full(stop - start, explained)
 
@@ -142,7 +142,7 @@ class Node:
         """
         trace = Trace(self.ids, len(self._work.hashes), epochs=self.epochs)
         replay = Replay(trace, get_policy("default"), places, announce=parse_announce("none"))
-        replay._jobs = self  # type: ignore[assignment]  # noqa: SLF001 (jobs of a study)
+        replay._jobs = self  # type: ignore[assignment]  # noqa: SLF001 (the replay must use this node's jobs)
         return replay.run()[self.epochs > 0]
 
 

@@ -22,8 +22,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class FailingMedium:
-    """``Calls`` that refuse every change of a segment while the file ``failing`` names an error. The audit
-    hook refuses all other changes below ``root``.
+    """The system calls of a tier (``Calls``). They refuse every change of a segment while the file
+    ``failing`` names an error. The audit hook refuses all other changes below ``root``.
     """
 
     def __init__(self, root: Path, failing: Path) -> None:
@@ -65,8 +65,8 @@ class FailingMedium:
 
 
 def _plant() -> None:
-    """Remove a protection of the product: the proxy then writes no tombstones for objects that it is about to
-    change. The rounds must then fail.
+    """Plant a defect: when the proxy is about to change objects, it then records neither tombstones nor
+    doubt. The rounds must fail.
     """
     Tombstones.add = lambda *_: None  # type: ignore[method-assign]
     Tombstones.doubt_all = lambda *_, **__: None  # type: ignore[method-assign]
