@@ -32,7 +32,7 @@ RATES: Mapping[str, Mapping[MediumFault, float]] = {
         MediumFault.PUNCH_LOST: 0.005,
     },
 }
-"""By tier, the probability of each fault in each call that the fault fits. One EROFS, or eight EIO in a row,
+"""The probability, by tier, of each fault in each call that the fault fits. One EROFS, or eight EIO in a row,
 switch the tier off until the next start.
 """
 KINDS = [f"{tier} {fault}" for tier, rates in RATES.items() for fault in rates]

@@ -42,7 +42,7 @@ _SUMS: Final = {
     "join": (JOIN,),
     "leave": (LEAVE,),
 }
-"""For each line of the first table that sums up faults: the kinds of faults that the line counts."""
+"""The kinds of faults that are counted together, for each line of the first table that sums up faults."""
 _ABOUT = """\
 Four proxies of one cluster (or as many as `NODES`) as real processes, each with 64 MiB of RAM, and at times
 one more; a memory origin that is slow now and then, and carries some writes out up to two seconds late;

@@ -20,7 +20,7 @@ class Cut(Exception):
 
 
 class Silent(Cut):
-    """For too long, the proxy sent no byte of an answer, or took no byte of a request."""
+    """The proxy sent no byte of an answer, or took no byte of a request, for too long."""
 
 
 class Pace(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 OURS, LRU, MIN = "ours", "lru", "min"
 UNDISTURBED = "undisturbed"
-"""In a row with a restart, the name of the result that our policy has without the restart."""
+"""The name, in a row with a restart, of the result that our policy has without the restart."""
 
 RIVALS = ("lru", "s3-fifo", "w-tinylfu")
 """The rivals of our policy. In the words of a bound, "best" is the best result among theirs."""
