@@ -1,4 +1,4 @@
-"""An outage of Redis under a training: readers of a data set go on, and a writer of checkpoints tries again
+"""An outage of Redis under a training: readers of a dataset go on, and a writer of checkpoints tries again
 until Redis is back.
 """
 
@@ -121,7 +121,7 @@ def rows(
     scale: Scale, cluster: Callable[[], Owned], pieces: Callable[[], Sequence[Piece]]
 ) -> Iterator[Planned]:
     """Yield the rows of the outage. ``cluster`` starts the proxies, or returns them if they run. ``pieces``
-    returns objects of a data set in use, which their owners have cached.
+    returns objects of a dataset in use, which their owners have cached.
     """
     seconds = float(scale.pick(60, 10))
 

@@ -43,7 +43,7 @@ def _ref(number: int) -> ObjectRef:
 
 
 def scored_job(samples: int) -> HintRegistry:
-    """Return a hint registry with one job, on a data set of ``samples`` whole objects that all have scores.
+    """Return a hint registry with one job, on a dataset of ``samples`` whole objects that all have scores.
     Later samples have higher scores.
     """
     builder = ManifestBuilder("bench")

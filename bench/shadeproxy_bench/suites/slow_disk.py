@@ -1,9 +1,10 @@
-"""A disk tier that is slower than the origin: wall time of epochs with the disk, beside the same proxy
-without it.
+"""A disk tier that is slower than the origin: wall time of epochs with the disk, compared with the same proxy
+without a disk.
 
 The engine is the real one, over an origin in memory that answers after a delay. A queue that serves one read
 at a time imitates the disk's rate, and no page counts as hot. The disk is also measured without the rule of
-ADR 54. An engine does not apply that rule if it never learns how fast its origin is.
+ADR 54, by which a disk that is slower than the origin leaves reads to the origin. An engine does not apply
+this rule if it never learns how fast its origin is.
 """
 
 import asyncio

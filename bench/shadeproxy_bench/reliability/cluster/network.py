@@ -1,6 +1,7 @@
 """The interface of a run's network: the addresses of the run's processes, and the cuts between them.
 
-A place is where a process runs. It has the name of the node that runs there, or the name ``ENGINE``.
+A place is where a process runs. It has the name of the node that runs there, or the name ``ENGINE`` if the
+Redis server runs there.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class Cut(StrEnum):
 class Site(NamedTuple):
     """The addresses of a node, as "host:port" or as ports of its own loopback. ``listen``: its listener for
     other nodes. ``advertise``: where other nodes find this listener. ``engine``, ``origin_host``: where the
-    node finds the engine and the origin.
+    node finds the Redis server and the origin.
     """
 
     s3_port: int
@@ -41,7 +42,9 @@ class Site(NamedTuple):
 
 
 class Network(Protocol):
-    """The network of a run. ``engine_host``, ``engine_port``: the address on which the engine listens."""
+    """The network of a run. ``engine_host``, ``engine_port``: the address on which the Redis server
+    listens.
+    """
 
     engine_host: str
     engine_port: int

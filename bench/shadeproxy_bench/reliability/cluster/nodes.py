@@ -1,6 +1,4 @@
-"""The processes of a run: proxies of one cluster, and the engine, a Redis server that carries their
-leases.
-"""
+"""The processes of a run: the proxies of one cluster, and the Redis server that carries the cluster's log."""
 
 import asyncio
 import os
@@ -191,7 +189,9 @@ class Node:
 
 
 class Engine:
-    """The Redis server that carries the leases. It loses all data at a restart."""
+    """The Redis server that carries the cluster's log, and with it the leases. It loses all data at a
+    restart.
+    """
 
     def __init__(self, work: Path, network: Network) -> None:
         self._work, self._network = work, network
@@ -246,13 +246,15 @@ class Cluster:
         return Connections(choices, self.network.connect, HUNG_S + HUNG_LEASES * self.shape.lease_s)
 
     async def start(self) -> None:
-        """Make the network, and start the engine and all nodes but the guest. Raises ShadeProxyError."""
+        """Make the network, and start the Redis server and all nodes but the guest. Raises
+        ShadeProxyError.
+        """
         await self.network.open()
         await self.start_engine()
         await asyncio.gather(*(node.start() for node in self.nodes if node is not self.guest))
 
     async def start_engine(self) -> None:
-        """Start the engine, and make the network accept connections to it. Raises ShadeProxyError."""
+        """Start the Redis server, and make the network accept connections to it. Raises ShadeProxyError."""
         await self.engine.start()
         await self.network.up(ENGINE)
 

@@ -20,8 +20,8 @@ _PORTS = 5
 
 
 class _Links(NamedTuple):
-    """The ports of a node, and its two links: from the node to the engine, and from the other nodes to the
-    node.
+    """The ports of a node, and its two links: from the node to the Redis server, and from the other nodes to
+    the node.
     """
 
     s3_port: int

@@ -1,8 +1,8 @@
 """``tie``: reports a proxy's phases and steps on a board. Functions of the product are phases, and system
 calls are steps.
 
-``tie`` is called in the process of the proxy before the proxy starts. It changes nothing of the product's
-behaviour.
+``tie`` is called in the process of the proxy before the proxy starts. It does not change how the product
+behaves.
 """
 
 import functools

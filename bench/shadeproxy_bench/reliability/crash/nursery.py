@@ -43,7 +43,7 @@ def _fork(order: dict[str, Any]) -> int:
     status = 70
     try:
         status = _live(order)
-    except BaseException:  # noqa: BLE001 - the child must not go on as a nursery
+    except BaseException:  # noqa: BLE001 - the child must not return into the loop of this process
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(status)

@@ -3,7 +3,7 @@ restart.
 
 All scores of a post have the same value, which grows with each post. So a column with two different values
 was written only in part, and a column with a smaller value than before has lost a post. The manifest of the
-data set ``turning`` always has the same keys, rotated by a number that grows.
+dataset ``turning`` always has the same keys, rotated by a number that grows.
 """
 
 import http.client

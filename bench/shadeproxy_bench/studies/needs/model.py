@@ -1,6 +1,6 @@
 """Several training loops that share one engine, prefetcher and link, in virtual time.
 
-Each loop is modelled as in the prefetch study, with a data set of its own. Orders are announced half an epoch
+Each loop is modelled as in the prefetch study, with a dataset of its own. Orders are announced half an epoch
 early. Progress and computing time are reported once a second, as by the SDK. The result of a run depends only
 on its arguments.
 """

@@ -252,7 +252,7 @@ async def _train(proxy: VirtualProxy, setting: Setting, way: Way, clock: Virtual
 
 
 def register(hints: HintRegistry, keys: list[str], job: Job, now_s: float) -> None:
-    """Register the objects of ``keys`` as the data set of ``job``, and then the job."""
+    """Register the objects of ``keys`` as the dataset of ``job``, and then the job."""
     assert job.dataset is not None, "its name is that of the data set"
     builder = ManifestBuilder(job.dataset, page_size=PAGE_BYTES)
     for key in keys:
