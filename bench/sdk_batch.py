@@ -33,7 +33,7 @@ def reader(url: str, manifest: shade.Manifest, way: str, kind: str) -> Callable[
     """
     client = shade.Client(url, retry_s=_NEVER_S)
     told = json.loads(client.call("GET", "/v1/info").body)
-    # The client chooses its way to read by the offers of the proxy. Offer only the wanted way.
+    # The proxy's offers decide how the client reads. Leave only the offer of the wanted way.
     client.connections.transport.offers = Offers(
         way in {"locate", "batch"}, way == "locate", told.get("socket")
     )

@@ -1,10 +1,10 @@
-"""A start with many pages on disk: seconds until the proxy accepts a connection and until its first hit,
-memory for each resident page, time to choose a victim.
+"""A start with many pages on disk. The figures are the seconds until the proxy accepts a connection and until
+its first hit, the memory for each resident page, and the time to choose a victim.
 
 The product's own store writes a disk tier of ``N`` small records. Two starts are measured. One has
 catalogues, as after a clean stop. The other has none, which is the worst case after kill -9. For each start,
-``shadeproxy serve`` is started on the tier, and gets requests until they are hits. Then a page cache in this
-process recovers the tier, while a task on the same event loop measures how long it has to wait.
+a page cache in this process recovers the tier, while a task on the same event loop measures how long it has
+to wait. Then ``shadeproxy serve`` is started on the same tier, and gets requests until they are hits.
 
 Run: ``python bench/start.py [N] [directory]`` (default: 1,000,000 pages in a temporary directory on disk).
 """
@@ -56,7 +56,7 @@ class Served:
     accept_s: float
     first_hit_s: float
     hits_s: float
-    """Seconds until ``HITS`` pages, drawn at random, had been hits one after the other."""
+    """Seconds until ``HITS`` reads of pages drawn at random were hits without a miss between them."""
     recovered_s: float
 
 
@@ -255,8 +255,8 @@ def _find_us(residents: Residents) -> float:
 
 
 def _victim_us(cache: PageCache) -> float:
-    """Return the median of microseconds to choose a victim for a page of the usual size. No page is
-    evicted.
+    """Return the median of the microseconds that it takes to choose a victim for a page of the usual size. No
+    page is evicted.
     """
     placement, rounds = cache.placement, []
     newcomer = int(cache.residents.ready()[0])

@@ -2,12 +2,12 @@
 //
 // This program visits every state that the rules in cluster_rules.hpp can reach within bounds, or walks at random
 // beyond them. It stops at the first state in which an owner could answer an older version than the last acknowledged
-// one, or in which there are two owners, and prints the way to it.
+// one, or in which there are two owners. It prints the steps that lead to this state.
 //
 //   cluster              all states within the default bounds
-//   cluster walks=N      N random walks; seed=S
-//   cluster RULE=0       the same without a rule
-//   cluster mutants=1    each rule is left out in turn; each time a violation must be found
+//   cluster walks=N      N random walks, with the seed of seed=S
+//   cluster RULE=0       the same as above, but without the rule RULE of cluster_config.hpp
+//   cluster mutants=1    one rule after another is left out; each time a violation must be found
 #include <chrono>
 #include <cstdlib>
 #include <deque>
@@ -36,7 +36,7 @@ uint64_t fingerprint(const State& s) {
   return mix(h) | 1;
 }
 
-// Fingerprints of the states that were seen; 0 is free.
+// The set of the fingerprints of all states seen so far: a hash table in which 0 marks a free place.
 class Seen {
  public:
   explicit Seen(int bits) : slots_(size_t{1} << bits), mask_(slots_.size() - 1) {}
@@ -140,9 +140,9 @@ Result walk(long walks, int seed, double limit_s) {
   return result;
 }
 
-// Rules to leave out, one in turn, with 2 node ids and a copy. `lapse` is not among them, because `moved` notices most of
-// it. Its violation takes a search: lapse=0 crashes=0 losses=0 lostbeats=0 ghosts=0 views=2 beats=6 writes=1 ticks=3
-// bits=27 (40 million states).
+// The rules that mutants=1 leaves out, one after another, with 2 node ids and a copy. `lapse` is not among them:
+// `moved` prevents most violations that `lapse` prevents. A violation without `lapse` is found by a search of
+// 40 million states: lapse=0 crashes=0 losses=0 lostbeats=0 ghosts=0 views=2 beats=6 writes=1 ticks=3 bits=27.
 const vector<std::pair<string, int>> MUTANTS = {
     {"join", 0}, {"flight", 0}, {"again", 0}, {"closing", 0}, {"run", 0},
     {"settled", 0}, {"all", 0}, {"moved", 0}, {"retire", 2}, {"denied", 0},
@@ -179,7 +179,7 @@ int main(int count, char** words) {
       config.views = 2, config.writes = 2, config.beats = 8, config.ticks = log_fails ? 10 : 8;
       if (restores) config.beats = 14, config.ticks = 10;
       if (rule == "named") config.losses = config.restores = 2, config.ticks = 6;
-      bool walks = rule != "denied";  // One way of many leads there.
+      bool walks = rule != "denied";  // Few of the many ways lead to a violation, so search them all.
       if (!walks) config.beats = 10, config.ticks = config.writes = config.reads = 0;
       config.*OPTIONS.at(rule) = value;
       Result result = walks ? walk(100000000, seed, limit_s) : search(bits, limit_s);

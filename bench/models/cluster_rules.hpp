@@ -1,17 +1,20 @@
 // The rules of the model that cluster.cpp searches: one object, NODES nodes, one log, one origin.
 //
-// They are those of shadeproxy/cluster/membership.py, and the log's those of redis_scripts.py.
+// The rules of nodes are those of shadeproxy/cluster/membership.py. The rules of the log are those of redis_scripts.py.
+// A life of the log is an incarnation in the sense of docs/glossary.md.
 //
-// No action is urgent. A node that does not act is paused; a message that is not handled is delayed, lost or cut off.
+// No action has to happen soon. A node that does not act is a paused node. A message that is not handled is a message
+// that is delayed, lost or cut off.
 // Ticks of time may pass at any point. Reading a clock and acting on it is one step. Clocks differ by the worst case
 // that the rules allow: a lease lasts `lease` ticks after its beat was sent, and others may retire it `retire` ticks
-// after the log handled the beat. A call to the log is a compare-and-set, so a delayed call is the same as a late one.
-// Reads have no state: one may begin at any instant, so a claim on every state is a claim on every read.
+// after the log handled the beat. A call to the log is a compare-and-set, so a call that arrives late has the same
+// effect as a call that is sent late. A read has no state and may begin at any instant, so what holds in every state
+// holds for every read.
 //
-// With COPY=1 the last process has the node id of process 0: its state directory is a copy.
+// With COPY=1 the last process has the same node id as process 0, as if its state directory were a copy.
 //
 // Not modelled: two servers that both act as the log, two objects in one write, relayed reads, and the time for which
-// the late write of a dead node is feared.
+// an owner waits for late writes of a dead node.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +42,7 @@ using std::vector;
 using u8 = uint8_t;
 
 const int VIEWS = 8, CAP = 7, IDS = NODES - COPY;
-const u8 NOBODY = 255;  // has the seat yet
+const u8 NOBODY = 255;  // in `boots`: no process has the seat yet
 
 // The node id of a process.
 int id(int i) { return i < IDS ? i : 0; }
@@ -47,32 +50,33 @@ int id(int i) { return i < IDS ? i : 0; }
 // ---------------------------------------------------------------------------------------------- state
 
 struct Node {
-  u8 boot;                                      // which process of this node it is
-  u8 lease_age, token;                          // ticks since the granted beat was sent, capped; the lease's name
-  u8 life, lease_life;                          // of the log, by the last answer; the one that granted the lease
-  u8 kept;                                      // the life whose lease lasted when `life` was first seen, 0: none
-  u8 view, settled;                             // adopted; 0: none
-  u8 beat, beat_age, beat_view, beat_life;      // 0 none, 1 on its way, 2 its answer is; acknowledged view and life
-  u8 beat_kept;                                 // the claim that it carries
-  u8 granted, new_token, new_life, new_view, new_settled;  // the answer
-  u8 cached, cached_trust, fill, fill_trust;    // versions, 0: none
-  u8 write, written;                            // 0 none, 1 sent, 2 applied as version `written`
+  u8 boot;                                      // the number of this process among those of its node
+  u8 lease_age, token;                          // ticks since the granted beat was sent, capped; the name of the lease
+  u8 life, lease_life;                          // the log's life in its last answer; the life that granted the lease
+  u8 kept;                                      // the life whose lease still lasted when `life` was first seen; 0: none
+  u8 view, settled;                             // the adopted view, and the view that it is told is settled; 0: none
+  u8 beat, beat_age, beat_view, beat_life;      // 0: no beat, 1: beat on its way, 2: answer on its way; its age, and
+                                                // the view and life that it acknowledges
+  u8 beat_kept;                                 // the life that the beat claims (see `claim`)
+  u8 granted, new_token, new_life, new_view, new_settled;  // the answer to the beat
+  u8 cached, cached_trust, fill, fill_trust;    // versions of the cached page and of the flight (0: none); if trusted
+  u8 write, written;                            // 0: no write, 1: sent, 2: applied by the origin as version `written`
 };
 
 struct State {
-  u8 tick, beats, writes, crashes, losses, failovers, views, lost, ghosts_made;  // what happened so far
-  u8 origin, acked, ghosts;                     // versions; writes without a writer that may still be applied
-  u8 life, life_age, view, settled, view_count; // the log: its life, and the views since
-  u8 members[VIEWS], away[VIEWS], view_life[VIEWS];  // masks and the life of the log, by view
-  u8 known[NODES], age[NODES], count_token[NODES], acks[NODES], retired[NODES], boots[NODES];  // the log's records
-  u8 reserved[NODES];                           // the seat is kept for the process that had it in life `from`
-  u8 from;                                      // the life whose view was restored in this one; 0: none was
-  u8 restores, call[NODES], call_life[NODES];   // calls on their way that restore a view; 0: none
+  u8 tick, beats, writes, crashes, losses, failovers, views, lost, ghosts_made;  // number of events so far
+  u8 origin, acked, ghosts;                     // versions; number of late writes that no node waits for any more
+  u8 life, life_age, view, settled, view_count; // the log: its life, the newest and the settled view, all views
+  u8 members[VIEWS], away[VIEWS], view_life[VIEWS];  // by view: bit masks, and the life of the log
+  u8 known[NODES], age[NODES], count_token[NODES], acks[NODES], retired[NODES], boots[NODES];  // by node, in the log
+  u8 reserved[NODES];                           // 1: the seat is kept for the process that had it in life `from`
+  u8 from;                                      // the life whose view was restored in this life; 0: none was
+  u8 restores, call[NODES], call_life[NODES];   // by process: the view that its call under way asks to restore; 0: none
   u8 tokens;
   Node nodes[NODES];
 };
 
-// The object's owner is the first node of the list that the view has and that is not away.
+// Return the object's owner by a view: the first node that is in the view and not away.
 int owner(const State& s, int view) {
   int here = view ? s.members[view] & ~s.away[view] : 0;
   for (int i = 0; i < IDS; i++)
@@ -172,7 +176,7 @@ void handle_beat(State& s, int i) {
   n.beat = 2;
   n.new_life = s.life;
   n.granted = n.new_token = n.new_view = n.new_settled = 0;
-  // Whoever wants a seat that is kept must know the life of the log first.
+  // A process may take a seat that is kept only after it has learnt the life of the log.
   if (open && member && reserved && !named) return;
   if (reserved && n.beat_kept && n.beat_kept == s.from) s.reserved[k] = reserved = 0, s.boots[k] = n.boot;
   bool taken = reserved || (!s.retired[k] && s.boots[k] != NOBODY && s.boots[k] != n.boot);
@@ -209,7 +213,7 @@ void adopt_answer(State& s, int i) {
     n.settled = n.new_settled;
   }
   if (n.granted && n.beat_age < config.lease) {
-    // A lease that lasts until another life of the log renews it has another name, but did not end.
+    // If another life of the log renews a lease that still lasts, the lease gets another name, but has not ended.
     bool renamed = n.token != n.new_token && (n.lease_life == n.new_life || !config.goes_on);
     if (config.lapse && (!leased(n) || renamed)) distrust(n);
     n.lease_age = n.beat_age;
@@ -222,11 +226,11 @@ void adopt_answer(State& s, int i) {
 
 // ---------------------------------------------------------------------------------------------- actions
 
-// Two states that no rule can tell apart become one.
+// Make one state of all states that no rule can tell apart.
 void canonical(State& s) {
   if (!config.closing) s.life_age = 0;
   s.life_age = min<int>(s.life_age, config.closed);
-  // Of lives and tokens only equality counts.
+  // Rules compare tokens only for equality, so number the tokens from 1 in the order in which they are met.
   u8 rename[64] = {0}, next = 0;
   auto fresh = [&](u8& token) {
     if (token) token = rename[token] ? rename[token] : (rename[token] = ++next);
@@ -264,13 +268,13 @@ struct Steps {
   }
 };
 
-// The life of which node i may claim that it had a seat in it until the end of that life; 0: none.
+// Return the life of the log in which node i may claim to have had a seat until that life ended; 0: none.
 int claim(const State& s, int i) {
   const Node& n = s.nodes[i];
   return config.named ? n.kept : leased(n) ? n.lease_life : 0;
 }
 
-// Whether node i knows that no other view than its own was settled when that life ended.
+// Return whether node i knows that only its own view was settled when the claimed life ended.
 bool can_restore(const State& s, int i) {
   const Node& n = s.nodes[i];
   if (!n.view || !claim(s, i) || s.view_life[n.view] != claim(s, i)) return false;
@@ -399,17 +403,17 @@ void steps_of_log(const State& s, Steps& out) {
     State x = s;
     x.failovers++;
     if (config.run) forget_all(x);
-    // The new server has an older copy: the last renewals and the last view are lost.
+    // Without the rule, the new server goes on with an older copy: the last renewals and the last view are lost.
     else
       for (int i = 0; i < IDS; i++) x.age[i] = config.retire, x.acks[i] = min<int>(x.acks[i], s.settled);
     if (!config.run && s.view > s.settled) x.view--;
     out.add(x, "the log fails over");
   }
   if (!s.view || !is_open(s) || s.views >= config.views || s.view_count + 1 >= VIEWS) return;
-  // Nodes propose what they saw some time ago, so any change of one node's place is possible.
+  // A node may propose a view by what it saw some time ago, so a new view may change any one node's place.
   for (int i = 0; i < IDS; i++) {
     int bit = 1 << i, members = s.members[s.view], away = s.away[s.view];
-    for (int place = 0; place < 3; place++) {  // out, here, away
+    for (int place = 0; place < 3; place++) {  // 0: out of the view, 1: in it, 2: in it and away
       int m = place ? members | bit : members & ~bit, a = place == 2 ? away | bit : away & ~bit;
       if (!m || (m == members && a == away)) continue;
       State x = s;

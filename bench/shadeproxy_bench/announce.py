@@ -1,4 +1,4 @@
-"""The control calls of a job: register a data set and the job, announce an order, post scores."""
+"""The control calls of a job: register a dataset and the job, announce an order, post scores."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ def register(
     dataset: str = "data",
     needs: Mapping[str, float] = {},
 ) -> None:
-    """Register the objects of ``pieces`` as samples 0, 1, ... of a data set, and ``jobs`` that read it.
+    """Register the objects of ``pieces`` as samples 0, 1, ... of a dataset, and ``jobs`` that read it.
     ``needs``: further fields of PUT /v1/jobs.
     """
     lines = [msgspec.json.encode({"bucket": BUCKET, "key": piece.path.split("/", 2)[2]}) for piece in pieces]
@@ -38,7 +38,9 @@ def put_order(ours: Served, job: str, epoch: int, order: Order, *, rank: int = 0
 
 
 def post_scores(ours: Served, job: str, scores: Scores) -> None:
-    """Post ``scores``, of which number n is for sample n. Samples whose score is nan are left out."""
+    """Post the scores of samples: ``scores[n]`` is the score of sample n. Samples whose score is nan are left
+    out.
+    """
     ids = np.flatnonzero(~np.isnan(scores))
     columns = ids.astype("<u4").tobytes() + scores[ids].astype("<f4").tobytes()
     body = len(ids).to_bytes(4, "little") + columns

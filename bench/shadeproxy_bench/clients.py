@@ -34,7 +34,7 @@ class Job(msgspec.Struct, frozen=True):
     connections.
 
     ``compare``: compare the bytes of each worker's first object, as far as it is read, which costs the client
-    time. ``credentials``: the client's, with which it signs.
+    time. ``credentials``: the access key and secret with which the client signs.
     """
 
     client: ClientName
@@ -129,7 +129,7 @@ def _run_boto3(job: Job, client: Any) -> _Count:
                         if position < job.size_bytes and count.over:
                             return
                 count.complete(number, position)
-        except Exception as error:  # noqa: BLE001  whatever the library raises is told to the parent
+        except Exception as error:  # noqa: BLE001  every error of the library is reported to the parent
             count.errors.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(job.connections)]
@@ -167,7 +167,7 @@ async def _run_obstore(job: Job, store: Any) -> _Count:
                     if position < job.size_bytes and count.over:
                         return
                 count.complete(number, position)
-        except Exception as error:  # noqa: BLE001  whatever the library raises is told to the parent
+        except Exception as error:  # noqa: BLE001  every error of the library is reported to the parent
             count.errors.append(error)
 
     await asyncio.gather(*(work() for _ in range(job.connections)))
@@ -205,8 +205,8 @@ class Clients:
         return Done(count.bytes, job.seconds, error)
 
     def close(self) -> None:
-        """Close boto3's clients, which ends their connections. A store of obstore ends its own when it is
-        forgotten.
+        """Close boto3's clients, which ends their connections. A store of obstore ends its connections when
+        Python frees it.
         """
         for (library, *_), client in self._clients.items():
             if library == "boto3":

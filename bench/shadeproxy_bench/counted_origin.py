@@ -1,4 +1,4 @@
-"""The bench's origin, extended: it counts its answers, and takes multipart uploads: ``python -m
+"""The bench's origin, which also counts its answers and takes multipart uploads: ``python -m
 shadeproxy_bench.counted_origin``.
 
 ``GET /-/counts`` returns the counts. Parts of an upload have ``PART_BYTES`` each, and are compared with the
@@ -33,8 +33,8 @@ _COMPLETED = (
 
 class Counts(msgspec.Struct):
     """Counts of the origin's answers so far. ``gets``: answers with a body. ``bytes``: sum of the lengths of
-    these bodies. ``heads``: answers to a HEAD. ``writes``: requests with a body, of which a multipart upload
-    is several.
+    these bodies. ``heads``: answers to a HEAD. ``writes``: requests with a body; one multipart upload makes
+    several of them.
     """
 
     gets: int = 0

@@ -15,7 +15,7 @@ _Ask = Callable[[Sequence[Piece]], _Result]
 _PATIENCE_S = 60.0
 _started: list[Barrier] = []
 """The barrier at which this process waits for the other processes of its pool. The list is empty in a process
-of no pool.
+that belongs to no pool.
 """
 
 

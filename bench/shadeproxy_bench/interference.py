@@ -1,8 +1,8 @@
 """Traces of a stock client S beside a job H. The hit ratio of S on them shows what the hints of H cost S.
 
 Client 0 is S, with a hot set of its own. Job 1 is H, with shuffled epochs over a data set. The reads of S and
-H alternate, a hundred a second together. The ids of S come first. The functions are pure: a seed gives one
-trace.
+H alternate, a hundred a second together. The objects of S have the smaller ids. The functions are pure: a
+seed gives one trace.
 """
 
 from typing import Literal
@@ -96,8 +96,10 @@ def _scores(random: np.random.Generator) -> NDArray[np.float32]:
 
 
 def _next_at_half(reads: int) -> tuple[Ids, Ids]:
-    """Return two columns: reads of H, and how many entries of its order are known from each of them on. The
-    first epoch is known at once, and each later one when half of the epoch before it has been read.
+    """Return two columns. The first has the reads of H at which more of its order becomes known. The second
+    has, for each of these reads, the number of entries that are known from then on.
+
+    The first epoch is known at once, and each later epoch when half of the epoch before has been read.
     """
     halves = np.arange(SAMPLES // 2, reads, SAMPLES)
     return np.append(0, halves), np.minimum(np.append(SAMPLES, halves + SAMPLES * 3 // 2), reads)

@@ -105,8 +105,8 @@ class Loader:
 
 
 async def _read(request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read one sample. Raises BenchError if each of ``TRIES`` tries was answered 503, or if another answer is
-    no object.
+    """Read one sample. Raises BenchError if each of ``TRIES`` tries was answered 503, or if an answer is
+    neither an object nor a 503.
     """
     for pause_s in [PAUSE_S] * (TRIES - 1) + [0.0]:
         writer.write(request)

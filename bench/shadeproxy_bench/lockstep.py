@@ -25,7 +25,7 @@ class Meeting:
             raise BenchError("another reader failed") from error
 
     def fail(self) -> None:
-        """Let every reader that waits here, or will wait, fail."""
+        """Make every reader fail that waits here, now or later."""
         self._barrier.abort()
 
 
@@ -43,7 +43,7 @@ def read_all(
     servers: Sequence[Served], exchanges: Sequence[Iterable[Exchange]], meeting: Meeting
 ) -> list[Reading]:
     """Read the exchanges of each server at the same time, over one connection to each. Raises the first error
-    of a reader that failed by itself.
+    of a reader that did not fail because of another reader.
     """
 
     def one(server: Served, own: Iterable[Exchange]) -> Reading:

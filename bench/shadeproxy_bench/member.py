@@ -1,8 +1,8 @@
-"""``shadeproxy serve`` with a shorter wait for late writes of dead proxies than the product's minute:
-``python -m shadeproxy_bench.member``.
+"""``shadeproxy serve`` with a wait for late writes of dead proxies that is shorter than the minute of the
+product: ``python -m shadeproxy_bench.member``.
 
-While a proxy waits for late writes, it checks objects with the origin at every read. With the product's wait,
-hits of a new proxy could be measured only after a minute.
+While a proxy waits for late writes, it checks objects with the origin at every read. With the wait of the
+product, hits of a new proxy could be measured only after a minute.
 """
 
 import argparse

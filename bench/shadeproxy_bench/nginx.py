@@ -45,7 +45,7 @@ _CACHED = (
     " proxy_http_version 1.1; proxy_set_header Connection ''; proxy_cache objects; proxy_cache_valid 200 1h;"
     " proxy_cache_key $uri; sendfile on; tcp_nopush on; }} }}\n"
 )
-# The proxy has TLS 1.3, which nginx before 1.23 does not have by default.
+# The proxy speaks TLS 1.3, which nginx before 1.23 does not offer by default.
 _TLS = " ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {cert}; ssl_certificate_key {key}"
 _STORING = (
     "upstream origin {{ server {upstream}; keepalive 256; keepalive_requests 1000000000; }}\n"

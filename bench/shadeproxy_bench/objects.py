@@ -1,4 +1,5 @@
-"""The objects of a benchmark. Their bytes follow from size and number, so that every reader can check them.
+"""The objects of a benchmark. The bytes of an object are computed from its size and number, so that every
+reader can check them.
 
 All bodies are slices of one random base at distinct offsets. The bodies of two objects therefore differ, and
 any process can compute a body from the key without storing it.
@@ -14,8 +15,8 @@ import numpy as np
 
 BUCKET = "bench"
 _BASE_BYTES = 16 * 1024**2
-# The step from the offset of a body to that of the next; odd, so that offsets repeat only after _BASE_BYTES
-# objects.
+# The step from the offset of a body to the offset of the next body. It is odd, so that offsets repeat only
+# after _BASE_BYTES objects.
 _STEP = 4099
 _KEY = re.compile(r"([1-9]\d*)/(\d{8})\.bin")
 

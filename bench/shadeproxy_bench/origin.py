@@ -1,9 +1,10 @@
 """A lean S3 origin with a stated latency, in processes of its own: ``python -m shadeproxy_bench.origin``.
 
-Answers GET and HEAD of the objects of ``objects``, whole or one range; every key of their form exists, in the
-bucket of the bench. Takes a PUT of such an object, and refuses a PUT with other bytes. The origin makes
-bodies from the key and stores nothing, so that it is never the bottleneck. A GET takes under 20 us of a
-process; where that is too much for one process, several share the port. The process prints its port first.
+It answers GET and HEAD of the objects of ``objects``, whole or one range. In the bucket of the bench, every
+key of their form exists. A PUT of such an object is accepted, and a PUT with other bytes is refused. The
+origin computes bodies from their keys and stores nothing, so that it is never the bottleneck. A GET takes
+under 20 us of CPU time; where that is too much for one process, several processes share the port. The process
+prints its port first.
 """
 
 import argparse
@@ -46,7 +47,9 @@ class Link:
         self._free_s = 0.0
 
     def after_s(self, now_s: float, size_bytes: int) -> float:
-        """Return the seconds after which ``size_bytes``, ready at ``now_s``, have left over the link."""
+        """Return the seconds from ``now_s`` until ``size_bytes``, which are ready at ``now_s``, have left
+        over the link.
+        """
         if not self._bytes_per_s:
             return 0.0
         self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
@@ -54,8 +57,8 @@ class Link:
 
 
 class Latency:
-    """The seconds that pass before an answer. Always ``median_s``; with ``sigma``, lognormal around it, as
-    with object stores.
+    """Draws the seconds that pass before each answer: always ``median_s``, or with ``sigma`` a lognormal
+    value around it, as with object stores.
     """
 
     def __init__(self, median_s: float, *, sigma: float, seed: int) -> None:
@@ -139,7 +142,8 @@ class ObjectServer(asyncio.Protocol):
 
     def _schedule(self, parts: tuple[bytes, memoryview]) -> None:
         loop = asyncio.get_running_loop()
-        # Read the time here, not when the body is sent: meanwhile other answers will have used the link.
+        # Reserve time on the link now, not when the body is sent: by then other answers will have used the
+        # link.
         now_s = loop.time()
         ready_s = max(now_s + self._latency.next_s(), self._last_s)
         self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))

@@ -239,7 +239,7 @@ def alone(cluster: Owned, *, ram_bytes: int) -> Iterator[Served]:
 def register_everywhere(
     servers: Sequence[Served], pieces: Sequence[Piece], job: str, *, needs: Mapping[str, float] = {}
 ) -> None:
-    """Register a data set and its job at the first server, and wait until all servers know the job.
+    """Register a dataset and its job at the first server, and wait until all servers know the job.
 
     ``needs``: see ``register``.
     """

@@ -15,7 +15,8 @@ RatioIs = Literal["reference / ours", "ours / reference"]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A target for a row. The judged figure must be at least ``bound``, or at most, if ``at_least`` is False.
+    """A target for a row. The judged figure must be at least ``bound``, or if ``at_least`` is False, at most
+    ``bound``.
 
     ``of``: the figure that is judged, either the row's ratio or our own figure in the row's unit.
     """

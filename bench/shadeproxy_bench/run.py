@@ -105,7 +105,7 @@ def measure(suite: str, planned: Planned) -> Row:
         return _without_number(suite, planned, "not built", str(error))
     except ShadeProxyError as error:
         return _without_number(suite, planned, "failed", str(error))
-    except Exception as error:  # noqa: BLE001  a defect of one row is shown and fails the run, but costs no other row
+    except Exception as error:  # noqa: BLE001  a defect fails its own row and the run, but no other row
         return _without_number(suite, planned, "failed", f"{type(error).__name__}: {error}")
 
 

@@ -1,9 +1,9 @@
 """Unequal training loops side by side, through one proxy, over one slow link.
 
-Each loop has a data set of its own, announces each epoch's order half an epoch early, and reports its
+Each loop has a dataset of its own, announces each epoch's order half an epoch early, and reports its
 computing time, as the SDK does. All loops end at the same fixed time. The slowdown of an epoch is its wall
-time over its computing time. Computing time is what is left of the wall time without stalls, so a processor
-that is busy with other work changes the slowdown little.
+time over its computing time. The computing time is the wall time without the stalls, so a processor that is
+busy with other work changes the slowdown little.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _REPORT_S = 1.0
 
 
 class Loop(NamedTuple):
-    """A training loop. ``sample_bytes`` also names the data set, so each loop must have another value.
+    """A training loop. ``sample_bytes`` also names the dataset, so no two loops may have the same value.
     ``needs``: fields of PUT /v1/jobs. ``begins_s``: seconds from the start of the run to the begin of this
     loop.
     """

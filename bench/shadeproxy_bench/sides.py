@@ -1,8 +1,8 @@
 """The client and the origin around the processes under test, and the number of cores that all of them need.
 
 If the client or the origin were slower than the processes under test, its speed would be measured in place of
-theirs. On a machine with a core for each process and as many again, both therefore grow with the number of
-processes. On a smaller machine only CPU is measured, with one client and one origin.
+theirs. Therefore client and origin grow with the number of processes, if the machine has two cores for each
+process under test. On a smaller machine only CPU is measured, with one client and one origin.
 """
 
 from typing import Literal, NamedTuple
@@ -32,7 +32,9 @@ class Sides(NamedTuple):
 
     @property
     def told(self) -> str:
-        """Connections, and if the cores are apart also threads and origins, in words for the results."""
+        """A text for the results: the number of connections, and if ``apart`` is set, also the numbers of
+        threads and origins.
+        """
         if not self.apart:
             return f"{self.connections} connections"
         others = f"client of {self.threads} threads, origin of {self.origins} processes"

@@ -1,4 +1,4 @@
-"""Traces of stock traffic, which no job announces: reads of popular objects, of new ones, in loops, and of
+"""Traces of stock traffic, which no job announces: reads of popular objects, of new objects, in loops, and of
 objects that are never read again.
 
 The functions are pure: the same arguments give the same trace. Every client is a stock client, even one that
@@ -16,7 +16,7 @@ from shadeproxy.simulate.workloads import Orders, interleaved, lagged, shards, s
 
 Reads = NDArray[np.int64]
 
-_NEWEST = 5000  # number of the newest objects, among which the recent ones are read
+_NEWEST = 5000  # number of newest objects, from which the recent objects are drawn
 _NEW_SHARE = 0.1
 
 
@@ -42,12 +42,12 @@ def stock(ids: Reads, objects: int | None = None) -> Trace:
 
 
 def zipf(objects: int, reads: int, exponent: float, *, every: int = 0, seed: int = 0) -> Trace:
-    """Return Zipf traffic; ``every`` as in ``zipf_reads``."""
+    """Return the trace of Zipf traffic. ``every``: see ``zipf_reads``."""
     return stock(zipf_reads(np.random.default_rng(seed), objects, reads, exponent, every=every), objects)
 
 
 def scan_then_zipf(objects: int, reads: int, exponent: float, *, scan: int, seed: int = 0) -> Trace:
-    """Return one pass over ``scan`` objects, then Zipf traffic on ``objects`` other ones. The trace has
+    """Return one pass over ``scan`` objects, then Zipf traffic on ``objects`` other objects. The trace has
     ``reads`` reads in all.
     """
     later = zipf_reads(np.random.default_rng(seed), objects, reads - scan, exponent)
@@ -69,8 +69,8 @@ def zipf_with_scans(
 
 
 def newest_first(reads: int, *, seed: int = 0) -> Trace:
-    """Return traffic in which a tenth of the reads are of new objects, and the others of recent objects. The
-    age of a recent object has a Zipf distribution of exponent 1.
+    """Return traffic in which a tenth of the reads are of new objects, and all other reads are of recent
+    objects. The age of a recent object has a Zipf distribution of exponent 1.
     """
     random = np.random.default_rng(seed)
     ages = zipf_ranks(random, _NEWEST, reads)
@@ -119,8 +119,8 @@ def one_after_another(objects: int, epochs: int, *, sets: int = 2, seed: int = 0
 def training_beside_zipf(
     objects: int, epochs: int, *, share: float, exponent: float = 1.0, seed: int = 0
 ) -> Trace:
-    """Return shuffled epochs of ``objects`` objects, mixed with Zipf traffic on as many others. ``share``:
-    the share of all reads that belong to the epochs.
+    """Return shuffled epochs of ``objects`` objects, mixed with Zipf traffic on as many other objects.
+    ``share``: the share of all reads that belong to the epochs.
     """
     random = np.random.default_rng(seed)
     training = np.concatenate([random.permutation(objects) for _ in range(epochs)])
@@ -145,8 +145,8 @@ def trained(objects: int, epochs: int, *, jobs: int = 1, ranks: int = 1, seed: i
 
 
 def lagged_stock(objects: int, epochs: int, *, seed: int = 0) -> Trace:
-    """Return the reads of four jobs without an SDK. All have the same order, and each begins later than the
-    one before.
+    """Return the reads of four jobs without an SDK. All jobs have the same order, and each job begins later
+    than the job before.
     """
     return unannounced(lagged(objects, epochs, seed=seed))
 

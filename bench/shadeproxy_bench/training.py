@@ -37,7 +37,9 @@ class Load(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to read samples. ``policy``: the proxy's; None to read from the origin, without a proxy."""
+    """A way to read samples. ``policy``: the policy of the proxy; None: samples are read from the origin,
+    without a proxy.
+    """
 
     name: str
     policy: str | None
@@ -79,7 +81,9 @@ class Run(NamedTuple):
 
 
 def train(load: Load, way: Way, *, epochs: int) -> Run:
-    """Train in the way ``way``. A proxy is empty at the start, and has room for a fifth of the data."""
+    """Train in the way ``way``. If ``way`` has a proxy, the proxy is empty at the start, and has room for a
+    fifth of the data.
+    """
     ram_bytes = int(CACHED * load.samples * (load.sample_bytes + _RECORD_BYTES))
     with ExitStack() as opened:
         work = opened.enter_context(workplace())

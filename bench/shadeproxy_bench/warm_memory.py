@@ -1,4 +1,4 @@
-"""Takes memory of a virtual machine from the host before a row that needs new memory is measured.
+"""Makes the host of a virtual machine provide memory before a row is measured that needs new memory.
 
 When a guest touches memory for the first time, it waits for a page fault of the host. It does so again for
 memory that its kernel has reported as free (balloon, free page reporting). In the machine of

@@ -20,7 +20,9 @@ def spread(value: float | None, between: tuple[float, float] | None) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Return "met" or "not met"; why a row has no number; nothing for a row that is not judged."""
+    """Return "met" or "not met". For a row without a number return its status, and for a row that is not
+    judged "".
+    """
     if row.status != "measured":
         return row.status
     return {True: "met", False: "not met", None: ""}[row.met]

@@ -1,3 +1,3 @@
-"""Measured epochs beside the epochs that ``shadeproxy plan`` predicts for them, from the profile of
-one run.
+"""Compares measured epochs with the epochs that ``shadeproxy plan`` predicts for them from the profile of one
+run.
 """

@@ -1,5 +1,5 @@
-"""Choices under a deadline: the real time and cost of the chosen configuration, beside those of the best
-configuration.
+"""Choices under a deadline: the real time and cost of the chosen configuration, compared with those of the
+best configuration.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ run's.
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A choice under one deadline. ``regret``: the real cost of the chosen configuration, over that of the
-    cheapest configuration that meets the deadline, less 1. ``late``: whether the real run of the chosen one
-    is late. Both are None if nothing was chosen.
+    """A choice under one deadline. ``regret``: the real cost of the chosen configuration, divided by the cost
+    of the cheapest configuration that meets the deadline, minus 1. ``late``: whether the real run of the
+    chosen one is late. Both are None if nothing was chosen.
     """
 
     deadline_s: float

@@ -13,7 +13,7 @@ from shadeproxy_bench.predictions.runs import LATER, Found, Point
 
 Group = Literal["demand", "prefetch", "prefetch on a full link", "batches by the SDK"]
 _FULL = 0.8
-"""A link is full if it takes at least this share of the computing time to carry the missed bytes."""
+"""A link counts as full if it needs at least this share of the computing time to carry the missed bytes."""
 _ANNOUNCED_AT = 0.5
 """Share of an epoch after which runs.py announces the next order. The SDK announces it when an epoch
 begins.
@@ -49,8 +49,8 @@ class Compared(msgspec.Struct, frozen=True):
 
 class Errors(msgspec.Struct, frozen=True):
     """Errors of the times predicted for several settings, as shares. ``mean`` and ``worst``: absolute errors
-    of ``shadeproxy plan``. ``bound_mean`` and ``bound_worst``: those of the bound. ``spread``: the difference
-    between the slowest and the fastest later epoch of a run, as a mean over runs.
+    of ``shadeproxy plan``. ``bound_mean`` and ``bound_worst``: absolute errors of the bound. ``spread``: the
+    difference between the slowest and the fastest later epoch of a run, as a mean over runs.
     """
 
     count: int

@@ -1,4 +1,6 @@
-"""The settings that are run: first the profiled one, then the ones that are predicted from its profile."""
+"""The settings that are run: first the profiled setting, then the settings that are predicted from its
+profile.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +10,7 @@ from shadeproxy_bench.predictions.runs import Found, Point, run_point
 
 PROFILED = Point(cached=0.2, workers=8, announced=False, latency_s=0.1)
 _AT_ONCE = 2
-"""Number of settings that run at the same time. Nearly all their time is waiting: one needs a tenth of a
+"""Number of settings that run at the same time. A setting waits nearly all its time, and needs a tenth of a
 core.
 """
 _ORDERS = (False, True)
@@ -32,7 +34,7 @@ def points(*, quick: bool) -> list[Point]:
 
 
 def run_all(wanted: Sequence[Point]) -> Iterator[Found]:
-    """Run the settings, ``_AT_ONCE`` at a time, and yield what was measured in the order of the settings."""
+    """Run the settings, ``_AT_ONCE`` at a time, and yield their measurements in the order of the settings."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             yield from pool.map(run_point, wanted)
@@ -42,5 +44,5 @@ def run_all(wanted: Sequence[Point]) -> Iterator[Found]:
 
 @cache
 def measured_grid(*, quick: bool) -> tuple[Found, ...]:
-    """Run all of ``points``, and return what was measured. They run only once in this process."""
+    """Run all of ``points``, and return their measurements. The settings run only once in this process."""
     return tuple(run_all(points(quick=quick)))

@@ -1,4 +1,5 @@
-"""Runs epochs of one setting on the running proxy. The origin sleeps, and the loader reports as the SDK does.
+"""Runs epochs of one setting on the running proxy. The origin sleeps before each answer, and the loader
+reports as the SDK does.
 
 Reads wait for the origin rather than for processors, so that a busy machine hardly changes the times.
 """

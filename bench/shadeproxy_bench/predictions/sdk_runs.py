@@ -1,7 +1,7 @@
 """Runs epochs with the SDK's dataset in torch's DataLoader, whose workers read a batch in one call.
 
-The origin's latencies spread as those of object stores do. A batch therefore takes as long as its slowest
-sample.
+The origin's latencies vary as the latencies of object stores do. A batch therefore takes as long as its
+slowest sample.
 """
 
 import time
@@ -99,7 +99,7 @@ def _found(ours: Served, point: Point, epochs: list[Epoch]) -> Found:
 
 @cache
 def measured_sdk() -> tuple[Found, ...]:
-    """Run the profiled setting and then the other ones, and return what was measured. They run only once in
-    this process.
+    """Run the profiled setting and then the other settings, and return their measurements. The settings run
+    only once in this process.
     """
     return tuple(run_sdk(point) for point in (PROFILED, *OTHERS))

@@ -8,13 +8,15 @@ _READ_BY_HAND = "## Findings and limits"
 
 
 def kept(earlier: Path) -> str:
-    """Return ``kept_of`` the page at ``earlier``; only the section's title if there is no such page."""
+    """Return the section that a person wrote in the page at ``earlier``; only its title if there is no such
+    page.
+    """
     return kept_of(earlier.read_text() if earlier.exists() else "")
 
 
 def kept_of(text: str) -> str:
-    """Return the section that a person wrote, from an earlier page; only its title if the page has no such
-    section.
+    """Return the section that a person wrote in an earlier page, whose text is ``text``; only its title if
+    the page has no such section.
     """
     _, found, words = text.partition(_READ_BY_HAND)
     return f"{_READ_BY_HAND}{words.rstrip()}" if found else _READ_BY_HAND

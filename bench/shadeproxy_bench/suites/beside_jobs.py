@@ -1,4 +1,5 @@
-"""CPU of a whole proxy for each hit over HTTP, beside many jobs with orders and scores, and beside one job.
+"""CPU of a whole proxy for each hit over HTTP while many jobs have orders and scores, compared with the CPU
+while only one job has them.
 
 The jobs share one dataset. Each job reads the orders that it announced, at its own place. Which job reads
 next is random. Each read names its job and epoch, as the SDK's reads do. Announcements come between the
@@ -41,8 +42,8 @@ class Hits(NamedTuple):
 
 
 class Crowd:
-    """The reads of ``jobs`` jobs through ``served``. Each call of ``coming`` goes on where answered reads
-    ended.
+    """The reads of ``jobs`` jobs through ``served``. Each call of ``coming`` begins with the first read that
+    was not answered yet.
     """
 
     def __init__(self, served: Served, pieces: list[Piece], *, jobs: int) -> None:

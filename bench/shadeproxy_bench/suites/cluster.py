@@ -52,7 +52,7 @@ class Cluster(NamedTuple):
 
 @contextmanager
 def cluster(count: int, *, samples: int) -> Iterator[Cluster]:
-    """Run proxies that share one job. The job's data set has ``samples`` objects, which need not be in the
+    """Run proxies that share one job. The job's dataset has ``samples`` objects, which need not be in the
     origin.
     """
     with ExitStack() as opened:
@@ -79,7 +79,7 @@ def cluster(count: int, *, samples: int) -> Iterator[Cluster]:
 
 
 def register(one: Served, samples: int, *, world_size: int) -> None:
-    """Register the bench's data set of ``samples`` objects, and the job that reads it."""
+    """Register the bench's dataset of ``samples`` objects, and the job that reads it."""
     lines = "".join(f'{{"bucket":"bench","key":"images/{n:08d}.jpg"}}\n' for n in range(samples))
     one.call("PUT", "/v1/datasets/bench", lines.encode(), "application/x-ndjson")
     one.call("PUT", _JOB, json.dumps({"dataset": "bench", "world_size": world_size}).encode())

@@ -1,4 +1,4 @@
-"""Reads of a cluster while Redis or an owner is gone: readers at the nodes that live count every failed
+"""Reads of a cluster while Redis or an owner is gone. Readers at the remaining nodes count every failed
 read.
 """
 
@@ -33,8 +33,8 @@ _BACK_S = 2.0
 
 
 class EngineLost(NamedTuple):
-    """The figures of outages of Redis. ``reads``: failed reads. ``hits``: CPU of a hit during the outage over
-    that before. ``back``: seconds until all nodes have a lease again.
+    """The figures of outages of Redis. ``reads``: failed reads. ``hits``: CPU of a hit during the outage,
+    divided by the CPU of a hit before it. ``back``: seconds until all nodes have a lease again.
     """
 
     reads: Measured
@@ -105,9 +105,9 @@ class Readers:
 def engine_lost(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, outages: int, seconds: float
 ) -> EngineLost:
-    """Kill the Redis server again and again. Return three figures: the failed reads; how much more CPU hits
-    of a data set in use take while the server is gone; and the seconds from its restart until all nodes have
-    a lease again.
+    """Kill the Redis server again and again. Return three figures: the failed reads; the CPU of hits while
+    the server is gone, divided by the CPU before; and the seconds from its restart until all nodes have a
+    lease again. The hits are of a dataset in use.
     """
     member, other = cluster.members[0], cluster.members[1]
     own = cluster.owned_by(0, pieces)
@@ -183,7 +183,7 @@ def owner_lost(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measur
 
 
 def cached_pieces(scale: Scale, cluster: Owned) -> list[Piece]:
-    """Register a data set, let each owner cache its objects of it, and return the objects."""
+    """Register a dataset, let each owner cache its objects of it, and return the objects."""
     found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
     register_everywhere([member.served for member in cluster.members], found, "job")
     for member in cluster.members:
@@ -195,7 +195,7 @@ def rows(
     scale: Scale, cluster: Callable[[], Owned], pieces: Callable[[], Sequence[Piece]]
 ) -> Iterator[Planned]:
     """Yield the rows of failures. ``cluster`` starts the proxies, or returns them if they run. ``pieces``
-    returns objects of a data set in use, which their owners have cached.
+    returns objects of a dataset in use, which their owners have cached.
     """
 
     @cache

@@ -1,4 +1,4 @@
-"""An outage of Redis under a training: readers of a data set go on, and a writer of checkpoints tries again
+"""An outage of Redis under a training: readers of a dataset go on, and a writer of checkpoints tries again
 until Redis is back.
 """
 
@@ -33,10 +33,10 @@ class Outage(NamedTuple):
 
 
 class Writer:
-    """A writer of checkpoints, with boto3 set as docs/cluster.md says. It writes one every five seconds until
-    the ``with`` block ends. ``written``: number of acknowledged checkpoints. ``failures``: why the other
-    writes failed. ``longest_s``: duration of the longest write, with all of its tries. ``statuses``: number
-    of answers with each status.
+    """A writer of checkpoints, with boto3 set as docs/cluster.md says. It writes a checkpoint every five
+    seconds until the ``with`` block ends. ``written``: number of acknowledged checkpoints. ``failures``: an
+    error for each failed checkpoint. ``longest_s``: duration of the longest write, with all of its tries.
+    ``statuses``: number of answers with each status.
     """
 
     def __init__(self, server: Served) -> None:
@@ -121,7 +121,7 @@ def rows(
     scale: Scale, cluster: Callable[[], Owned], pieces: Callable[[], Sequence[Piece]]
 ) -> Iterator[Planned]:
     """Yield the rows of the outage. ``cluster`` starts the proxies, or returns them if they run. ``pieces``
-    returns objects of a data set in use, which their owners have cached.
+    returns objects of a dataset in use, which their owners have cached.
     """
     seconds = float(scale.pick(60, 10))
 

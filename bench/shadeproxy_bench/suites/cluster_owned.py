@@ -1,7 +1,7 @@
 """The rows of owned pages: four proxies that share their pages, with Redis, on loopback.
 
-All processes share the cores of this machine, so mostly CPU and counts are judged. Differences of time stand
-beside their A/A spread: the difference between two measurements of the same thing.
+All processes share the cores of this machine, so mostly CPU and counts are judged. Differences of time are
+given with their A/A spread: the difference between two measurements of the same thing.
 """
 
 from collections.abc import Iterator

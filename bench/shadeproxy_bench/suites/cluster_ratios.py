@@ -1,8 +1,8 @@
-"""Hits of a cluster whose pages have owners, beside one proxy with the capacity of all nodes.
+"""Hits of a cluster whose pages have owners, compared with one proxy that has the capacity of all nodes.
 
-One job has a rank at each node. All ranks read in step, each through its own node, by plain GETs with the
-job's header. Each rank announces its next epoch at its node when half of the epoch is read. Hits are reads
-that the origin did not answer, from the second epoch on. Prefetching is off, as in ratios.py.
+One job has a rank at each node. All ranks read in lock step, each through its own node, by plain GETs with
+the job's header. Each rank announces its next epoch at its node when half of the epoch is read. Hits are
+reads that the origin did not answer, from the second epoch on. Prefetching is off, as in ratios.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,8 +32,8 @@ _EVERY = 8
 _CACHES = (0.05, 0.1)
 _KINDS = {"uniform": uniform, "importance": importance}
 _STATIC = {"uniform": 3.8}
-"""Least ratio of the hits to those of nodes that each keep a fixed part of the data. It is judged at the
-largest cache.
+"""Least ratio of the hits to the hits of nodes that each keep a fixed part of the data, by kind of epochs. It
+is judged at the largest cache.
 """
 
 
@@ -95,8 +95,8 @@ def play(cluster: Owned, servers: Sequence[Served], ranks: Ranks) -> float:
 
 
 def beside_one(kind: str, *, objects: int, epochs: int, cached: float) -> Measured:
-    """Return the hits of a cluster in per cent, beside the hits of one proxy that has the capacity of all
-    nodes.
+    """Return the hits of a cluster in per cent, and as the reference the hits of one proxy that has the
+    capacity of all nodes.
     """
     ranks = Ranks.of(_KINDS[kind](objects, epochs), NODES)
     ram_bytes = int(cached * objects * _RECORD_BYTES)
@@ -110,7 +110,7 @@ def beside_one(kind: str, *, objects: int, epochs: int, cached: float) -> Measur
 
 
 def rows(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of hit ratios."""
+    """Yield the rows of a cluster's hit ratios."""
     objects, epochs = scale.pick(4000, 800), scale.pick(5, 4)
     for kind in _KINDS:
         for cached in _CACHES[scale.pick(0, 1) :]:

@@ -35,8 +35,8 @@ class Moved(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """The figures of the rows for which proxies run. ``again`` and ``killed``: see ``restarted``, after a
-    stop and after a kill. ``copied``: see ``copied``.
+    """The figures that are measured with running proxies. ``again`` and ``killed``: see ``restarted``, after
+    a stop and after a kill. ``copied``: see ``copied``.
     """
 
     again: Measured
@@ -128,8 +128,8 @@ def copied(cluster: Owned, pieces: Sequence[Piece]) -> Measured:
 
 
 def measure_shares(scale: Scale) -> Shares:
-    """Measure the figures for which proxies run. As in the product, the proxies wait for late writes for a
-    minute.
+    """Measure the figures that need running proxies. As in the product, the proxies wait for late writes for
+    a minute.
     """
     pieces = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(3000, 600))]
     with owned(_NODES, ram_bytes=_RAM_BYTES, late_write_s=None, later=1) as cluster:

@@ -1,5 +1,5 @@
-"""Writes in a cluster whose pages have owners: the cost of the relay to the owner, and the time from an
-owner's death until its objects can be written again.
+"""Writes in a cluster whose pages have owners. The rows show the cost of the relay to the owner, and the time
+from an owner's death until its objects can be written again.
 """
 
 import http.client
@@ -77,8 +77,8 @@ def put_latencies(
 
 
 def difference(ours: Sequence[float], reference: Sequence[float], percentile: float) -> Measured:
-    """Return the percentile of ``ours`` less that of ``reference``. The note has both percentiles, and the
-    A/A spread: the difference of the percentiles of two halves of ``reference``.
+    """Return the percentile of ``ours`` minus the same percentile of ``reference``. The note has both
+    percentiles, and the A/A spread: the difference of the percentiles of two halves of ``reference``.
     """
     here, there = (float(np.percentile(times, percentile)) for times in (ours, reference))
     halves = [float(np.percentile(half, percentile)) for half in (reference[::2], reference[1::2])]
@@ -118,8 +118,8 @@ def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Mea
     """Return MB/s of a multipart upload through member 0, of an object that member 1 owns, and MB/s direct to
     the origin.
 
-    The note says what bounds both: the same upload through ``other``, a proxy without a cluster, in the same
-    rounds, and the processor time of each process.
+    The note says what bounds both figures. It has the rate of the same upload through ``other``, a proxy
+    without a cluster, and the processor time of each process.
     """
     far, owner = (member.served for member in cluster.members[:2])
     pids = (far.pid, owner.pid, cluster.source.pid, os.getpid())

@@ -44,9 +44,9 @@ class _Unwritten(SegmentStore):
     def write_many(
         self,
         locations: Sequence[Location],
-        headers: Sequence[NewHeader],  # noqa: ARG002 - as the tier
-        bodies: Sequence[Body | WrittenBody],  # noqa: ARG002 - as the tier
-        metas: Sequence[bytes],  # noqa: ARG002 - as the tier
+        headers: Sequence[NewHeader],  # noqa: ARG002 - the tier's signature
+        bodies: Sequence[Body | WrittenBody],  # noqa: ARG002 - the tier's signature
+        metas: Sequence[bytes],  # noqa: ARG002 - the tier's signature
     ) -> list[TierError | None]:
         return [None] * len(locations)
 

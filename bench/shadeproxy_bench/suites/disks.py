@@ -1,5 +1,5 @@
-"""Two disk tiers of speeds 1:4: the bytes a second that both deliver together, if pages are dealt to the
-disks by speed, and if pages are dealt evenly.
+"""Two disk tiers of speeds 1:4. The figure is the bytes a second that both deliver together, if pages are
+dealt to the disks by speed. The reference is the figure if pages are dealt evenly.
 
 The tiers are real segment stores, and each page is read from its record. A queue imitates a disk's speed: it
 serves one read at a time, and ends no read before its bytes could have come. No page counts as hot.

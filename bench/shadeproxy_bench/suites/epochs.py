@@ -1,5 +1,5 @@
-"""Wall time of shuffled epochs through a proxy with room for a fifth of the data, beside epochs read from the
-origin.
+"""Wall time of shuffled epochs through a proxy with room for a fifth of the data, compared with epochs read
+directly from the origin.
 
 Every round begins with an empty proxy, so each round has one first epoch. Before each epoch through the
 proxy, the same order is read directly from the origin.
@@ -65,8 +65,8 @@ def first_epoch(rounds: Rounds) -> Measured:
 
 
 def worst_later_epoch(rounds: Rounds) -> Measured:
-    """Return the worst epoch after the first. It is the epoch whose median time is the longest, compared with
-    the direct epoch before it.
+    """Return the worst epoch after the first. An epoch is judged by the ratio of its median time to the
+    median time of the direct epoch before it.
     """
     later = [
         (
@@ -87,8 +87,8 @@ def _of(judge: Callable[[Rounds], Measured], run: Callable[[], Rounds]) -> Measu
 
 def epochs(scale: Scale) -> Iterator[Planned]:
     """Yield the rows of the first and of the worst later epoch, with a constant and with a varying latency of
-    the origin. With a constant latency, readers that have once waited at the same moment do so again in each
-    batch.
+    the origin. With a constant latency, readers that have once waited at the same moment wait together again
+    in each batch.
     """
     objects = scale.pick(2000, 500)
     for sigma, varies, tells in (

@@ -1,4 +1,4 @@
-"""The first epoch of many readers through a proxy of several processes, beside the same readers at the
+"""The first epoch of many readers through a proxy of several processes, compared with the same readers at the
 origin.
 
 Each round reads objects that were not requested before, in random order. The tier has room for the objects of
@@ -67,8 +67,8 @@ def first_epochs(
 
 
 def measure_first_epoch(scale: Scale, latency_s: float) -> Measured:
-    """Run ``first_epochs`` with real servers, and with 8 processes or 4, as the machine has cores for. Raises
-    TooFewCores if there are too few for 4.
+    """Run ``first_epochs`` with real servers. The proxy has 8 processes, or 4 where the machine has too few
+    cores for 8. Raises TooFewCores if there are too few for 4.
     """
     require_cores(_PROCESSES[-1])
     processes = next(number for number in _PROCESSES if needed_cores(number) <= available_cores())

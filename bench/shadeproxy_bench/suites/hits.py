@@ -1,4 +1,4 @@
-"""Server CPU of a hit over HTTP, beside the best variant of nginx with the same objects.
+"""Server CPU of a hit over HTTP, compared with the best variant of nginx for the same objects.
 
 Thousands of distinct objects or ranges are read, so that remembering the last few requests gains nothing.
 Requests, connections and load are the same on both sides. After each round a sample of answers is compared

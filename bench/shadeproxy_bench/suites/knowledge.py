@@ -43,8 +43,8 @@ def _ref(number: int) -> ObjectRef:
 
 
 def scored_job(samples: int) -> HintRegistry:
-    """Return hints with one job, on a data set of ``samples`` whole objects that all have scores. Later
-    samples have higher scores.
+    """Return a hint registry with one job, on a dataset of ``samples`` whole objects that all have scores.
+    Later samples have higher scores.
     """
     builder = ManifestBuilder("bench")
     for number in range(samples):
@@ -74,9 +74,9 @@ def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
 
 
 def take_order(*, samples: int, rounds: int) -> Measured:
-    """Return the milliseconds from the ids of an epoch until their order is in use. The note says for how
-    long of that the event loop is held: the check and the build do not hold it, because the proxy runs them
-    in its pool of threads.
+    """Return the milliseconds from the ids of an epoch until their order is in use. The note says how long
+    the event loop is held. The check and the build do not hold the loop, because the proxy runs them in its
+    pool of threads.
     """
     hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent, held = [], []

@@ -42,8 +42,8 @@ _ROUNDS = 5
 _COMMAND = (sys.executable, "-m", "shadeproxy_bench.clients")
 _MB = 1e6
 _RGW_THREADS = 512
-# When a window of 256 connections ends, RGW goes on reading for them for these seconds. Our next window
-# waits, because this would slow it down.
+# After the end of a window of 256 connections, RGW goes on reading objects for this many seconds. Our next
+# window waits, because this would slow it down.
 _RGW_REST_S = 0.8
 
 Behind = Literal["5 ms origin", "nginx, 0 ms", "Ceph RGW, 0 ms"]

@@ -1,5 +1,5 @@
-"""The cost of a miss: throughput of a client through the proxy and direct, and CPU of the proxy. Every object
-is read once.
+"""The cost of a miss: throughput of a client through the proxy and directly at the origin, and CPU of the
+proxy. Every object is read once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ _OBJECT_BYTES = 100_000
 _CONNECTIONS = 32
 LATENCY_S = 0.02
 SIGMA = 0.5
-"""Sigma of a lognormal latency. With it the 99th percentile is three times the median; that of object stores
-is three to five times the median.
+"""Sigma of a lognormal latency. With this sigma the 99th percentile is three times the median. In object
+stores, the 99th percentile is three to five times the median.
 """
 
 

@@ -42,7 +42,9 @@ def link_bytes_per_s() -> float:
 
 
 def optimum() -> float:
-    """Return the least possible slowdown of the loops without a need, if the needs of the others are kept."""
+    """Return the least possible slowdown of the loops without a need, if the needs of the other loops are
+    kept.
+    """
     needs = [loop.rate_per_s / loop.needs["slowdown"] if loop.needs else np.nan for loop in _LOOPS]
     columns = [
         [loop.rate_per_s for loop in _LOOPS],
@@ -65,12 +67,12 @@ def missed(found: SideBySide) -> tuple[int, int]:
 
 
 def worst_other(found: SideBySide) -> float:
-    """Return the mean slowdown of one loop: of those without a need, the one that was slowed down most."""
+    """Return the mean slowdown of the loop that was slowed down most among the loops without a need."""
     return max(mean_slowdown(found, loop) for loop in _OTHERS)
 
 
 def mean_slowdown(found: SideBySide, loop: Loop, since_s: float = 0.0) -> float:
-    """Return the mean slowdown of a loop's epochs that count, of those that ended after ``since_s``. Raises
+    """Return the mean slowdown of those epochs of a loop that count and that ended after ``since_s``. Raises
     BenchError if there is none.
     """
     slowdowns = found.slowdowns(loop.name, after=_AFTER, since_s=since_s)

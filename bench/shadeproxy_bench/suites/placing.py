@@ -1,5 +1,5 @@
-"""``shadeproxy plan --place`` on a million samples: the makespan beside the lower bound that holds for
-placing each sample by itself, and the seconds that planning takes.
+"""``shadeproxy plan --place`` on a million samples. The rows show the makespan, compared with the lower bound
+that holds for placing each sample by itself, and the seconds that planning takes.
 
 The samples are drawn at random: six data sets, 600 GB, 10,372 reads a second. In half of the data sets,
 samples are read at unequal rates. Devices are described and not measured.

@@ -1,5 +1,5 @@
-"""``shadeproxy plan`` beside the running proxy: one run is the profile, from which all other runs are
-predicted.
+"""Predictions of ``shadeproxy plan``, compared with the running proxy: one run is the profile, from which all
+other runs are predicted.
 
 Every row uses the same runs (predictions/grid.py, predictions/sdk_runs.py). The errors are compared with
 those of the usual bound, max(compute, missed bytes / link), computed with the bytes that were really missed.
@@ -94,7 +94,7 @@ def plan(scale: Scale) -> Iterator[Planned]:
 
     @cache
     def by_sdk() -> list[Compared]:
-        from shadeproxy_bench.predictions.sdk_runs import measured_sdk  # noqa: PLC0415  brings torch
+        from shadeproxy_bench.predictions.sdk_runs import measured_sdk  # noqa: PLC0415  imports torch
 
         return compare_all(measured_sdk())
 

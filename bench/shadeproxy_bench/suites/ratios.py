@@ -1,4 +1,4 @@
-"""Hit ratios on the running proxy: the value of each kind of hint, beside LRU on the same reads.
+"""Hit ratios on the running proxy: the value of each kind of hint, compared with LRU on the same reads.
 
 The traces are those of simulate/workloads.py, so that proxy, simulator and exact MIN see the same reads.
 Every read is a whole object over HTTP with the job's header, one after another. Orders are announced when the

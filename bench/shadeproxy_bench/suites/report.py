@@ -37,8 +37,8 @@ def _nothing(_losses: Any) -> None:
 
 
 def make_step(batch: int) -> Callable[[Report], tuple[float, float]]:
-    """Return a function that runs a training step of a small CNN on 32 x 32 images. It returns the seconds of
-    the whole step, and of the report within it.
+    """Return a function that runs a training step of a small CNN on 32 x 32 images. The returned function
+    gives the seconds of the whole step, and of the report within it.
 
     The step does little work, so the report's share of it is an upper bound.
     """

@@ -29,7 +29,9 @@ _THREADS = 16
 
 
 def sdk_rate(read: Callable[[list[int]], int], samples: int, *, batch: int) -> float:
-    """Return the samples a second of ``read`` (ids -> bytes received). It is given all samples in batches."""
+    """Return the samples a second of ``read``, a function that maps ids to the number of bytes received.
+    ``read`` gets the ids of all samples, batch by batch.
+    """
     started = time.perf_counter()
     for first in range(0, samples, batch):
         ids = list(range(first, min(first + batch, samples)))
@@ -40,8 +42,8 @@ def sdk_rate(read: Callable[[list[int]], int], samples: int, *, batch: int) -> f
 
 
 def connector_rate(reader: Callable[[str], Any], keys: Sequence[str], *, threads: int, batch: int) -> float:
-    """Return the samples a second of ``reader`` (key -> bytes). The objects of a batch are read by
-    ``threads`` threads; 1: one after another.
+    """Return the samples a second of ``reader``, a function that maps a key to bytes. The objects of a batch
+    are read by ``threads`` threads; 1: one after another.
     """
     started = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
@@ -53,8 +55,8 @@ def connector_rate(reader: Callable[[str], Any], keys: Sequence[str], *, threads
 
 
 def connector(server: Served) -> Callable[[str], Any]:
-    """Return a function key -> bytes, which reads from ``server`` by s3torchconnector's client. Raises
-    ReferenceMissing.
+    """Return a function that maps a key to bytes. It reads from ``server`` by s3torchconnector's client.
+    Raises ReferenceMissing.
     """
     try:
         client_module = importlib.import_module("s3torchconnectorclient._mountpoint_s3_client")
@@ -67,9 +69,9 @@ def connector(server: Served) -> Callable[[str], Any]:
 
 
 def compare_batches(way: str, *, samples: int, batch: int, rounds: int) -> Measured:
-    """Measure the samples a second that the SDK reads by ``way`` ("batch" or "locate"), and those of the
-    connector. The connector is tried one sample after another, as its data set reads, and with a pool of
-    threads; the better way is measured. Raises BenchError for wrong bytes.
+    """Measure the samples a second that the SDK reads by ``way`` ("batch" or "locate"), and the samples a
+    second that the connector reads. The connector is tried one sample after another, as its data set reads,
+    and with a pool of threads; the better way is measured. Raises BenchError for wrong bytes.
     """
     make_reader = script_function("sdk_batch.py", "reader")
     shade = importlib.import_module("shadeproxy_sdk")

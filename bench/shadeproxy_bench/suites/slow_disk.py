@@ -1,9 +1,10 @@
-"""A disk tier that is slower than the origin: wall time of epochs with the disk, beside the same proxy
-without it.
+"""A disk tier that is slower than the origin: wall time of epochs with the disk, compared with the same proxy
+without a disk.
 
 The engine is the real one, over an origin in memory that answers after a delay. A queue that serves one read
 at a time imitates the disk's rate, and no page counts as hot. The disk is also measured without the rule of
-ADR 54. An engine does not apply that rule if it never learns how fast its origin is.
+ADR 54, by which a disk that is slower than the origin leaves reads to the origin. An engine does not apply
+this rule if it never learns how fast its origin is.
 """
 
 import asyncio
@@ -104,8 +105,8 @@ async def _epoch(engine: Engine, bodies: list[bytes], epoch: int) -> None:
 
 
 def compare(*, rounds: int, objects: int, epochs: int) -> Measured:
-    """Measure the wall time of epochs in turn: without a disk, with the slow disk, and with it but without
-    the rule.
+    """Measure the wall time of epochs in turn: without a disk, with the slow disk, and with the slow disk but
+    without the rule.
     """
     walls: dict[_Disk, list[float]] = {disk: [] for disk in _Disk}
     shares: dict[_Disk, list[float]] = {disk: [] for disk in _Disk}

@@ -11,7 +11,7 @@ from shadeproxy.tiers.store import SegmentStore
 class ColdStore(SegmentStore):
     """A tier whose pages are never in the kernel's page cache."""
 
-    def is_hot(self, location: Location) -> bool:  # noqa: ARG002 - as the tier
+    def is_hot(self, location: Location) -> bool:  # noqa: ARG002 - the tier's signature
         return False
 
 

@@ -25,7 +25,9 @@ _LINK_SAMPLE_BYTES = 64_000
 
 
 def stalled(runs: list[Run], lru: Run) -> Measured:
-    """Return the per cent of the wall time for which the consumer waited, beside LRU without prefetching."""
+    """Return the per cent of the wall time for which the consumer waited, compared with LRU without
+    prefetching.
+    """
     found = measured([run.stall for run in runs], [lru.stall])
     worst = max(100 * epoch.stall_s / epoch.wall_s for run in runs for epoch in run.later)
     issued, wasted = (sum(run.prefetch[name] for run in runs) for name in ("issued", "wasted"))

@@ -1,8 +1,8 @@
 """Hit ratios of stock clients on the running proxy: alone, and beside a job whose hints are right or false.
 
 The traces are those of the study of hit ratios, so that proxy, simulator and the other policies see the same
-reads. Every read is a whole object over HTTP, one after another. Hints that a trace has before a read are
-sent before it. Prefetching is off, as in ratios.py.
+reads. Every read is a whole object over HTTP, one after another. Hints that the trace has before a read are
+sent to the proxy before this read. Prefetching is off, as in ratios.py.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Server CPU of a miss that is stored, beside nginx with ``proxy_cache`` in front of the same origin.
+"""Server CPU of a miss that is stored, compared with nginx with ``proxy_cache`` in front of the same origin.
 
 Both caches are on tmpfs, and each object is requested once, so every answer is a miss. After each round a
 sample of the requested objects is read again and compared byte for byte. These reads show which share of the

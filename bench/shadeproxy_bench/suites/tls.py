@@ -1,5 +1,5 @@
-"""The cost of TLS: CPU of hits at an HTTPS listener beside nginx with the same certificate, and CPU of misses
-from an HTTPS origin.
+"""The cost of TLS: CPU of hits at an HTTPS listener, compared with nginx with the same certificate, and CPU
+of misses from an HTTPS origin.
 """
 
 from collections.abc import Iterator, Sequence

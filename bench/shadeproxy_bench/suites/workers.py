@@ -1,7 +1,9 @@
-"""Several processes of a proxy beside a single one: CPU of all processes, CPU of the coordinator, throughput.
+"""A proxy of several processes, compared with a proxy of one process: CPU of all processes, CPU of the
+coordinator, throughput.
 
 Throughput needs a core for each process, and as many for client and origin. On a machine without these cores,
-its rows say so. CPU for a request is measured on any machine. It is higher where processes share a core.
+the rows of throughput say so. CPU for a request is measured on any machine. It is higher where processes
+share a core.
 """
 
 import time
@@ -53,8 +55,8 @@ _WARMING = 5
 connections to the origin. Over five seconds of load, the coordinator's part of a miss fell by half.
 """
 _USUAL_MISSES = 10_000
-"""Misses of a process in a second, as many as are usual. Memory is warmed for these where each round begins
-with a purge.
+"""Usual number of misses of one process in a second. Memory is warmed for this number of misses where each
+round begins with a purge.
 """
 _SPEEDUP = {2: 1.8, 4: 3.0, 8: 6.0}
 
@@ -67,8 +69,8 @@ class Asked(NamedTuple):
 
 
 Ask = Callable[[Served], Asked]
-"""Loads a server for a while. A sample of the answers is compared, or the origin compares uploads. Raises
-BenchError.
+"""A function that loads a server for a while. It compares a sample of the answers; uploads are compared by
+the origin. Raises BenchError.
 """
 
 

@@ -1,8 +1,8 @@
-"""Unmodified boto3: reads, heads, listings, PutObject, CopyObject, multipart uploads, and boto3's own
-retries.
+"""Operations of unmodified boto3: GET, HEAD, listings, PutObject, CopyObject and multipart uploads, with
+boto3's own retries.
 
-boto3 itself checks the CRC-32 that the origin gives for whole objects. Some objects belong to boto3: only
-this client writes them.
+boto3 itself checks the CRC-32 that the origin gives for whole objects. Some objects belong to boto3: no other
+client writes them.
 """
 
 import importlib
@@ -45,7 +45,9 @@ _BROKEN = (
 
 
 class Stock:
-    """Runs operations by the boto3 client of one thread. ``choices``: random numbers of this thread."""
+    """Runs operations with a boto3 client that only one thread uses. ``choices``: the random numbers by which
+    this thread chooses operations and objects.
+    """
 
     def __init__(
         self, endpoint_url: str, *, data: ChaosData, versions: Versions, tally: Tally, choices: random.Random
@@ -133,7 +135,9 @@ class Stock:
         self._asked("range", lambda: self._compared(number, start, stop, Range=field))
 
     def _compared(self, number: int, start: int, stop: int, **more: str) -> int:
-        """Read a range of an object, and compare it. Return the number of bytes. Raises Wrong."""
+        """Read a range of an object, and compare it with the versions that may be read. Return the number of
+        bytes compared. Raises Wrong.
+        """
         before = self._versions.acknowledged(number)
         answer = self._client.get_object(Bucket=BUCKET, Key=self._key(number), **more)
         body = answer["Body"].read()
@@ -199,7 +203,7 @@ class Stock:
 
 
 def _right(is_right: bool, found: str) -> int:
-    """Raise Wrong unless ``is_right``. Return 0, because no bytes were compared."""
+    """Raise Wrong unless ``is_right``. Otherwise return 0: this answer has no bytes to compare."""
     if not is_right:
         raise Wrong(found)
     return 0

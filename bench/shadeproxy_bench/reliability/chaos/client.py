@@ -29,8 +29,8 @@ _FAST, _WRITE_EVERY_S, _AGAIN_S = 4, 0.15, 0.5
 
 
 class ChaosClient(Client):
-    """A client that counts a failed step as wrong only if no fault explains the failure. Each step may take
-    ``LIMITS_S``.
+    """A client that counts a failed step as an error only if no injected fault explains the failure.
+    ``LIMITS_S`` limits the time of each step.
     """
 
     session_type = HardenedSession
@@ -104,8 +104,8 @@ class ChaosClient(Client):
 
 
 def excuse(error: shade.ShadeError) -> str:
-    """Return the outcome that is counted for a failed call of the SDK: "error" if no fault explains the
-    failure.
+    """Return the outcome to count for a failed call of the SDK. The outcome is "error" if no injected fault
+    explains the failure.
     """
     if isinstance(error, shade.ControlError):
         return f"control: {error.status}" if error.status >= 500 or error.status == 429 else "error"

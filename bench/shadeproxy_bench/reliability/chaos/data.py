@@ -1,8 +1,7 @@
-"""The data set of a chaos run: that of the soak, with objects of three writers.
+"""The data set of a chaos run: the data set of the soak, with three writers that change objects.
 
 The raw client overwrites the first kind of objects, and boto3 the second. The origin itself changes the third
-kind, like a writer that bypasses the proxy. An object of the third kind may be read in any version up to the
-newest.
+kind, like a writer that bypasses the proxy. A read of the third kind may return any version up to the newest.
 """
 
 from pathlib import Path
@@ -31,8 +30,8 @@ class ChaosData(DataSet):
 
 
 class Present:
-    """The present version of each object at the origin. It is stored as uint32[count] in a file, so that it
-    outlives the process.
+    """The present version of each object at the origin, as uint32[count] in a file, so that the versions
+    outlive the process.
     """
 
     def __init__(self, path: Path, count: int) -> None:

@@ -1,8 +1,8 @@
 """The faulty origin, a process of its own: the soak's origin, extended by multipart uploads, CopyObject and
-CRC-32 checksums. Its answers go wrong on the wire, by the faults of ``wire.py``.
+CRC-32 checksums. The faults of ``wire.py`` spoil its answers on the wire.
 
-Present versions and parts of uploads are in files, so that the origin can be killed. Versions only grow: if
-an older version arrives after a newer one, the newer one stays. SIGUSR1 ends all faults.
+Present versions and parts of uploads are in files, so that the origin can be killed. The version of an object
+only grows: if an older version arrives after a newer one, the newer one stays. SIGUSR1 ends all faults.
 """
 
 import argparse
@@ -33,13 +33,15 @@ _XML = {"Content-Type": "application/xml"}
 _KNOWN_CHECKSUMS = 4096
 _THROTTLE_S, _REFUSE_S, _DELAY_S = 0.5, 1.0, 1.5
 _UPLOAD_BYTES = 64 * 1024
-"""Least size of an upload whose body is sent after its head was answered. A smaller upload arrives together
-with its head, so a fault between head and body does not fit it.
+"""Smallest upload whose body is sent only after its head was answered. A smaller upload arrives together with
+its head, so no fault can be injected between its head and its body.
 """
 
 
 class ChaosOrigin(SoakOrigin):
-    """The faulty origin. ``data``: a ``ChaosData``. ``directory``: the directory of the parts of uploads."""
+    """The faulty origin. ``data``: the objects, with a writer for each. ``directory``: where the parts of
+    uploads are kept.
+    """
 
     data: ChaosData
 

@@ -14,8 +14,8 @@ from shadeproxy_bench.reliability.kit.tally import Tally
 
 
 class Patience:
-    """Watches the steps of a client. ``limit_s``: longest time of a step. ``gave_up``: True once a step took
-    longer.
+    """Watches the steps of a client. ``limit_s``: longest time of a step. ``gave_up``: True once a step has
+    taken longer than that.
     """
 
     def __init__(self, limit_s: float, tally: Tally) -> None:

@@ -32,8 +32,8 @@ RATES: Mapping[str, Mapping[MediumFault, float]] = {
         MediumFault.PUNCH_LOST: 0.005,
     },
 }
-"""Probability of each fault in each call that it fits, by tier. One EROFS, or eight EIO in a row, switch the
-tier off until the next start.
+"""The probability, by tier, of each fault in each call that the fault fits. One EROFS, or eight EIO in a row,
+switch the tier off until the next start.
 """
 KINDS = [f"{tier} {fault}" for tier, rates in RATES.items() for fault in rates]
 _SLOW_S = 0.2

@@ -1,5 +1,5 @@
-"""The page about all chaos runs, and the results that it shows. The results are kept as JSON beside the page,
-one run for each seed.
+"""Makes the page docs/reliability/chaos.md about all chaos runs. The results that it shows are kept as JSON
+beside the page, one run for each seed.
 """
 
 from collections import Counter
@@ -72,7 +72,7 @@ def keep(run: Run, directory: Path) -> Path:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the page about ``runs``."""
+    """Return the Markdown of the page about ``runs``."""
     minutes = sum(run.seconds for run in runs) / 60
     requests = sum(run.counts.requests for run in runs)
     compared = sum(run.counts.compared_bytes for run in runs)

@@ -24,7 +24,9 @@ _TICK_S, _LINE_S = 0.5, 30.0
 _REST_S = 90.0
 _PATH = re.compile(r"\S*/(?=shadeproxy/)")
 _EXPECTED = "takes no more pages"
-"""Text of the only error line that is expected. It says that a medium is broken, and that its tier is off."""
+"""Text of the only error line that the log may contain. The line says that a medium is broken, and that its
+tier is off.
+"""
 
 
 class Run(msgspec.Struct):
@@ -53,7 +55,7 @@ Line = Callable[[str], None]
 
 
 def chaos(plan: Plan, out: Path, line: Line) -> Run:
-    """Run chaos. ``line`` is called with the progress now and then. The logs are kept in ``out``.
+    """Run chaos. ``line`` is called with the progress now and then. Copies of the logs are kept in ``out``.
 
     Raises ShadeProxyError if a process cannot be started.
     """
@@ -138,8 +140,8 @@ def _sweep(scene: Scene) -> Counts:
 
 
 def _noticed(scene: Scene) -> Counter[str]:
-    """Return the proxy's own counts of faults; nothing if it does not answer. Call it before the proxy
-    ends.
+    """Return the faults that the proxy has counted; none if the proxy does not answer. Call this before the
+    proxy is killed, because its counts end with its process.
     """
     try:
         look = scene.watch.look()

@@ -35,7 +35,7 @@ _PROXY = (sys.executable, "-m", f"{_MODULES}.proxy")
 _ROLES = ("http", "sdk", "boto")
 _READY_S = 300.0
 """Seconds in which a process must become ready. The limit is generous, because other work may use the
-machine: a run checks that the process starts, not how fast.
+machine. A run checks only that the process starts.
 """
 _ORPHANS_S, _START_TRIES, _START_AGAIN_S = 120.0, 40, 0.5
 _RULES = (
@@ -49,9 +49,9 @@ class Plan:
     """Settings of a run. ``kills``: weight of each kind of kill. ``kill_every_s``: mean seconds from one kill
     to the next.
 
-    ``severity`` multiplies the rates of all faults. ``limit_s``: longest time of a client's step; 0: that of
-    its role. ``origin`` and ``proxy``: the commands that start these two programs; tests pass other programs
-    with the same arguments.
+    ``severity`` multiplies the rates of all faults. ``limit_s``: longest time of a client's step; 0 means the
+    limit of the client's role. ``origin`` and ``proxy``: the commands that start these two programs; tests
+    pass other programs with the same arguments.
     """
 
     seconds: float
@@ -161,8 +161,8 @@ class Scene:
     # ------------------------------------------------------------------ killing
 
     def kill(self, kind: str) -> None:
-        """Kill a process in one of the ways of ``Plan.kills``. What the product does not restart is started
-        again.
+        """Kill a process in one of the ways of ``Plan.kills``. Start it again, unless the product itself does
+        so.
         """
         self.kills[kind] += 1
         match kind:

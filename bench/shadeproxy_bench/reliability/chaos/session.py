@@ -41,8 +41,8 @@ class HardenedSession(Session):
         total, claim = (str(self.data.sizes[asked.number] + more) for more in (0, MORE_BYTES))
         unit, _, told = answer.fields.get("content-range", "").rpartition("/")
         if answer.status == 206 and told == claim:
-            # The proxy may answer with a part before the end of the origin's body shows that the stated total
-            # was too large.
+            # The origin's body may end too early after the proxy has sent a part of it. By then the proxy
+            # could not know that the total which the origin stated is too large.
             fields = answer.fields | {"content-range": f"{unit}/{total}"}
             try:
                 self._compare(asked, answer._replace(fields=fields))

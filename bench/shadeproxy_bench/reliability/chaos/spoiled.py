@@ -29,8 +29,8 @@ class Spoiler:
         self._choose = choose
 
     def refuses(self, method: str) -> bool:
-        """Return whether the fault replaces the whole answer. In this case, write the replacement; the
-        request must then not be carried out.
+        """Return whether the fault replaces the whole answer. If it does, write the replacement; the origin
+        must then not carry out the request.
         """
         match self._fault:
             case WireFault.STALL_HEAD:

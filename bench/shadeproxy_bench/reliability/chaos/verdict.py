@@ -7,7 +7,7 @@ from shadeproxy_bench.reliability.kit.bodies import MIB
 from shadeproxy_bench.reliability.kit.verdict import Check
 
 _LEAST_S = 240.0
-"""Seconds from which on a run must have injected every kind of fault."""
+"""Least length, in seconds, of a run that must have injected every kind of fault."""
 
 
 def judge(run: Run) -> list[Check]:
@@ -50,7 +50,7 @@ def judge(run: Run) -> list[Check]:
 
 def _all_injected(run: Run) -> Check:
     name = "every kind of fault was injected"
-    # A run may have no EROFS by chance: it is rare, because a single one switches the tier off.
+    # EROFS is rare, because a single EROFS switches the tier off. A run may therefore have none by chance.
     missing = [kind for kind, count in run.injected.items() if not count and "EROFS" not in kind]
     if run.seconds < _LEAST_S and missing:
         return Check(name, None, f"not judged: the run is shorter than {_LEAST_S / 60:.0f} min")

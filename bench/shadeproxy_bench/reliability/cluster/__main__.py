@@ -77,8 +77,8 @@ def main() -> int:
 
 
 def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
-    """Play the rounds of one seed that the results in ``directory`` lack. Return the result of the seed.
-    Return None if that seed was run with other options, or if a process did not start.
+    """Play the rounds of one seed that are not yet among the results in ``directory``. Return the result of
+    the seed. Return None if that seed was run with other options, or if a process did not start.
     """
     kept = load(directory) if directory else []
     found = next((one for one in kept if one.seed == fresh.seed), fresh)
@@ -105,8 +105,8 @@ def _kind(found: Found) -> tuple[float, str, int, int, int]:
 
 
 def _network(wanted: str) -> str | None:
-    """Return the kind of network. If namespaces are wanted and permitted, start the program again in one.
-    Return None if only namespaces are wanted and they are not permitted.
+    """Return the kind of network to use. If namespaces are wanted and permitted, start the program again in a
+    namespace. Return None if only namespaces are wanted and they are not permitted.
     """
     if wanted == RELAYS:
         return RELAYS

@@ -11,8 +11,9 @@ import numpy as np
 BUCKET: Final = "cluster"
 OBJECTS: Final = 200
 HOT: Final = 24
-"""Number of hot objects, which most requests ask for. All other objects lie in the caches for long before
-they are asked for again. So the run notices a proxy that forgets to doubt its cached pages.
+"""Number of hot objects, for which most requests ask. All other objects stay cached for a long time between
+two requests. Therefore a proxy that fails to distrust its cached pages gives old answers, which the run
+notices.
 """
 SIZES: Final = (4_096, 30_000, 150_000, 300_000)
 PAGE_BYTES: Final = 128 * 1024
@@ -29,7 +30,7 @@ def key_of(number: int) -> str:
 
 
 def stage_of(number: int, seq: int) -> str:
-    """Return the key of the object that a write by CopyObject copies."""
+    """Return the key of the source object that the write ``seq`` copies if this write is a CopyObject."""
     return f"{_STAGES}/{number:08d}/{seq:08d}"
 
 
@@ -64,7 +65,9 @@ def body_of(number: int, seq: int) -> bytes:
 
 
 def seq_of_body(number: int, body: bytes) -> int | None:
-    """Return the number of the write that made ``body``; None if ``body`` is no body of this object."""
+    """Return the number of the write that made ``body``; None if ``body`` is no body of this object, or is
+    damaged.
+    """
     found = _HEAD.match(body)
     if not found or int(found[1]) != number:
         return None

@@ -1,7 +1,7 @@
 """Readers and writers, which ask random nodes. At any time each object has at most one writer.
 
 A reader repeats a failed request as S3 clients do, perhaps at another node, until its patience is over. A
-writer repeats nothing: its next write is a new one.
+writer never repeats a write: after a failure it makes another one.
 """
 
 import asyncio
@@ -103,8 +103,8 @@ class Clients:
         connections.close()
 
     async def read(self, connections: Connections, number: int, at: Node | None = None) -> None:
-        """Read an object, again and again until an answer can be judged or patience is over. ``at``: the node
-        to ask; None: a random node for each try.
+        """Read an object, again and again until an answer can be judged, or until the reader's patience is
+        over. ``at``: the node to ask; None: a random node for each try.
         """
         judge, kind = self._judge, _drawn(self._choices, _READS)
         give_up_s = time.monotonic() + self._patience_s
@@ -216,7 +216,7 @@ def _drawn(choices: random.Random, shares: dict[str, float]) -> str:
 
 def _state(number: int, kind: str, answer: Answer) -> int | None:
     """Return the state in which an answer shows an object: the number of a write, or ``ABSENT``. Return None
-    if the answer shows neither.
+    if the answer shows no such state.
     """
     if answer.status == 404:
         return ABSENT if kind == "HEAD" or code_of(answer.body) in {"NoSuchKey", ""} else None

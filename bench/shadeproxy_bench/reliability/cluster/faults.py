@@ -43,7 +43,7 @@ def faults_of(
     seed: int, number: int, kills: int = SHARES[KILL], *, workers: int = 1
 ) -> list[tuple[str, random.Random]]:
     """Return the faults of one round, each with a source of random numbers. ``kills``: the share of kills,
-    which replaces that in ``SHARES``. ``workers``: processes of each proxy.
+    which replaces the share in ``SHARES``. ``workers``: processes of each proxy.
     """
     shares = SHARES | {KILL: kills} | (OF_WORKERS if workers > 1 else {})
     drawn = random.Random(f"{seed}/{number}")
@@ -110,7 +110,7 @@ class Faults:
         if node is None:
             return False
         await self._end(node, number)
-        # One in five nodes may stay away for so long that it loses its share of the objects.
+        # In one of five cases, the node may stay away for so long that it loses its share of the objects.
         most = 2 * LEAVE_LEASES if drawn.random() < 0.2 else 4
         await asyncio.sleep(drawn.random() * most * self._lease_s)
         await self._start(node)

@@ -38,11 +38,11 @@ class Found(msgspec.Struct):
     nodes: int = 4
 
     def note_time(self, name: str, seconds: float) -> None:
-        """Keep ``seconds`` if no longer time was noted under ``name`` before."""
+        """Keep ``seconds`` under ``name``, unless a longer time is kept there already."""
         self.slowest[name] = round(max(seconds, self.slowest.get(name, 0.0)), 3)
 
     def fail(self, kind: str, what: str) -> None:
-        """Count a violation of a kind, and keep its description if there are few so far."""
+        """Count a violation of a kind. Keep the descriptions of the first violations only."""
         add(self.violations, kind)
         if len(self.failures) < _MOST_FAILURES:
             self.failures.append(f"{kind}: {what}")

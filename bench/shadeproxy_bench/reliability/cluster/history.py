@@ -17,8 +17,9 @@ class History:
     """The states of one object, in the order in which the object took them on at the origin. ``ABSENT`` is
     the first state.
 
-    ``floor``: place of the oldest state that a read may return, because its write was answered with success.
-    ``offences``: descriptions of writes that the proxies repeated too late or answered wrongly.
+    ``floor``: index in ``states`` of the newest state whose write was answered with success; a read may not
+    return an older state. ``seen``: index of the newest state that a read has returned. ``offences``:
+    descriptions of writes that the proxies repeated too late or answered wrongly.
     """
 
     def __init__(self) -> None:
@@ -53,8 +54,8 @@ class History:
         was sent at ``began_s``.
         """
         if state == ABSENT:
-            # All removals look alike. Take the earliest removal that the answer may mean. It raises the floor
-            # least, so that no right read is judged stale.
+            # A DELETE has no number, so all removals look alike. Take the earliest removal that the answer
+            # may mean: it raises the floor least, so that no right read is judged stale.
             places = [place for place, at_s in enumerate(self.times) if at_s >= began_s]
             place = next((one for one in places if self.states[one] == ABSENT), None)
         else:
@@ -65,8 +66,8 @@ class History:
             self.floor = max(self.floor, place)
 
     def refuse(self, state: int) -> None:
-        """Note that the write that makes ``state`` was refused. A refusal promises that it is never carried
-        out.
+        """Note that the write that makes ``state`` was refused. A refusal promises that the write is never
+        carried out.
         """
         if state == ABSENT:
             return
@@ -84,5 +85,5 @@ class History:
         return RIGHT if place >= floor else STALE
 
     def place_of(self, state: int) -> int:
-        """Return the last place of ``state`` in the history. The object must have had that state."""
+        """Return the last index of ``state`` in the history. The object must have had that state."""
         return self._last[state]

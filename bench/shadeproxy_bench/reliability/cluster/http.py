@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client for asyncio. It keeps connections, and repeats nothing."""
+"""A small HTTP/1.1 client for asyncio. It keeps connections open, and never repeats a request."""
 
 import asyncio
 import random
@@ -9,10 +9,10 @@ from shadeproxy_bench.reliability.cluster.network import Connect, Streams, conne
 from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
 
 HUNG_S: Final = 45.0
-"""Seconds after which a request without a complete answer counts as hung. The longest fault with short leases
-is far shorter. A run adds ``HUNG_LEASES`` leases, because with long leases an answer may take longer: a link
-is cut for up to ten leases, TCP then repeats a lost packet late, and the product waits 60 s for the answer to
-a relayed write.
+"""Seconds after which a request without a complete answer counts as hung. With short leases, even the longest
+fault is far shorter. A run adds ``HUNG_LEASES`` leases, because an answer may take longer with long leases. A
+link is cut for up to ten leases, and TCP then repeats a lost packet late. The product waits 60 s for the
+answer to a relayed write.
 """
 HUNG_LEASES: Final = 10
 REFUSED, CUT, HUNG = "connection refused", "cut", "hung"
@@ -20,7 +20,7 @@ _MOST_PAUSE_S = 0.3
 
 
 class Answer(NamedTuple):
-    """An answer to a request. If there was none, ``status`` is 0, and ``failure`` says why."""
+    """An answer to a request. If no answer came, ``status`` is 0, and ``failure`` says why."""
 
     status: int
     fields: Fields
@@ -29,9 +29,7 @@ class Answer(NamedTuple):
 
 
 class Connections:
-    """The connections of one client, one for each port, which it keeps. The client sends one request after
-    another.
-    """
+    """The open connections of one client, one for each port. The client sends one request after another."""
 
     def __init__(
         self, choices: random.Random, connect: Connect = connect_on_loopback, hung_s: float = HUNG_S

@@ -1,5 +1,5 @@
-"""The judge of a run: it knows the histories of the objects, counts the outcomes of requests, and describes
-violations with the events before them.
+"""The judge of a run. It knows the histories of the objects, counts the outcomes of requests, and describes
+each violation with the events before it.
 """
 
 import asyncio
@@ -34,8 +34,9 @@ class Judge:
         self._asking: set[asyncio.Task[None]] = set()
 
     def begin(self, number: int) -> tuple[int, int]:
-        """Return two places in the object's history, for a read that begins now: that of the oldest state
-        which the read may return, and that of the newest state which any read has returned so far.
+        """Return ``floor`` and ``seen`` of the object's history at the begin of a read. ``floor`` is the
+        index of the oldest state that this read may return. ``seen`` is the index of the newest state that
+        any read has returned so far.
         """
         history = self.histories[number]
         return history.floor, history.seen
@@ -60,7 +61,7 @@ class Judge:
         return RIGHT
 
     def wrote(self, number: int, state: int, began_s: float, outcome: str) -> None:
-        """Enter the outcome of a write that makes ``state`` into the object's history."""
+        """Record the outcome of the write that makes ``state`` in the object's history."""
         history = self.histories[number]
         before = len(history.offences)
         if outcome == ACKNOWLEDGED:
@@ -70,8 +71,8 @@ class Judge:
         self.look_for_offences(number, before)
 
     def look_for_offences(self, number: int, before: int) -> None:
-        """Report the offences in an object's history, but not the first ``before`` of them, which were
-        reported already.
+        """Report the offences in an object's history. The first ``before`` of them were reported earlier, and
+        are left out.
         """
         for offence in self.histories[number].offences[before:]:
             self.violate("write", number, offence)
@@ -83,8 +84,8 @@ class Judge:
         self._write_down(kind, number)
 
     def note_time(self, name: str, number: int, seconds: float, what: str) -> None:
-        """Keep ``seconds`` if no longer time was noted under ``name``. If ``seconds`` are very many, also
-        write down the events before, although such a time is no violation.
+        """Keep ``seconds`` under ``name``, unless a longer time is kept there already. If the time is very
+        long, also write down the events before it, although a long time is no violation.
         """
         self.found.note_time(name, seconds)
         if seconds > _LONG_LEASES * self.found.lease_s:

@@ -1,7 +1,7 @@
 """Links between the processes of a run. A link can be cut for one sender or for all senders.
 
 All processes are on one machine, so a link is a TCP relay in front of a listener. A cut refuses connections,
-or holds bytes back, in one direction or in both. When such a cut ends, the link passes the bytes on, like a
+or holds bytes back, in one direction or in both. When the cut ends, the link passes the held bytes on, like a
 network with a long delay.
 """
 
@@ -27,7 +27,7 @@ _STOPS_ANSWERS = frozenset({Cut.SILENT, Cut.ANSWERS})
 class Link:
     """A relay to ``target``, a port of loopback. ``port``: the port of the relay. ``senders``: a function
     that returns process ids by the names of senders. A connection from a process that is no sender counts as
-    from ``ANYBODY``. With ``senders`` None, every connection does.
+    from ``ANYBODY``. If ``senders`` is None, every connection counts so.
     """
 
     def __init__(self, target: int, port: int, senders: Pids | None = None) -> None:
@@ -116,8 +116,8 @@ class Link:
     async def _pump(
         self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, sender: str, stops: frozenset[Cut]
     ) -> None:
-        """Pass bytes on until the connection ends. While a cut stops this direction, hold what has come:
-        bytes, or the end of the connection.
+        """Pass bytes on until the connection ends. While a cut stops this direction, hold the bytes that have
+        come, or the end of the connection.
         """
         while True:
             piece, lost = b"", False

@@ -1,7 +1,7 @@
 """A network of network namespaces: each process has an interface and an address of its own, and a cut loses
 packets.
 
-A bridge connects the namespaces. To lose packets, the sender is given a wrong hardware address for the
+A bridge connects the namespaces. To lose packets, a cut gives the sender a wrong hardware address of the
 receiver. The sender notices nothing, and TCP sends the packets again and again. The run itself is in a
 namespace too, so that its network is not visible on the machine. The kernel removes all namespaces when the
 last process has ended.
@@ -36,7 +36,7 @@ _FIRST = 2
 _ENGINE_PORT, _PEER_PORT = 6379, 9002
 _S3_PORTS, _CONTROL_PORTS = 20_000, 21_000
 _NEW_NETWORK = 0x40000000
-"""CLONE_NEWNET of <sched.h>."""
+"""The constant CLONE_NEWNET of <sched.h>: enter a network namespace."""
 _TRIAL = (
     f"ip link set lo up && ip link add {_BRIDGE} type bridge && ip netns add trial"
     " && ip link add trial0 type veth peer name eth0 netns trial"
@@ -50,7 +50,7 @@ def entered() -> bool:
 
 
 def refusal() -> str:
-    """Return why this machine permits no network namespaces; "" if it does."""
+    """Return why this machine permits no network namespaces; "" if it permits them."""
     try:
         tried = subprocess.run(
             _inside("sh", "-c", _TRIAL), capture_output=True, text=True, check=False, timeout=_LIMIT_S
@@ -75,7 +75,7 @@ def _inside(*command: str) -> list[str]:
 
 
 class Namespaces:
-    """Implements ``Network``, in a process that ``enter`` started."""
+    """Implements ``Network`` by namespaces. It works only in a process that ``enter`` has started."""
 
     def __init__(self, names: Sequence[str], _pids: Pids) -> None:
         self.engine_host, self.engine_port = "0.0.0.0", _ENGINE_PORT
@@ -106,7 +106,7 @@ class Namespaces:
         )
 
     def command(self, place: str, command: Sequence[str]) -> list[str]:
-        # nsenter replaces itself by the command, which therefore has the process id that was started.
+        # nsenter replaces itself by the command, so the command's process has the id that nsenter had.
         return ["nsenter", f"--net=/run/netns/{place}", *command]
 
     async def up(self, place: str) -> None:
@@ -171,7 +171,7 @@ class Namespaces:
     def _heal(self, one: str, other: str) -> None:
         for sender, receiver in ((one, other), (other, one)):
             self._send(sender, receiver)
-            with suppress(BenchError):  # if there is no such route
+            with suppress(BenchError):  # Only a refused link has this route.
                 _ip("-n", sender, "route", "delete", "unreachable", self._host(receiver))
 
     def _send(self, sender: str, receiver: str, *, lost: bool = False) -> None:

@@ -1,6 +1,7 @@
 """The interface of a run's network: the addresses of the run's processes, and the cuts between them.
 
-A place is where a process runs. Places are named by the names of nodes, and ``ENGINE``.
+A place is where a process runs. It has the name of the node that runs there, or the name ``ENGINE`` if the
+Redis server runs there.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class Cut(StrEnum):
 class Site(NamedTuple):
     """The addresses of a node, as "host:port" or as ports of its own loopback. ``listen``: its listener for
     other nodes. ``advertise``: where other nodes find this listener. ``engine``, ``origin_host``: where the
-    node finds the engine and the origin.
+    node finds the Redis server and the origin.
     """
 
     s3_port: int
@@ -41,7 +42,9 @@ class Site(NamedTuple):
 
 
 class Network(Protocol):
-    """The network of a run. ``engine_host``, ``engine_port``: the address on which the engine listens."""
+    """The network of a run. ``engine_host``, ``engine_port``: the address on which the Redis server
+    listens.
+    """
 
     engine_host: str
     engine_port: int
@@ -55,14 +58,14 @@ class Network(Protocol):
         """Return a command that runs ``command`` at ``place``."""
 
     async def up(self, place: str) -> None:
-        """Let connections to ``place`` in: the process there runs now, or soon."""
+        """Accept connections to ``place`` from now on: the process there runs now, or soon."""
 
     def down(self, place: str) -> None:
         """Refuse connections to ``place``, because the process there has ended."""
 
     async def cut(self, one: str, other: str, how: Cut) -> None:
-        """Cut two places from each other, in the way ``how``. If only one of them sends requests to the
-        other, it is ``one``.
+        """Cut two places from each other, in the way ``how``. If requests go in one direction only, ``one``
+        sends them.
         """
 
     async def heal(self, one: str, other: str) -> None:

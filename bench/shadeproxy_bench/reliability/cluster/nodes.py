@@ -1,6 +1,4 @@
-"""The processes of a run: proxies of one cluster, and the engine, a Redis server that carries their
-leases.
-"""
+"""The processes of a run: the proxies of one cluster, and the Redis server that carries the cluster's log."""
 
 import asyncio
 import os
@@ -42,8 +40,8 @@ _AGAIN_S, _ASK_S = 0.05, 2.0
 
 
 def late_s(lease_s: float) -> float:
-    """Return the seconds after which a write that was sent cannot be carried out any more. A stopped proxy
-    may send the write only when it continues, and the origin may carry it out late.
+    """Return the seconds after which a write that a proxy has taken can no longer be carried out. A stopped
+    proxy may send the write to the origin only when it continues, and the origin may carry it out late.
     """
     return MOST_LEASES * lease_s + MOST_LATE_S + _SPARE_S
 
@@ -58,8 +56,8 @@ class Shape(NamedTuple):
 
 
 class Summary(msgspec.Struct):
-    """The view of the cluster that a node has. ``view``: its number. ``settled``: the number of the view that
-    is settled. ``nodes``: all nodes of the view, of which some are away.
+    """The view of the cluster that a node has. ``view``: the number of this view. ``settled``: the number of
+    the settled view. ``nodes``: all nodes of the view, of which some are away.
     """
 
     node: str = ""
@@ -112,8 +110,8 @@ class Node:
         self.up = True
 
     async def end(self, number: signal.Signals) -> int:
-        """End the proxy by a signal, and return its exit status. A proxy that does not end in time is killed;
-        its status is then that of SIGKILL.
+        """End the proxy by a signal, and return its exit status. A proxy that does not end in time is killed,
+        and has the exit status of SIGKILL.
         """
         self.up = False
         try:
@@ -191,7 +189,9 @@ class Node:
 
 
 class Engine:
-    """The Redis server that carries the leases. It loses all data at a restart."""
+    """The Redis server that carries the cluster's log, and with it the leases. It loses all data at a
+    restart.
+    """
 
     def __init__(self, work: Path, network: Network) -> None:
         self._work, self._network = work, network
@@ -207,7 +207,8 @@ class Engine:
             await asyncio.sleep(_AGAIN_S)
 
     def _command(self, _turn: int) -> list[str]:
-        # Redis uses the last option of a name, so these replace those of ``redis_command``.
+        # If two options have one name, Redis uses the last option. So these options replace the options of
+        # ``redis_command``.
         options = ["--bind", self._network.engine_host, "--protected-mode", "no"]
         return self._network.command(
             ENGINE, [*redis_command(self._work, self._network.engine_port), *options]
@@ -241,17 +242,19 @@ class Cluster:
         return [node for node in self.nodes if node.up]
 
     def connections(self, choices: random.Random) -> Connections:
-        """Return the connections of a new client."""
+        """Return the connections of a new client, none of them open yet."""
         return Connections(choices, self.network.connect, HUNG_S + HUNG_LEASES * self.shape.lease_s)
 
     async def start(self) -> None:
-        """Make the network, and start the engine and all nodes but the guest. Raises ShadeProxyError."""
+        """Make the network, and start the Redis server and all nodes but the guest. Raises
+        ShadeProxyError.
+        """
         await self.network.open()
         await self.start_engine()
         await asyncio.gather(*(node.start() for node in self.nodes if node is not self.guest))
 
     async def start_engine(self) -> None:
-        """Start the engine, and let connections to it in. Raises ShadeProxyError."""
+        """Start the Redis server, and make the network accept connections to it. Raises ShadeProxyError."""
         await self.engine.start()
         await self.network.up(ENGINE)
 

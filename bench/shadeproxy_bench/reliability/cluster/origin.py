@@ -1,4 +1,4 @@
-"""An origin in memory that is slow now and then, and records in which order it carries writes out.
+"""An origin in memory that is slow now and then, and records the order in which it carries out writes.
 
 A write whose request has arrived completely is carried out even if its sender is gone. Some writes are
 carried out seconds later, like late writes of proxies that were killed or cut off.
@@ -34,8 +34,8 @@ _OK, _NO_CONTENT = "200 OK", "204 No Content"
 
 
 class MemoryOrigin(StreamingOrigin):
-    """Keeps all objects in memory. ``histories``: by number of the object, the history by which its reads are
-    judged.
+    """Keeps all objects in memory. ``histories``: the history of each object, at the index of the object's
+    number. By it the reads of the object are judged.
     """
 
     def __init__(self, count: int, choices: random.Random) -> None:
@@ -45,7 +45,7 @@ class MemoryOrigin(StreamingOrigin):
         self.asked: Counter[str] = Counter()
         """Number of requests by method."""
         self.idle = asyncio.Event()
-        """Set while no write that has arrived waits to be carried out."""
+        """Set while every write that has arrived has also been carried out."""
         self.idle.set()
         self._writing = 0
         self._bodies: dict[str, bytes] = {}
@@ -197,7 +197,7 @@ class MemoryOrigin(StreamingOrigin):
                 self.idle.set()
 
     async def _pause(self, share: float) -> None:
-        """Wait for up to 0.3 s, in ``share`` of the calls."""
+        """Wait for up to 0.3 s, with probability ``share``."""
         if self._choices.random() < share:
             await asyncio.sleep(self._choices.random() * 0.3)
 

@@ -1,5 +1,5 @@
-"""Runs ``shadeproxy serve`` with a shorter wait for late writes: for as long as writes can be late in this
-run. When it ends, it reports an error if a read, a flight or memory of the ledger is left.
+"""Runs ``shadeproxy serve``, but it waits for late writes only as long as a write can be late in this run.
+When it ends, it reports an error if a read, a flight or memory of the ledger is left.
 
 The product waits for a minute, in which it checks each affected object with the origin at every read. In a
 run with a fault every few seconds, most objects would always be in that state, and their caching would not be
@@ -26,11 +26,13 @@ def _prepare(late_write_s: float) -> None:
         await close(engine)
         engine.assert_quiescent()
 
-    setattr(Engine, "aclose", closed)  # noqa: B010  mypy forbids to assign a method
+    setattr(Engine, "aclose", closed)  # noqa: B010  mypy forbids assigning a method
 
 
 def _tell_tasks(_number: int, _frame: object) -> None:
-    """Write to stderr where each task waits. The run sends the signal for it to a proxy that does not end."""
+    """Write to stderr where each task waits. This handles SIGUSR2, which the run sends to a proxy that does
+    not end.
+    """
     for task in [one for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()]:
         print(task.get_name(), file=sys.stderr)
         inner: Any = task.get_coro()

@@ -20,8 +20,8 @@ _PORTS = 5
 
 
 class _Links(NamedTuple):
-    """The ports of a node, and its two links: from the node to the engine, and from the other nodes to the
-    node.
+    """The ports of a node, and its two links: from the node to the Redis server, and from the other nodes to
+    the node.
     """
 
     s3_port: int
@@ -31,8 +31,8 @@ class _Links(NamedTuple):
 
 
 class Relays:
-    """Implements ``Network``. ``pids``: returns process ids, by which a relay finds the node that opened a
-    connection.
+    """Implements ``Network`` by relays. ``pids``: a function that returns the process ids of the nodes. By
+    these ids a relay finds the node that opened a connection.
     """
 
     def __init__(self, names: Sequence[str], pids: Pids) -> None:

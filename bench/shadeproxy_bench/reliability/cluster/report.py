@@ -1,4 +1,6 @@
-"""The page about the runs, and the file with the result of each seed."""
+"""Makes the page docs/reliability/cluster.md about the runs, and keeps the file with the result of each
+seed.
+"""
 
 import fcntl
 import os
@@ -40,7 +42,7 @@ _SUMS: Final = {
     "join": (JOIN,),
     "leave": (LEAVE,),
 }
-"""The kinds of faults that the first table counts together, by the name of their sum."""
+"""The kinds of faults that are counted together, for each line of the first table that sums up faults."""
 _ABOUT = """\
 Four proxies of one cluster (or as many as `NODES`) as real processes, each with 64 MiB of RAM, and at times
 one more; a memory origin that is slow now and then, and carries some writes out up to two seconds late;
@@ -78,7 +80,7 @@ def load(directory: Path) -> list[Found]:
 
 def keep(found: Found, directory: Path) -> None:
     """Store the result of a seed among the results in ``directory``, and rewrite the page. Runs of other
-    seeds may do so at the same time.
+    seeds may call this at the same time.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
@@ -103,7 +105,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def markdown(runs: Sequence[Found]) -> str:
-    """Return the page about the runs."""
+    """Return the Markdown of the page about the runs."""
     total = {
         name: summed([getattr(one, name) for one in runs])
         for name in ("faults", "reads", "writes", "sources", "notes", "violations", "complaints", "networks")

@@ -24,7 +24,7 @@ from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
 
 CALM_ROUNDS: Final = 10
-"""Number of rounds after which the faults pause, and the cluster must become whole."""
+"""Number of rounds after which the faults pause, and all nodes must agree on a settled view."""
 _READERS, _WRITERS = 8, 6
 _AGAIN_S = 0.1
 _SETTLED_LEASES = 4
@@ -35,7 +35,8 @@ _PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 class Plan(NamedTuple):
     """The settings of a run. ``rounds``: number of rounds in all, including those of earlier runs with the
     same seed. ``out``: the directory for violations and logs. ``save``: called with the result so far, in
-    each pause of the faults. ``faulty``: whether there are faults. ``network``: RELAYS or NAMESPACES.
+    each pause of the faults. ``most_s``: longest time of the run, in seconds. ``faulty``: whether there are
+    faults. ``network``: RELAYS or NAMESPACES.
     """
 
     rounds: int
@@ -48,8 +49,8 @@ class Plan(NamedTuple):
 
 
 def play(found: Found, plan: Plan, say: Callable[[str], None]) -> Found:
-    """Play the rounds that ``found`` lacks, and return it. Raises ShadeProxyError if a process does not
-    start.
+    """Play the rounds that are still missing in ``found``. Add their results to ``found``, and return it.
+    Raises ShadeProxyError if a process does not start.
     """
     with workplace() as work:
         return asyncio.run(_Run(found, plan, work, say).play())
@@ -111,8 +112,8 @@ class _Run:
         found.seconds = before_s + time.monotonic() - began_s
 
     def _pause_s(self) -> float:
-        """Return the pause until the next round. Some pauses are so long that proxies trust the pages again
-        which they doubted after the last faults.
+        """Return the pause until the next round, in seconds. Some pauses are so long that the proxies again
+        trust the pages which they distrusted after the last faults.
         """
         least_s = late_s(self._found.lease_s) if self._choices.random() < _LONG_PAUSES else 0.0
         return least_s + self._choices.random() * 3 * self._found.lease_s
@@ -130,8 +131,8 @@ class _Run:
         await self._clients.pause_writers()
         await self._origin.idle.wait()
         if self._choices.random() < _PATIENT_SWEEPS:
-            # Wait until proxies no longer check each read with the origin. Only then does a read show a page
-            # that a proxy forgot to doubt.
+            # Wait until proxies no longer check each read with the origin. Only then does a read show an old
+            # page that a proxy should have distrusted.
             await asyncio.sleep(late_s(self._found.lease_s) + _AFTER_CHECKS_S)
         await self._sweep()
         self._clients.resume_writers()

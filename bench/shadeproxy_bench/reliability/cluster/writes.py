@@ -59,7 +59,7 @@ def outcome_of(kind: str, number: int, sent: Sent) -> str:
         removed = f"<Deleted><Key>{key_of(number)}</Key>".encode() in answer.body
         return ACKNOWLEDGED if removed else UNKNOWN
     if answer.status in {200, 204}:
-        # A multipart upload or a copy may be answered 200 with an error in the document.
+        # S3 may answer a multipart upload or a copy with 200 and an error in the document.
         told = kind in {MULTIPART, COPY} and b"<Error>" in answer.body
         return UNKNOWN if told else ACKNOWLEDGED
     return NOT_DONE if answer.status == 503 or answer.failure == REFUSED else UNKNOWN

@@ -1,5 +1,5 @@
-"""``Board``: shared memory in which a proxy counts its phases and steps, and finds the step at which it must
-die. The board outlives the proxy.
+"""``Board``: shared memory in which a proxy counts its phases (the work that it does now) and its steps
+(changes of files). There the proxy also finds the step at which it must die. The board outlives the proxy.
 
 The proxy's own process writes the board. The run reads it, even after kill -9. ``Board.step`` is called
 around every change of a file, so a death can be planned at any of these changes.
@@ -54,7 +54,7 @@ ARM_AT_START, ARM_WHEN_READY, ARM_AT_STOP = range(3)
 
 class Board:
     """The board of one proxy. ``cells``: i64 values. The first cells have, for each phase, the number of
-    calls that are in it now. The named cells follow.
+    calls that are in it now. The cells ``READY`` to ``AWAITED`` follow.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +68,7 @@ class Board:
 
     def clear(self, *, die_at: int, armed: int) -> None:
         """Clear the board for the next proxy. The proxy dies at its step number ``die_at`` (0: at none).
-        Steps are counted from the moment ``armed`` on.
+        ``armed``: the moment from which steps are counted, one of the ARM constants.
         """
         self.cells[:] = 0
         self.cells[DIE_AT], self.cells[ARMED], self.cells[DIED] = die_at, armed, -1
@@ -93,8 +93,8 @@ class Board:
             self.cells[number] -= 1
 
     def step(self, name: str) -> bool:
-        """Count a step, if steps are counted now. If a death is planned at this step, die; only in the middle
-        of a write, return True instead, because the caller must first write a part.
+        """Count a step, if steps are counted now, and die if a death is planned at this step. If the death is
+        planned in the middle of a write, return True instead: the caller then writes a part before it dies.
         """
         armed = int(self.cells[ARMED])
         if (armed == ARM_WHEN_READY and not self.cells[READY]) or (

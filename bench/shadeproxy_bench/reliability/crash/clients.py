@@ -39,15 +39,15 @@ class Connection:
         self._judge(key, least, span)
 
     def get_all(self, keys: Sequence[str]) -> None:
-        """Read many objects by requests that are sent at once, and compare the answers with the truth."""
+        """Send the requests for many objects at once, and compare all answers with the truth."""
         least = {key: self._truth.least(key) for key in keys}
         self._link.send(b"".join(_request("GET", key) for key in keys))
         for key in keys:
             self._judge(key, least[key], None)
 
     def write(self, key: str) -> None:
-        """Write the next version of ``key``. There are versions in which the object does not exist; write
-        such a version by a DELETE.
+        """Write the next version of ``key``. In some versions the object does not exist; such a version is
+        written by a DELETE.
         """
         version = self._truth.next_version(key)
         body = body_of(key, version)

@@ -19,14 +19,16 @@ _BLOCK_BYTES = 4096
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a file: that of a segment, a catalogue or the database, or else the file's name."""
+    """Return the kind of a file: segment, catalogue, or database with its suffix. For any other file, return
+    its name.
+    """
     if path.name.startswith("cache.db"):
         return f"database{path.name.removeprefix('cache.db')}"
     return {".seg": "segment", ".cat": "catalogue"}.get(path.suffix, path.name)
 
 
 def victims(directories: list[Path]) -> list[Path]:
-    """Return the files in ``directories`` that can be damaged, in order."""
+    """Return the regular files in ``directories``, sorted. Only these can be damaged."""
     return sorted(
         path
         for directory in directories
@@ -37,8 +39,8 @@ def victims(directories: list[Path]) -> list[Path]:
 
 
 def choose(paths: list[Path], rng: Random) -> Path:
-    """Draw a kind of file, and then a file of that kind. If files were drawn directly, the only database
-    would seldom be among the many segments.
+    """Draw a kind of file, and then a file of that kind. If files were drawn directly, the one database would
+    seldom be chosen among so many segments.
     """
     kind = rng.choice(sorted({kind_of(path) for path in paths}))
     return rng.choice([path for path in paths if kind_of(path) == kind])
@@ -77,8 +79,8 @@ def _instead(kind: str, old: int, left: int, rng: Random) -> bytes:
 
 
 def _place(descriptor: int, size: int, rng: Random) -> int:
-    """Draw a place in a file that is not in a hole, because most of a segment is holes. The place is often
-    near the start of a record or of the file.
+    """Draw a place in a file, but not in a hole: most of a segment is holes, and damage there has no effect.
+    The place is often near the start of a record or of the file.
     """
     place = rng.randrange(size)
     try:

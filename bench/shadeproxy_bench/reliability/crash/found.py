@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Found:
-    """The counts of a run. ``phases``: for each phase, the number of proxies that kill -9 ended in it.
-    ``failures``: descriptions of what went wrong.
+    """The counts of a run. ``stops``: proxies that ended in order. ``refused``: starts that failed because of
+    damage. ``homes``: sets of directories that were used. ``compared``: answers compared with the truth.
+    ``told``: rounds of control state that were sent. ``pages_expected``: pages that had to survive a restart;
+    ``pages_found``: pages that did. ``phases``: for each phase, the number of proxies that kill -9 ended in
+    it. ``failures``: descriptions of what went wrong.
     """
 
     seed: int

@@ -55,8 +55,8 @@ class Nursery:
 
 @dataclass
 class Home:
-    """The home of proxies that follow each other. ``root`` is on a disk, ``shm`` in memory. ``choices``:
-    settings that differ between homes.
+    """The directories, ports and settings that the proxies of one home use, one proxy after another. ``root``
+    is on a disk, ``shm`` in memory. ``choices``: settings that differ between homes.
     """
 
     root: Path
@@ -132,7 +132,7 @@ class Home:
             return False
 
     def wait_ready(self) -> bool:
-        """Wait until the proxy serves, and return True. Return False if it ended before."""
+        """Wait until the proxy serves, and return True. Return False if its process ended before."""
         return self.wait_for(lambda: bool(self.board.cells[READY]))
 
     def wait_for(self, condition: Any) -> bool:

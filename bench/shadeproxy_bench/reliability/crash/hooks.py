@@ -1,8 +1,8 @@
 """``tie``: reports a proxy's phases and steps on a board. Functions of the product are phases, and system
 calls are steps.
 
-``tie`` is called in the process of the proxy before the proxy starts. It changes nothing of the product's
-behaviour.
+``tie`` is called in the process of the proxy before the proxy starts. It does not change how the product
+behaves.
 """
 
 import functools
@@ -25,7 +25,7 @@ from shadeproxy.state.store import StateStore
 from shadeproxy.tiers import catalogue, directory, files, medium, pending_segments, segment, store, tombstones
 from shadeproxy_bench.reliability.crash.board import AWAITED, KEPT, PLACED, READY, Board, die
 
-_SQLITE_STEP = 40  # instructions of SQLite's virtual machine
+_SQLITE_STEP = 40  # instructions of SQLite's virtual machine from one step to the next
 
 
 def small_segments() -> None:
@@ -38,8 +38,8 @@ def small_segments() -> None:
 
 
 def tie(board: Board, seed: int) -> None:
-    """Report the phases and steps of this process on the board from now on. ``seed``: decides how much a torn
-    write writes.
+    """Report the phases and steps of this process on the board from now on. ``seed`` decides how many bytes a
+    torn write writes.
     """
     _steps(board, Random(seed))
     coroutines: list[tuple[Any, str, str]] = [

@@ -88,8 +88,8 @@ class Family:
             home.choices |= {"origin.kind": "file", "origin.path": str(self._buckets)}
         # Damage to a page may be noticed much later, so nothing is damaged in homes where pages are counted.
         self._damages = number % 2 == 1
-        # Facts about the previous life: the number of its pages that must survive (None: unknown), whether it
-        # ended in order, and whether its files are undamaged since.
+        # Facts about the previous life. ``_pages``: number of its pages that must survive; None: unknown.
+        # ``_clean``: its proxy ended in order. ``_whole``: its files have stayed undamaged.
         self._pages: int | None = None
         self._clean = False
         self._whole = True
@@ -196,8 +196,8 @@ class Family:
         self._bury(how, status)
 
     def _visit(self) -> None:
-        """Start a training process if there is none, and a new one now and then. Now and then kill the origin
-        while it answers, and start it again.
+        """Start a training process if there is none. Now and then replace it by a new one. Now and then kill
+        the origin while it answers, and start the origin again.
         """
         if self._sdk is None or self._rng.random() < _SDK_SHARE:
             self._end_sdk()

@@ -1,8 +1,8 @@
 """A process that imports the proxy once, and forks a proxy for each order, so that a start costs no imports.
 
-It reads one JSON object a line, and answers each with a number: the process id of the new proxy, or the exit
-status of one that ended. Each proxy is the real ``serve`` in a process of its own, which can be killed like
-any other process.
+Each line of its input is one order, as JSON. It answers each order with a number: the process id of the new
+proxy, or the exit status of a proxy that ended. Each proxy is the real ``serve`` in a process of its own,
+which can be killed like any other process.
 """
 
 import json
@@ -43,7 +43,7 @@ def _fork(order: dict[str, Any]) -> int:
     status = 70
     try:
         status = _live(order)
-    except BaseException:  # noqa: BLE001 - the child must not go on as a nursery
+    except BaseException:  # noqa: BLE001 - the child must not return into the loop of this process
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(status)

@@ -22,7 +22,7 @@ def main(url: str, seed: int) -> int:
         try:
             found = client.read_many(manifest, ids)
         except shade.ShadeError:
-            time.sleep(0.02)  # The proxy is gone, and another one will be started.
+            time.sleep(0.02)  # The proxy is gone, and the run will start another one.
             continue
         for number, body in zip(ids, found, strict=True):
             if body != body_of(FIXED_KEYS[number], 0):

@@ -34,7 +34,7 @@ _FAILS = (
 
 
 def markdown(found: Found, machine: str) -> str:
-    """Return the page about the run whose result is ``found``."""
+    """Return the Markdown of the page about the run whose result is ``found``."""
     when = f"{datetime.now(UTC):%Y-%m-%d}, {machine}, {found.seconds / 60:.0f} minutes. Written by the run."
     damaged = sum(found.damaged.values())
     return "\n".join(

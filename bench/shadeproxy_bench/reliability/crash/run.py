@@ -1,8 +1,8 @@
-"""A crash run: homes one after another, and in each home lives of proxies one after another. Most lives end
-by kill -9.
+"""A crash run: it uses homes one after another, and starts proxies one after another in each home. Most
+proxies end by kill -9.
 
-The seed decides the planned end of every life, and the damage between two lives. The exact moment of a kill
-depends on the machine.
+The seed decides the planned end of every proxy's life, and the damage between two lives. The exact moment of
+a kill depends on the machine.
 """
 
 import itertools

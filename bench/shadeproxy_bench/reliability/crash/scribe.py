@@ -1,9 +1,9 @@
 """A client of the control listener. It registers, scores and announces, and reads the state back after a
 restart.
 
-All scores of a post have the same value, which grows with each post. So a column with two values was written
-only in part, and a smaller value means that a post was lost. The manifest of the data set ``turning`` always
-has the same keys, rotated by a number that grows.
+All scores of a post have the same value, which grows with each post. So a column with two different values
+was written only in part, and a column with a smaller value than before has lost a post. The manifest of the
+dataset ``turning`` always has the same keys, rotated by a number that grows.
 """
 
 import http.client
@@ -22,8 +22,8 @@ _COUNT = len(FIXED_KEYS)
 
 
 class Scribe:
-    """The control state that was sent to the proxies of one home. It knows which part of the state is on
-    disk.
+    """The client of the proxies of one home. It remembers the control state that it sent, and which part of
+    this state is on disk.
     """
 
     def __init__(self, port: int) -> None:
@@ -40,7 +40,7 @@ class Scribe:
 
     def start(self, seed: int) -> None:
         self._over.clear()
-        # Pages that the previous proxy had only in memory ended with that proxy. Pages that were read back
+        # Scores that only the memory of the previous proxy held are gone. Scores that ``check`` has read back
         # since then count as durable.
         self._acknowledged = 0
         self._thread = threading.Thread(target=self._work, args=(Random(seed),), daemon=True)

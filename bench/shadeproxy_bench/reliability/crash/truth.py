@@ -1,8 +1,9 @@
 """``Truth``: the versions of the objects at the origin, as far as the clients can know them. Every answer is
 compared with it.
 
-A key has one client that writes it; any client reads it. From its acknowledgement on, a version must be seen.
-A version whose write got no answer may or may not exist, until the run has looked at the origin.
+Only one client writes a key; any client reads it. After a write was acknowledged, reads must return its
+version or a newer one. A version whose write got no answer may or may not exist, until the run has looked at
+the origin.
 """
 
 import threading
@@ -30,7 +31,7 @@ class Truth:
             path.write_bytes(body_of(key, 0) or b"")
 
     def next_version(self, key: str) -> int:
-        """Return the number of the version that is written next."""
+        """Return the number of the version to write next."""
         with self._lock:
             self._numbers[key] += 1
             self._tried[key] = self._numbers[key]

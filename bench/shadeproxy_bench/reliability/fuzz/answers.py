@@ -1,7 +1,7 @@
 """Reads answers strictly: every byte that a connection returns must be part of an HTTP/1.1 answer.
 
-An answer must also agree with itself: it has one framing, the proxy's own fields, a body that fits its ETag
-if that is an MD5, a Content-Range as long as its body, and an error document that is XML.
+An answer must also agree with itself. It has one framing and the proxy's own fields. If its ETag is an MD5,
+its body has this MD5. Its Content-Range is as long as its body, and an error document is XML.
 """
 
 import hashlib
@@ -40,10 +40,10 @@ class Answer:
 
 
 def read_answers(data: bytes, *, may_be_head: bool) -> Iterator[Answer]:
-    """Yield the answers in ``data`` without the interim ones. The last answer may be incomplete. Raises
-    Unreadable.
+    """Yield the final answers in ``data``, and skip the interim answers. The last answer may be incomplete.
+    Raises Unreadable.
 
-    ``may_be_head``: an answer that is followed by no body may be the answer to a HEAD.
+    ``may_be_head``: True if an answer without a body may be the answer to a HEAD.
     """
     while data:
         head, mark, rest = data.partition(b"\r\n\r\n")

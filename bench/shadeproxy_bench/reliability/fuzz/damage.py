@@ -1,5 +1,5 @@
-"""Damages requests: a part of their meaning, before or after they are signed, and the bytes of several of
-them.
+"""Damages requests. ``bend`` damages one part of a request's meaning, before or after the request is signed;
+``spoil`` damages the bytes of several requests.
 """
 
 from collections.abc import Callable
@@ -209,7 +209,7 @@ _SCRAPS = (
 
 
 def bend(request: Request, random: Random) -> None:
-    """Damage one part of the meaning of ``request``."""
+    """Damage one part of the meaning of ``request``, such as its method, its target, a field or its body."""
     request.damaged = True
     random.choice(_BENDS)(request, random)
 

@@ -1,5 +1,5 @@
-"""``Request``: the parts of an HTTP request, which can be damaged one by one, and the request's bytes.
-Nothing is checked here.
+"""``Request``: the parts of an HTTP request, which can be damaged one by one, and the request's bytes. This
+module checks nothing.
 """
 
 from dataclasses import dataclass, field

@@ -21,7 +21,7 @@ _FAILS = (
 
 
 def markdown(found: Found, machine: str) -> str:
-    """Return the page about the run whose result is ``found``."""
+    """Return the Markdown of the page about the run whose result is ``found``."""
     verdict = "**Passed**" if not found.failures else f"**Failed**: {len(found.failures)} failures"
     sent = f"{found.requests:,} requests on {found.connections:,} connections"
     return "\n".join(

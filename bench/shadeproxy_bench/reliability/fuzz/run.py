@@ -107,14 +107,15 @@ class _Client:
 
     @staticmethod
     async def rehearse(directory: Path) -> None:
-        """Send a few requests to listeners of their own. They are not counted."""
+        """Send a few requests to listeners that serve no other purpose. These requests are not counted."""
         async with running(directory) as target:
             for listener in target.listeners:
                 await _Client(target, listener, Found(0), 0, 0).prepare()
 
     async def prepare(self) -> None:
         """Make the client's bucket, with objects of every size."""
-        # A listener that accepts no unsigned requests would refuse these, so write to its origin directly.
+        # A listener that refuses unsigned requests would refuse the PUTs below, so put the objects into its
+        # origin directly.
         origin = self._listener.origin
         if not self._listener.anonymous:
             origin.put(self._bucket, "health", _HEALTH)

@@ -19,8 +19,8 @@ QUIET_S = 0.02
 """Seconds without a byte after which a client with damaged requests closes its side."""
 
 BOUND_S = 60.0
-"""Seconds within which a server must answer or close; otherwise it hangs. They are many, because the machine
-may be busy.
+"""Seconds within which a server must answer or close; otherwise it hangs. The limit is long, because the
+machine may be busy.
 """
 
 FAILED = frozenset({500, 502, 504})
@@ -63,7 +63,7 @@ def draw(random: Random, bucket: str) -> Case:
 
 
 def simple(method: str, path: str, body: bytes = b"") -> Case:
-    """Return a plain unsigned request, as is used to prepare buckets, and to check that the proxy still
+    """Return a case of one plain unsigned request. Such cases prepare buckets, and check that the proxy still
     works.
     """
     request = Request(method.encode(), path.encode(), fields=[(b"Host", b"s3.fuzz.example")], wire=body)

@@ -32,7 +32,7 @@ AMZ_DATE = format_amz_date(NOW_S)
 
 
 def choose(random: Random) -> Credentials:
-    """Draw credentials. One in twenty is wrong."""
+    """Draw credentials. One draw in twenty returns wrong credentials."""
     if random.random() < 0.05:
         return random.choice(_WRONG)
     return random.choice((GOOD,) * 6 + (LIMITED, TOKEN))

@@ -55,8 +55,8 @@ class FixedClock(SystemClock):
 
 
 class WatchedLane(FastLane):
-    """A fast lane that counts the requests that it answers from the request cache. ``known``: their
-    number.
+    """A fast lane that counts the requests that it answers from the request cache. ``known``: the number of
+    these requests.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -81,7 +81,7 @@ class WatchedLane(FastLane):
 class GeneralLane(FastLane):
     """A lane that answers no request, so that aiohttp answers every request."""
 
-    def answer(self, raw: Any, out: Any) -> None:  # noqa: ARG002 - the signature of what it stands for
+    def answer(self, raw: Any, out: Any) -> None:  # noqa: ARG002 - the signature of the base class
         return None
 
 
@@ -127,14 +127,14 @@ class Observer:
         self.operations[operation] += 1
 
     def on_job(self, job: object) -> None:
-        """Ignore that a job reads."""
+        """Ignore the job that a read belongs to."""
 
 
 class _NoWeights:
     def weights_of(
         self,
         object_hashes: NDArray[np.uint64],
-        numbers: NDArray[np.uint32],  # noqa: ARG002 - the signature of what it stands for
+        numbers: NDArray[np.uint32],  # noqa: ARG002 - the signature of the protocol
     ) -> NDArray[np.float64]:
         return np.full(len(object_hashes), np.nan)
 
@@ -164,7 +164,9 @@ class Target:
 
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[Target]:
-    """Run the listeners. At the end of the block, close everything and judge what is left."""
+    """Run the listeners. At the end of the block, close everything, and add a complaint for any work that is
+    left.
+    """
     target = Target()
     loop = asyncio.get_running_loop()
     logging.getLogger().addHandler(target.complaints)

@@ -147,12 +147,12 @@ def byte_range(random: Random) -> str:
 
 
 def date(random: Random) -> str:
-    """Draw a date, or a text instead of one."""
+    """Draw a value of a date field: a date, or a text that is no date."""
     return random.choice(_DATES)
 
 
 def entity_tag(random: Random) -> str:
-    """Draw a value that names one or several entity tags, or none."""
+    """Draw a value of If-Match or If-None-Match: one or several entity tags, or a text that is none."""
     return random.choice(_TAGS)
 
 
@@ -167,7 +167,7 @@ def job(random: Random) -> str:
 
 
 def redirect(random: Random) -> str:
-    """Draw the address to which a form redirects its browser."""
+    """Draw the address to which a form upload asks to be redirected."""
     return random.choice(_REDIRECTS)
 
 
@@ -182,7 +182,7 @@ def of_metadata(random: Random, name: str) -> str:
 
 
 def body(random: Random, size_bytes: int | None) -> bytes:
-    """Draw the bytes of an object. ``size_bytes``: None: draw the size, too."""
+    """Draw the bytes of an object. ``size_bytes``: their number; None: draw the number, too."""
     if size_bytes is None:
         size_bytes = random.choice((0, 1, 2, 100, 4095, 4096, 4097, 20_000, 70_000))
     return randoms.Random(random.getrandbits(32)).randbytes(size_bytes)
@@ -220,7 +220,7 @@ def odd_conditions(random: Random) -> list[object]:
 
 
 def document(random: Random) -> bytes:
-    """Draw a body for a request to one of the sub-resources."""
+    """Draw a body for a request to a sub-resource, such as ``?acl`` or ``?tagging``."""
     inner = "".join(f"<Part>{random.choice(_XML_TEXT)}</Part>" for _ in range(random.randrange(3)))
     return random.choice(_PROLOGUES) + f"<Anything>{inner}</Anything>".encode()
 

@@ -32,7 +32,7 @@ class End(NamedTuple):
 
 
 async def read(address: tuple[str, int], piece: Piece) -> End:
-    """Read an object over a new connection, and return how that ended."""
+    """Read an object over a new connection, and return how the read ended."""
     version = 0
 
     async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
@@ -52,8 +52,8 @@ async def read(address: tuple[str, int], piece: Piece) -> End:
 
 
 async def write(address: tuple[str, int], piece: Piece, version: int, choices: random.Random) -> End:
-    """Upload a version of an object over a new connection, in pieces with pauses between them. Return how
-    that ended.
+    """Upload a version of an object over a new connection, in pieces with pauses between them. Return how the
+    upload ended.
     """
 
     async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:

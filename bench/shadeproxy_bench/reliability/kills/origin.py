@@ -1,7 +1,7 @@
 """A slow S3 origin that counts the requests for each page, and knows which answers and uploads are under way.
 
 Objects can be overwritten. The body of version v of object n is the body of object n + v in
-``shadeproxy_bench.objects``, so the numbers of overwritten objects are ``VERSIONS`` apart.
+``shadeproxy_bench.objects``. Therefore the numbers of overwritten objects are ``VERSIONS`` apart.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Objects that are overwritten while processes are lost, and the versions that a read of them may return.
 
-A read must return a version in a .. b, if a was the last acknowledged version when the read began, and b the
-last sent version when it ended. Each object has one writer. An upload that broke off may or may not have been
-carried out, so its writer stops until the next round. A round begins when the origin has no upload under way.
+A read must return a version that is at least the last version acknowledged at the begin of the read, and at
+most the last version sent at its end. Each object has one writer. An upload that broke off may or may not
+have been carried out, so its writer stops until the next round. A round begins only when the origin has no
+upload under way.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The page about a run of kills."""
+"""Makes the page docs/reliability/kills.md about a run."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ be either."""
 
 
 def markdown(found: Found) -> str:
-    """Return the page about the run."""
+    """Return the Markdown of the page about the run whose result is ``found``."""
     outcomes = {loss: dict(sorted(counts.items())) for loss, counts in found.outcomes.items()}
     names = sorted({name for counts in outcomes.values() for name in counts})
     rows = [[*_counts(found, loss), *_cells(outcomes[loss], names)] for loss in sorted(outcomes)]

@@ -31,7 +31,7 @@ from shadeproxy_bench.settings import settings_of
 WORKER_KILLED, WORKER_STOPPED = "worker, kill -9", "worker, SIGSTOP and SIGCONT"
 COORDINATOR_KILLED = "coordinator, kill -9"
 LOSSES = (*(WORKER_KILLED, WORKER_STOPPED, WORKER_STOPPED) * 3, COORDINATOR_KILLED)
-"""The kind of loss in each of ten rounds, in order."""
+"""The losses of ten rounds, in order. Each names the process, and the signal that it gets."""
 _SIZES = {4_096: 45, 100_000: 45, 1_000_000: 8, PAGE_BYTES: 2}
 _CLIENTS, _READS = 96, 3
 _PROCESSES = 3
@@ -156,8 +156,8 @@ class _Kills:
 
     async def _lose(self, loss: str) -> tuple[int, int, set[int] | None]:
         """Kill or stop a process. Return how many pages the process was fetching and how many uploads it was
-        forwarding. Also return the ports of the clients that lost their connections; None: all did, because
-        the coordinator was killed.
+        forwarding. Also return the ports of the clients that lost their connections. None in place of the
+        ports means that all clients did, because the coordinator was killed.
         """
         if loss == COORDINATOR_KILLED:
             workers = machine.children_of(self._proxy.pid)

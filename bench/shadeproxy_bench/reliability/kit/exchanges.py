@@ -1,4 +1,6 @@
-"""S3 origins of the long runs that stream bodies. Each connection answers its requests one after another."""
+"""S3 origins that stream bodies, for the long runs. Each connection answers its requests one after
+another.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

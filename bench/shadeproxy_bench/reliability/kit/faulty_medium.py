@@ -1,7 +1,8 @@
 """``FaultyCalls``: a medium that fails on request, for tests and for ``make chaos``.
 
-It wraps other ``Calls``. A write is refused, cut short or late; a hole is not punched; a read fails or is
-late. Bytes are never changed, because no system call changes them.
+It wraps the system calls by which a tier reads and writes segments (``Calls``). A write is refused, cut short
+or late; a hole is not punched; a read fails or is late. Bytes are never changed, because no system call
+changes them.
 """
 
 import errno
@@ -44,8 +45,8 @@ _SLOW = frozenset({MediumFault.READ_SLOW, MediumFault.WRITE_SLOW})
 
 
 class FaultyCalls:
-    """``inner``, with the faults of ``schedule``. Thread-safe. ``slow_s``: seconds that a slow call takes
-    longer.
+    """``inner``, with the faults of ``schedule``. Thread-safe. ``slow_s``: seconds by which a slow call is
+    delayed.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class FaultyCalls:
 
     def _suffer(self, operation: str) -> MediumFault | None:
         """Return the next fault of the schedule for this kind of call. If the fault is an error, raise it; if
-        it is slowness, sleep first.
+        the fault is slowness, sleep first.
         """
         fault = self.schedule.next(operation)
         if fault in _SLOW:

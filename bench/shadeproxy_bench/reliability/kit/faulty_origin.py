@@ -35,8 +35,9 @@ class Fault:
     raise BodyCutShort after this many bytes. ``stall_after_bytes``: send nothing more after this many bytes,
     until the reader gives up. ``trickle_bytes``: send pieces of this size, each after ``trickle_delay_s``.
     ``flip_etag``: claim another version. ``flip_bit_at``: flip the last bit of the byte at this place of the
-    body. ``short_by_bytes``: claim that the object is shorter by this many bytes, and omit its end. If this
-    is negative, claim that the object is longer, and break the body off at its true end.
+    body. ``short_by_bytes``: claim that the object is shorter by this many bytes, so that a reader that keeps
+    to ``span`` misses the object's end. If this is negative, claim that the object is longer, and break the
+    body off at its true end.
     """
 
     delay_s: float = 0.0
@@ -54,8 +55,8 @@ NO_FAULT = Fault()
 
 
 class FaultyOrigin(WrappedOrigin):
-    """``inner`` with ``delay_s`` before every call, and with faults: first those of ``script``, then drawn
-    ones.
+    """``inner`` with ``delay_s`` before every call, and with faults: first the faults of ``script``, then
+    drawn faults.
 
     ``rate``: probability that a call after the script's end has one of ``faults``. ``stalled`` is set when a
     body stalls. ``calls`` counts all calls.
@@ -164,7 +165,7 @@ class FaultyOrigin(WrappedOrigin):
 
 
 def _spoils(fault: Fault) -> bool:
-    """Return whether the fault concerns the way in which the body comes, or its bytes."""
+    """Return whether the fault delays, cuts or changes the body."""
     spoiled = fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes, fault.flip_bit_at
     return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s or fault.short_by_bytes < 0)
 

@@ -20,7 +20,7 @@ class Cut(Exception):
 
 
 class Silent(Cut):
-    """No byte arrived, or none was taken, for too long."""
+    """The proxy sent no byte of an answer, or took no byte of a request, for too long."""
 
 
 class Pace(NamedTuple):
@@ -110,7 +110,7 @@ class Link:
         return Answer(int(status[9:12]), fields, self._buffer, end + 4, length)
 
     def taste(self, count: int) -> None:
-        """Receive at most ``count`` bytes, once. Leave the rest of the answer unread."""
+        """Receive at most ``count`` bytes by one call. Leave the rest of the answer unread."""
         assert self._socket is not None
         self._socket.recv(count)
 

@@ -1,4 +1,5 @@
-"""S3 origins of the long runs that keep a whole request in memory: their connections, answers and documents.
+"""S3 origins that keep a whole request in memory, for the long runs: their connections, answers and
+documents.
 
 A run subclasses ``OriginConnection`` and defines its objects. Origins whose bodies are too big for memory use
 exchanges.py.
@@ -65,13 +66,13 @@ class OriginConnection(asyncio.Protocol):
 
 
 def fields_of(lines: list[str]) -> Fields:
-    """Return the header fields of a head, whose lines are given without the first one."""
+    """Return the header fields of a head. ``lines``: the lines of the head, without the first one."""
     pairs = (line.partition(":") for line in lines)
     return {name.lower(): value.strip() for name, _, value in pairs}
 
 
 def answer_of(status: str, body: bytes | memoryview, more: Fields, *, with_body: bool = True) -> Parts:
-    """Return head and body of an answer. ``more``: header fields besides the usual ones."""
+    """Return head and body of an answer. ``more``: header fields to add to the usual header fields."""
     head = head_of(status, len(body), {"x-amz-request-id": "origin", **more})
     return [head, body] if with_body else [head]
 

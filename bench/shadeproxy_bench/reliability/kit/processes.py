@@ -14,7 +14,7 @@ _GONE_S = 60.0
 
 
 class Phoenix:
-    """A process that is started again whenever it was ended: in turn N it runs ``command(N)``, with the log
+    """A process that can be ended and started again. In turn N it runs ``command(N)``, with the log
     ``work``/``name``-N.log.
 
     This is a context manager, at whose end the process is gone.
@@ -47,11 +47,11 @@ class Phoenix:
         return self.child.process.pid
 
     def start(self) -> Child:
-        """Start the next process. The one before must have ended, or is ended now."""
+        """Start the next process. If the previous process still runs, end it first."""
         self._stack.close()
         self.turn += 1
         self.logs.append(self._work / f"{self.name}-{self.turn}.log")
-        # Remove the AWS variables: by an endpoint in them, the SDK would bypass the proxy.
+        # Remove the AWS variables: if they name an endpoint, the SDK bypasses the proxy.
         env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
         self._child = self._stack.enter_context(
             running(self.name, self._command(self.turn), log=self.logs[-1], env=env, piped=self._piped)

@@ -15,9 +15,9 @@ Kind = TypeVar("Kind")
 class Schedule(Generic[Kind]):
     """Decides which call gets which fault. Thread-safe.
 
-    The first fault of ``script`` goes to the next call that it ``fits``; calls before get no fault. After the
-    script's end, each fault that fits a call hits it with the fault's probability in ``rates``. ``noted`` is
-    called with each fault, on the thread of the call.
+    The first fault of ``script`` goes to the next call that the fault ``fits``; calls before this call get no
+    fault. After the script's end, each fault that fits a call hits it with the fault's probability in
+    ``rates``. ``noted`` is called with each fault, on the thread of the call.
     """
 
     def __init__(

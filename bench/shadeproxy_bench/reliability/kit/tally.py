@@ -15,9 +15,9 @@ _MOST_FAULTS = 20
 
 
 class Counts(msgspec.Struct):
-    """Counts of requests. ``kinds``: by kind of request. ``outcomes``: "ok", "slow down", "cut beside a
-    write", "wrong", "error" and others. ``sources``: values of x-shade-cache of object reads. ``faults``:
-    descriptions of the first wrong answers and errors.
+    """Counts of requests. ``kinds``: by kind of request. ``outcomes``: by outcome, such as "ok", "slow down",
+    "cut beside a write", "wrong" or "error". ``sources``: by value of x-shade-cache, for reads of objects.
+    ``faults``: descriptions of the first wrong answers and errors.
     """
 
     kinds: dict[str, int] = {}

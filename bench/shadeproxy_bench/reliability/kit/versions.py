@@ -2,8 +2,8 @@
 map.
 
 The one writer of an object raises ``started`` before it sends version v, and ``acknowledged`` when the proxy
-has answered 200. A read must return a version in a .. b, if ``acknowledged`` was a when the read began, and
-``started`` was b when it ended.
+has answered 200. A read must return a version that is at least ``acknowledged`` at the begin of the read, and
+at most ``started`` at its end.
 """
 
 from pathlib import Path

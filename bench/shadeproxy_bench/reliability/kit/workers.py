@@ -14,8 +14,8 @@ def listens(pid: int, port: int) -> bool:
     process = Path(f"/proc/{pid}")
     inodes = {inode for inode, own, _ in _sockets(_LISTENS) if own == port}
     with suppress(OSError):
-        # Until a worker runs its own program, it still has the descriptors of the coordinator, which listens
-        # too.
+        # Until a new worker runs its own program, it still has the coordinator's descriptors, among them a
+        # listening socket.
         if b"shadeproxy.app.worker" not in (process / "cmdline").read_bytes():
             return False
         targets = {link.name: str(link.readlink()) for link in (process / "fd").iterdir()}
@@ -26,13 +26,13 @@ def listens(pid: int, port: int) -> bool:
 
 
 def clients_of(pid: int, port: int) -> set[int]:
-    """Return the clients' own ports, of the connections to ``port`` that a process has accepted."""
+    """Return the ports of the clients whose connections to ``port`` the process has accepted."""
     held = _held_by(pid)
     return {other for inode, own, other in _sockets(_ESTABLISHED) if own == port and inode in held}
 
 
 def ports_to(pid: int, port: int) -> set[int]:
-    """Return the process's own ports, of the connections that it has made to ``port``."""
+    """Return the local ports of the connections that the process has made to ``port``."""
     held = _held_by(pid)
     return {own for inode, own, other in _sockets(_ESTABLISHED) if other == port and inode in held}
 
@@ -46,8 +46,8 @@ def _held_by(pid: int) -> set[str]:
 
 
 def _sockets(state: str) -> list[tuple[str, int, int]]:
-    """Return all TCP sockets in a state. Each is given as the text to which a descriptor's link points, its
-    own port, and the port of the other end.
+    """Return all TCP sockets in a state. For each socket there are three values: the text to which a
+    descriptor's link points, the socket's own port, and the port at the other end.
     """
     lines = [line.split() for line in _TCP.read_text().splitlines()[1:]]
     return [

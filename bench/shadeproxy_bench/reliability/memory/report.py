@@ -1,4 +1,6 @@
-"""Reports of a memory run: a line now and then, the verdict, a picture, and the page in docs/."""
+"""Reports of a memory run: progress lines, the verdict, a picture, and the page
+docs/reliability/memory.md.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,8 +33,8 @@ def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str:
-    """Return the page about the run: machine, verdict, and the bound of memory with the parts of which it is
-    the sum.
+    """Return the Markdown of the page about the run: machine, verdict, and the bound of memory with the parts
+    of which the bound is the sum.
     """
     bound = plan.bound_bytes(run.idle.rss_bytes)
     held = min(HELD_BYTES, plan.clients // 2 * plan.part_bytes)

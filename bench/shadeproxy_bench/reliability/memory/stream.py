@@ -1,5 +1,5 @@
-"""The bytes of the objects by number and offset, and the pace at which bodies are read. No HTTP, no
-processes.
+"""The bytes of the objects by number and offset, and the pace at which bodies are read. This module uses
+neither HTTP nor processes.
 
 Bodies are windows of one random base that repeats after a prime number of bytes. Therefore no two pages,
 parts or objects have the same bytes at the same place.
@@ -13,7 +13,7 @@ import numpy as np
 MIB = 1024**2
 BUCKET = "memory"
 PIECE_BYTES = MIB
-"""The longest window, in bytes."""
+"""Largest number of bytes that one call makes or compares."""
 _PERIOD_BYTES = 33_554_393
 _STEP_BYTES = 400_009
 
@@ -42,7 +42,9 @@ class Stream:
 
 
 class Pace:
-    """A limit to the speed of reading: ``bytes_per_s``, counted from now on; 0: unlimited."""
+    """Limits the speed of reading to ``bytes_per_s``, measured from the creation of this object; 0:
+    unlimited.
+    """
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s

@@ -1,4 +1,4 @@
-"""The clients of one phase, in one process. The process prints their results as JSON."""
+"""The clients of one phase, in one process. The process prints the clients' results as JSON."""
 
 import argparse
 import itertools
@@ -12,7 +12,7 @@ from shadeproxy_bench.reliability.overload.phases import PHASES, Options
 from shadeproxy_bench.reliability.overload.told import Told
 
 NUMBERS = 5_000_000
-"""Number of objects that belong to each phase alone."""
+"""Number of objects that are reserved for each phase."""
 
 
 async def _play(phase: str, options: Options) -> Told:

@@ -1,5 +1,5 @@
-"""One connection of a client that signs its requests. Each body is compared with the one that follows from
-the key.
+"""One connection of a client that signs its requests. Each body is compared with the body that is computed
+from the object's key.
 """
 
 import asyncio

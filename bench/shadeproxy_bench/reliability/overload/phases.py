@@ -1,8 +1,8 @@
 """The clients' work in each phase. A phase is a coroutine that takes the run's options and returns the
 clients' results.
 
-In most phases a good client ("modest") runs beside the bad clients ("crowd"). It has an access key of its own
-and two connections.
+In most phases a good client ("modest") runs beside the bad clients ("crowd"). The good client has an access
+key of its own and two connections.
 """
 
 import asyncio
@@ -67,8 +67,8 @@ Phase = Callable[[Options], Awaitable[Told]]
 
 
 async def crowd(options: Options) -> Told:
-    """Run ``idle`` connections that read once and then wait, beside ``busy`` ones that read hot and cold
-    objects. Afterwards some of the idle ones read once more.
+    """Run ``idle`` connections that read once and then wait, beside ``busy`` connections that read hot and
+    cold objects. Afterwards some of the idle connections read once more.
     """
     idle, first = [Line(options.address, CLIENT) for _ in range(options.idle)], Tally()
     for some in _batches(idle, 100):
@@ -83,8 +83,8 @@ async def crowd(options: Options) -> Told:
 
 
 async def slow_readers(options: Options) -> Told:
-    """Read cold pages through ``slow`` connections that read a kilobyte at a time, beside the modest
-    client.
+    """Read cold pages through ``slow`` connections that take a kilobyte at a time, while the modest client
+    reads at full speed.
     """
     tally = Tally()
     crowd = [asyncio.create_task(_take_sips(options, tally)) for _ in range(options.slow)]
@@ -93,8 +93,8 @@ async def slow_readers(options: Options) -> Told:
 
 
 async def slow_writers(options: Options) -> Told:
-    """Send heads byte by byte on half of ``slow`` connections, and bodies byte by byte on the other half. The
-    modest client reads beside them, and then writes.
+    """Send heads byte by byte on half of ``slow`` connections, and bodies byte by byte on the other half.
+    Meanwhile the modest client reads, and then it writes.
     """
     tally = Tally()
     ways = (_send_head_in_bytes, _send_body_in_sips)
@@ -107,7 +107,9 @@ async def slow_writers(options: Options) -> Told:
 
 
 async def header_flood(options: Options) -> Told:
-    """Send header fields without end on ``flood`` connections, again and again, beside the modest client."""
+    """Send header fields without end on ``flood`` connections, again and again, while the modest client
+    reads.
+    """
     tally = Tally()
     sent: list[int] = []
     crowd = [asyncio.create_task(_send_fields(options, tally, sent)) for _ in range(options.flood)]
@@ -142,7 +144,7 @@ async def stampede(options: Options) -> Told:
 
 
 async def big_reads(options: Options) -> Told:
-    """Ask with ``greedy`` clients at the same time, each for a cold object of its own of several pages."""
+    """Ask with ``greedy`` clients at the same time. Each asks for another cold object of several pages."""
     lines, tally = [Line(options.address, CLIENT) for _ in range(options.greedy)], Tally()
     pieces = [Piece(STAMPEDE_BYTES, next(options.numbers)) for _ in lines]
     began_s = time.monotonic()
@@ -154,12 +156,12 @@ async def big_reads(options: Options) -> Told:
 
 
 async def alone(options: Options) -> Told:
-    """Run the modest client alone, at the slow origin."""
+    """Run the modest client alone, while the origin is slow."""
     return await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
 
 
 async def greedy(options: Options) -> Told:
-    """Run the modest client at the slow origin beside one client with ``greedy`` connections."""
+    """Run the modest client beside one client with ``greedy`` connections, while the origin is slow."""
     others = asyncio.create_task(_reading(options, CLIENT, options.greedy, _cold))
     told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
     told.sides["greedy"] = (await others).sides["readers"]
@@ -168,8 +170,8 @@ async def greedy(options: Options) -> Told:
 
 
 async def slow_origin(options: Options) -> Told:
-    """Ask an origin slower than demand for cold objects, with ``busy`` connections of one client. Beside them
-    the modest client asks for hot objects.
+    """Ask for more cold objects than the slow origin can deliver, with ``busy`` connections of one client.
+    Meanwhile the modest client asks for hot objects.
     """
     lines = [Line(options.address, MODEST) for _ in range(_WARMING)]
     await asyncio.gather(*(_warm(options, line, turn) for turn, line in enumerate(lines)))

@@ -1,4 +1,6 @@
-"""Reports of an overload run: lines for the terminal, the verdict, a picture, and the page in docs/."""
+"""Reports of an overload run: lines for the terminal, the verdict, a picture, and the page
+docs/reliability/overload.md.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,8 +33,8 @@ def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str, *, warnings: Sequence[str]) -> str:
-    """Return the page about the run: machine, verdict, bound of memory, and results of each kind of
-    client.
+    """Return the Markdown of the page about the run: machine, verdict, bound of memory, and results of each
+    kind of client.
     """
     about = (
         "One proxy, one origin, and phases of clients that ask for more than there is; beside bad clients "

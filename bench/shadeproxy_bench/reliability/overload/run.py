@@ -1,8 +1,8 @@
 """One overload run. Origin, proxy and the clients of each phase are processes. After each phase the proxy
 rests.
 
-The proxy is at rest when it has no more connections, descriptors and tasks than before the first phase.
-During phases that need a slow origin, the origin is slow. The proxy opens no more connections to the origin
+The proxy is at rest when it has no more connections, descriptors and tasks than before the first phase. The
+origin is slow only in the phases that need a slow origin. The proxy opens no more connections to the origin
 than the origin works on at a time, so that requests wait in the proxy.
 """
 
@@ -130,8 +130,8 @@ class _Stage:
         self._served = served
 
     def play(self, name: str, idle: Sample | None, *, seconds: float = 0.0) -> Played:
-        """Play one phase, and then wait until the proxy rests as at ``idle``. None: wait for the whole time
-        that a rest may take.
+        """Play one phase, and then wait until the proxy rests as at ``idle``. If ``idle`` is None, wait for
+        ``_SETTLE_S`` seconds.
         """
         plan = self._plan
         # Purge the cache first: pages of an earlier phase would decide which pages of this phase are kept.

@@ -35,7 +35,7 @@ class Told(msgspec.Struct):
 
 
 class Tally:
-    """Counts answers of one kind of client, and how long the right ones took."""
+    """Counts answers of one kind of client, and how long the right answers took."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()

@@ -76,7 +76,7 @@ class Trainer:
         )
         if way == "batch":
             told = json.loads(self._client.call("GET", "/v1/info").body)
-            # The client chooses its way by the offers of the proxy. Offer only batches.
+            # The proxy's offers decide how the client reads. Leave only the offer of batches.
             self._client.connections.transport.offers = Offers(
                 batch=True, locate=False, socket=told.get("socket")
             )

@@ -131,7 +131,8 @@ def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) ->
         try:
             loop()
         except BaseException:
-            # A dead thread sends no requests. The process must fail, so that the run does not pass by it.
+            # A dead thread sends no requests, and then finds no faults. Make the process fail, so that the
+            # run does not pass.
             failed.set()
             raise
 

@@ -1,4 +1,4 @@
-"""Reports of a soak: a line each minute, the verdict, a picture, and the page in docs/."""
+"""Reports of a soak: a line each minute, the verdict, a picture, and the page docs/reliability/soak.md."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ def minute_line(sample: Sample, counts: Counts) -> str:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str:
-    """Return the page about the soak: machine, load, verdict and counts."""
+    """Return the Markdown of the page about the soak: machine, load, verdict and counts."""
     counts = run.counts
     sources = sum(counts.sources.values()) or 1
     about = (

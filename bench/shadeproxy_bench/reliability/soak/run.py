@@ -30,8 +30,8 @@ _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.client")
 _ROLES = ("http", "http", "sdk")
 _END_S = 120.0
 _RULES = (
-    # Objects under the first prefix are checked by listing in the background. Objects under the second are
-    # checked before every answer, and all others once an hour.
+    # Objects under the first prefix are checked by listing in the background, and objects under the second
+    # before every answer. All other objects are checked once an hour.
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "20 s"},
     {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
 )
@@ -111,7 +111,7 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
 @contextmanager
 def _load(plan: Plan, work: Path, served: Served, name: str) -> Iterator[list[Child]]:
     """Run the clients until the block ends. Raises ShadeProxyError if one of them failed."""
-    # Remove the AWS variables: by an endpoint in them, the SDK would bypass the proxy.
+    # Remove the AWS variables: if they name an endpoint, the SDK bypasses the proxy.
     env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
     with ExitStack() as stack:
         children = []
@@ -150,8 +150,8 @@ def _hold(children: Sequence[Child], seconds: float) -> None:
 
 
 def _rest(watch: Watch, patience_s: float, idle: Sample | None) -> Sample:
-    """Return a sample as soon as the proxy rests as at ``idle``, or after ``patience_s``. With ``idle`` None,
-    always wait for ``patience_s``.
+    """Return a sample as soon as the proxy rests as at ``idle``, or after ``patience_s``. If ``idle`` is
+    None, always wait for ``patience_s``.
     """
     deadline = time.monotonic() + patience_s
     while True:

@@ -16,9 +16,7 @@ from shadeproxy_bench.requests import signature_of
 _HOT_SHARE = 0.06
 _HOT_READS = 0.5
 _SHIFT_S = 45.0
-"""Seconds after which other objects become the hot ones. So the pages that are worth keeping change all the
-time.
-"""
+"""Seconds after which other objects become hot. So the pages that are worth keeping change all the time."""
 Span = tuple[int, int]
 
 
@@ -36,7 +34,7 @@ class Asked(NamedTuple):
 
 
 def _amz(fields: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the x-amz- fields among ``fields``, which must be signed."""
+    """Return those of ``fields`` whose names begin with x-amz-. These must be signed."""
     pairs = (field.partition(": ") for field in fields)
     return [(name, value) for name, _, value in pairs if name.startswith("x-amz-")]
 
@@ -98,7 +96,7 @@ class Session:
             asked = waiting[0]
             self.failed(asked.kind, self.broken(asked, error), f"{self._name(asked)}: {error!r}")
 
-    def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (others look at it)
+    def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (subclasses look at it)
         """Return the outcome that is counted for a request without a complete answer."""
         beside = asked.kind != "put" and self.versions.started(asked.number) != asked.before
         return "cut beside a write" if beside else "error"

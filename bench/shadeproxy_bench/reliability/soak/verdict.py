@@ -14,21 +14,21 @@ from shadeproxy_bench.reliability.kit.watch import Sample
 GROWTH_SHARE_PER_HOUR = 0.02
 GROWTH_BYTES_PER_HOUR = 20 * 10**6
 LEAST_FIT_S = 600.0
-"""Shortest time, in seconds, from whose samples growth is judged. A line through a shorter time says nothing
-about an hour.
+"""Growth is judged only from samples over at least this many seconds. A line through a shorter time says
+nothing about an hour.
 """
 FLOOR_S = 60.0
 """The run is cut into stretches of this many seconds, and only the least memory of each stretch counts.
 Memory of answers under way varies by 100 MB and more, so the least of a minute shows the lasting memory.
 """
 _SLACK_BYTES = 4 * MIB
-"""Bytes that files of a tier may have beside pages: catalogue and headers."""
+"""Bytes that the files of a tier may take besides pages, for catalogues and headers."""
 
 
 class Run(NamedTuple):
     """The samples and counts of a run. ``idle``: a sample after the warm-up. ``samples``: samples during the
-    load. ``rested``: a sample after the load. ``complaints``: error lines of the proxy's log, with equal ones
-    counted together.
+    load. ``rested``: a sample after the load. ``complaints``: error lines of the proxy's log, in which equal
+    lines are counted together.
     """
 
     counts: Counts
@@ -129,7 +129,7 @@ def _capacity(samples: Sequence[Sample]) -> Check:
 
 
 def _evicted(run: Run) -> Check:
-    """Check that pages were evicted. Without evictions the load would not have filled the tiers."""
+    """Check that pages were evicted. Without evictions, the load did not fill the tiers."""
     last = run.samples[-1].evictions
     pages = {name: last.get(name, 0) - run.idle.evictions.get(name, 0) for name in last}
     found = ", ".join(f"{name} {count:,}" for name, count in sorted(pages.items())) or "none"

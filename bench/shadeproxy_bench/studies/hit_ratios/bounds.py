@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 OURS, LRU, MIN = "ours", "lru", "min"
 UNDISTURBED = "undisturbed"
-"""The name of our policy's result in a row with a restart, but without the restart."""
+"""The name, in a row with a restart, of the result that our policy has without the restart."""
 
 RIVALS = ("lru", "s3-fifo", "w-tinylfu")
-"""The policies of which the best result is "best" in the words of a bound."""
+"""The rivals of our policy. In the words of a bound, "best" is the best result among theirs."""
 
 
 class Ratios(NamedTuple):
@@ -32,8 +32,8 @@ Results = Mapping[str, Ratios]
 
 
 class Bound(NamedTuple):
-    """A bound. ``margin``: by how many points a row's results are above the bound; below 0 the bound is
-    missed.
+    """A bound. ``margin``: a function that returns by how many points a row's results are above the bound. If
+    it returns less than 0, the bound is missed.
     """
 
     words: str

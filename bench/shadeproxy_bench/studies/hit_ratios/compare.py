@@ -93,8 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen(text: str) -> list[str]:
-    """Return the names of the rows that ``text`` asks for: all rows if it is empty, otherwise the rows of
-    groups that it names and the rows whose name contains one of its words.
+    """Return the names of the rows that ``text`` asks for. Its words are separated by commas: each is the
+    name of a group, or a part of the names of rows. An empty ``text`` asks for all rows.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     found = [
@@ -108,7 +108,7 @@ def chosen(text: str) -> list[str]:
 
 
 def measure(task: Task) -> Found:
-    """Return the ratios of our policy and of all other policies on one row."""
+    """Return the hit ratios of our policy and of all other policies on one row."""
     row = ROWS[task.row]
     trace = row.trace(seed=task.seed)
     capacity = round(row.cache * trace.total_bytes) if row.cache < 1 else int(row.cache)

@@ -1,8 +1,8 @@
 """``python -m shadeproxy_bench.studies.hit_ratios.owned`` computes the hits of a cluster in which each object
-has one owner. Beside them stand the hits of one cache with the same capacity in sum, and of caches that know
-nothing of each other.
+has one owner. It also computes the hits of one cache with the capacity of all proxies, and of caches that
+know nothing of each other.
 
-The product's hint registries (one for each proxy) and its eviction decide. One job has a rank for each proxy,
+Hint registries (one for each proxy) and eviction are those of the product. One job has a rank for each proxy,
 and announces each epoch when half of the epoch before is read. Ranks read in lock step. The first epoch is
 not counted.
 """
@@ -63,9 +63,9 @@ class Workload(NamedTuple):
 
 
 class Node:
-    """One proxy of a replay, which the replay uses as its jobs. ``ranks``: the ranks whose reads the proxy
-    may answer. ``world``: number of ranks of the job. ``share``: the objects that the proxy caches; None: all
-    objects.
+    """One proxy of the cluster. A replay uses it in place of its ``TraceJobs``. ``ranks``: the ranks whose
+    reads the proxy may answer. ``world``: number of ranks of the job. ``share``: the objects that the proxy
+    caches; None: all objects.
     """
 
     def __init__(self, work: Workload, ranks: Sequence[int], world: int, share: OwnedShare | None) -> None:
@@ -96,8 +96,10 @@ class Node:
         self._at = 0
 
     def begin(self, start: int, stop: int) -> Bits:
-        """Begin a block of reads, as ``TraceJobs.begin`` does. The reads are recorded later, one by one."""
-        activity = self.hints.expectations._activities.get(_JOB)  # noqa: SLF001 (a study)
+        """Begin a block of reads, and return which of them hints explain, as ``TraceJobs.begin`` does. The
+        reads are recorded later, one by one.
+        """
+        activity = self.hints.expectations._activities.get(_JOB)  # noqa: SLF001 (a study looks inside)
         explained = activity is not None and (activity.order_explains or activity.scores_explain)
         return np.full(stop - start, explained)
 
@@ -140,7 +142,7 @@ class Node:
         """
         trace = Trace(self.ids, len(self._work.hashes), epochs=self.epochs)
         replay = Replay(trace, get_policy("default"), places, announce=parse_announce("none"))
-        replay._jobs = self  # type: ignore[assignment]  # noqa: SLF001 (jobs of a study)
+        replay._jobs = self  # type: ignore[assignment]  # noqa: SLF001 (the replay must use this node's jobs)
         return replay.run()[self.epochs > 0]
 
 
@@ -149,7 +151,7 @@ Owner = Callable[[Hashes], NDArray[np.integer]]
 
 
 def by_rendezvous(nodes: int) -> Owner:
-    """Return the function of owners in a cluster of ``nodes`` nodes of equal weight."""
+    """Return the function that finds the owners in a cluster of ``nodes`` nodes of equal weight."""
     return Rendezvous([f"node{number}" for number in range(nodes)], [1.0] * nodes).find_many
 
 
@@ -159,7 +161,7 @@ def one_cache(work: Workload, nodes: int, places: int) -> float:
 
 
 def owned_caches(work: Workload, nodes: int, places: int, owner: Owner) -> float:
-    """Return the hit ratio of nodes of which each caches the objects that it owns, for all ranks."""
+    """Return the hit ratio of nodes that serve all ranks. Each node caches only the objects that it owns."""
     return _ratio(
         [
             Node(work, range(nodes), nodes, OwnedShare(number, partial(_owned_by, owner, number))).hits(
@@ -171,7 +173,7 @@ def owned_caches(work: Workload, nodes: int, places: int, owner: Owner) -> float
 
 
 def alone(work: Workload, nodes: int, places: int) -> float:
-    """Return the hit ratio of nodes of which each caches any object, for one rank."""
+    """Return the hit ratio of nodes that serve one rank each. Each node caches any object."""
     return _ratio([Node(work, [rank], nodes, None).hits(places) for rank in range(nodes)])
 
 

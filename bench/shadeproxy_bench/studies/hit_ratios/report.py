@@ -1,5 +1,5 @@
-"""The page of the study with its tables. The text that a person wrote below the tables is kept when they are
-made again.
+"""Makes the page of the study, with its tables. The text that a person wrote below the tables is kept when
+they are made again.
 """
 
 import msgspec
@@ -31,7 +31,7 @@ def markdown(
     picture: str,
     earlier: str,
 ) -> str:
-    """Return the whole page. ``earlier``: the text of the previous page."""
+    """Return the Markdown of the whole page. ``earlier``: the text of the previous page."""
     parts = [
         _TITLE,
         (

@@ -21,7 +21,8 @@ class Promise(NamedTuple):
 
 class Scenario(NamedTuple):
     """One workload, which is one panel of the picture. ``trace``: a function that makes the trace for a
-    number of objects and a seed. ``announce``: a value of the option of ``shadeproxy simulate``.
+    number of objects and a seed. ``announce``: a value of the option ``--announce`` of ``shadeproxy
+    simulate``.
     """
 
     name: str

@@ -1,5 +1,5 @@
 """``python -m shadeproxy_bench.studies.hit_ratios.shared`` computes hits with the columns that many jobs of
-one dataset share. Beside them stand hits with exact answers, for which each job is asked about each page.
+one dataset share. It also computes the hits with exact answers, for which each job is asked about each page.
 
 The jobs keep to their hints. Which job makes the next read is random. The first half of the reads warms the
 cache, and is not counted.
@@ -113,9 +113,7 @@ class Crowd:
 
 
 class SharingCrowd(Crowd):
-    """The jobs of ``Crowd``, with the difference that their answers come from the product's shared
-    columns.
-    """
+    """The jobs of ``Crowd``, but their answers come from the product's shared columns."""
 
     def __init__(self, orders: Orders, readers: Ids, weights: Column | None) -> None:
         super().__init__(orders, readers, weights)
@@ -185,7 +183,7 @@ def hits_of(jobs: Crowd, places: int) -> float:
     """Return the hit ratio of the second half of the reads, in per cent."""
     trace = Trace(jobs.ids.astype(np.uint32), jobs.samples)
     replay = Replay(trace, get_policy("default", "bytes"), places, announce=parse_announce("none"))
-    replay._jobs = jobs  # type: ignore[assignment]  # noqa: SLF001 (jobs of a study)
+    replay._jobs = jobs  # type: ignore[assignment]  # noqa: SLF001 (the replay must use these jobs)
     hits = replay.run()
     return 100 * float(hits[len(hits) // 2 :].mean())
 

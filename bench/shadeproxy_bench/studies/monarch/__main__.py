@@ -69,7 +69,9 @@ def earlier_points(path: Path, scale: Scale) -> list[Point]:
 
 
 def markdown(found: Sequence[Point], scale: Scale, out: Path, warnings: Sequence[str]) -> str:
-    """Return the whole page. The text that a person wrote below the tables of the page in ``out`` is kept."""
+    """Return the Markdown of the whole page. The text that a person wrote below the tables of the page in
+    ``out`` is kept.
+    """
     picture = out / "epochs.png"
     plot(found, scale, picture)
     parts = [

@@ -49,8 +49,8 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Way(NamedTuple):
-    """A way to read shards. ``policy``: the proxy's; None if it caches nothing. ``ahead``: the section of the
-    configuration on prefetching.
+    """A way to read shards. ``policy``: the policy of the proxy; None if the proxy caches nothing. ``ahead``:
+    the section of the configuration on prefetching.
     """
 
     name: str

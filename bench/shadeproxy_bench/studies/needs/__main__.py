@@ -59,7 +59,9 @@ def main() -> None:
 
 
 def markdown(worlds: Sequence[World], found: Sequence[list[Result]], lasting_s: float, out: Path) -> str:
-    """Return the whole page. The text that a person wrote below the tables of the page in ``out`` is kept."""
+    """Return the Markdown of the whole page. The text that a person wrote below the tables of the page in
+    ``out`` is kept.
+    """
     told = "; ".join(
         f"{loop.name}: {loop.rate_per_s:g} samples/s of {_SIZE // 1000} KB, {loop.samples} samples"
         + (f", slowdown {loop.need.slowdown:g} at most" if loop.need else "")

@@ -1,8 +1,8 @@
 """Several training loops that share one engine, prefetcher and link, in virtual time.
 
-Each loop is one of the prefetch study, with a data set of its own. Orders are announced half an epoch early.
-Progress and computing time are reported once a second, as by the SDK. The result of a run depends only on its
-arguments.
+Each loop is modelled as in the prefetch study, with a dataset of its own. Orders are announced half an epoch
+early. Progress and computing time are reported once a second, as by the SDK. The result of a run depends only
+on its arguments.
 """
 
 import asyncio
@@ -66,8 +66,8 @@ class World(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """One epoch of a loop. ``slowdown``: its time over the time that it takes without waits. ``ended_s``:
-    seconds from the start of the run to the epoch's end.
+    """One epoch of a loop. ``slowdown``: the epoch's time, divided by the time that the epoch takes without
+    waits. ``ended_s``: seconds from the start of the run to the epoch's end.
     """
 
     number: int
@@ -117,7 +117,7 @@ def share(loops: list[Loop], world: World, *, lasting_s: float) -> Found:
     """Run the loops side by side for ``lasting_s``, through a cache that is empty at first."""
     loop = VirtualLoop()
     clock = VirtualClock(loop)
-    # The size of the cache follows from the data of loops that are jobs.
+    # The size of the cache is a share of the data of those loops that are jobs.
     jobs = [one for one in loops if one.is_job]
     room = int(world.cached * sum(one.samples * (one.sample_bytes + RECORD_BYTES) for one in jobs))
     with TemporaryDirectory() as folder:

@@ -24,8 +24,8 @@ class Result(NamedTuple):
 
 
 def rows(results: Sequence[Result], loops: Sequence[Loop]) -> list[str]:
-    """Return a table with a line for each way to share the link: the mean slowdown of each loop, how many
-    epochs missed a need, and the MB read in a second.
+    """Return a table with a line for each way to share the link. A line has the mean slowdown of each loop,
+    how many epochs missed a need, and the MB read in a second.
     """
     lines = []
     for name, found, since_s in results:

@@ -1,3 +1,3 @@
-"""Study: the times that ``shadeproxy plan`` predicts from one run for other settings, beside the measured
-times.
+"""Study: the times that ``shadeproxy plan`` predicts from one run for other settings, compared with the
+measured times.
 """

@@ -79,7 +79,9 @@ def _run(*, quick: bool) -> Kept:
 
 
 def markdown(runs: Kept, out: Path) -> str:
-    """Return the whole page. The text that a person wrote below the tables of the page in ``out`` is kept."""
+    """Return the Markdown of the whole page. The text that a person wrote below the tables of the page in
+    ``out`` is kept.
+    """
     compared, choices = compare_all(runs.found) + compare_all(runs.sdk), choose_all(runs.found)
     picture = plots(compared, out)
     parts = [

@@ -170,7 +170,7 @@ class VirtualProxy:
         )
 
     async def get(self, key: str, job: JobContext | None) -> None:
-        """Read an object as ``job``. The call lasts as long as the read takes in virtual time."""
+        """Read an object in the name of ``job``. The call lasts as long as the read takes in virtual time."""
         request = ReadRequest(ObjectRef(BUCKET, key), job=job)
         async with self.engine.open(request) as reading:
             async for _ in reading.body(Span(0, reading.meta.size)):
@@ -252,7 +252,7 @@ async def _train(proxy: VirtualProxy, setting: Setting, way: Way, clock: Virtual
 
 
 def register(hints: HintRegistry, keys: list[str], job: Job, now_s: float) -> None:
-    """Register the objects of ``keys`` as the data set of ``job``, and then the job."""
+    """Register the objects of ``keys`` as the dataset of ``job``, and then the job."""
     assert job.dataset is not None, "its name is that of the data set"
     builder = ManifestBuilder(job.dataset, page_size=PAGE_BYTES)
     for key in keys:

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class _Jumping(selectors.DefaultSelector):
-    """A selector that moves ``time_s`` on instead of waiting."""
+    """A selector that never waits: instead it moves ``time_s`` on by the timeout."""
 
     time_s = 0.0
 

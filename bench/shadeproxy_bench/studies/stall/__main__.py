@@ -41,7 +41,9 @@ def main() -> None:
 
 
 def markdown(found: Sequence[Point], samples: int, out: Path, warnings: Sequence[str]) -> str:
-    """Return the whole page. The text that a person wrote below the tables of the page in ``out`` is kept."""
+    """Return the Markdown of the whole page. The text that a person wrote below the tables of the page in
+    ``out`` is kept.
+    """
     by_latency, by_link = plots(found, out)
     parts = [
         _TITLE,

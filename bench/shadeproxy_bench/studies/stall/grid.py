@@ -73,7 +73,7 @@ def points(scale: Scale) -> Iterator[Point]:
 
 
 def _point(axis: Axis, load: Load, way: Way) -> Point:
-    # Without a cache every epoch is like the first one, so run only that.
+    # Without a cache every epoch is like the first epoch, so run only the first.
     epochs = 1 if way is DIRECT else 2
     run = train(load, way, epochs=epochs)
     read_bytes = load.samples * load.sample_bytes

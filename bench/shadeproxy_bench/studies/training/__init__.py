@@ -1,3 +1,3 @@
-"""Study (b): accuracy and origin bytes of real training in every mode of the sampler. SHADE as published
-stands beside SHADE with its bias corrected.
+"""Study (b): accuracy and origin bytes of real training in every mode of the sampler. SHADE as published is
+compared with SHADE whose bias is corrected.
 """

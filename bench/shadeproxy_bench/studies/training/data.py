@@ -1,5 +1,5 @@
-"""The data sets: scikit-learn's digits, as they are, with wrong labels and with rare classes, and photos of
-the digits.
+"""The data sets: scikit-learn's digits in three forms (as they are, with wrong labels, with rare classes),
+and photos of the digits.
 
 Law: a data set is a pure function of its name and seed. Nothing of the test split is ever trained on, and the
 test split has right labels and all classes. A sample is an object of 4 KiB or more, so that a cache's

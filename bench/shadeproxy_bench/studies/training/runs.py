@@ -1,8 +1,8 @@
 """One training run through a running proxy: each epoch's reads, hits and origin bytes, and the model's
 accuracy.
 
-The training loop is the one of the README. Prefetching is off, so that only eviction and the sampler's mode
-determine what is read from the origin.
+The training loop is that of the product's README. Prefetching is off, so that only eviction and the sampler's
+mode determine what is read from the origin.
 """
 
 from collections.abc import Iterator

@@ -12,8 +12,8 @@ _IMAGE_BYTES = 96 * 1024 * 1024
 
 
 class Medium(Protocol):
-    """The medium of the disk tier. ``root``: directory of the tier and of the proxy's state. ``breaks``:
-    names of the ways in which the medium can fail.
+    """The medium of the disk tier. ``root``: the directory of the tier and of the proxy's state. ``breaks``:
+    the names of the ways in which the medium can fail.
     """
 
     root: Path
@@ -24,7 +24,9 @@ class Medium(Protocol):
         ...
 
     def break_(self, how: str) -> None:
-        """Make the medium fail from now on, in the way ``how``: every change on it is an error."""
+        """Make the medium fail from now on, in the way ``how``: each call that changes a file or directory on
+        it fails.
+        """
         ...
 
     def heal(self) -> bool:
@@ -45,7 +47,9 @@ class Medium(Protocol):
 
 
 class FailingDirectory:
-    """A directory in which calls fail. A file tells the proxy's hooks (``proxy.py``) with which error."""
+    """A directory in which calls fail. A file names the error; the hooks in the proxy (``proxy.py``) read
+    that file and raise the error.
+    """
 
     breaks: Sequence[str] = ("EIO", "EROFS", "ENOSPC")
 

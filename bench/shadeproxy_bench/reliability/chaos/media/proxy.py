@@ -22,8 +22,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class FailingMedium:
-    """``Calls`` that refuse every change of a segment while the file ``failing`` names an error. The audit
-    hook refuses all other changes below ``root``.
+    """The system calls of a tier (``Calls``). They refuse every change of a segment while the file
+    ``failing`` names an error. The audit hook refuses all other changes below ``root``.
     """
 
     def __init__(self, root: Path, failing: Path) -> None:
@@ -45,7 +45,7 @@ class FailingMedium:
         SYSTEM.flush(descriptor)
 
     def audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Refuse a change of a file or directory below the root. Add this to the interpreter by
+        """Refuse a change of a file or directory below the root. Add this method to the interpreter by
         ``sys.addaudithook``.
         """
         if event in _CHANGES or (
@@ -65,8 +65,8 @@ class FailingMedium:
 
 
 def _plant() -> None:
-    """Remove a protection of the product: the proxy no longer marks objects before it writes them. The rounds
-    must then fail.
+    """Plant a defect: when the proxy is about to change objects, it then records neither tombstones nor
+    doubt. The rounds must fail.
     """
     Tombstones.add = lambda *_: None  # type: ignore[method-assign]
     Tombstones.doubt_all = lambda *_, **__: None  # type: ignore[method-assign]
@@ -82,7 +82,7 @@ def main() -> None:
     settings = Settings.load(options.config)
     medium = FailingMedium(settings.cache.disk.path, options.failing)
     sys.addaudithook(medium.audit)
-    directory._BOOT_ID = options.boot  # noqa: SLF001 (a power failure, without one)
+    directory._BOOT_ID = options.boot  # noqa: SLF001 (a new boot id in this file simulates a reboot)
     if options.planted:
         _plant()
     serve(settings, calls={"disk": medium})

@@ -45,8 +45,10 @@ _PROXY = (sys.executable, "-m", "shadeproxy_bench.reliability.chaos.media.proxy"
 
 class MediaRun(msgspec.Struct):
     """The result of all rounds. ``rounds``: number of rounds by fault and by way of ending the proxy.
-    ``outcomes``: number of writes by kind and status. ``stale``: descriptions of answers that differ from the
-    origin. ``broken_promises``: writes that were answered 503 although the origin carried them out.
+    ``outcomes``: number of writes by kind and status. ``answers``: number of reads by time and status.
+    ``from_disk``: number of reads that the disk tier answered before its medium broke. ``stale``:
+    descriptions of answers that differ from the origin. ``broken_promises``: writes that were answered 503
+    although the origin carried them out.
     """
 
     seed: int
@@ -86,7 +88,7 @@ def judged(run: MediaRun) -> list[str]:
 
 @dataclass
 class _Life:
-    """The proxy over one medium. It is ended and started again in each round."""
+    """The proxy over one medium. Each round ends the proxy and starts it again."""
 
     work: Path
     ram: Path
