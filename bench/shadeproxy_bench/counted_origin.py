@@ -7,6 +7,7 @@ bytes of the object like every other body. The process prints its port first.
 
 import argparse
 import re
+from functools import partial
 from urllib.request import urlopen
 
 import msgspec
@@ -34,13 +35,14 @@ _COMPLETED = (
 class Counts(msgspec.Struct):
     """Counts of the origin's answers so far. ``gets``: answers with a body. ``bytes``: sum of the lengths of
     these bodies. ``heads``: answers to a HEAD. ``writes``: requests with a body; one multipart upload makes
-    several of them.
+    several of them. ``stored``: the paths of objects that came whole and right in one PUT.
     """
 
     gets: int = 0
     heads: int = 0
     bytes: int = 0
     writes: int = 0
+    stored: set[str] = msgspec.field(default_factory=set)
 
 
 def counts_at(url: str) -> Counts:
@@ -93,6 +95,7 @@ class CountedServer(ObjectServer):
         upload = super()._begin_upload(head)
         part, named = _PART.search(target), parse_key(key.decode("latin-1"))
         if part is None or named is None:
+            upload.stored = partial(self._counts.stored.add, path.decode("latin-1"))
             return upload
         start = (int(part[1]) - 1) * PART_BYTES
         return Upload(length, body_of(*named)[start : start + PART_BYTES])

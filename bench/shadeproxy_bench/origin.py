@@ -14,6 +14,7 @@ import random
 import re
 import socket
 import ssl
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import cast
 
@@ -79,6 +80,8 @@ class Upload:
         self._left_bytes = length
         self._expected = expected
         self._right = length == len(expected)
+        self.stored: Callable[[], object] | None = None
+        """Called when the whole body has come and is right."""
 
     def take(self, data: bytes) -> bytes:
         """Take the part of ``data`` that belongs to the body; return the rest."""
@@ -94,6 +97,8 @@ class Upload:
 
     def answer(self) -> tuple[bytes, memoryview]:
         if self._right:
+            if self.stored is not None:
+                self.stored()
             return b'HTTP/1.1 200 OK\r\nETag: "uploaded"\r\nContent-Length: 0\r\n\r\n', memoryview(b"")
         return document(b"400 Bad Request", _BAD_DIGEST)
 

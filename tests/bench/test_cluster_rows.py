@@ -5,7 +5,9 @@ import re
 import sys
 import threading
 import time
-from contextlib import closing
+import urllib.error
+import urllib.request
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
@@ -61,7 +63,7 @@ def test_the_origin_counts_bodies_apart_from_heads(source, sender_to):
     assert sender.send("HEAD", piece.path) == (200, b"")
     assert sender.send("GET", "/bench/other")[0] == 404
     sender.must("PUT", piece.path, bytes(piece.body()))
-    assert counts_at(source.url) == Counts(gets=2, heads=1, bytes=2000, writes=1)
+    assert counts_at(source.url) == Counts(gets=2, heads=1, bytes=2000, writes=1, stored={piece.path})
 
 
 def test_the_origin_compares_each_part_of_an_upload(source, sender_to):
@@ -190,12 +192,26 @@ def test_checkpoints_that_fail_are_counted(source, make_fake, monkeypatch):
     monkeypatch.setattr(cluster_outage, "_EVERY_S", 0.01)
     monkeypatch.setattr(cluster_outage, "_TRIES", 1)
     with cluster_outage.Writer(source) as writer:
-        until(lambda: writer.written > 1, "it writes")
-    assert (writer.failures, writer.written) == ([], counts_at(source.url).writes)
+        until(lambda: len(writer.written) > 1, "it writes")
+    counts = counts_at(source.url)
+    assert (writer.failures, writer.written) == ([], counts.stored)
+    assert len(counts.stored) == counts.writes > 1
     with cluster_outage.Writer(make_fake("closing")) as writer:
         until(lambda: writer.failures, "a write fails")
-    assert writer.written == 0
+    assert not writer.written
     assert writer.failures[0].startswith("/bench/8000000/00000000.bin: ")
+
+
+def test_only_a_body_that_came_whole_and_right_counts_as_stored(source):
+    for path, body in (
+        (Piece(1000, 1).path, b"x" * 1000),
+        (Piece(1000, 2).path, bytes(Piece(1000, 2).body())),
+    ):
+        request = urllib.request.Request(source.url + path, data=body, method="PUT")
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(request):
+            pass
+    assert counts_at(source.url).stored == {Piece(1000, 2).path}
+    assert counts_at(source.url).writes == 2
 
 
 @needs_redis

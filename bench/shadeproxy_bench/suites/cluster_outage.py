@@ -34,13 +34,13 @@ class Outage(NamedTuple):
 
 class Writer:
     """A writer of checkpoints, with boto3 set as docs/cluster.md says. It writes a checkpoint every five
-    seconds until the ``with`` block ends. ``written``: number of acknowledged checkpoints. ``failures``: an
+    seconds until the ``with`` block ends. ``written``: paths of acknowledged checkpoints. ``failures``: an
     error for each failed checkpoint. ``longest_s``: duration of the longest write, with all of its tries.
     ``statuses``: number of answers with each status.
     """
 
     def __init__(self, server: Served) -> None:
-        self.written = 0
+        self.written: set[str] = set()
         self.failures: list[str] = []
         self.longest_s = 0.0
         self.statuses: Counter[int] = Counter()
@@ -70,7 +70,7 @@ class Writer:
             except Exception as error:  # noqa: BLE001  whatever the library raises would end a training
                 self.failures.append(f"{piece.path}: {error}")
             else:
-                self.written += 1
+                self.written.add(piece.path)
             took_s = time.monotonic() - began
             self.longest_s = max(self.longest_s, took_s)
             self._over.wait(max(0.0, _EVERY_S - took_s))
@@ -86,7 +86,6 @@ def outage(cluster: Owned, pieces: Sequence[Piece], *, seconds: float) -> Outage
 
     Raises BenchError if no write was refused: then the outage did not reach the writer.
     """
-    before = cluster.counts().writes
     with (
         Readers(cluster.members, pieces, tries=1) as readers,
         Writer(cluster.members[0].served) as writer,
@@ -100,20 +99,19 @@ def outage(cluster: Owned, pieces: Sequence[Piece], *, seconds: float) -> Outage
         cluster.settle(cluster.members)
         back_s = time.monotonic() - began
         time.sleep(_EVERY_S)
-    carried_out = cluster.counts().writes - before
+    lost = writer.written - cluster.counts().stored
     if not writer.statuses[503]:
         raise BenchError(f"no write was refused in an outage of {seconds:g} s: {dict(writer.statuses)}")
     answers = ", ".join(f"{status}: {count}" for status, count in sorted(writer.statuses.items()))
     first = f"; first: {writer.failures[0]}" if writer.failures else ""
     note = (
-        f"{writer.written} acknowledged, {carried_out} carried out by the origin; answers {answers}; the"
-        f" longest took {writer.longest_s:.1f} s with all tries; all nodes had a lease {back_s:.1f} s after"
+        f"{len(writer.written)} acknowledged, {len(lost)} of them lost; answers {answers}; the longest"
+        f" took {writer.longest_s:.1f} s with all tries; all nodes had a lease {back_s:.1f} s after"
         f" the restart{first}"
     )
-    lost = max(0, writer.written - carried_out)
     return Outage(
         readers.measured(f"{reads} until the engine was back"),
-        Measured(float(len(writer.failures) + lost), note=note),
+        Measured(float(len(writer.failures) + len(lost)), note=note),
     )
 
 

@@ -114,17 +114,18 @@ def copied(cluster: Owned, pieces: Sequence[Piece]) -> Measured:
         np.random.default_rng(1).integers(0, 2**64, _HASHES, dtype=np.uint64),
     )
     time.sleep(_QUIET_S)
-    joined = _bytes(cluster, cluster.members)
+    joined = _bytes(cluster, cluster.members) - before
+    before = _bytes(cluster, first)
     last.stop()
     first[0].served.call("POST", "/v1/cluster/forget", b'{"node":"%s"}' % last.node.encode())
     cluster.settle(first)
     time.sleep(_QUIET_S)
-    left = _bytes(cluster, first)
+    left = _bytes(cluster, first) - before
     note = (
         f"a join to {len(nodes)} nodes with {len(pieces)} cached objects, and the leave; the view of the join"
         f" moves {share.all:.2%} of all objects, {share.between:.2%} between others"
     )
-    return Measured(float(joined + left - 2 * before), note=note)
+    return Measured(float(joined + left), note=note)
 
 
 def measure_shares(scale: Scale) -> Shares:
