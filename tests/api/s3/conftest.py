@@ -38,7 +38,8 @@ from tests.support.s3.lanes import GeneralLane
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run the tests on the product's event loop, because event loops differ in how they abort a connection.
+    """Run the tests on the product's event loop, because event loops differ in how they abort a
+    connection.
     """
     return {"uvloop": uvloop.new_event_loop}
 

@@ -1,4 +1,5 @@
-"""Attacks of web pages on a listener that asks for no signature: DNS rebinding, and writes from another site.
+"""Attacks of web pages on a listener that asks for no signature: DNS rebinding, and writes from
+another site.
 """
 
 import asyncio

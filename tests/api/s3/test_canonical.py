@@ -61,7 +61,8 @@ class Lane:
         self.proxy, self.origin, self.port = proxy, origin, port
 
     async def send(self, raw):
-        """Send one request. Return its status, the requests at the origin, and the rights that were checked.
+        """Send one request. Return its status, the requests at the origin, and the rights that
+        were checked.
         """
         Watching.asked.clear()
         before = len(self.origin.requests)

@@ -50,7 +50,8 @@ class Connection:
 
 @pytest.fixture
 def learning():
-    """Yield a function that makes a class of connections. After the test, the slots of S3Protocol are learnt.
+    """Yield a function that makes a class of connections. After the test, the slots of S3Protocol
+    are learnt.
     """
     yield lambda name, fields: type(name, (Connection,), fields)
     learn_slots(S3Protocol)

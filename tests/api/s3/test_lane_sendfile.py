@@ -19,7 +19,8 @@ async def proxy(tmpfs, make_proxy, compiled):
 
 @pytest.fixture
 def files(monkeypatch):
-    """Return the segments from which bytes were sent: each time, both forms ask for a segment's descriptor.
+    """Return the segments from which bytes were sent: each time, both forms ask for a segment's
+    descriptor.
     """
     asked = []
     opened = property(lambda self: asked.append(self) or vars(self)["descriptor"])

@@ -64,7 +64,8 @@ class HeldOrigin(MemoryOrigin):
 
 
 class Client(asyncio.Transport):
-    """A client's connection without a socket. The client takes written bytes at once, unless it is ``slow``.
+    """A client's connection without a socket. The client takes written bytes at once, unless it
+    is ``slow``.
     """
 
     def __init__(self, proxy, turns, *, slow=False):

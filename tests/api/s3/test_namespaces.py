@@ -1,4 +1,5 @@
-"""Two clients whose buckets have the same name, through the listener: each gets the bytes of its own bucket.
+"""Two clients whose buckets have the same name, through the listener: each gets the bytes of its
+own bucket.
 """
 
 import asyncio

@@ -158,7 +158,8 @@ _NAMED_AS = {
 
 
 def model_requests():
-    """Return a request for each operation of S3 by its name. It has the parameters that the model requires.
+    """Return a request for each operation of S3 by its name. It has the parameters that the model
+    requires.
     """
     model, requests = botocore.session.get_session().get_service_model("s3"), {}
     for name in model.operation_names:

@@ -43,7 +43,8 @@ NAMES = sorted(REQUESTS)
 
 
 class OnlyHits:
-    """The fast lane of a worker that answers hits only, so that the coordinator answers all other requests.
+    """The fast lane of a worker that answers hits only, so that the coordinator answers all other
+    requests.
     """
 
     def __init__(self, lane):

@@ -63,7 +63,8 @@ async def test_an_upload_that_stops_is_told_so_and_leaves_nothing(proxy, monkeyp
 
 
 async def reading_nothing(proxy, data):
-    """Return a client that has sent a request and takes no byte of the answer. Its receive buffer is small.
+    """Return a client that has sent a request and takes no byte of the answer. Its receive buffer
+    is small.
     """
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

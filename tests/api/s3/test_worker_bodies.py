@@ -47,7 +47,8 @@ def tell_writes(worker: FetchingWorker) -> list[int]:
 
 
 async def stop_before_it_writes(worker: FetchingWorker) -> None:
-    """Read /b/k. Stop the worker after its answer is sent, when the body has a place and is not written yet.
+    """Read /b/k. Stop the worker after its answer is sent, when the body has a place and is not
+    written yet.
     """
     client = await worker.client()
     delegate = worker.fills.delegate

@@ -14,7 +14,8 @@ BODY = bytes(range(256)) * 200
 
 
 class Delayed:
-    """Has the worker's connections to the origin wait for ``go_on`` before they open. ``begun`` counts them.
+    """Has the worker's connections to the origin wait for ``go_on`` before they open. ``begun``
+    counts them.
     """
 
     def __init__(self, worker: FetchingWorker) -> None:

@@ -107,7 +107,8 @@ class Run:
         return not answer.cut
 
     def _judge(self, path: str, answer: Answered, span: tuple[int, int]) -> None:
-        """Compare an answer, as far as it came, with the object. Note in ``excuses`` if it failed or was cut.
+        """Compare an answer, as far as it came, with the object. Note in ``excuses`` if it failed
+        or was cut.
         """
         self.ends["cut" if answer.cut else str(answer.status)] += 1
         if answer.status == 0:
@@ -132,7 +133,8 @@ class Run:
                 assert worker.held == {"fills": 0, "misses": 0, "extents": 0, "connections": 0}
 
     def judge_gets(self) -> None:
-        """Check that no page was read more often than the troubles of its origin and of its readers explain.
+        """Check that no page was read more often than the troubles of its origin and of its
+        readers explain.
         """
         for key in self.keys:
             troubles = self.origin.troubles[key] + self.excuses[key] + self.excuses["all"]

@@ -1,4 +1,5 @@
-"""A prefetch by a worker has the same effects as one by the coordinator: the page, the counts and the memory.
+"""A prefetch by a worker has the same effects as one by the coordinator: the page, the counts and
+the memory.
 """
 
 import asyncio

@@ -158,7 +158,8 @@ WHOLE = HEAD + b"Content-Length: 10\r\n\r\nfrom peers"
 
 @pytest.fixture
 async def scripted(tmp_path, origin):
-    """Yield a worker with an idle connection to another node, and the scripted server that acts as this node.
+    """Yield a worker with an idle connection to another node, and the scripted server that acts
+    as this node.
     """
     server = ScriptedServer()
     server.scripts = {"/b/b-small": [[WHOLE]]}
