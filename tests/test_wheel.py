@@ -1,4 +1,4 @@
-"""The wheel: it contains the proxy and nothing that measures it, and needs only its base dependencies."""
+"""The wheel has the proxy in it, and nothing that measures the proxy. It needs its base dependencies only."""
 
 import ast
 import importlib.metadata
@@ -47,7 +47,7 @@ print(len(kept), shadeproxy.__file__)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Return the directory with the files of the wheel, unpacked."""
+    """Return a directory with the unpacked files of the wheel."""
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-c", _BUILD, str(ROOT), str(out)]
     built = subprocess.run(command, capture_output=True, text=True, check=True, cwd=out)
@@ -57,7 +57,7 @@ def wheel(tmp_path_factory):
 
 
 def closure(requirements):
-    """Return the names of the given distributions and of all that they need."""
+    """Return the names of these distributions, and of all distributions that they need."""
     found: set[str] = set()
     waiting = list(requirements)
     while waiting:
@@ -69,7 +69,7 @@ def closure(requirements):
         try:
             waiting += importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
-            continue  # for another platform or Python
+            continue  # It is for another platform or Python.
     return found
 
 

@@ -1,4 +1,4 @@
-"""A limit of address space that is too small ends each start with one line that says what to change."""
+"""If the limit of address space is too small, each start ends with one line that says what to change."""
 
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-"""A proxy's share of the limits of the origin: the part of them that it owns of the objects."""
+"""The limits of the origin in a cluster: a proxy takes that part of them which it owns of the objects."""
 
 import pytest
 from structlog.testing import capture_logs
