@@ -96,8 +96,8 @@ _LONGEST_FIRST = ("e2e", "demo", "bench", "simulate", "sdk", "engine", "cluster"
 def _place_in_order(item: pytest.Item) -> int:
     """Return the place of a test's room in the order in which processes of xdist run the rooms.
 
-    Rooms with long files come first. Otherwise one process could still run a long file when the others have
-    nothing left to do.
+    Rooms with long files come first. Otherwise one process could still run a long file when the rest of them
+    have nothing left to do.
     """
     room, *rest = item.path.parts[len(_TESTS.parts) :]
     if not rest:
@@ -109,9 +109,9 @@ def _collect_and_freeze() -> None:
     """Collect garbage, and exclude all objects that are left from later rounds of the garbage collector.
 
     Modules and collected tests are 800,000 objects. A full round of the collector waits until a quarter as
-    many new objects exist. So without this function, engines of ended tests (megabytes of columns in a few
-    hundred objects each) would stay until the process had gigabytes, and each collection that a fixture asks
-    for would take half a second.
+    many new objects exist. Without this function, engines of ended tests (megabytes of columns in a few
+    hundred objects each) would stay until the process had gigabytes. Besides, each collection that a fixture
+    asks for would take half a second.
     """
     gc.collect()
     gc.freeze()
@@ -221,8 +221,8 @@ def serve_for_module(
 
 
 _NEEDS_TOKEN = "anonymous = false"
-"""With this setting, a proxy does not start without control.token. If the configuration file names no token,
-``serve`` makes one.
+"""The setting with which a proxy does not start without control.token. If the configuration file names no
+token, ``serve`` makes one.
 """
 
 

@@ -298,9 +298,7 @@ TABLE = {
 """Maps the name of a module, below the name of the product, to its test file below tests/."""
 
 STEPS = 4
-"""How many other files may be between a test file and the module that it imports, for an entry of
-the table.
-"""
+"""The number of other files that may be between a test file and a module that it imports indirectly."""
 
 RUN_AS_PROCESSES = {"e2e", "cli", "demo"}
 """Directories whose tests run commands in processes of their own, and so do not import the tested code."""

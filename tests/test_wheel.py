@@ -69,7 +69,7 @@ def closure(requirements):
         try:
             waiting += importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
-            continue  # It is for another platform or Python.
+            continue  # It belongs to another platform or Python.
     return found
 
 

@@ -1,4 +1,4 @@
-"""If the limit of address space is too small, each start ends with one line that says what to change."""
+"""A start under a too small limit of address space ends with one line that says what to change."""
 
 import resource
 import subprocess

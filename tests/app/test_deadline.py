@@ -20,7 +20,7 @@ from shadeproxy.engine.engine import Engine
 FIRST_BYTE_S, WINDOW_S = 0.4, 0.6
 LIMIT_S = 15.0
 """Far more than the configured timeouts, and far less than a read without a timeout would take."""
-BODY = bytes(range(256)) * 1024  # One page. It is sent before it is verified.
+BODY = bytes(range(256)) * 1024  # One page, sent before it is verified.
 ETAG = b'ETag: "0123456789abcdef0123456789abcdef"\r\n'
 HEAD = b"HTTP/1.1 200 OK\r\n" + ETAG + b"Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY)

@@ -51,7 +51,7 @@ def test_a_disk_tier_on_a_tmpfs_counts_and_one_on_disk_does_not(tmp_path):
 def test_read_histories_of_a_big_disk_tier_count(tmp_path):
     """Read histories take 12 bytes for each 2 KiB of capacity, at most 768 MiB.
 
-    64 MiB of them are part of the memory for one process.
+    The memory that is counted for one process already has 64 MiB of them.
     """
     disk = ["cache.disk.capacity=100 GiB", f"cache.disk.path={tmp_path}"]
     verdict = judge_memory(settings(*disk), limit(1400 * MIB))

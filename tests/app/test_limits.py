@@ -59,9 +59,9 @@ def test_what_outlived_a_collection_is_not_walked_again(collecting):
 
 
 def test_no_collection_of_its_own_walks_much():
-    """No collection looks at most of a growing number of objects.
+    """Each collection looks at few objects in a process that has more and more of them.
 
-    Another process remembers the metadata of more and more objects, and does nothing else.
+    The process remembers the metadata of objects, and does nothing else.
     """
     ended = subprocess.run(
         [sys.executable, "-c", _REMEMBER], check=True, capture_output=True, text=True, timeout=60

@@ -1,4 +1,6 @@
-"""The limits of the origin in a cluster: a proxy takes that part of them which it owns of the objects."""
+"""The limits of the origin in a cluster: a proxy's part of the limits is as large as its part of
+the objects.
+"""
 
 import pytest
 from structlog.testing import capture_logs

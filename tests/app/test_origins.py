@@ -33,9 +33,9 @@ async def test_delay_and_bandwidth_are_those_of_the_settings(tmp_path):
 
 @pytest.mark.parametrize("slower", ["origin.delay=3 s", "origin.bandwidth=100 B"])
 async def test_no_read_goes_past_a_delay_or_a_bandwidth(slower):
-    """With a delay or a bandwidth there are no reads by callbacks.
+    """Reads by callbacks are off if the settings have a delay or a bandwidth.
 
-    Such reads use the connections below the wrappers, so they would bypass both limits.
+    Such reads use the connections below the wrappers, so they would bypass delay and bandwidth.
     """
     at_once, held_up = (
         build_origin(Settings.load(None, ['origin.endpoint="http://127.0.0.1:9"', *more]))

@@ -201,7 +201,10 @@ async def test_other_proxies_have_connections_of_their_own_and_not_the_last_ones
 async def test_the_near_proxy_cuts_a_client_that_takes_nothing_before_the_owner_cuts_the_near_proxy(
     tmp_path, monkeypatch, boot
 ):
-    """Otherwise the near proxy would take the slow client for a failure of the owner."""
+    """The proxy near to a slow client cuts this client off before the owner would cut the connection.
+
+    Otherwise the near proxy would take the slow client for a failure of the owner.
+    """
     monkeypatch.setenv("S", SECRET)
     monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(Server()))
     patient_s = []

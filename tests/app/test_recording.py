@@ -1,4 +1,4 @@
-"""When the file of a recording is written, and what a failed write changes."""
+"""The times at which the file of a recording is written, and the effects of a failed write."""
 
 import asyncio
 

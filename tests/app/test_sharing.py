@@ -1,5 +1,5 @@
-"""How jobs share cache and link, by a manual clock: which needs are admitted, and how the knobs move until
-they stop.
+"""The sharing of cache and link among jobs, by a manual clock: which needs are admitted, and how the knobs
+(the weights of a job for cache and link) move until they stop.
 """
 
 import math

@@ -25,7 +25,7 @@ WINDOW_S = 0.25
 """The time between two looks of the proxy for jobs that are behind."""
 NEED = 50.0
 MODEST, GREEDY = 8, 192
-"""How many reads are always under way or waiting: of the job with a need, and of the other job."""
+"""The numbers of reads that are always under way or waiting: of the job with a need, and of the other job."""
 
 DECIDING = frozenset(module.__file__ for module in (fair_queue, limit, link, link_depth))
 """The files whose code decides which read is next."""

@@ -153,7 +153,7 @@ async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(worker, listener
 
 
 async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
-    """If the machine lacks processes or descriptors for a moment, the worker is started again later.
+    """A worker that could not start, because the machine lacked processes or descriptors, is started again.
 
     A failed attempt leaves no descriptor open.
     """

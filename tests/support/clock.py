@@ -1,4 +1,4 @@
-"""A clock for tests."""
+"""A clock whose time a test moves."""
 
 import asyncio
 

@@ -243,7 +243,7 @@ class World:
         self.server.fail_over()
 
     def forget(self, _):
-        """Have the log forget node n2, as an operator would. The others remain, so that each object has an
+        """Have the log forget node n2, as an operator would. The rest remain, so that each object has an
         owner.
         """
         self.server.forget(self.server.inc, NODES[2])

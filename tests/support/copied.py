@@ -1,9 +1,11 @@
 """Starts Python programs as copies of one process, the original, which has imported their modules.
 
 A new interpreter needs more than half a second of CPU for these imports, which is most of what a proxy uses
-in a test. A copy needs a few milliseconds. A copy is a separate process. It has the environment, the working
-directory, the file mode mask and the standard streams of the test that starts it, and it ends as an
-interpreter does. Its limits of resources and its command line in /proc are those of the original.
+in a test. A copy needs a few milliseconds.
+
+A copy is a separate process, and it ends as an interpreter does. It has the environment, the working
+directory, the file mode mask and the standard streams of the test that starts it. Its limits of resources and
+its command line in /proc are those of the original.
 """
 
 import atexit
@@ -38,7 +40,7 @@ COPY = "a copy"
 _ROOT = Path(__file__).parents[2]
 _LARGEST = 1 << 20
 _READ_AT_START = ("PYTHON", "MALLOC_", "LD_", "LANG", "LC_")
-"""How the names of those variables begin that an interpreter reads before it runs any Python code."""
+"""Beginnings of the names of those variables that an interpreter reads before it runs any Python code."""
 _STREAMS = 3
 
 

@@ -15,7 +15,7 @@ from shadeproxy.demo import processes
 from tests.support.copied import PROXY, TRAINING, Copy, Original, original
 
 _PROGRAMS = {"shadeproxy.demo.train": TRAINING}
-"""For programs that are no proxy: the modules that they import."""
+"""The modules that a program imports, for programs that are no proxy."""
 
 
 def start(

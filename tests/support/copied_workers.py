@@ -53,7 +53,7 @@ class CopiedWorker:
 
 
 def copy_workers() -> None:
-    """From now on, start workers of this process as copies of this process."""
+    """Start all later workers of this process as copies of this process."""
     number_requests_anew()
     start = asyncio.create_subprocess_exec
 
@@ -110,7 +110,7 @@ def _drop_what_no_new_process_has(kept: set[int]) -> None:
     gc.freeze()
     for link in list(Path("/proc/self/fd").iterdir()):
         if int(link.name) not in kept:
-            with suppress(OSError):  # One is of the listed directory itself.
+            with suppress(OSError):  # The directory's own descriptor is closed.
                 os.close(int(link.name))
     os.open(os.devnull, os.O_RDONLY)
 

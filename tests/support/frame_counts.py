@@ -40,15 +40,15 @@ from shadeproxy.core import heads
 from tests.support.calls import recorded
 
 MISSES = 32
-"""How many misses arrive in one turn of the event loop, each on a connection of its own."""
+"""The number of misses that arrive in one turn of the event loop, each on a connection of its own."""
 BATCH = 256
 ROUNDS = 3
 
 _PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
 _NOW_S = 1_800_000_000.0
 _NEVER_S = 1e6
-# How many turns of the event loop are waited for after the last answer, because some work ends after it. With
-# twice as many turns, the counts are the same.
+# The number of turns of the event loop to wait for after the last answer, because some work ends after it.
+# With twice as many turns, the counts are the same.
 _TURNS = 100
 _SCORES = "application/vnd.shadeproxy.scores"
 _IDS = "application/vnd.shadeproxy.ids"

@@ -57,10 +57,10 @@ def start_non_owner(
 
 
 def assert_only_relayed(pair: NonOwner) -> None:
-    """Stop both proxies, and check that the first one has only relayed.
+    """Stop both proxies, and check that the first one has only relayed, and that both were quiescent.
 
-    Raises AssertionError if the first one has cached a page or relayed no request, if it has read from the
-    origin because the owner did not answer, or if a proxy was not quiescent.
+    Raises AssertionError if the first proxy has cached a page, if it has relayed no request, or if it has
+    read from the origin because the owner did not answer.
     """
     stats = pair.asked.stats()
     assert {tier["pages"] for tier in stats["tiers"].values()} == {0}

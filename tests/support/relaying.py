@@ -50,7 +50,7 @@ class Requests:
         self.ended.append(request)
 
     def on_job(self, _job: object) -> None:
-        """Ignore it."""
+        """Ignore the job."""
 
 
 def boot_of(node: str) -> str:
@@ -60,7 +60,7 @@ def boot_of(node: str) -> str:
 
 class Log:
     def debug(self, _event: str, **_fields: object) -> None:
-        """Ignore it."""
+        """Ignore the event."""
 
     warning = debug
 
@@ -192,7 +192,7 @@ async def listening(serve: Any) -> AsyncIterator[str]:
 
 
 _tasks_before: list[set[Any]] = []
-"""For each open cluster, the tasks that there were before it."""
+"""The tasks that ran before each open cluster began, one set for each cluster."""
 _of_others: weakref.WeakSet[Any] = weakref.WeakSet()
 """Tasks of servers that are no proxies. These tasks may end after the cluster."""
 

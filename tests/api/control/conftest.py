@@ -30,7 +30,7 @@ from tests.support.operating import Work
 
 
 class ControlTestServer(TestServer):
-    """Make the test server accept connections of the product's own class, by ``ControlRunner``."""
+    """A test server whose connections are of the product's own class (``ControlRunner``)."""
 
     async def _make_runner(self, **_options):
         return ControlRunner(self.app)

@@ -43,7 +43,7 @@ async def test_a_column_without_scores_is_not_frozen(client, job):
 
 
 async def test_a_starting_proxy_waits_for_its_cluster_before_it_freezes(client, job, context, monkeypatch):
-    """Before the proxy has caught up with the log, it may not know the latest scores, or even the job."""
+    """The proxy may not know the latest scores, or even the job, before it has caught up with the log."""
     await client.post(f"{job}/scores", json={"ids": [0], "scores": [1.5]})
 
     async def caught_up():

@@ -248,7 +248,7 @@ _OF_PLAIN_READS = {"x-amz-checksum-mode", "x-amz-user-agent"}
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_what_a_read_means_with_a_field_of_another_operation_the_origin_says(lane, method):
-    """Such a read is forwarded: Ceph RGW answers 400 to two of the fields, other servers may ignore them."""
+    """The origin gets the read with the field: Ceph RGW answers 400 to two fields, others may ignore them."""
     for _ in range(3):
         assert (await lane.send(raw("GET /open/mine/k")))[0] == 200
     assert (await lane.send(raw(f"{method} /open/mine/k")))[:2] == (200, [])
@@ -376,8 +376,8 @@ def _check(sent, request, read):
 
 @pytest.mark.parametrize("everybody", [False, True], ids=["limited", "everybody"])
 async def test_the_origin_reads_what_rights_were_decided_on(lane, everybody):
-    """For every request, a server that reads by RGW's rules understands the same operation, names,
-    sub-resources and fields as the proxy, and the client has the rights for all of them.
+    """A server that reads by RGW's rules understands each request as the proxy does: the same operation,
+    names, sub-resources and fields. The client has the rights for all of them.
     """
     if everybody:
         lane.proxy.handler._authenticator = Letting(ANONYMOUS)

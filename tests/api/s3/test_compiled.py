@@ -87,10 +87,10 @@ async def test_a_clock_with_a_lease_is_asked_only_after_the_end_that_it_shows(wa
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
-    """Both forms answer alike, or neither answers, when one byte of a known request is changed.
+    """When one byte of a known request is changed, both forms answer alike, or neither form answers.
 
-    The request is answered only if the byte is in a name, a range or an invocation id. Any other byte makes
-    an unknown request of it.
+    The request can be answered only if the byte is in a name, a range or an invocation id. A change of any
+    other byte makes it an unknown request.
     """
     both, drawn, taken = Both(warm), random.Random(4), 0
     for raw in heads(warm, "k"):

@@ -88,8 +88,8 @@ async def test_a_range_takes_no_step_of_the_interpreter(wide, span):
     finally:
         sys.setprofile(None)
     assert out.arrived() == expected
-    # The only Python calls are those of the connection and of the clock, which are C code in the product, and
-    # ``touch``, which notes that a job still reads.
+    # The only Python calls are those of the connection and of the clock, and ``touch``, which notes that a
+    # job still reads. In the product, connection and clock are C code.
     assert frames <= {"transport", "get_write_buffer_size", "now_s", "touch"}
 
 

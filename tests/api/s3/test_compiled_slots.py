@@ -50,8 +50,9 @@ class Connection:
 
 @pytest.fixture
 def learning():
-    """Yield a function that makes a class of connections. After the test, the slots of S3Protocol
-    are learnt.
+    """Yield a function that makes a class of connections, whose slots the compiled lane can learn.
+
+    After the test, the lane learns the slots of S3Protocol again.
     """
     yield lambda name, fields: type(name, (Connection,), fields)
     learn_slots(S3Protocol)
@@ -183,7 +184,7 @@ def test_nothing_is_kept_or_lost_by_reading_in_place(hits, connect):
     assert blocks[-1] - blocks[0] < 300
 
 
-@pytest.mark.parametrize("field", [name for name in FIELDS if name != "_active"])  # Only written.
+@pytest.mark.parametrize("field", [name for name in FIELDS if name != "_active"])  # _active: never read.
 def test_a_field_that_is_not_there_is_missed_by_its_name(hits, connect, field):
     one = connect(hits)
     delattr(one, field)

@@ -1,4 +1,4 @@
-"""More clients connect than the limit allows: the first are served, and the others get an error.
+"""More clients connect than the limit allows: the first are served, and the rest get an error.
 
 When a client leaves, another one may connect.
 """

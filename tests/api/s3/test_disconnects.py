@@ -334,7 +334,7 @@ async def test_a_deletion(scene):
 
 
 async def begun(scene, key):
-    """Return the id of a new upload."""
+    """Begin a multipart upload, and return its id."""
     answer = await scene.proxy.get(f"/b/{key}?uploads", method="POST")
     return re.search(rb"<UploadId>(\w+)</UploadId>", answer)[1].decode()
 

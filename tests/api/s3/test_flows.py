@@ -43,8 +43,8 @@ async def test_a_miss_and_its_hits_take_the_steps_of_the_page(make_proxy):
     finally:
         wire[1].close()
     (wanted,) = flow("A miss that has to wait")
-    # The origin of this test is in memory, so steps of origin/ are left out. The order of the others is not
-    # fixed, because the page is filled while its reader is served.
+    # The origin of this test is in memory, so steps of origin/ are left out. The other steps have no fixed
+    # order, because the page is filled while its reader is served.
     assert [step for step in wanted if "/origin/" not in step.file and not step.calls <= {*missed}] == []
     by_the_page, by_the_first = flow("A hit")
     assert in_order(by_the_first, first) == []

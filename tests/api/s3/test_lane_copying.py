@@ -99,7 +99,7 @@ async def test_a_page_that_left_the_page_cache_is_not_touched_by_the_loop(proxy,
     ((_, body),) = answers(await talk(proxy.port, asked("k"), count=1))
     assert body == proxy.bodies["k"]
     assert proxy.lane.known == known
-    for _ in range(2):  # First, the page handle is made again. Then it is remembered.
+    for _ in range(2):  # The page handle is made again, and then remembered.
         await talk(proxy.port, asked("k"), count=1)
     assert proxy.lane.known == known + 1
 
@@ -144,7 +144,7 @@ async def test_a_body_that_was_damaged_in_a_shared_block_is_not_sent(proxy, key,
     ((_, body),) = answers(await talk(proxy.port, asked(key, *part), count=1))
     assert body == proxy.bodies[key][slice(*part) if part else slice(None)]
     assert proxy.lane.known == known
-    for _ in range(3):  # It has been fetched. A handle is made, then remembered.
+    for _ in range(3):  # The object was fetched again. A handle is made, then kept.
         ((_, body),) = answers(await talk(proxy.port, asked(key), count=1))
         assert body == proxy.bodies[key]
     assert proxy.lane.known > known

@@ -1,4 +1,4 @@
-"""How the proxy finds the operation of a request, and the cached objects that the operation may change."""
+"""The proxy finds the operation of each request, and the cached objects that the operation may change."""
 
 import botocore.session
 import pytest

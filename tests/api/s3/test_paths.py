@@ -50,7 +50,7 @@ async def test_a_path_leads_into_no_other_bucket(proxy, target, method):
 
 @pytest.mark.parametrize("host", ["mine.s3.local", "other.mine.s3.local", "mine.s3.local:80"])
 async def test_a_host_and_a_path_name_one_bucket_together(proxy, host):
-    """If the host names the bucket, all of the path is the key, even if the path looks like
+    """A host that names a bucket makes all of the path the key, even if the path looks like
     bucket and key.
     """
     answer = await proxy.raw(

@@ -77,7 +77,7 @@ class Run:
         try:
             client = await door.client(receive_bytes=4096 if is_slow else 0)
         except OSError:
-            return  # The worker is dead.
+            return  # The worker has died.
         try:
             for _ in range(self.rng.randrange(1, 4)):
                 await self._some_turns()
@@ -91,7 +91,7 @@ class Run:
         size = len(body_of(path, ""))
         span = sorted(self.rng.randrange(size + 1) for _ in range(2))
         if ranged := self.rng.random() < 0.3 and span[0] < span[1]:
-            self.excuses[path] += 1  # The range may be read alone.
+            self.excuses[path] += 1  # The range may be read by itself.
         with suppress(ConnectionError, RuntimeError):  # uvloop's for a lost connection.
             client.ask(path, *([f"Range: bytes={span[0]}-{span[1] - 1}"] if ranged else []))
         if self.rng.random() < 0.15:

@@ -58,7 +58,9 @@ async def run(setup: Setup, case: Case, worker: FetchingWorker | None = None, tw
 SHIFTED = {
     "two pages", "three pages", "pages one by one", "cut after the head, right", "cut after the head, wrong",
 }  # fmt: skip
-"""In these cases the origin must give its first answer twice: to the worker, then to the coordinator."""
+"""The names of cases in which the origin must give its first answer twice, to the worker and to the
+coordinator.
+"""
 ASKED_TWICE = SHIFTED | {
     "200 for a range of the second page", "204", "304", "403", "404", "404 without a body", "412", "416",
     "500 always", "503 for long", "across two pages", "beyond the end", "chunked", "chunked, apart",
@@ -68,7 +70,7 @@ ASKED_TWICE = SHIFTED | {
 }  # fmt: skip
 COUNTED_TWICE = {"wrong always, a part of it"}
 UNPROVEN = {"cut, right", "cut, wrong"}
-"""Cases in which the client's answer ends early: the worker alone has the checksum of the bytes that the
+"""Cases in which the client's answer ends early. The worker has the only checksum of the bytes that the
 client got, so no other process can continue the answer.
 """
 

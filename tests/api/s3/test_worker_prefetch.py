@@ -105,11 +105,10 @@ async def test_a_worker_fetches_what_the_coordinator_would(tmp_path, name):
 
 
 async def test_a_body_whose_checksum_only_the_worker_has_is_not_cached_in_part(tmp_path):
-    """A body with a checksum that breaks off is not cached, because the coordinator could not verify the
-    rest.
+    """A body with a checksum that breaks off is not cached, because its rest could not be verified.
 
-    The worker alone has the checksum of the first bytes. The prefetch fails, and the next reader asks for the
-    whole body.
+    The checksum of the first bytes is in the worker, and the coordinator would fetch the rest. So the
+    prefetch fails, and the next reader asks for the whole body.
     """
     found = await outcome(tmp_path, [[ok(BODY, crc32(BODY))[:-100_000], PAUSE, CUT], RANGES], by_worker=True)
     assert found["cached"] == {}

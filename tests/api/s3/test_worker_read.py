@@ -147,7 +147,7 @@ async def test_a_client_whose_bytes_crossed_its_refusal_does_not_hang(tmp_path):
         worker.wire.hold()
         await go_on(setup)
         await crossed.reader.readuntil(b"\r\n\r\n")
-        while setup.engine.readings > 1:  # One reader was refused and has left.
+        while setup.engine.readings > 1:  # The refused reader has left.
             await asyncio.sleep(0.001)
         worker.wire.go_on()
         await go_on(setup)
@@ -212,7 +212,7 @@ async def test_a_relayed_read_is_refused_though_the_coordinator_is_stuck(tmp_pat
     async with set_up(tmp_path, by_callbacks=True, **IMPATIENT) as setup, fetching(setup) as worker:
         worker.coordinator = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         worker.late.relayed_s = 0.1
-        taken = worker.extents.take(FILL_BYTES)  # No memory is free, so the worker relays.
+        taken = worker.extents.take(FILL_BYTES)  # No memory is free: the read is relayed.
         assert taken is not None
         client = await worker.client()
         answer = await client.get("/b/k")

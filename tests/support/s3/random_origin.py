@@ -35,9 +35,9 @@ class RandomOrigin(ScriptedServer):
         self.rng = random.Random(0)
         self.troubled = 0.0
         self.gets: Counter[str] = Counter()
-        """For each object and page, the number of its GETs."""
+        """The number of GETs of each object and page."""
         self.troubles: Counter[str] = Counter()
-        """For each object, the number of answers with a trouble."""
+        """The number of answers with a trouble, for each object."""
         self.versions: Counter[str] = Counter()
 
     def tag(self, path: str) -> str:

@@ -52,7 +52,7 @@ class ScriptedServer:
         self.asked: list[tuple[str, ...]] = []
         """Method, path, Range and If-Match of each request, except those for /b/warm."""
         self.fields: list[tuple[str, dict[str, str]]] = []
-        """For each request, its path, and its header fields with names in lower case."""
+        """Path and header fields of each request. The names of the fields are in lower case."""
         self.connections = 0
         self.go_on = asyncio.Event()
         self.reached = asyncio.Event()
@@ -60,7 +60,7 @@ class ScriptedServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
+        """Answer the requests of one connection until it ends."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)

@@ -32,7 +32,7 @@ class RecordingServer(ScriptedServer):
         self.arrived = asyncio.Event()
         """Set when the first bytes of a body have come."""
         self.open_now = self.most_open = 0
-        """How many requests are under way now, and the most that were at the same time."""
+        """The number of requests that are under way now, and the highest number at one time."""
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
