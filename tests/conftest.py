@@ -39,7 +39,7 @@ settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Restore Ctrl-C. If a script runs the tests in the background, it is ignored in them, and in all
+    """Restore Ctrl-C. In a run in the background of a script, the tests would ignore Ctrl-C, and so would all
     processes that they start.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

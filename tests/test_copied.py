@@ -122,7 +122,7 @@ def test_signals_reach_it_and_end_it(start):
         copy.wait(0.01)
     copy.terminate()
     assert copy.wait(30) == copy.poll() == -signal.SIGTERM
-    copy.send_signal(signal.SIGTERM)  # As with Popen, this does nothing.
+    copy.send_signal(signal.SIGTERM)  # As with Popen, nothing happens: the process has ended.
 
 
 def test_an_interrupt_is_one_though_the_original_ignores_it(start, tmp_path):

@@ -142,9 +142,7 @@ async def get(url, data=None):
 
 @pytest.mark.usefixtures("each_lane")
 async def test_a_hit_after_the_end_of_the_lease_is_checked(alone, boot, tmp_path):
-    """The request cache itself notices at a hit that the lease has ended, as no other code looks at the
-    clock.
-    """
+    """The request cache itself notices at a hit that the lease is over: no other code looks at the clock."""
     path = tmp_path / "buckets" / "data" / "x"
     path.write_bytes(b"old")
     reader, writer = await asyncio.open_connection(*alone.s3_address.split(":"))

@@ -1,4 +1,4 @@
-"""Jobs share the link equally, however many workers their reads come from. More workers cost no more
+"""The link is shared by job, however many workers the reads of a job come from. More workers cost no more
 decisions.
 """
 

@@ -7,10 +7,10 @@ from tests.support.copied import COPY
 from tests.support.served import Served
 
 LATE_WRITE = "SHADEPROXY_TEST_LATE_WRITE_S"
-"""The name of an environment variable: for how many seconds a proxy checks each object with the origin before
-it answers, after its start and after a fault.
+"""The name of the environment variable that says for how many seconds a proxy checks each object with the
+origin before it answers, after its start and after a fault.
 
-Without the variable this takes a minute, and a test of the end of a lease shows nothing.
+Without the variable this time is a minute, and a test of the end of a lease shows nothing.
 """
 _TEXT = f"""
 import asyncio, os, runpy

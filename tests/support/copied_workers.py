@@ -24,8 +24,8 @@ from shadeproxy.app.workers import CRADLE
 from shadeproxy.core import tracing
 
 _BEGIN, _END = 45, 46
-"""Which fields of /proc/self/stat, counted from the one behind the name, have the addresses of the command
-line.
+"""Those fields of /proc/self/stat, counted from the field behind the name, that have the addresses of the
+command line.
 """
 
 

@@ -1,8 +1,8 @@
 """Counts the Python calls of a relayed read, as frame_counts.py does for the requests of one proxy.
 
-There are two counts, each with one real proxy. For the first, the proxy is the node that the client asks. Its
-owner is a server of the tests in the same event loop, whose calls do not count. For the second, the proxy is
-the owner. Its listener for other nodes gets the heads that a node would send.
+There are two counts, each with one real proxy. For the first count, the proxy is the node that the client
+asks. The owner of the object is a server of the tests in the same event loop, whose calls do not count. For
+the second count, the proxy is the owner. Its listener for other nodes gets the heads that a node would send.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The ways by which a client reaches an object store.
 
 They lead directly to the gateway, through a proxy, through a proxy over TLS, or through a proxy of a cluster
-that owns nothing. One more leads to a proxy in front of a directory. All ways accept the same keys, so that a
-client needs only another endpoint.
+that owns nothing. A further way leads to a proxy in front of a directory. All ways accept the same keys, so
+that a client needs only another endpoint.
 """
 
 from dataclasses import dataclass, field, replace

@@ -65,7 +65,9 @@ async def test_a_bug_is_told_without_its_details():
 
 
 async def test_a_caller_that_hangs_up_before_the_answer_begins_is_no_failure_of_ours():
-    """Nothing is logged. The caller may be a training process that is killed while its batch is prepared."""
+    """Such a caller causes no line in the log. For example, a training process is killed while the proxy
+    prepares its batch.
+    """
 
     async def late(request):
         request.transport.close()

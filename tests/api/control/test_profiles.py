@@ -46,7 +46,7 @@ async def test_a_new_run_begins_with_no_epochs(client, job, context):
 
     assert await begin(0, 1) == []
     context.stats.record_reads("train", Source.ORIGIN, 3, 300, JobContext("resnet", 0, 0))
-    assert (await client.put(job, json=spec)).status == 200  # Names no rank that begins.
+    assert (await client.put(job, json=spec)).status == 200  # This call names no rank that begins.
     assert await begin() == [0]
     assert await begin(0) == []
     context.stats.record_reads("train", Source.ORIGIN, 3, 300, JobContext("resnet", 1, 0))

@@ -65,7 +65,7 @@ async def test_version_2_covers_a_sub_resource_however_its_name_is_spelled(proxy
     url = presigned(proxy, operation, "s3", Key="k")
     method = {"get_object": "GET", "put_object": "PUT"}[operation]
     status, _, _ = await send(f"{url}&{more}", method, None if method == "GET" else b"x")
-    plain = method == "GET" and more == "%41cl"  # "Acl" in capitals is no sub-resource.
+    plain = method == "GET" and more == "%41cl"  # "Acl" with a capital A is no sub-resource.
     assert status == 200 if plain else status in {403, 501}
     assert [read.parameters for read in proxy.sent()] == ([{}] if plain else [])
 

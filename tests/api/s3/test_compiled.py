@@ -104,7 +104,7 @@ async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
                     said = both.compiled(changed)
                     taken += said is not None
                     assert said is None or said == both.interpreted(changed), changed
-    assert taken > 100  # These requests have another invocation id or range.
+    assert taken > 100  # Requests with another invocation id or range.
 
 
 @pytest.mark.parametrize("key", ["k", "two"])

@@ -205,7 +205,7 @@ async def test_a_body_on_a_disk_that_was_damaged_in_a_shared_block_is_not_sent(m
     whole, part = request("/b/k", close=False), request("/b/k", "Range: bytes=3-7", close=False)
     assert beside.compiled(whole) is not None
     assert beside.compiled(whole) == beside.interpreted(whole)
-    assert beside.compiled(part) is None  # Only Python checks parts.
+    assert beside.compiled(part) is None  # Only the form in Python checks parts.
     assert beside.interpreted(part) is not None
     handle = beside.reader.find_handle(ObjectRef("b", "k"), 0, 0.0)
     (tier,) = (medium.tier for medium in beside.proxy.engine.cache.media)

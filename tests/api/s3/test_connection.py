@@ -312,7 +312,7 @@ class Taking(asyncio.Transport):
 
 
 async def test_the_body_of_an_upload_that_comes_while_the_proxy_ends_is_no_head(proxy):
-    """The connection just ends, and the client tries again. Formerly it got a 400, which is not repeated."""
+    """The connection just ends, so that the client tries again. After the former 400 it did not."""
     connection, client = proxy.server(), Taking()
     connection.connection_made(client)
     ending = asyncio.create_task(connection.shutdown(1.0))

@@ -85,7 +85,7 @@ async def test_nothing_that_was_refused_reaches_the_handler(port, proxy):
 
 
 async def test_a_flood_of_them_is_closed_without_waiting(port, limiter):
-    """Most connections of a flood of refused ones are closed at once.
+    """In a flood of refused connections, most are closed at once.
 
     A refused connection that lingers keeps a descriptor for a second, so only a few may linger.
     """

@@ -13,7 +13,7 @@ from shadeproxy.origin.s3ops.store import precondition_failed
 
 
 def tree(root):
-    """Yield the error classes of core/errors.py. A listener handles the classes of its own itself."""
+    """Yield the error classes of core/errors.py. Classes that a listener defines for itself are left out."""
     yield root
     for below in root.__subclasses__():
         if below.__module__ == errors.__name__:

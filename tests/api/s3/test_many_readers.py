@@ -224,7 +224,7 @@ async def test_all_hear_that_it_failed(held, turns):
 
 @pytest.mark.parametrize("when", ["before their turn", "while they wait for the origin", "while it comes"])
 async def test_those_that_leave_harm_nobody(held, turns, when):
-    """Clients that leave harm no other client. The client whose read started the flight is one of those."""
+    """Clients that leave harm no other client, not even if the read of one of them started the flight."""
     clients = connect(held, turns)
     for client in clients:
         client.ask("/b/cold")

@@ -77,7 +77,7 @@ async def test_who_joins_at_half_gets_all_of_it(setup):
     late = await setup.client()
     late.ask("/b/k")
     early, rest = await setup.client(), await setup.client()
-    assert (await early.get("/b/k", "Range: bytes=100-199")).body == BODY[100:200]  # Answered already.
+    assert (await early.get("/b/k", "Range: bytes=100-199")).body == BODY[100:200]  # This part has come.
     rest.ask("/b/k", f"Range: bytes={HALF + 5}-{HALF + 9}")
     across = await setup.client()
     across.ask("/b/k", f"Range: bytes={HALF - 5}-{HALF + 9}")

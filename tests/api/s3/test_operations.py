@@ -142,8 +142,8 @@ _NOT_HERE = {
     "UpdateBucketMetadataJournalTableConfiguration",
     "WriteGetObjectResponse",
 }
-# The proxy gives these operations the name of another one, because their requests differ from its requests
-# only by parameters. ListDirectoryBuckets differs by its host, which is not compared.
+# These operations have the name of another operation here, because only parameters distinguish their
+# requests. ListDirectoryBuckets differs by its host, which is not compared.
 _NAMED_AS = {
     "GetBucketLifecycle": "GetBucketLifecycleConfiguration",
     "GetBucketNotification": "GetBucketNotificationConfiguration",

@@ -174,9 +174,9 @@ class Late:
 
 @asynccontextmanager
 async def late(setup, worker):
-    """Yield the ident of a read whose deadline is over, but which has not been told yet.
+    """Yield the ident of a read whose deadline is over, before the read is told of it.
 
-    The event loop has had no time for it, because many other reads are late as well.
+    The event loop has had no time to tell the read, because many other reads are late as well.
     """
     setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(BODY)]]
     await waiting(setup, await worker.client(), "/b/k")

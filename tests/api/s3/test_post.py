@@ -183,7 +183,7 @@ async def test_names_in_conditions_and_forms_are_the_same_in_any_case(closed):
 @pytest.mark.parametrize(
     "conditions",
     [
-        ({"key": "k"},),  # No bucket: it would hold for all of the signer's buckets.
+        ({"key": "k"},),  # Without a bucket, the policy would hold for every bucket of the signer.
         ({"bucket": "other"}, {"key": "k"}),
         ({"bucket": "b"},),
         ({"bucket": "b"}, {"key": "k"}, ["starts-with", "$x-amz-meta-a", "x"]),

@@ -197,7 +197,7 @@ async def test_an_upload_that_was_pipelined_behind_a_miss_is_read_to_its_end():
 
 
 class Full(Owned):
-    """A transport that is full at the next write: it tells this to ``protocol`` once."""
+    """A transport that becomes full at the next write, and then makes ``protocol`` pause, once."""
 
     def __init__(self):
         super().__init__()
@@ -253,7 +253,7 @@ async def test_many_big_answers_behind_an_upload_are_not_kept(answers):
             connection.coordinator_sent(head(200, b"Content-Length: %d" % (8 * len(body))))
             for _ in range(8):
                 connection.coordinator_sent(body)
-        # If the worker kept pieces of the answers together, they would be copied, and the copies would show
+        # A kept piece of an answer would be copied behind the bytes kept before, and the copy would show
         # here.
         assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
     finally:
@@ -272,7 +272,7 @@ def test_a_head_without_an_end_is_given_away_and_not_kept():
 async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once():
     """Reading goes on although the last of many pipelined hits fills the client's socket.
 
-    No held request then makes the worker read on.
+    There is no held request by which the worker would notice that it may read on.
     """
     client, asked = Owned(), []
 

@@ -92,7 +92,7 @@ class Run:
         span = sorted(self.rng.randrange(size + 1) for _ in range(2))
         if ranged := self.rng.random() < 0.3 and span[0] < span[1]:
             self.excuses[path] += 1  # The range may be read by itself.
-        with suppress(ConnectionError, RuntimeError):  # uvloop's for a lost connection.
+        with suppress(ConnectionError, RuntimeError):  # uvloop raises RuntimeError for a lost connection.
             client.ask(path, *([f"Range: bytes={span[0]}-{span[1] - 1}"] if ranged else []))
         if self.rng.random() < 0.15:
             self.excuses[path] += 1

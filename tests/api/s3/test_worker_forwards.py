@@ -429,7 +429,7 @@ async def test_big_deletes_are_refused_while_the_coordinator_is_behind(scene):
 
 @pytest.mark.parametrize("how", ["ends", "speaks"])
 async def test_an_upload_outlives_an_idle_connection_to_the_coordinator(scene, how):
-    """The upload goes on if that connection ends. If it brings unexpected bytes, the client is cut off."""
+    """The upload goes on when the idle connection ends. Unexpected bytes on it cut the client off."""
     setup, worker = scene
     client = await worker.client()
     assert (await client.get("/b/k")).body == SMALL

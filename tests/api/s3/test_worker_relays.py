@@ -70,7 +70,7 @@ async def test_answers_are_those_of_the_coordinator(tmp_path, origin):
                     assert [pair for pair in ours.fields if pair[0] not in _CHANGING] == [
                         pair for pair in theirs.fields if pair[0] not in _CHANGING
                     ]
-        # The worker ends plain reads only, whole objects and ranges of them, short and long.
+        # The worker itself answers plain reads only: of whole objects and of ranges, short and long.
         ended = {one["bytes_sent"] for one in worker.requests.ended if one["relayed_to"] == "b"}
         assert ended == {10, len(BODY), 5, 7, len(LONG), len(LONG) - 7}
         assert {str(row.result) for row in worker.counts.rows()} == {"ok"}

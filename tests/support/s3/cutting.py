@@ -1,6 +1,6 @@
 """A client that disconnects at a given await, and an origin with many awaits.
 
-Tests can see whether its threads are at work.
+Tests can see whether threads of the origin still work.
 """
 
 import asyncio

@@ -98,7 +98,7 @@ class Wire:
 
 
 class KnowsNothing:
-    """The reads of a worker in which no object is cached."""
+    """A stand-in for the reads of a worker, in which no object is cached."""
 
     def cacheable(self, _ref: ObjectRef) -> bool:
         return True

@@ -18,7 +18,7 @@ _BEYOND = b"HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n\r\n"
 
 
 def body_of(path: str, tag: str) -> bytes:
-    """Return the body of a version. Two versions or objects differ in all of their bytes."""
+    """Return the body of a version. No two versions, and no two objects, have the same bytes at one place."""
     rng = random.Random(path)
     size = SIZES[rng.randrange(len(SIZES))]
     period = b"".join(blake2b(f"{path} {tag} {n}".encode()).digest() for n in range(17))

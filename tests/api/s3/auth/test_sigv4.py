@@ -171,7 +171,7 @@ def test_a_signed_date_that_does_not_exist(monkeypatch, auth, kind):
 @pytest.mark.parametrize("auth", ["header", "query", "v2"])
 def test_session_tokens_belong_to_their_key(auth):
     other = authenticator(session_token="tok+en/=")
-    if auth != "v2":  # For "v2", test_clients.py tests the token.
+    if auth != "v2":  # A "v2" URL does not hold the token: its user sends it as a header.
         assert accept(signed(auth=auth, token="tok+en/="), other).identity.name == ACCESS
     for token in (None, "other"):
         with pytest.raises(AccessDenied, match="session token"):
