@@ -1,8 +1,9 @@
-"""Fixtures of every test. A blocking call of product code on the event loop fails the test that made it. So
-does an engine that the test left open, or that was not quiescent when it was closed.
+"""Fixtures for all tests. A test fails if code of the product blocks its event loop. It also fails if it
+leaves an engine open, or if an engine was not quiescent when it was closed.
 
-``serve``, for tests of the whole product, starts a real ``shadeproxy serve`` in its own process. With the
-mark ``new_interpreter`` that process is started as its users do, and is no copy (copied.py).
+Tests of the whole product use ``serve``, which starts a real ``shadeproxy serve`` in a process of its own.
+This process is a copy of another one (copied.py). With the mark ``new_interpreter`` it is started as users do
+it.
 """
 
 import faulthandler
@@ -26,7 +27,8 @@ from shadeproxy.engine.index import hash_table
 from shadeproxy.policy import kernels
 from tests.support.served import COPIED_SERVE, SERVE, MakeServed, Served
 
-# An example that takes longer than 200 ms shows how busy the machine is, not whether the code is right.
+# Examples of hypothesis have no time limit: more than 200 ms for one shows that the machine is busy, not that
+# the code is wrong.
 settings.register_profile(
     "any machine",
     settings.get_profile(settings.get_current_profile_name()),
@@ -37,14 +39,14 @@ settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Restore Ctrl-C: a run in the background of a script ignores it, and so would all processes that it
-    starts.
+    """Restore Ctrl-C. In a run in the background of a script, the tests would ignore Ctrl-C, and so would all
+    processes that they start.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "open_engine(reason): the test leaves an engine open on purpose")
     config.addinivalue_line("markers", "new_interpreter: proxies of the test are started as their users do")
-    config.stash[_STDERR] = os.dup(2)  # pytest puts a file in its place while a test runs
+    config.stash[_STDERR] = os.dup(2)  # While a test runs, pytest puts a file in the place of stderr.
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -57,9 +59,10 @@ _STDERR = pytest.StashKey[int]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Limit the time of the fixtures of a test that failed. pytest-timeout and pytest's faulthandler have
-    cancelled their timers just now, so nothing else would end a fixture that hangs. The end of the test
-    cancels this timer.
+    """Limit the time that the fixtures of a failed test may take to end.
+
+    pytest-timeout and pytest's faulthandler have just cancelled their timers, so nothing else would end a
+    fixture that hangs. The end of the test cancels this timer too.
     """
     limit_s = float(node.config.getini("faulthandler_timeout"))
     if isinstance(node, pytest.Item) and limit_s > 0:
@@ -67,13 +70,13 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 
 _ASKED_FOR = ("rgw", "clients", "recipes", "harness", "helm")
-"""Marks of tests that need a server, many clients, much time or a big package. They run only if ``-m`` names
-the mark.
+"""Marks of tests that need a server, many clients, much time or a big package. Such a test runs only if
+``-m`` names its mark.
 """
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests that need more than `make test` installs and starts."""
+    """Leave out tests that need more than `make test` installs and starts."""
     marks = {mark for mark in _ASKED_FOR if mark not in config.option.markexpr}
     wanted, unwanted = list[pytest.Item](), list[pytest.Item]()
     for item in items:
@@ -82,47 +85,49 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unwanted:
         items[:] = wanted
         config.hook.pytest_deselected(items=unwanted)
-    if hasattr(config, "workerinput"):  # a process of xdist
+    if hasattr(config, "workerinput"):  # This is a process of xdist.
         items.sort(key=_place_in_order)
 
 
 _LONGEST_FIRST = ("e2e", "demo", "bench", "simulate", "sdk", "engine", "cluster", "policy", "plan", "hints")
-"""Rooms with long files, the longest first. The files of the other rooms take seconds each."""
+"""Rooms (directories of tests) with long files, the longest first. Each file of other rooms takes seconds."""
 
 
 def _place_in_order(item: pytest.Item) -> int:
-    """Return when the room of a test begins, of tests side by side. Rooms with long files come first, so that
-    no worker still has a long file when the others have none.
+    """Return the place of a test's room in the order in which processes of xdist run the rooms.
+
+    Rooms with long files come first. Otherwise one process could still run a long file when the rest of them
+    have nothing left to do.
     """
     room, *rest = item.path.parts[len(_TESTS.parts) :]
     if not rest:
-        return 0  # files of no room build packages and install them
+        return 0  # These tests build packages and install them.
     return _LONGEST_FIRST.index(room) if room in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
 
 def _collect_and_freeze() -> None:
-    """Free the objects that are only in cycles, and exclude all others from later rounds of the garbage
-    collector.
+    """Collect garbage, and exclude all objects that are left from later rounds of the garbage collector.
 
-    Modules and collected tests are 800,000 objects, and a full round waits until a quarter as many are new.
-    Without this, engines of ended tests (megabytes of columns in a few hundred objects each) would stay until
-    the process had gigabytes, and each round that a fixture asks for would take half a second.
+    Modules and collected tests are 800,000 objects. A full round of the collector waits until a quarter as
+    many new objects exist. Without this function, engines of ended tests (megabytes of columns in a few
+    hundred objects each) would stay until the process had gigabytes. Besides, each collection that a fixture
+    asks for would take half a second.
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # the time of the next full round depends on how many objects this round sees
+    gc.collect()  # This round sees few objects, so the next full round comes soon.
 
 
 def pytest_collection_finish() -> None:
     _collect_and_freeze()
-    # Full rounds are short now, so they may come ten times as often. Engines of a file's tests then do not
-    # pile up.
+    # Full rounds are short now, so they may come ten times as often. Then the engines of a file's tests do
+    # not pile up.
     gc.set_threshold(700, 10, 1)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Collect after each file, when pytest has released the fixtures of its last test."""
+    """Collect garbage after each file, when pytest has released the fixtures of the file's last test."""
     outcome = yield
     if nextitem is None or nextitem.path != item.path:
         _collect_and_freeze()
@@ -134,7 +139,7 @@ _IS_COMPILED = kernels.COMPILED and hash_table.COMPILED
 
 @pytest.fixture(scope="module", params=["compiled", "interpreted"] if _IS_COMPILED else ["interpreted"])
 def kernel_form(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the tests of a module with the compiled kernels and tables, and without."""
+    """Run the tests of a module twice: with the compiled kernels and hash table, and with those in Python."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (kernels, hash_table):
             patch.setattr(module, "COMPILED", request.param == "compiled")
@@ -143,7 +148,7 @@ def kernel_form(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was() -> Iterator[None]:
-    """Reset the log after each test, because a command that runs in this process configures it."""
+    """Reset the log after each test, because commands that run in the process of the tests configure it."""
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
@@ -151,7 +156,9 @@ def _log_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _forget_applications() -> Iterator[None]:
-    """Drop aiohttp's cache of handlers with middlewares: it has 1,024 entries, and each keeps its engine."""
+    """Drop aiohttp's cache of handlers with middlewares after each test. Each of its entries (up to 1,024)
+    would keep an engine.
+    """
     yield
     web_app._cached_build_middleware.cache_clear()
 
@@ -160,16 +167,18 @@ def _forget_applications() -> Iterator[None]:
 def _blockbuster() -> Iterator[None]:
     with blockbuster_ctx("shadeproxy") as blocked:
         for function in blocked.functions.values():
-            # It uses a loop of its own, in a thread that may block.
+            # This function has an event loop of its own, in a thread that may block.
             function.can_block_in("origin/credentials.py", "_resolve")
-        # This sends from pages in memory to a socket that does not block.
+        # This function sends pages in memory to a socket that does not block.
         blocked.functions["os.sendfile"].can_block_in("s3/sender.py", "_send_on")
         yield
 
 
 @pytest.fixture(autouse=True)
 def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves an engine open, or closed with anything under way or wrong accounting."""
+    """Fail a test that leaves an engine open, or that closes an engine with work under way or
+    wrong accounts.
+    """
     left_open, restless = list[Engine](), list[Engine]()
     make, close = Engine.__init__, Engine.aclose
 
@@ -184,7 +193,7 @@ def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
         try:
             engine.assert_quiescent()
         except AssertionError:
-            restless.append(engine)  # work still under way has until the end of the test
+            restless.append(engine)  # Work under way may still end during the test.
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Engine, "__init__", made)
@@ -197,7 +206,9 @@ def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def serve(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeServed]:
-    """Start a proxy. By keyword, ``cache__ram__capacity="1 MiB"`` sets cache.ram.capacity, and so on."""
+    """Yield a function that starts proxies. Its keyword ``cache__ram__capacity="1 MiB"``, for example, sets
+    cache.ram.capacity.
+    """
     yield from _serving(tmp_path, request)
 
 
@@ -205,13 +216,13 @@ def serve(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeServed
 def serve_for_module(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[MakeServed]:
-    """Start proxies like ``serve``, but for all tests of a module."""
+    """Yield a function like that of ``serve``, whose proxies run for all tests of a module."""
     yield from _serving(tmp_path_factory.mktemp("serve"), request)
 
 
 _NEEDS_TOKEN = "anonymous = false"
-"""With this setting a proxy does not start without control.token: ``serve`` makes a token if the file names
-none.
+"""The setting with which a proxy does not start without control.token. If the configuration file names no
+token, ``serve`` makes one.
 """
 
 
@@ -258,7 +269,7 @@ def _serving(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeSer
 
 @pytest.fixture
 def tmpfs() -> Iterator[Path]:
-    """Yield a directory on a tmpfs without huge pages, where sendfile is safe."""
+    """Yield a directory on a tmpfs without huge pages, because sendfile is safe there only."""
     if not Path("/dev/shm").is_dir():
         pytest.skip("this machine has no /dev/shm")
     path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))

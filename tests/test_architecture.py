@@ -1,5 +1,6 @@
-"""docs/architecture.md and CONTRIBUTING.md name files and functions that exist. tests/api/*/test_flows.py
-runs the flows.
+"""The files and functions that docs/architecture.md and CONTRIBUTING.md name exist.
+
+tests/api/*/test_flows.py checks that the flows of docs/architecture.md really take these steps.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Building the package: with a compiler modules are compiled; without one the build succeeds as well."""
+"""The build of the package compiles modules if there is a compiler, and succeeds without one."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ needs_compiler = pytest.mark.skipif(
 
 @pytest.fixture
 def tree(tmp_path):
-    """Make a tree with the files that the build reads, and modules that take a moment to compile."""
+    """Make a tree with all files that the build reads, and small modules that are compiled quickly."""
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
     root = tmp_path / "shadeproxy"
@@ -46,8 +46,8 @@ def tree(tmp_path):
 
 
 def build(tree, *, version="standard", **environment):
-    """Build the wheel; return the names in it, its file name, the text on stderr, and the new files in the
-    tree.
+    """Build the wheel. Return the names of the files in it, its own file name, the text on stderr, and the
+    files that are new in the tree.
     """
     before = set(tree.rglob("*"))
     script = (

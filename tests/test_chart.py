@@ -1,4 +1,6 @@
-"""The Helm chart: its objects fit each other and the proxy, and bad values are refused in words."""
+"""The Helm chart: its objects fit each other and the proxy. For a bad value, a message says what
+to change.
+"""
 
 import re
 from pathlib import Path
@@ -29,7 +31,7 @@ VARIANTS = [
 ]
 VARIANTS += [{**one, "cluster": CLUSTER} for one in VARIANTS]
 OLDEST = re.search(r'kubeVersion: ">=(\d+\.\d+)\.', (CHART / "Chart.yaml").read_text())[1]
-INFORMATION = 1  # Severity of a message of the linter that names no fault, such as an icon that is missing.
+INFORMATION = 1  # The severity of messages of the linter that name no fault, such as a missing icon.
 
 
 def objects(**values):
@@ -166,9 +168,11 @@ def test_a_secret_of_ones_own_is_used_and_none_is_made():
 
 
 def require_valid(found, version):
-    """Raise ValidationError unless Kubernetes knows all fields of the objects; return their kinds.
+    """Raise ValidationError if Kubernetes does not know a field of the objects. Return the kinds of the
+    objects.
 
-    A ServiceMonitor is left out: it belongs to the Prometheus operator, so Kubernetes has no schema of it.
+    A ServiceMonitor is not checked: it belongs to the Prometheus operator, so Kubernetes has no schema for
+    it.
     """
     valid = {one["kind"]: one for one in found if one["kind"] != "ServiceMonitor"}
     for one in valid.values():
@@ -192,7 +196,7 @@ def test_a_field_that_kubernetes_does_not_know_is_found():
         require_valid(found.values(), OLDEST)
 
 
-# Only `make chart` installs Helm, so its tests import it themselves.
+# Only `make chart` installs Helm, so this test imports it itself.
 @pytest.mark.helm
 @pytest.mark.parametrize("values", VARIANTS)
 def test_helm_finds_no_fault_and_renders_the_same(values):

@@ -1,4 +1,6 @@
-"""A copied process does what a new interpreter would: its program, streams, environment, status and end."""
+"""A copied process does what a new interpreter would do, with program, streams, environment,
+status and end.
+"""
 
 import os
 import signal
@@ -32,7 +34,7 @@ SLEEP = "import time; print(flush=True); time.sleep(300)"
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a copy that writes its errors to ``tmp_path / "log"``."""
+    """Yield a function that starts copies, which write their errors to ``tmp_path / "log"``."""
     started: list[Copy] = []
 
     def start(*arguments: str, environment: dict[str, str] | None = None, **how: int) -> Copy:
@@ -120,7 +122,7 @@ def test_signals_reach_it_and_end_it(start):
         copy.wait(0.01)
     copy.terminate()
     assert copy.wait(30) == copy.poll() == -signal.SIGTERM
-    copy.send_signal(signal.SIGTERM)  # of an ended process, as with Popen, that is nothing
+    copy.send_signal(signal.SIGTERM)  # As with Popen, nothing happens: the process has ended.
 
 
 def test_an_interrupt_is_one_though_the_original_ignores_it(start, tmp_path):

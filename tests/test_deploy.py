@@ -1,5 +1,5 @@
-"""The image and the systemd unit: the files that they take from the tree exist, and neither runs with more
-rights than it needs.
+"""The image and the systemd unit: the files that they take from the tree exist, and they give no rights that
+the proxy does not need.
 """
 
 import fnmatch
@@ -22,7 +22,7 @@ UNIT = ROOT / "docker" / "systemd" / "shadeproxy.service"
 
 
 def copied():
-    """Return the files and directories of the tree that the image is built from."""
+    """Return those files and directories of the tree that the image contains."""
     lines = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
     return [name.removeprefix("./") for line in lines for name in line.split()[:-1]]
 
@@ -70,7 +70,7 @@ def test_the_image_does_not_start_without_its_secrets_and_names_the_missing_one(
     environment = {name: text for name, text in os.environ.items() if name not in SECRETS}
     environment |= dict.fromkeys(given, "s3cr3t") | {"XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "shadeproxy", "serve", "--config", CONFIG]
-    # Small, so that only the secrets can keep it from starting on any machine.
+    # The tiers are so small that they fit on any machine, so only a missing secret can stop the start.
     command += ["--set", f"cache.ram.path={tmp_path / 'ram'}", "--set", "cache.ram.capacity=64 MiB"]
     command += ["--set", "cache.disk.capacity=64 MiB"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""``.ci/dist.py``: metadata and links of the files for an index of packages."""
+"""``.ci/dist.py``, which prepares a publication: metadata and links of the files for an index of packages."""
 
 import email
 import importlib.util
@@ -35,7 +35,7 @@ def dist():
 
 @pytest.fixture
 def project(tmp_path):
-    """Return a copy of the documents and the settings of the proxy, without its code."""
+    """Return a tree with the proxy's documents and its build settings, but without its code."""
     (tmp_path / "tree" / "shadeproxy").mkdir(parents=True)
     (tmp_path / "tree" / "shadeproxy" / "__init__.py").touch()
     for name in (*DOCUMENTS, "LICENSE", "pyproject.toml", "hatch_build.py"):
@@ -65,7 +65,7 @@ def test_the_metadata_name_the_address_and_the_maintainer(dist, project):
 
 
 def packed(project):
-    """Build the published project. Return the texts in its sdist and the metadata of its wheel."""
+    """Build the published project. Return the documents in its sdist, and the metadata of its wheel."""
     command = [sys.executable, "-c", BUILD, str(project)]
     environment = os.environ | {"SHADEPROXY_PURE": "1"}
     ended = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

@@ -1,9 +1,9 @@
-"""The frame budget: the number of Python calls that each kind of request costs, and of the files they are
+"""The frame budget: how many Python calls a request of each kind costs, and how many files these calls are
 in.
 
-Time varies from run to run; this number does not. tests/support/frame_counts.py says what is counted. A
-number that rises needs an ADR in docs/adr that says what the calls buy. A number that falls is written down
-here, so that it does not rise again.
+Times vary from run to run, and these numbers do not. tests/support/frame_counts.py says what is counted. If a
+number rises, an ADR in docs/adr must say what the calls buy. If a number falls, it is changed here too, so
+that it does not rise again.
 """
 
 import platform
@@ -23,27 +23,27 @@ pytestmark = pytest.mark.skipif(
 
 
 class Golden(NamedTuple):
-    """Frames of one request, and the number of files they are in."""
+    """The frames of one request, and the number of files that they are in."""
 
     frames: float
     files: int
 
 
 GOLDEN = {
-    # The request and the page handle are remembered.
+    # The request cache knows the request, and the page handle is valid.
     "remembered hit": Golden(13, 7),
-    # A cached object is requested for the first time on this listener by a known client.
+    # A known client asks for a cached object for the first time on this listener.
     "first hit": Golden(69, 24),
-    # One of 32 misses in a turn of the loop. Each is fetched, sent and stored. ADR 48: the first byte of one
-    # of them is timed, in two calls.
+    # The mean of 32 misses in one turn of the event loop. Each is fetched, sent and stored. The first byte of
+    # one miss is timed, in two calls (ADR 48).
     "miss": Golden(3_101 / MISSES, 57),
-    # A binary body with the scores of all 256 samples. ADR 0040: two calls make the change.
+    # A binary body with scores of all 256 samples. Two of the calls make the change (ADR 0040).
     "POST of scores": Golden(41, 15),
-    # Cached samples by id, in the order in which they are ready.
+    # Cached samples by id, sent in the order in which they are ready.
     "batch of 256": Golden(3659, 23),
-    # A plain read of an object that another node owns, on an idle connection to that node.
+    # A client's plain read of an object that another node owns. The connection to that node is idle.
     "relayed read, near node": Golden(61, 24),
-    # The same read at the owner, which has the object in RAM: the request of a node is signed.
+    # The same read at the owner, which has the object in RAM. The near node has signed the request.
     "relayed read, owner": Golden(20, 11),
 }
 
@@ -60,14 +60,14 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Count]]:
 def test_a_request_has_the_frames_it_had(counts, flow):
     first, *others = counts[flow]
     golden, found = GOLDEN[flow], Golden(first.frames, first.files)
-    # If rounds differed, the count would be worthless.
+    # If one round differs from another one, the count means nothing.
     assert [other.difference(first) for other in others] == [{}] * len(others)
     if found != golden:
         pytest.fail(explain(flow, golden, found, first), pytrace=False)
 
 
 def explain(flow: str, golden: Golden, found: Golden, count: Count) -> str:
-    """Say what changed, what to do about it, and where the frames are."""
+    """Return a text that says what has changed, what to do about it, and which files have most frames."""
     rose = found.frames > golden.frames or found.files > golden.files
     advice = (
         "A rise needs an ADR in docs/adr that says what it buys; then change GOLDEN."

@@ -1,5 +1,7 @@
-"""The words of docs/glossary.md. Class and module names are made of them, and no two things share a name. No
-name at all, not even of an attribute or a parameter, has a word that was replaced.
+"""Names are made of the words of docs/glossary.md.
+
+This holds for classes and modules, of which no two share a name. A word that was replaced by another one is
+in no name at all, not even in that of an attribute or a parameter.
 """
 
 import ast
@@ -32,18 +34,18 @@ PLAIN = frozenset(PLAIN_WORDS)
 NO_SUBJECT = re.compile(
     r"(as|at|by|for|from|how|in|of|on|what|whatever|where|who|whoever|whose|why)\b", re.IGNORECASE
 )
-"""Words with which no docstring begins, because they name neither an action nor a thing."""
+"""Words with which no docstring begins, because they name no action and no thing."""
 RETIRED = set(
     """
     anew brain courier disowned door gate halfway knowledge landing lend lender lent loan loans newcomer
     nobody noted notes outlasting settling stranger stray strays terms ticket tickets trend truth
     """.split()  # noqa: SIM905 - as above
 )
-"""Words that are in no name, because the glossary has another word for each thing that had them."""
+"""Words that no name contains, because the glossary has other words for the things that they named."""
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a name in CamelCase or snake_case."""
+    """Return the words that make up a name in CamelCase or snake_case."""
     return re.findall(r"[A-Z]+[0-9]*(?![a-z])|[A-Z]?[a-z0-9]+", name)
 
 
@@ -56,7 +58,7 @@ def entries() -> list[re.Match[str]]:
 
 @cache
 def names() -> dict[str, set[str]]:
-    """Return public and private class names and module names, each with the files that have it."""
+    """Return the names of all classes and modules, private ones too, each with the files that define it."""
     found: dict[str, set[str]] = defaultdict(set)
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
@@ -69,8 +71,8 @@ def names() -> dict[str, set[str]]:
 
 
 def identifiers() -> dict[str, set[str]]:
-    """Return names of classes, functions, parameters, keywords, attributes and variables, with their
-    files.
+    """Return all names in the code, each with the files that have it: names of classes, functions,
+    parameters, keywords, attributes and variables.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for package in PACKAGES:
@@ -93,7 +95,7 @@ def identifiers() -> dict[str, set[str]]:
 
 @cache
 def docstrings() -> dict[str, str]:
-    """Return the docstrings of the product and of the bench, including those of attributes, by place."""
+    """Return the docstrings of product and bench, with those of attributes. The keys are file and line."""
     return {
         f"{path.relative_to(ROOT)}:{node.lineno}": node.value.value
         for package in ("shadeproxy", "sdk/shadeproxy_sdk", "bench/shadeproxy_bench")
@@ -106,7 +108,7 @@ def docstrings() -> dict[str, str]:
 
 
 def forms(word: str) -> set[str]:
-    """Return a word with the endings of English: plural, -ed, -ing, -er."""
+    """Return a word and the forms that English makes of it: plural, -ed, -ing, -er, -or."""
     stems = {word, word + word[-1], word.removesuffix("e"), word.removesuffix("y") + "i"}
     return {word} | {stem + end for stem in stems for end in ("s", "es", "ed", "ing", "er", "or")}
 
@@ -182,6 +184,6 @@ def test_a_docstring_begins_with_an_action_or_a_thing():
 
 
 def test_docstrings_say_who_acts():
-    """Not "nobody wants the page" but "no reader wants the page"."""
+    """A docstring names the actor: "no reader wants the page" instead of "nobody wants the page"."""
     vague = re.compile(r"\b(anew|whoever|nobody|somebody)\b", re.IGNORECASE)
     assert [place for place, text in docstrings().items() if vague.search(text)] == []

@@ -1,5 +1,6 @@
-"""A test that hangs is shown with its stack in processes of xdist, and a fixture after a failure is ended. No
-server goes on after a failure.
+"""Hanging tests: the stack of a test that hangs is shown, also from processes of xdist.
+
+A fixture that hangs after a failure is ended, and so is a server that runs beside a failed test.
 """
 
 import http.server
@@ -30,7 +31,7 @@ def test_fails(hanging):
     raise AssertionError
 """
 
-# PyDLL keeps the interpreter's lock, so no Python code of another thread runs meanwhile.
+# PyDLL does not release the interpreter's lock, so no Python code of another thread can run meanwhile.
 LOCKED = """
 import ctypes
 
@@ -41,7 +42,7 @@ def test_hangs():
 
 
 def run(path, text):
-    """Run tests with the limits of this project, shortened to a second, as ``make test`` runs them."""
+    """Run tests as ``make test`` does. The time after which a stack is shown is only a second."""
     path.write_text(text)
     options = [
         "-n",
@@ -75,7 +76,9 @@ def test_a_stack_is_shown_before_the_time_limit_ends_the_process(pytestconfig):
 
 
 def test_a_server_ends_with_the_test_that_fails_beside_it():
-    """Otherwise its thread would take a core, and keep the process from ending."""
+    """A server ends if the test in its block fails. Its thread would else use CPU and keep the
+    process alive.
+    """
     before = threading.enumerate()
     with pytest.raises(ValueError, match="no number"), served(http.server.BaseHTTPRequestHandler):
         int("no number")

@@ -1,4 +1,7 @@
-"""README's installation from packages: another user, a clean environment, up to the first cached byte."""
+"""The installation from packages that README describes, up to the first cached byte.
+
+Another user makes it, in a clean environment.
+"""
 
 import os
 import re
@@ -32,24 +35,27 @@ print(bytes(client.read_many(data, [0])[0]) == b"first byte" * 1000)
 
 
 class User:
-    """The user that installs: another one if this one is root. It has a home, but not this environment."""
+    """The user that installs: another user if the tests run as root, else the user of the tests.
+
+    The user has a home directory, and nothing of the environment of the tests.
+    """
 
     def __init__(self, home):
         self.home, self.id = home, os.geteuid()
         kept = {name: value for name, value in os.environ.items() if re.match("PIP_|SSL_|https?_proxy", name)}
         clean = {"HOME": str(home), "PATH": f"{PYTHON.parent}:/usr/bin:/bin", "LANG": "C.UTF-8"} | kept
-        clean |= {"PIP_NO_COMPILE": "1", "PIP_NO_CACHE_DIR": "1"}  # They only take time here.
+        clean |= {"PIP_NO_COMPILE": "1", "PIP_NO_CACHE_DIR": "1"}  # Without these, pip takes longer.
         self.prefix = ["env", "-i", *(f"{name}={value}" for name, value in clean.items())]
         if os.geteuid() == 0 and shutil.which("setpriv"):
             user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-            # A Python in root's own home cannot be run by others.
+            # If Python is installed in root's home, no other user can run it.
             if not subprocess.run([*user, PYTHON, "-c", ""], capture_output=True, check=False).returncode:
                 self.prefix = [*user, *self.prefix]
                 os.chown(home, NOBODY, NOBODY)
                 self.id = NOBODY
 
     def run(self, *command):
-        """Run a command in the home, and return what it prints and its status."""
+        """Run a command in the home directory. Return the text that it prints, and its exit status."""
         ended = subprocess.run(
             [*self.prefix, *command], cwd=self.home, capture_output=True, text=True, check=False
         )
@@ -58,14 +64,16 @@ class User:
 
 @pytest.fixture
 def user():
-    # Not in the directories of pytest, which only their owner can enter.
+    # pytest's own directories are no use: only their owner can enter them.
     home = Path(tempfile.mkdtemp())
     yield User(home)
     shutil.rmtree(home)
 
 
 def build(out):
-    """Build what ``make dist`` puts there, without its checks: two wheels of the proxy, one of the SDK."""
+    """Build the wheels that ``make dist`` builds, two of the proxy and one of the SDK, but do not
+    check them.
+    """
     for project, pure in ((ROOT, "0"), (ROOT, "1"), (ROOT / "sdk", "1")):
         command = [sys.executable, "-c", BUILD, str(project), str(out)]
         subprocess.run(
@@ -77,7 +85,7 @@ def build(out):
 
 
 def commands():
-    """Return the commands of README's section."""
+    """Return the commands in README's section about the installation."""
     section = (ROOT / "README.md").read_text().split("## Install on other machines\n")[1].split("\n## ")[0]
     return re.findall(r"^\$ (.*)$", section, re.MULTILINE)
 
@@ -125,7 +133,7 @@ def test_a_user_comes_from_the_packages_to_the_first_cached_byte(user):
                 return answer.headers["x-shade-cache"]
 
         assert read() == "origin"
-        wait_for(lambda: read() == "ram")  # A page is stored a moment after its reader has it.
+        wait_for(lambda: read() == "ram")  # The page is stored soon after it is sent.
         python = str(user.home / "shadeproxy" / "bin" / "python")
         assert user.run(python, "-c", READ, served.control) == ("True\n", 0)
     finally:

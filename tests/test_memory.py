@@ -1,5 +1,6 @@
-"""The test process keeps no objects of a test that has ended. tests/conftest.py says which ones it used to
-keep.
+"""The process of the tests keeps no objects of a test that has ended.
+
+tests/conftest.py says which objects would stay without its help.
 """
 
 import gc
@@ -10,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 
 class Columns:
-    """An object that refers to itself, like an engine, so that only the garbage collector frees it."""
+    """An object that refers to itself, as an engine does, so that only the garbage collector frees it."""
 
     def __init__(self):
         self.me = self

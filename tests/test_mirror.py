@@ -1,4 +1,4 @@
-"""The place where each module is tested: the test file of its name and place, or the one in the table."""
+"""Each module has a test file: the file of its own name at the same place, or the file in ``TABLE``."""
 
 import ast
 from functools import cache
@@ -295,20 +295,18 @@ TABLE = {
     "sdk.transfer": "sdk/test_client.py",
     "tiers.tier": "app/test_checkup.py",
 }
-"""The name of a module, without the product's name, and its test file below tests/."""
+"""Maps the name of a module, below the name of the product, to its test file below tests/."""
 
 STEPS = 4
-"""An entry of the table is accepted if the test file imports the module, directly or through at most this
-many other files.
-"""
+"""The number of other files that may be between a test file and a module that it imports indirectly."""
 
 RUN_AS_PROCESSES = {"e2e", "cli", "demo"}
-"""Tests in these directories run commands, and do not import the code behind them."""
+"""Directories whose tests run commands in processes of their own, and so do not import the tested code."""
 
 
 def modules() -> dict[str, Path]:
-    """Return the files of all modules by name. An __init__.py only states the laws of its package and needs
-    no test.
+    """Return the files of all modules, by name. Files __init__.py are left out: they only state laws of
+    packages.
     """
     found = {}
     for name, folder in (("", ROOT / "shadeproxy"), ("sdk.", ROOT / "sdk" / "shadeproxy_sdk")):
@@ -352,8 +350,8 @@ def of_its_name(name: str) -> Path:
 
 
 def conftests(file: Path) -> list[Path]:
-    """Return the conftest.py files whose fixtures a test file may use. tests/conftest.py is left out,
-    because it imports the engine.
+    """Return the conftest.py files with fixtures for a test file. tests/conftest.py is left out, because it
+    imports the engine.
     """
     found = (folder / "conftest.py" for folder in file.parents if TESTS in folder.parents)
     return [path for path in found if path.exists()]
@@ -361,7 +359,9 @@ def conftests(file: Path) -> list[Path]:
 
 @cache
 def imported(file: Path) -> frozenset[Path]:
-    """Return our files that ``file`` imports, and those that the __init__.py of an imported package names."""
+    """Return those files of the repository that ``file`` imports, and those that an imported __init__.py
+    imports.
+    """
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):

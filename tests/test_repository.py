@@ -1,4 +1,4 @@
-"""Promises of the repository about itself."""
+"""Rules that the repository keeps for itself."""
 
 import ast
 import re
@@ -45,7 +45,9 @@ def test_the_threat_model_names_tests_that_exist():
 
 
 def test_no_test_module_imports_another():
-    """Shared helpers are in tests/support, and fixtures of a conftest.py are found by name."""
+    """Test modules share code in tests/support only, and pytest finds the fixtures of a
+    conftest.py by name.
+    """
     for path in (path for path in SOURCES if ROOT / "tests" in path.parents):
         names = []
         for node in ast.walk(ast.parse(path.read_text())):

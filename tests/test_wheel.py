@@ -1,4 +1,4 @@
-"""The wheel: it contains the proxy and nothing that measures it, and needs only its base dependencies."""
+"""The wheel has the proxy in it, and nothing that measures the proxy. It needs its base dependencies only."""
 
 import ast
 import importlib.metadata
@@ -48,8 +48,8 @@ print(len(kept), shadeproxy.__file__)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Return the directory with the files of the pure wheel, unpacked. A wheel with compiled modules, which
-    takes ten times as long to build, is built and installed by test_install.py.
+    """Return a directory with the unpacked files of the pure wheel. test_install.py builds and installs the
+    wheel with compiled modules, which takes ten times as long to build.
     """
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-c", _BUILD, str(ROOT), str(out)]
@@ -61,7 +61,7 @@ def wheel(tmp_path_factory):
 
 
 def closure(requirements):
-    """Return the names of the given distributions and of all that they need."""
+    """Return the names of these distributions, and of all distributions that they need."""
     found: set[str] = set()
     waiting = list(requirements)
     while waiting:
@@ -73,7 +73,7 @@ def closure(requirements):
         try:
             waiting += importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
-            continue  # for another platform or Python
+            continue  # It belongs to another platform or Python.
     return found
 
 

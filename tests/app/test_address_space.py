@@ -1,4 +1,4 @@
-"""A limit of address space that is too small ends each start with one line that says what to change."""
+"""A start under a too small limit of address space ends with one line that says what to change."""
 
 import resource
 import subprocess

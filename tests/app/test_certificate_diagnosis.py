@@ -1,4 +1,4 @@
-"""A certificate that expires, and files that cannot be used, are shown by check, doctor and /readyz."""
+"""The commands check and doctor and the call /readyz show a certificate that expires, and unusable files."""
 
 import asyncio
 import datetime as dt

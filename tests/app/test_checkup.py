@@ -1,4 +1,4 @@
-"""A running proxy probes its origin by itself, and warns of what it finds."""
+"""The checkup of a running proxy: it probes the origin, and warns of what it finds."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ REFUSED = OriginAnswer(403, "AccessDenied", "no origin credentials were found")
 
 
 class Probed:
-    """An origin whose probes have the given ``outcomes`` in order. The last outcome repeats."""
+    """An origin whose probes end with these ``outcomes`` in order. The last outcome is repeated."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.outcomes = list(outcomes)
@@ -108,7 +108,9 @@ async def test_a_ready_proxy_warns_of_what_its_origin_says_until_it_says_otherwi
 
 
 class Odd:
-    """A tier or an origin that raises unexpected errors, ``failures`` times."""
+    """A tier, or an origin, whose first calls raise errors that no code expects. ``failures`` is their
+    number.
+    """
 
     def __init__(self, failures: int) -> None:
         self.failures, self.asked = failures, 0
@@ -130,7 +132,7 @@ class Odd:
 
 
 async def test_nothing_that_goes_wrong_ends_the_watch(monkeypatch, capfd):
-    """Neither an error of a look nor one of another part ends the watch, and the other looks go on."""
+    """No error in one of the looks, or in another part of the proxy, ends the watch or the other looks."""
     clock, passed = ManualClock(), asyncio.Semaphore(0)
     go_on = asyncio.Semaphore(0)
 

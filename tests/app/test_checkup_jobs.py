@@ -1,4 +1,4 @@
-"""``shadeproxy doctor`` names silent and hardly believed jobs, tested on a whole proxy."""
+"""``shadeproxy doctor`` names jobs that are silent or hardly believed. The tests run a whole proxy."""
 
 import asyncio
 
@@ -86,7 +86,7 @@ async def test_doctor_says_which_job_reads_other_things_than_it_announces(proxy,
     await announce(call, announced)
     for _ in range(2):
         await read(proxy, range(COUNT // 2, COUNT))
-    # The access log passes reads on in batches, some time after them.
+    # The access log passes reads on later, many at a time, and the trust sinks with them.
     async with asyncio.timeout(30):
         while (await call("GET", "/v1/jobs"))["jobs"][0]["order_trust"] > 0.5:
             await asyncio.sleep(0.01)

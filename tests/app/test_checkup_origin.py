@@ -1,4 +1,4 @@
-"""A running proxy asks its origin when nothing else shows whether it answers, and no more often than that."""
+"""A running proxy probes its origin only while no request shows whether the origin answers."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,8 +26,11 @@ DOWN = OriginUnavailable("connection refused")
 
 
 class World:
-    """A checkup whose time passes by ``pass_by``. ``outcome``: what each probe raises, None: it is answered.
-    ``silent``: probes are never answered. ``probed_s``: the times of the probes.
+    """A checkup, and its origin. Time passes only by ``pass_by``.
+
+    ``outcome``: the error that each probe raises; None if probes succeed.
+    ``silent``: whether probes get no answer at all.
+    ``probed_s``: the times of the probes.
     """
 
     def __init__(self) -> None:
@@ -64,13 +67,13 @@ class World:
         return "answers"
 
     async def settle(self) -> None:
-        """Wait until the watch sleeps."""
+        """Wait until the checkup sleeps."""
         async with asyncio.timeout(20):
             while not self._asleep:
                 await asyncio.sleep(0.001)
 
     async def pass_by(self, seconds: float, traffic=None) -> None:
-        """Let time pass, a second at a time, each with a call of ``traffic``."""
+        """Let this time pass, in steps of a second. After each step, call ``traffic``, if given."""
         for _ in range(round(seconds)):
             await self.settle()
             self.clock.advance(1.0)
@@ -125,7 +128,7 @@ async def test_nothing_is_asked_while_requests_show_that_the_origin_answers(worl
     async with world.watched():
         await world.pass_by(600, world.health.answered)
         assert len(world.probed_s) == 1
-        # After the last answer the first probe comes in time.
+        # When requests are no longer answered, the next probe comes within 16 s.
         world.outcome = DOWN
         await world.pass_by(16)
         assert len(world.probed_s) == 2
@@ -164,7 +167,10 @@ async def test_an_origin_that_never_answers_is_never_said_to_be_up(world, monkey
 
 
 async def test_a_request_that_was_answered_shows_more_than_the_silence_after_a_probe(world, monkeypatch):
-    """Such an origin answers reads, and no ListBuckets."""
+    """An origin answers if it answers requests during a probe, even if the probe gets no answer.
+
+    Some origins answer reads, but not ListBuckets, which is the probe.
+    """
     monkeypatch.setattr(checkup, "_PROBE_S", 0.01)
     world.silent = True
     world.on_probe += [lambda: world.clock.advance(1.0), world.health.answered]

@@ -1,4 +1,6 @@
-"""The clock watch: a version that was checked at a later time than now is checked again."""
+"""The clock watch: after the clock was set back, versions whose last check seems to lie ahead are checked
+again.
+"""
 
 import asyncio
 
@@ -16,7 +18,7 @@ OLD, NEW = b"old" * 500, b"new!" * 500
 
 
 class SetClock(ManualClock):
-    """A clock whose time of day can be set. ``sleep`` ends at the next ``look``."""
+    """A clock whose time of day a test can set back. Its ``sleep`` ends when the test calls ``look``."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +36,7 @@ class SetClock(ManualClock):
         await self._looks.wait()
 
     async def look(self):
-        """Let the watch look at the clock once."""
+        """Let the clock watch look at the clock once."""
         self._looks.set()
         await asyncio.sleep(0.01)
 
@@ -45,7 +47,7 @@ async def make(tmp_path):
     async with benches(tmp_path) as make_bench:
 
         async def bench_of(freshness):
-            """Return an engine with one cached object."""
+            """Return a bench with one cached object, whose rule has this freshness."""
             bench = await make_bench(rules=(Rule(freshness=freshness),), clock=SetClock())
             bench.origin.put("b", "k", OLD)
             await bench.get("k")
@@ -79,7 +81,7 @@ async def test_a_check_that_lies_ahead_counts_as_long_ago(make, running):
         watch(bench)
     await bench.clock.look()
     assert bench.engine.take(handle, None, bench.clock.now_s()) is None
-    assert await bench.get("k") == (OLD, Source.RAM)  # and it is checked in the background
+    assert await bench.get("k") == (OLD, Source.RAM)  # The read starts a check in the background.
     await checked(bench)
     assert (await bench.get("k"))[0] == NEW
 

@@ -1,4 +1,4 @@
-"""Each problem of a cluster is found from the facts, with a cause and a remedy."""
+"""The doctor finds each problem of a cluster from the facts, with its cause and the remedy."""
 
 from dataclasses import replace
 

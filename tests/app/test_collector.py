@@ -1,6 +1,6 @@
-"""Reads, whole and broken off, leave no memory that only the garbage collector would free.
+"""Reads, whole or broken off, leave no memory that only the garbage collector could free.
 
-So the collector may run rarely (app/limits.py), and the memory of a page is free at once.
+So collections may be rare (app/limits.py), and the memory of a page is free at once.
 """
 
 import subprocess

@@ -1,5 +1,5 @@
-"""The control listener on a Unix socket: private from the start, and it never removes another process's
-file.
+"""The control listener on a Unix socket: it is private from the start, and never removes a file of another
+process.
 """
 
 import json
@@ -20,7 +20,7 @@ from shadeproxy.core.errors import ConfigError
 
 @pytest.fixture
 def short(tmp_path_factory):
-    """Return a directory with a short path, because socket paths have a length limit."""
+    """Return a directory with a short path, because the length of a socket's path is limited."""
     return tmp_path_factory.mktemp("s")
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_is_another_ones_by_now_stays(short):
     first = ControlSocket(short / "c.sock")
     first.socket.close()
     second = ControlSocket(short / "c.sock")
-    os.utime(short / "c.sock", ns=(1, 1))  # Both files were made within one tick of the clock.
+    os.utime(short / "c.sock", ns=(1, 1))  # As if both files were made at the same time.
     first.remove()
     assert (short / "c.sock").exists()
     second.socket.close()

@@ -1,4 +1,4 @@
-"""An origin that hangs, drips or sends without end: readers get an error in time, and nothing is left
+"""Readers get an error in time when the origin hangs, drips or sends without end. No work or memory is left
 behind.
 """
 
@@ -19,8 +19,8 @@ from shadeproxy.engine.engine import Engine
 
 FIRST_BYTE_S, WINDOW_S = 0.4, 0.6
 LIMIT_S = 15.0
-"""Far longer than the waits of these tests, and far shorter than a wait without a limit."""
-BODY = bytes(range(256)) * 1024  # One page, and more than is held to be verified.
+"""Far more than the configured timeouts, and far less than a read without a timeout would take."""
+BODY = bytes(range(256)) * 1024  # One page, sent before it is verified.
 ETAG = b'ETag: "0123456789abcdef0123456789abcdef"\r\n'
 HEAD = b"HTTP/1.1 200 OK\r\n" + ETAG + b"Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY)
@@ -81,7 +81,7 @@ async def answer(writer: asyncio.StreamWriter, asked: bytes) -> None:
 
 
 def head_for(asked: bytes) -> bytes:
-    """Return the head for the whole object, because an origin may ignore ranges."""
+    """Return the head of an answer with the whole object, whatever range was asked for."""
     return WHOLE if asked.startswith((b"GET", b"HEAD")) else b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -95,7 +95,7 @@ NO_HEAD = {
 
 
 class Scripted:
-    """A server that treats every request as ``behave`` does. ``open_now``: number of its connections."""
+    """A server that answers every request by ``behave``. ``open_now``: how many connections are open."""
 
     def __init__(self) -> None:
         self.behave: Behave = answer
@@ -118,7 +118,8 @@ class Scripted:
                     length = re.search(rb"(?i)\r\ncontent-length: (\d+)", asked)
                     if length and self.takes_bodies:
                         await reader.readexactly(int(length[1]))
-                    # A body that is not read fills the buffers on its way.
+                    # If the server does not read the body of a request, the body fills the buffers on its
+                    # way.
                     taking = reader.read(1) if self.takes_bodies else hang(writer)
                     gone = asyncio.create_task(taking)
                     acting = asyncio.ensure_future(self.behave(writer, asked))
@@ -143,7 +144,7 @@ class Scripted:
 
 
 class Case:
-    """A proxy with a scripted origin."""
+    """A proxy in front of a scripted origin."""
 
     def __init__(self, proxy: Proxy, origin: Scripted) -> None:
         self.proxy, self.origin = proxy, origin
@@ -153,9 +154,7 @@ class Case:
         return self.proxy.reloader.targets.engine
 
     async def ask(self, kind: str, key: str = "key") -> tuple[int, bytes, bytes]:
-        """Return status, head, and the body as far as it came. Status 0: the answer was cut before its
-        end.
-        """
+        """Return status, head, and the part of the body that came. Status 0: the answer was cut off."""
         if kind == "batch":
             return await self._batch(key)
         method = "HEAD" if kind == "head" else "GET"
@@ -200,14 +199,14 @@ class Case:
             writer.close()
 
     async def quiet(self) -> None:
-        """Wait until no request waits, no page is on its way, and no memory is held."""
+        """Wait until no request waits, no page is on its way, and the ledger has all of its memory back."""
         async with asyncio.timeout(LIMIT_S):
             while not self.engine.idle or self._at_the_origin():
                 await asyncio.sleep(0.01)
         self.engine.assert_quiescent()
 
     def _at_the_origin(self) -> int:
-        """Return the number of slots and connections in use."""
+        """Return how many slots of the origin and how many connections to it are in use."""
         limited = self.engine._origin._inner._inner._inner._inner
         session = limited._inner._transport._session
         return (
@@ -257,7 +256,7 @@ async def make_case(tmp_path) -> AsyncIterator[Callable[..., Awaitable[Case]]]:
 
 
 def status_of_item(body: bytes) -> int:
-    """Return the status in the first frame of a batch answer (docs/protocol.md)."""
+    """Return the status in the first frame of a batch answer (docs/protocol.md describes frames)."""
     frame = body.partition(b"\r\n")[2]
     return struct.unpack_from("<IH", frame)[1]
 
@@ -281,8 +280,8 @@ async def test_without_a_head_every_read_is_told_to_slow_down(make_case, how, ki
         else:
             assert status == 503
             assert b"Retry-After: 1\r\n" in head
-            # Endless interim answers are a bad answer, not a late one. A listing is not repeated. For other
-            # reads, the last try may end before the deadline.
+            # Endless interim answers are a bad answer: ServiceUnavailable. A listing is not repeated. Other
+            # reads are repeated until the deadline, which may give SlowDown.
             codes = {b"SlowDown"} if kind != "list" or not how.startswith("endless") else set()
             codes |= {b"ServiceUnavailable"} if how.startswith("endless") else set()
             assert kind == "head" or any(b"<Code>%b</Code>" % code in body for code in codes)
@@ -298,9 +297,9 @@ async def test_a_body_that_stops_or_drips_is_cut_and_frees_what_it_held(make_cas
         if kind == "batch":
             assert (status, status_of_item(body)) == (200, 503)
         elif kind == "list" or (how is not hang_after_head and kind == "get"):
-            assert status == 0  # The answer had begun.
+            assert status == 0  # The head had been sent.
         else:
-            # Either all bytes of the range came at first, or none.
+            # The origin has sent either all bytes of the range, or none.
             assert status == (503 if how is hang_after_head else 206)
 
 
@@ -321,7 +320,7 @@ async def test_a_body_held_to_be_verified_has_the_budget_too(make_case):
 
 
 def hold_back(case) -> asyncio.Event:
-    """Hold all answers of the origin of ``case`` until the returned event is set."""
+    """Let the scripted origin answer only when the returned event is set."""
     go_on = asyncio.Event()
 
     async def later(writer: asyncio.StreamWriter, asked: bytes) -> None:
@@ -418,7 +417,7 @@ async def test_tries_and_the_pauses_between_them_are_part_of_the_budget(make_cas
 
 async def test_a_client_that_reads_slowly_is_no_slow_origin(make_case):
     case = await make_case("cache.page_size=64 KiB", "cache.inflight=1 MiB")
-    body = BODY * 32  # 8 MiB, more than the buffers of the sockets hold.
+    body = BODY * 32  # 8 MiB, more than the sockets' buffers hold.
 
     async def big(writer, asked):
         first, last = 0, len(body) - 1
@@ -470,7 +469,7 @@ async def test_a_write_that_the_origin_does_not_take_or_answer_ends(make_case, h
     async with asyncio.timeout(LIMIT_S):
         if how == "drip-body":
             with suppress(ConnectionError):
-                assert len(await reader.read()) < 1000  # The answer is cut, perhaps before its head was read.
+                assert len(await reader.read()) < 1000  # The answer is cut, maybe within its head.
         else:
             answer = await reader.read(4096)
             assert answer.startswith(b"HTTP/1.1 500")

@@ -1,4 +1,6 @@
-"""Each problem is found from the facts, with a cause and a remedy. A healthy proxy has no findings."""
+"""The doctor finds each problem from the facts, with its cause and the remedy. A healthy proxy has no
+findings.
+"""
 
 from dataclasses import replace
 

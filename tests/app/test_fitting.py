@@ -1,4 +1,4 @@
-"""Settings against the machine's memory, cores and descriptors."""
+"""The settings are compared with the memory, the cores and the descriptors that the machine allows."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def limit(size_bytes: int) -> MemoryLimit:
 
 
 def test_all_that_takes_memory_counts():
-    """512 MiB of tier, 256 MiB for fills in flight and 128 MiB for one process are 896 MiB."""
+    """The tier, the fills and the processes count: 512 MiB, 256 MiB and 128 MiB, together 896 MiB."""
     assert judge_memory(settings(), limit(896 * MIB)).possible
     verdict = judge_memory(settings(), limit(895 * MIB))
     assert verdict.cause == (
@@ -49,8 +49,9 @@ def test_a_disk_tier_on_a_tmpfs_counts_and_one_on_disk_does_not(tmp_path):
 
 
 def test_read_histories_of_a_big_disk_tier_count(tmp_path):
-    """Histories take 12 bytes for each 2 KiB of capacity, at most 768 MiB. The process's share has 64 MiB of
-    it.
+    """Read histories take 12 bytes for each 2 KiB of capacity, at most 768 MiB.
+
+    The memory that is counted for one process already has 64 MiB of them.
     """
     disk = ["cache.disk.capacity=100 GiB", f"cache.disk.path={tmp_path}"]
     verdict = judge_memory(settings(*disk), limit(1400 * MIB))
@@ -111,7 +112,10 @@ def test_caches_set_aside_on_a_tmpfs_count_and_can_be_deleted(shm, tmp_path):
     ],
 )
 def test_a_cache_that_this_start_would_set_aside_counts(shm, version, rule, counts):
-    """The renamed cache takes memory beside the new one, which is still empty."""
+    """A cache that the start would set aside counts: it takes memory beside the new cache.
+
+    The new cache is still empty at that time, but may grow to its capacity.
+    """
     ours = settings(f"cache.ram.path={shm}", f"cache.on_other_origin={rule}", "origin.name=s3.aws")
     put_aside(shm / "segments", 2)
     if version is not None:
@@ -154,7 +158,10 @@ RAISE = "raise the hard limit (LimitNOFILE=65536, ulimit -Hn, docker --ulimit no
 
 
 def test_all_connections_and_segments_need_descriptors():
-    """20 segments of 64 MiB: 40 descriptors; 64 others; 4 pools of 128. At least one of each."""
+    """20 segments need 40 descriptors, 4 pools of 128 connections need 512, and 64 are for other things.
+
+    At least one segment, and one connection of each pool, must fit: 70 descriptors, without any client.
+    """
     ours = settings("cache.disk.capacity=0")
     assert judge_descriptors(ours, 822) == (True, "", "")
     assert judge_descriptors(ours, 820) == (
@@ -175,7 +182,9 @@ def test_all_connections_and_segments_need_descriptors():
 
 
 def test_connections_to_other_proxies_that_share_pages_need_descriptors():
-    """As many again as to the origin: 512 more than without a cluster."""
+    """Connections to other nodes need as many descriptors as those to the origin: 512 more than without a
+    cluster.
+    """
     names = ["name=c", "engine=redis://h", "secret=env:S", "pages=owned"]
     ours = settings("cache.disk.capacity=0", *(f"cluster.{name}" for name in names))
     assert judge_descriptors(ours, 1505) == (True, "", "")
@@ -184,7 +193,7 @@ def test_connections_to_other_proxies_that_share_pages_need_descriptors():
 
 @pytest.fixture
 def group():
-    """Yield a real control group of 400 MiB, if this machine allows one."""
+    """Yield the limit file of a real control group of 400 MiB. The test is skipped where none can be made."""
     for root in _GROUPS:
         file = root / "shadeproxy-test" / ("memory.limit_in_bytes" if root.name == "memory" else "memory.max")
         try:
@@ -201,7 +210,9 @@ def group():
 
 
 def test_a_real_group_is_read(group, tmp_path):
-    """A proxy in the group is refused at its start, before the kernel would kill it for its memory."""
+    """The limit of the proxy's control group is read. The start is refused, before the kernel could kill the
+    proxy for its memory.
+    """
     command = [sys.executable, "-m", "shadeproxy", "serve", "--set", "origin.kind=file"]
     values = {
         "origin.path": tmp_path,

@@ -1,6 +1,4 @@
-"""The file of read histories: it never makes a start fail, and one log line names the part that
-was left out.
-"""
+"""The file of read histories. A bad file never makes a start fail: one log line names the part left out."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +19,7 @@ PAGES = np.random.default_rng(1).integers(1 << 62, size=300, dtype=np.uint64).to
 
 
 class Clock:
-    """A clock whose ``sleep`` waits for ``go_on``. ``asked`` records the times of sleep."""
+    """A clock whose ``sleep`` lasts until ``go_on`` is set. ``asked`` has the lengths of the sleeps."""
 
     def __init__(self):
         self.asked, self.go_on = [], asyncio.Event()
@@ -33,7 +31,7 @@ class Clock:
 
 
 class Process:
-    """One process of the proxy: the histories of its cache, and their file."""
+    """One process of the proxy: the read histories of its cache, and their file."""
 
     def __init__(self, directory, pool, capacity_bytes=1 << 24):
         self.histories = PageHistories(Residents(1), capacity_bytes, seed=3, off_loop=at_once)
@@ -53,7 +51,7 @@ class Process:
         return sum(self.histories.ghosts.find(page, self.placement.tick) is not None for page in PAGES)
 
     async def turns(self):
-        """Let the task of the file run until it sleeps again."""
+        """Wake the task of the file, and wait until it sleeps again."""
         slept = len(self.clock.asked)
         self.clock.go_on.set()
         while len(self.clock.asked) == slept:

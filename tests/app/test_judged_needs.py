@@ -1,5 +1,6 @@
-"""Needs of jobs: the order in which they are admitted; the schedule of a job, the reads of its present epoch
-beside the time that counts.
+"""Needs of jobs: their order of admission, and the schedule of a job with a need.
+
+The schedule compares the reads of the job's current epoch with the reads that the need asks for by now.
 """
 
 import pytest
@@ -15,7 +16,7 @@ NEED = 100.0
 
 
 class Reading:
-    """A job that reads at a rate, and its schedule, which looks four times a second."""
+    """A job that reads at a given rate, and its schedule, which looks at the reads four times a second."""
 
     def __init__(self, epoch=0, world_size=1):
         self.epochs, self.schedule = JobEpochs(), Schedule()
@@ -50,7 +51,7 @@ def test_a_job_that_reads_faster_gets_ahead_and_one_that_reads_slower_falls_behi
 def test_a_time_without_reads_counts_only_if_reads_wait():
     reading = Reading()
     assert not reading.read(20, 120)
-    assert not reading.read(60, 0)  # a checkpoint
+    assert not reading.read(60, 0)  # The job writes a checkpoint.
     assert reading.read(10, 0, waiting=1)
 
 
@@ -65,7 +66,7 @@ def test_reads_that_wait_are_not_read_yet():
 )
 def test_a_job_whose_training_waits_is_behind_however_much_was_read(position, rate, expected):
     reading = Reading()
-    assert not reading.read(10, 150)  # 9.75 s, in which 1,014 samples are asked for.
+    assert not reading.read(10, 150)  # By now the need asks for 1,014 samples.
     reading.measured.compute = rate
     reading.report(position)
     assert reading.is_behind() is expected
@@ -105,7 +106,7 @@ def test_a_new_epoch_begins_with_all_its_reads_and_no_time():
     reading = Reading()
     reading.read(10, 200)
     reading.epoch = 1
-    assert reading.read(0.25, 200)  # 50 reads, and 103 are asked for
+    assert reading.read(0.25, 200)  # 50 samples were read, and the need asks for 103.
     assert not reading.read(2, 200)
 
 
@@ -127,14 +128,15 @@ def test_while_reads_alternate_between_epochs_the_measured_rate_decides(other, a
         found.append(reading.read(0.25, 1000))
     assert set(found[2:]) == {behind}
     reading.epoch = 2
-    assert reading.read(0.25, 0.0 + 4) is True  # A newer epoch is counted again.
+    assert reading.read(0.25, 0.0 + 4) is True  # The reads of a newer epoch count again.
 
 
 @pytest.mark.parametrize(("per_s", "behind"), [(130, False), (80, True)])
 def test_reads_without_an_epoch_are_counted_by_windows(per_s, behind):
     reading = Reading(epoch=None)
     found = [reading.read(0.25, per_s) for _ in range(400)]
-    # Each window begins behind, because a second of reads is asked for in advance.
+    # At the beginning of each window the job is behind, because the need asks for a second of reads in
+    # advance.
     assert found.count(behind) > 150
     assert found[-1] is True or found[-1] is behind
     assert reading.schedule.elapsed_s <= 10.25
@@ -145,7 +147,7 @@ def test_a_run_that_begins_again_is_judged_by_its_reads():
     reading.read(10, 120)
     reading.epochs.begin_run()
     reading.epoch = 0
-    reading.measured.average = 150.0  # The earlier run was that fast.
+    reading.measured.average = 150.0  # The rate of the earlier run.
     assert reading.read(20, 80)
 
 
@@ -154,7 +156,7 @@ def admitted(claims):
 
 
 def test_a_need_that_is_stated_later_displaces_no_admitted_one():
-    """The job of the later need was registered first."""
+    """A new need does not displace an admitted one, even if the job of the new need was registered first."""
     jobs = [Job("early"), Job("late", need=JobNeed(samples_per_s=60.0))]
     claims = {"late": JudgedNeed(jobs[1].need, feasible=True)}
     jobs[0].need = JobNeed(samples_per_s=60.0)

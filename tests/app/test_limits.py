@@ -1,4 +1,4 @@
-"""The garbage collector examines new objects only, and all objects once in a while."""
+"""The garbage collector looks at new objects only. Now and then it looks at all objects."""
 
 import gc
 import subprocess
@@ -27,7 +27,7 @@ print(len(walked), max(walked))
 
 @pytest.fixture
 def collecting(monkeypatch):
-    """Set the collector as a proxy does at its start, and undo that afterwards."""
+    """Set the garbage collector as the start of a proxy does. After the test, undo this."""
     before, callbacks = gc.get_threshold(), list(gc.callbacks)
     now = [0.0]
     monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
@@ -37,7 +37,7 @@ def collecting(monkeypatch):
     gc.set_threshold(*before)
     gc.unfreeze()
     gc.collect()
-    gc.freeze()  # tests/conftest.py had frozen these objects.
+    gc.freeze()  # tests/conftest.py had frozen the objects of the tests.
     gc.collect()
 
 
@@ -59,7 +59,10 @@ def test_what_outlived_a_collection_is_not_walked_again(collecting):
 
 
 def test_no_collection_of_its_own_walks_much():
-    """Another process remembers the metadata of more and more objects, and does nothing else."""
+    """Each collection looks at few objects in a process that has more and more of them.
+
+    The process remembers the metadata of objects, and does nothing else.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", _REMEMBER], check=True, capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""The configured tiers: the memory of read histories is part of the capacity."""
+"""The configured tiers. The memory of read histories is part of their capacity."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Opening the parts of a proxy: stored pins are applied, and each new epoch of a job lists its dataset
-once.
+"""The start of a proxy's parts: stored pins are applied, and each new epoch of a job lists its
+dataset once.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ NOW_S = 1000.0
 
 
 class Engine:
-    """The part of the engine that is called here."""
+    """A stand-in for the engine. It records which prefixes are to be checked by a listing."""
 
     def __init__(self):
         self.cache = SimpleNamespace(residents=[1])
@@ -45,7 +45,7 @@ def hints(engine):
     builder = ManifestBuilder("train")
     for number in range(1500):
         builder.add(ObjectRef("b", f"photos/{number:04d}"), None, None)
-    builder.add(ObjectRef("labels", "all.csv"), None, None)  # The last entry is always among those compared.
+    builder.add(ObjectRef("labels", "all.csv"), None, None)  # The last entry is always compared.
     hints.put_dataset(builder.finish())
     for name, dataset in (("trained", "train"), ("scored", None)):
         hints.put_job(Job(name, dataset=dataset, world_size=2), NOW_S)
@@ -62,7 +62,7 @@ def test_each_epoch_is_checked_once_whatever_the_rank_and_the_way_it_is_told(hin
     assert engine.checked == ONCE
     hints.jobs.touch("trained", NOW_S, 1)
     hints.report_progress("trained", 0, Progress(1, 0), NOW_S)
-    hints.report_progress("trained", 1, Progress(0, 20), NOW_S)  # This rank is behind.
+    hints.report_progress("trained", 1, Progress(0, 20), NOW_S)  # Rank 1 is still in the epoch before.
     assert engine.checked == ONCE * 2
 
 

@@ -1,4 +1,6 @@
-"""A proxy's share of the limits of the origin: the part of them that it owns of the objects."""
+"""The limits of the origin in a cluster: a proxy's part of the limits is as large as its part of
+the objects.
+"""
 
 import pytest
 from structlog.testing import capture_logs

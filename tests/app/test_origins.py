@@ -1,4 +1,4 @@
-"""The built origin behaves as `[origin]` says."""
+"""The origin that the composition root builds does what the settings of `[origin]` say."""
 
 import pytest
 
@@ -33,7 +33,10 @@ async def test_delay_and_bandwidth_are_those_of_the_settings(tmp_path):
 
 @pytest.mark.parametrize("slower", ["origin.delay=3 s", "origin.bandwidth=100 B"])
 async def test_no_read_goes_past_a_delay_or_a_bandwidth(slower):
-    """Reads by callbacks use the connections below the wrappers, so they would bypass both."""
+    """Reads by callbacks are off if the settings have a delay or a bandwidth.
+
+    Such reads use the connections below the wrappers, so they would bypass delay and bandwidth.
+    """
     at_once, held_up = (
         build_origin(Settings.load(None, ['origin.endpoint="http://127.0.0.1:9"', *more]))
         for more in ([], [slower])

@@ -1,4 +1,4 @@
-"""``[telemetry.otel]``: off, nothing is loaded; on, a collector gets the spans of a proxy."""
+"""The settings of ``[telemetry.otel]``: if off, nothing is loaded; if on, a collector gets the otel spans."""
 
 import asyncio
 import json
@@ -22,7 +22,8 @@ from tests.support.s3.scripted import set_up
 ON = {"telemetry__otel__enabled": "true"}
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-# A proxy that serves a miss, hits, an upload and a control call in a process that has loaded nothing else.
+# A program with a proxy that serves a miss, hits, an upload and a control call, and that imports nothing
+# else.
 _SERVES = """
 import asyncio, json, sys, tempfile, urllib.request
 from pathlib import Path
@@ -185,7 +186,7 @@ async def test_a_collector_that_fails_fails_no_request_and_warns_once(
     monkeypatch.setattr(otel_sdk, "_LAST_SPANS_S", 0.2)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
     collector.status = status
-    # Without a status there is no collector: the discard port of this machine.
+    # Without a status no collector runs: no process listens on port 9 of this machine.
     on = ON | {"telemetry__otel__endpoint": collector.url if status else "http://127.0.0.1:9"}
     with structlog.testing.capture_logs() as lines:
         async with set_up(tmp_path, by_callbacks=True, **on) as setup:

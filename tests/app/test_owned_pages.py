@@ -1,5 +1,7 @@
-"""A proxy with cluster.pages = "owned", in this process, over a log in memory and a clock since boot that the
-test sets. The clock stands, so that beats prolong the lease only when the test says so.
+"""A proxy with cluster.pages = "owned", in this process. Its log is in memory.
+
+A test sets its clock since boot. That clock stands still, so no beat prolongs the lease until a test wants
+it.
 """
 
 import asyncio
@@ -31,11 +33,11 @@ from shadeproxy.hints.datasets import Groups
 from tests.support.cluster_log import FakeLog, Server
 
 SECRET = "a secret of at least sixteen"
-BIG = 16 << 20  # More than socket buffers hold.
+BIG = 16 << 20  # More than the sockets' buffers hold.
 
 
 class Boot:
-    """The clock since boot."""
+    """A clock since boot that a test sets."""
 
     now_s = 1000.0
 
@@ -77,7 +79,7 @@ def settings(tmp_path, *more):
 
 @pytest.fixture
 async def alone(tmp_path, monkeypatch, boot):
-    """The only proxy of a cluster, which owns all objects."""
+    """Yield the only proxy of a cluster. It owns all objects."""
     monkeypatch.setenv("S", SECRET)
     server = Server()
     monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(server))
@@ -95,7 +97,10 @@ async def alone(tmp_path, monkeypatch, boot):
 
 
 async def test_a_proxy_whose_state_directory_is_new_fears_no_late_writes(tmp_path, monkeypatch, boot):
-    """Without a past it answers at once; after a restart, writes of its earlier process may still arrive."""
+    """A new proxy answers at once. After a restart, a proxy first checks its objects with the origin.
+
+    Writes of the proxy's earlier process may still arrive there.
+    """
     monkeypatch.setenv("S", SECRET)
     server, ref = Server(), ObjectRef("data", "x")
     monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(server))
@@ -137,13 +142,13 @@ async def get(url, data=None):
 
 @pytest.mark.usefixtures("each_lane")
 async def test_a_hit_after_the_end_of_the_lease_is_checked(alone, boot, tmp_path):
-    """The hit itself must notice the end: nothing else has looked at the clock meanwhile."""
+    """The request cache itself notices at a hit that the lease is over: no other code looks at the clock."""
     path = tmp_path / "buckets" / "data" / "x"
     path.write_bytes(b"old")
     reader, writer = await asyncio.open_connection(*alone.s3_address.split(":"))
 
     async def get():
-        """Read the object over a connection that is kept, as the request cache needs it."""
+        """Read the object over a kept connection, so that the request cache can answer."""
         writer.write(b"GET /data/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         head = (await reader.readuntil(b"\r\n\r\n")).lower().decode()
         length = int(head.partition("content-length: ")[2].partition("\r")[0])
@@ -155,7 +160,7 @@ async def test_a_hit_after_the_end_of_the_lease_is_checked(alone, boot, tmp_path
     asked = []
     standing = alone._clustering.owned.objects.standing
     alone._clustering.owned.objects.standing = lambda ref: asked.append(ref) or standing(ref)
-    path.write_bytes(b"new!")  # As by a write through another proxy.
+    path.write_bytes(b"new!")  # As if another proxy had written the object.
     boot.now_s += 2.9
     assert await get() == (b"old", "ram"), "the lease lasts, and the rule says an hour"
     assert asked == [], "the request cache has answered"
@@ -167,7 +172,10 @@ async def test_a_hit_after_the_end_of_the_lease_is_checked(alone, boot, tmp_path
 
 
 async def test_other_proxies_have_connections_of_their_own_and_not_the_last_ones(tmp_path, monkeypatch, boot):
-    """Any program may open them. Without a descriptor left the proxy could serve no client."""
+    """Nodes have a part of the client connections for themselves, and cannot take the last ones.
+
+    Any program may connect to the listener for nodes. Without a free descriptor, no client could be served.
+    """
     monkeypatch.setenv("S", SECRET)
     server = Server()
     monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(server))
@@ -191,7 +199,10 @@ async def test_other_proxies_have_connections_of_their_own_and_not_the_last_ones
 async def test_the_near_proxy_cuts_a_client_that_takes_nothing_before_the_owner_cuts_the_near_proxy(
     tmp_path, monkeypatch, boot
 ):
-    """Otherwise the owner of what the client reads would seem to have failed."""
+    """The proxy near to a slow client cuts this client off before the owner would cut the connection.
+
+    Otherwise the near proxy would take the slow client for a failure of the owner.
+    """
     monkeypatch.setenv("S", SECRET)
     monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(Server()))
     patient_s = []
@@ -223,7 +234,9 @@ async def test_it_takes_its_part_of_the_limits_of_the_origin_with_each_view(alon
 
 
 async def test_the_orders_of_all_ranks_count_at_the_only_proxy(alone):
-    """The share of the cluster's view has come to the hints; before the first view it is empty."""
+    """The hints have got the share that the view gives to the proxy. Before the first view this share is
+    empty.
+    """
     hints = alone._clustering.owned._hints
     assert hints.orders.share.part == 1.0
 
@@ -256,7 +269,7 @@ async def test_a_defect_while_all_is_distrusted_leaves_nothing_old(alone, boot, 
     path = tmp_path / "buckets" / "data" / "x"
     path.write_bytes(b"old")
     assert b"old" in await batch(alone)
-    path.write_bytes(b"new!")  # As by another proxy, which had the share while this one had no lease.
+    path.write_bytes(b"new!")  # As if by another proxy, while this one had no lease.
     boot.now_s += 3.1
     objects, beats = alone._clustering.owned.objects, alone._clustering._heartbeat
     with monkeypatch.context() as patched, structlog.testing.capture_logs():
@@ -290,7 +303,7 @@ async def test_writes_wait_for_the_lease_and_are_refused_without_it(alone, boot,
 
 
 async def test_the_lease_is_given_up_after_the_last_answer(alone, tmp_path):
-    """A reader that takes its time is served to the end while the proxy stops."""
+    """While the proxy stops, a slow reader is served to the end, and the lease lasts until then."""
     (tmp_path / "buckets" / "data" / "big").write_bytes(bytes(BIG))
     reader, writer = await asyncio.open_connection(*alone.s3_address.split(":"), limit=1 << 10)
     writer.write(b"GET /data/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Every noted change reaches the state store, even if an export fails or is cancelled."""
+"""Every change of the hints reaches the state store, even if an export fails or is cancelled."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ ITEMS = [("datasets", "imagenet"), ("jobs", "resnet"), ("scores", "resnet")]
 
 
 class Facts:
-    """A stand-in for the hint registry: values by item, and exports that may fail or take long."""
+    """A stand-in for the hint registry: some items with values, whose export may fail or take long."""
 
     def __init__(self) -> None:
         self.values = dict.fromkeys(ITEMS, b"1")
@@ -53,7 +53,7 @@ class Bench:
             self.persistence.note(*item)
 
     async def stored(self) -> dict[tuple[str, str], bytes]:
-        """Return the items that a restart finds."""
+        """Stop, and return the items that a restart would find."""
         await self.persistence.stop(self.facts)
         await asyncio.to_thread(self.state.close)
         return await asyncio.to_thread(self._load)
@@ -66,7 +66,7 @@ class Bench:
         return found
 
     async def rounds(self, count: int = 3) -> None:
-        """Let the background task run ``count`` rounds. Its clock does not wait."""
+        """Let the background task run ``count`` rounds. The sleeps of its clock do not wait."""
         for _ in range(10 * count):
             await asyncio.sleep(0)
 

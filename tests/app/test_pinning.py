@@ -1,4 +1,6 @@
-"""Pins by calls: they survive a restart, are removed by name, and a refusal says what to change."""
+"""Pins that calls make: they survive a restart, are removed by name, and a refused call says what
+to change.
+"""
 
 import asyncio
 from unittest.mock import AsyncMock
@@ -22,7 +24,7 @@ RULES = (Rule(bucket="logs"), Rule(bucket="tr*", prefix="img/", pin=True))
 
 @pytest.fixture
 async def opened(tmp_path):
-    """Return a function that opens the pins over the state directory, as a start of the proxy does."""
+    """Yield ``opened()``, which opens the pins of the state directory, as the start of a proxy does."""
     stores = []
 
     async def close():
@@ -80,7 +82,7 @@ async def test_pins_of_one_prefix_in_two_namespaces_are_two_pins(opened):
 async def test_it_is_durable_before_the_call_is_answered(opened):
     pins = await opened()
     await pins.pin("train", "img/")
-    # The first pins are not closed, so nothing is flushed at their end.
+    # ``pins`` is not closed, so no pin is written at its end.
     assert (await opened()).pins.covers(ObjectRef("train", "img/1"))
 
 

@@ -1,4 +1,7 @@
-"""The start of a proxy and its log line; its stop, which says so, finishes open requests and ends in time."""
+"""The start of a proxy, with its log line, and its stop.
+
+The stop is logged, lets open requests end, and does not take too long.
+"""
 
 import asyncio
 import threading
@@ -17,7 +20,7 @@ from shadeproxy.core.workpool import raise_if_cancelled
 from shadeproxy.engine.read import access_log
 from shadeproxy.hints import manifest
 
-BODY = bytes(range(256)) * (64 << 10)  # More than socket buffers hold.
+BODY = bytes(range(256)) * (64 << 10)  # More than the sockets' buffers hold.
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ async def proxy(settings):
 
 
 class Connection:
-    """A client connection that reads only when the test says so."""
+    """A client's connection. The client reads only when a test calls a method."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -104,7 +107,7 @@ async def test_while_it_drains_it_says_so_and_finishes_what_is_under_way(proxy, 
     assert head.startswith(b"HTTP/1.1 200")
     stopping = asyncio.create_task(proxy.stop())
     async with asyncio.timeout(10):
-        # The listener closes in the first steps of the stop, long before any answer ends.
+        # The stop first closes the listener, long before it ends any answer.
         await asyncio.sleep(0)
         assert await readiness(proxy) == (503, "draining")
         await refused(proxy.s3_address)
@@ -118,7 +121,7 @@ async def test_idle_connections_do_not_delay_the_end(proxy, client):
     head = await client.begin("/data/missing")
     length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
     await client.reader.readexactly(int(length.split(b":")[1]))
-    async with asyncio.timeout(10):  # Far less than the time limit of a drain.
+    async with asyncio.timeout(10):  # Far less than the limit of a drain.
         await proxy.stop()
         assert await client.reader.read() == b""
 
@@ -126,7 +129,7 @@ async def test_idle_connections_do_not_delay_the_end(proxy, client):
 async def test_a_stalled_client_is_cut_off_once_the_limit_is_over(proxy, client, monkeypatch):
     monkeypatch.setattr(draining, "DRAIN_S", 0.05)
     await client.begin("/data/big")
-    async with asyncio.timeout(10):  # aiohttp has another limit, and would wait for it twice.
+    async with asyncio.timeout(10):  # aiohttp would wait twice for its own limit.
         await proxy.stop()
     assert proxy.stats.gauges["readings"]() == 0
 
@@ -135,7 +138,7 @@ async def test_an_upload_that_is_still_arriving_ends_well_after_a_stop(proxy, se
     reader, writer = await asyncio.open_connection(*proxy.s3_address.split(":"))
     writer.write(b"PUT /data/new HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 8\r\n\r\nhalf")
     await asyncio.sleep(0.1)
-    async with asyncio.timeout(10):  # Far less than the time limit of a drain.
+    async with asyncio.timeout(10):  # Far less than the limit of a drain.
         stopping = asyncio.create_task(proxy.stop())
         await asyncio.sleep(0.2)
         assert not stopping.done()
@@ -174,7 +177,9 @@ async def test_the_control_listener_answers_bytes_that_are_no_http_as_any_mistak
 
 
 async def test_work_for_a_client_does_not_outlive_the_drain(settings, monkeypatch):
-    """A manifest would take minutes to parse, and its client waits for the answer."""
+    """The work for a client that waits for its answer, here a manifest that takes minutes, ends with the
+    drain.
+    """
     begun = threading.Event()
 
     def digest_of(*_arguments):
@@ -203,7 +208,7 @@ async def test_work_for_a_client_does_not_outlive_the_drain(settings, monkeypatc
 
 
 async def test_reads_before_a_new_run_count_for_the_run_before(settings, monkeypatch):
-    """The reads are still in the access log when the run begins."""
+    """Reads that are still in the access log when a new run begins count for the run before."""
     monkeypatch.setattr(access_log, "_FLUSH_AFTER_S", 3600.0)
     proxy = Proxy(settings)
     await proxy.start()

@@ -1,4 +1,4 @@
-"""The times at which a recording is written, and the effects of a failed write."""
+"""The times at which the file of a recording is written, and the effects of a failed write."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ async def test_it_is_written_when_enough_was_added_and_at_the_end(tmp_path):
     clock.advance(60.0)
     await until(path.exists)
     assert await reads_in(path) == 100
-    recorder.reads.note(read_of(1), 0.0)  # Less than a quarter more.
+    recorder.reads.note(read_of(1), 0.0)  # The recording has grown by less than a quarter.
     for _ in range(5):
         clock.advance(60.0)
         await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""A reload of the settings: an error is reported, and the next reload works."""
+"""A reload of the settings. An error in it is reported, and the next reload works."""
 
 import asyncio
 from pathlib import Path
@@ -38,7 +38,7 @@ def status(settings: Settings) -> SettingsStatus:
 
 @pytest.fixture
 def reloader(status: SettingsStatus, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
-    """Return the reloader of a serving proxy. The parts that a reload changes are stand-ins."""
+    """Return the reloader of a proxy. Stand-ins replace the parts that a reload changes."""
     monkeypatch.setattr(reload_module, "configure_log", lambda *_args, **_how: None)
     targets = ReloadTargets(
         authenticator=Mock(),
@@ -57,7 +57,7 @@ def reloader(status: SettingsStatus, monkeypatch: pytest.MonkeyPatch) -> ConfigR
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Return a dict whose value ``bytes`` is the memory limit of the machine."""
+    """Return a dict. Its value ``bytes`` is the machine's limit of memory."""
     machine = {"bytes": 1 << 50}
     monkeypatch.setattr(fitting, "memory_limit", lambda: MemoryLimit(machine["bytes"], "/memory.max"))
     return machine
@@ -99,7 +99,7 @@ async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
         assert status.memory.warnings() == ["the new settings need more memory than there is to start with"]
         assert status.memory.verdict.cause.startswith("after a restart, memory: ")
         assert status.memory.verdict.remedy
-        await asyncio.to_thread(status.memory.look, status.settings)  # The watch makes the same call.
+        await asyncio.to_thread(status.memory.look, status.settings)  # The checkup makes the same call.
     assert "too little memory" not in "".join(capfd.readouterr())
     await reloader.reload(lambda: settings)
     assert status.memory.warnings() == []
@@ -127,7 +127,9 @@ def changed(settings: Settings, *, log_level: str, inflight: int | None = None) 
 async def test_a_reload_that_breaks_off_has_forgotten_what_was_remembered_of_other_clients(
     reloader, settings
 ):
-    """Otherwise the lane would still answer a remembered request head under the old rights."""
+    """A reload that breaks off has made the lane forget all requests, which it would else answer by old
+    rights.
+    """
     reloader.targets.rules.adopt.side_effect = RuntimeError("nobody foresaw it")
     with pytest.raises(RuntimeError, match="nobody foresaw it"):
         await reloader.reload(lambda: settings)

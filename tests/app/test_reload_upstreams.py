@@ -1,6 +1,7 @@
-"""The request cache must forget a head when a reload changes the client or upstream behind it.
+"""The request cache forgets a request head when a reload changes the client or the upstream behind it.
 
-Each client sends the same bytes again and again on one connection, which stays open over every reload.
+In each test, a client sends the same bytes again and again on one connection, which stays open during
+reloads.
 """
 
 import asyncio
@@ -37,8 +38,9 @@ def client(name: str, upstream: str = "") -> str:
 
 
 class Accounts:
-    """An origin where each access key has its own object under the same name. ``denied``: keys that may not
-    read.
+    """An origin that returns another object to each access key, under the same name.
+
+    ``denied``: the keys that may not read.
     """
 
     def __init__(self, greeting: str = "of") -> None:
@@ -64,7 +66,7 @@ class Accounts:
 
 
 class Head:
-    """A request head that is sent again and again, on one connection to each proxy."""
+    """A request head that is sent again and again, on one connection for each proxy."""
 
     def __init__(self, name: str = "", secret: str = "", more: str = "") -> None:
         fields = [("host", "localhost")]
@@ -78,7 +80,7 @@ class Head:
         self._connections: dict[Proxy, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
 
     async def send(self, proxy: Proxy) -> tuple[int, bytes]:
-        """Return the status, and the body unless it is an error."""
+        """Send the head. Return status and body of the answer; the body of an error is left out."""
         if proxy not in self._connections:
             host, _, port = proxy.s3_address.rpartition(":")
             self._connections[proxy] = await asyncio.open_connection(host, int(port))
@@ -109,8 +111,9 @@ def form(request, monkeypatch) -> bool:
 
 @pytest.fixture
 async def start(tmp_path, monkeypatch, form) -> AsyncIterator[Start]:
-    """Return a function that starts a proxy. It returns the proxy, its origin, and a function that reloads
-    it.
+    """Yield a function that starts a proxy in front of an origin.
+
+    The function returns the proxy, the origin, and a function that reloads the proxy.
     """
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -150,14 +153,17 @@ async def start(tmp_path, monkeypatch, form) -> AsyncIterator[Start]:
 
 
 async def settled(proxy: Proxy, head: Head) -> tuple[int, bytes]:
-    """Return the answer, which is the same five times. After that the lane has remembered all it can."""
+    """Send a head five times, and return the answer, which must be the same each time.
+
+    Afterwards the request cache knows all that it can know of the head.
+    """
     answers = {await head.send(proxy) for _ in range(5)}
     assert len(answers) == 1, answers
     return answers.pop()
 
 
 def answered(proxy: Proxy) -> int:
-    """Return the number of requests that the compiled lane answered."""
+    """Return how many requests the compiled lane has answered."""
     hits = proxy.reloader.targets.lane.hits
     return 0 if hits is None else hits.answered
 
@@ -197,7 +203,10 @@ async def test_a_key_that_counted_as_anonymous_becomes_that_of_a_client(start):
 
 
 async def test_rights_at_the_origin_count_from_the_reload_on(start):
-    """Bucket names are global, so both upstreams mean one object, which the client's own may not read."""
+    """A reload may give a client an upstream of its own, to which the origin denies the object.
+
+    Bucket names are global here, so both upstreams mean the same object.
+    """
     proxy, origin, reload = await start(config(client("alice")), names="global")
     origin.denied = {"A"}
     head = Head("alice", "alice-secret")
@@ -212,7 +221,7 @@ async def test_rights_at_the_origin_count_from_the_reload_on(start):
 
 
 async def test_the_same_head_at_two_listeners(start):
-    """Two proxies in one process have different origins."""
+    """The same head gets the right object at each of two proxies in one process, whose origins differ."""
     (one, first, _), (two, second, _) = [
         await start(config(client("alice")), greeting=greeting) for greeting in ("first", "second")
     ]

@@ -1,4 +1,4 @@
-"""Pins and purges of a cluster at one proxy: their order, and a purge that is watched and cancelled."""
+"""Pins and purges at one proxy of a cluster: their order, and a purge that is watched and cancelled."""
 
 import asyncio
 
@@ -11,7 +11,10 @@ from tests.support.operating import Work
 
 
 class OwnAdmin:
-    """This proxy's admin. ``made``: pins and ended purges, in order; ``purges``: the work of purges."""
+    """A stand-in for the admin of this proxy.
+
+    ``made``: pins and ended purges, in order. ``purges``: the work of the purges, which a test ends.
+    """
 
     inspect = list_cached = warming = pins = None
 
@@ -38,7 +41,7 @@ class OwnAdmin:
 
 
 class Replication:
-    """The cluster, whose events come back when the test says so."""
+    """A stand-in for the cluster. Its events come back from the log when a test sets ``back``."""
 
     def __init__(self, places):
         self.places, self.back, self.events = places, asyncio.Event(), []

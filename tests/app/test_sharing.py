@@ -1,5 +1,5 @@
-"""The sharing of cache and link on a manual clock: admitted needs, and the movement of the knobs until they
-stop.
+"""The sharing of cache and link among jobs, by a manual clock: which needs are admitted, and how the knobs
+(the weights of a job for cache and link) move until they stop.
 """
 
 import math
@@ -55,7 +55,7 @@ def test_two_jobs_share_by_need_and_the_need_is_kept():
 
 
 def hurried(world, **waiting):
-    """Return the jobs that go first, after a quarter of a second. ``waiting``: reads by job that wait."""
+    """Return the jobs that go first after 0.25 s. ``waiting``: for each job, how many of its reads wait."""
     queue = world.sharing._queue
     added = [(name, object()) for name, count in waiting.items() for _ in range(count)]
     for name, read in added:
@@ -72,16 +72,16 @@ def test_a_job_that_is_behind_its_need_goes_first_until_it_has_caught_up():
     world.register("a", JobNeed(samples_per_s=50.0))
     world.register("b")
     world.steps(8, a=50, b=50)
-    assert hurried(world) == {"a"}  # It must be 0.75 s ahead.
+    assert hurried(world) == {"a"}  # The need asks for 0.75 s of reads in advance.
     world.read("a", 60)
     assert hurried(world) == set()
-    # 25 samples of the time are missing, and reads that wait do not count.
+    # By now 25 samples are missing, because reads that wait do not count.
     assert hurried(world, a=60) == {"a"}
     assert hurried(world, b=60) == set()
     world.read("a", 200)
     for _ in range(8):
         assert hurried(world, a=1) == set()
-    # Training has not used what was read.
+    # The job is behind, because its training has not used the samples yet that it has read.
     world.hints.jobs.get("a").progress[0] = Progress(1, 10)
     world.sharing._jobs["a"].compute = 60.0
     assert hurried(world) == {"a"}
@@ -134,7 +134,7 @@ def test_a_need_is_refused_at_once_with_what_the_job_would_get():
     world.sharing.judge("b", "b", JobNeed(samples_per_s=10.0))
     with pytest.raises(NotFeasible) as refused:
         world.sharing.judge("b", "b", JobNeed(samples_per_s=80.0))
-    # The link carries 100 samples a second. Job a has 60; c would have 33, and keeps half of them.
+    # The link carries 100 samples a second. Job a has 60; c would have 33 and keeps half of that.
     assert str(refused.value) == (
         "job 'b' cannot have 80 samples a second beside the others: it would get 23.33 samples a second,"
         " 0.29 of it"
@@ -218,7 +218,7 @@ def test_a_slowdown_in_the_words_of_the_refusal():
     world.steps(8, a=50, b=50)
     with pytest.raises(NotFeasible, match=r"'b' cannot have a slowdown of at most 1\.1 beside") as refused:
         world.sharing.judge("b", "b", JobNeed(slowdown=1.1))
-    # Beside a, the link carries 40 of the 100 samples a second that b would read.
+    # Job b would read 100 samples a second. Beside job a, the link carries 40 of them.
     assert refused.value.hint.startswith("ask for a slowdown of 2.51 or more, or send best_effort")
     world.sharing.judge("b", "b", JobNeed(slowdown=2.51))
 
@@ -254,7 +254,7 @@ def test_a_need_that_no_longer_fits_is_that_of_the_later_job():
     world.register("first", JobNeed(samples_per_s=70.0))
     world.register("second", JobNeed(samples_per_s=60.0))
     world.steps(3, first=50, second=50)
-    # It was admitted unmeasured, and is judged after ten seconds of measurement.
+    # The need was admitted before the job was measured. It is judged after ten seconds of measurement.
     assert world.sharing.share_of("second").feasible is False
     assert "second" in world.sharing._claims
     assert world.sharing._claims["second"].admitted
@@ -274,7 +274,7 @@ def test_a_job_that_reads_too_few_at_a_time_is_no_wrong_prediction():
     world.steps(4, a=50, b=50)
     flow = world.sharing._queue.flows["a"]
     flow.queue.add("", None)
-    flow.flying = 8  # All its workers read, and the link is long.
+    flow.flying = 8  # All workers of job a read over a long link.
     world.steps(10, a=20, b=70)
     assert world.mode() == "needs"
 
@@ -285,7 +285,7 @@ def test_a_wrong_prediction_falls_back_to_equal_shares_and_says_so():
     world.register("b")
     world.steps(4, a=50, b=50)
     flow = world.sharing._queue.flows["a"]
-    flow.queue.add("", None)  # Its reads wait, and yet it gets little.
+    flow.queue.add("", None)  # A read of job a waits, although a gets little.
     world.steps(4, a=20, b=70)
     assert world.mode() == "needs"
     world.steps(2, a=20, b=70)
@@ -391,7 +391,7 @@ def test_nothing_is_left_of_a_deleted_job_whose_name_is_registered_again():
     world.steps(8, a=50, b=50)
     assert world.sharing.share_of("a").needs_per_s == pytest.approx(80)
     world.hints.delete_job("a")
-    # By the measurements of the deleted job, this need would be refused.
+    # The measurements of the deleted job no longer count: by them, this need would be refused.
     world.sharing.judge("a", "a", JobNeed(slowdown=1.0))
     world.put("a", SLOWDOWN)
     assert world.sharing.share_of("a").needs_per_s is None

@@ -1,4 +1,4 @@
-"""The link is shared by job, however many workers the reads come from, and more workers cost no more
+"""The link is shared by job, however many workers the reads of a job come from. More workers cost no more
 decisions.
 """
 
@@ -22,17 +22,17 @@ from tests.support.sharing_world import LINK, SIZE, World
 
 LATENCY_S = 0.03
 WINDOW_S = 0.25
-"""As often as the proxy looks which jobs are behind."""
+"""The time between two looks of the proxy for jobs that are behind."""
 NEED = 50.0
 MODEST, GREEDY = 8, 192
-"""Reads that the job with a need and the other one always have under way, or waiting."""
+"""The numbers of reads that are always under way or waiting: of the job with a need, and of the other job."""
 
 DECIDING = frozenset(module.__file__ for module in (fair_queue, limit, link, link_depth))
-"""The files that decide which read is next."""
+"""The files whose code decides which read is next."""
 
 
 class Workers(World):
-    """Reads of two jobs that come to the coordinator from ``count`` workers, over a link in virtual time."""
+    """Two jobs whose reads come to the coordinator from ``count`` workers, over a link in virtual time."""
 
     def __init__(self, count):
         super().__init__(max_open=128)
@@ -47,7 +47,7 @@ class Workers(World):
             self.ask("a" if number < MODEST else "b", f"worker {number % count}")
 
     def ask(self, job, worker):
-        """Begin a read as the coordinator does for a worker: at once, or as one that waits."""
+        """Have the coordinator begin a read of a worker, either at once, or when a slot is free."""
         READER.set(JobContext(job))
         CLIENT.set(worker)
         slot = self.limited.take_now(Intent.DEMAND)
@@ -68,7 +68,7 @@ class Workers(World):
         heapq.heappush(self.ends, (self.free_s, next(self.numbers), job, worker, slot))
 
     async def window(self):
-        """Let reads come for a quarter of a second, and count them as the statistics do."""
+        """Let the link carry reads for a quarter of a second, and count them as the statistics would."""
         until_s = self.clock.monotonic_s() + WINDOW_S
         self.got.clear()
         while self.ends[0][0] <= until_s:
@@ -77,7 +77,7 @@ class Workers(World):
             self.got[job] += 1
             self.limited.give(slot)
             self.ask(job, worker)
-            for _ in range(4):  # The read that was let through begins.
+            for _ in range(4):  # The read that got the slot begins.
                 await asyncio.sleep(0)
         self.clock.advance(until_s - self.clock.monotonic_s())
         for job, count in self.got.items():
@@ -85,7 +85,7 @@ class Workers(World):
         self.sharing.hurry()
 
     async def windows(self, count):
-        """Return the samples per second that each job got over ``count`` steps of two seconds."""
+        """Let ``count`` steps of two seconds pass. Return how many samples per second each job got."""
         got = Counter()
         for _ in range(count):
             for _ in range(8):
@@ -115,7 +115,7 @@ async def workers():
 
 @contextmanager
 def counted(files=None):
-    """Count the Python calls of this thread, by code file. ``files``: count only theirs."""
+    """Count the Python calls of this thread for each file, or for each of ``files`` only."""
     calls = Counter()
 
     def note(frame, event, _argument):

@@ -1,4 +1,4 @@
-"""A program that starts it may have closed stdin, stdout or stderr."""
+"""The program that starts the proxy may have closed stdin, stdout or stderr."""
 
 import os
 import signal

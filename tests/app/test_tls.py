@@ -1,4 +1,4 @@
-"""A certificate that is renewed while the listener runs."""
+"""TLS of a listener, whose certificate is renewed while the listener runs."""
 
 import asyncio
 import os
@@ -35,7 +35,8 @@ async def test_a_new_certificate_is_logged_when_every_process_has_it(tmp_path):
         new = await asyncio.to_thread(write_certificate, tmp_path)
         touch_later(new.cert)
         assert (await adopted.get()).chain == await asyncio.to_thread(new.cert.read_bytes)
-        # When only one of the two files was new, another event may have been logged.
+        # While only one of the two files is new, an event about unusable files may be logged, but not this
+        # one.
         assert "certificate changed" not in [line["event"] for line in lines]
         may_go_on.set()
         async with asyncio.timeout(20):
@@ -45,13 +46,13 @@ async def test_a_new_certificate_is_logged_when_every_process_has_it(tmp_path):
 
 
 def touch_later(path):
-    """Move the file's time far enough that any file system shows the change."""
+    """Move the time of a file so far ahead that every file system shows the change."""
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))
 
 
 async def shown(tls: ServerTls) -> bytes:
-    """Return the certificate that a new connection gets, as DER."""
+    """Return the certificate that a new connection gets, in DER form."""
     server = await asyncio.start_server(
         lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context
     )
@@ -119,7 +120,7 @@ async def test_files_that_do_not_fit_leave_the_old_certificate_serving(tmp_path)
 
 
 async def test_the_watch_tells_and_goes_on(tmp_path):
-    """Unusable files do not end the watch, because the files may match at the next look."""
+    """Unusable files do not end the watch, because at the next look the files may belong together."""
     made = await asyncio.to_thread(write_certificate, tmp_path)
     tls = await asyncio.to_thread(ServerTls, str(made.cert), str(made.key))
     looks, adopted = asyncio.Queue(), []
@@ -150,7 +151,7 @@ async def test_the_watch_tells_and_goes_on(tmp_path):
 
 @pytest.fixture
 def encrypted(tmp_path):
-    """A certificate whose private key is encrypted."""
+    """Return a certificate whose private key is encrypted."""
     made = write_certificate(tmp_path)
     key = serialization.load_pem_private_key(made.key.read_bytes(), None)
     made.key.write_bytes(

@@ -1,4 +1,4 @@
-"""The record of the stores that the latest start used."""
+"""The record of those stores that the latest start used."""
 
 import os
 
@@ -50,7 +50,10 @@ def test_a_start_that_cannot_be_recorded_leaves_no_earlier_record(tmp_path, monk
 
 
 def test_a_start_that_can_record_nothing_is_refused(tmp_path, monkeypatch):
-    """Else the next start would take the stores that this one leaves out for used ones."""
+    """A start is refused if it cannot record its stores.
+
+    Otherwise the next start would treat a store that this start leaves out as one that it used.
+    """
 
     def full(*_args, **_fields):
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""Fill memory of workers: their share of cache.inflight, and the error if that is too small."""
+"""Fill memory of workers: which part of cache.inflight it gets, and the error if that is too little."""
 
 import pytest
 

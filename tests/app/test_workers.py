@@ -1,4 +1,6 @@
-"""A worker that is still starting ends with its coordinator, whether that dies or stops in order."""
+"""A worker that is still starting ends with its coordinator, whether the coordinator dies or
+stops in order.
+"""
 
 import asyncio
 import os
@@ -87,7 +89,7 @@ def listener():
 
 @pytest.fixture
 def worker(listener):
-    """Yield a worker that accepts from ``listener``, without a process of its own."""
+    """Yield a worker that would accept clients from ``listener``. It runs in this process."""
     settings, share = Settings(), Share.create()
     opening = Opening(
         settings, build_reloadable(settings), (), share.descriptor, os.dup(listener.fileno()), "\0nobody"
@@ -97,7 +99,10 @@ def worker(listener):
 
 
 async def test_told_to_end_before_it_listens_it_takes_nobody(worker, listener):
-    """Clients that it accepted would be cut off. Left alone, they are accepted by the next process."""
+    """A worker that must end before it listens accepts no client.
+
+    It would have to cut the client off. The next process accepts a client that still waits.
+    """
     coordinator, end = socket.socketpair()
     with coordinator, socket.create_connection(listener.getsockname()) as client:
         client.sendall(b"GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -148,7 +153,10 @@ async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(worker, listener
 
 
 async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
-    """The machine may be short of processes or descriptors for a moment. A failed try leaves nothing."""
+    """A worker that could not start, because the machine lacked processes or descriptors, is started again.
+
+    A failed attempt leaves no descriptor open.
+    """
     monkeypatch.setattr("shadeproxy.app.workers._RESTART_S", 0.01)
     settings = Settings.load(None, ["s3.workers=2"])
     share, tried, environments = Share.create(), [], []
@@ -176,14 +184,17 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
     assert len(tried) == 3
     assert tried[2] <= tried[0] + 1, "descriptors of failed tries are closed"
     assert [log["error"] for log in logs] == ["Resource temporarily unavailable"] * 3
-    # glibc keeps freed memory of uploads, but settings of the user win.
+    # With these settings glibc keeps the freed memory of uploads. A setting of the user is not replaced.
     limits = {"MALLOC_MMAP_THRESHOLD_": str(8 * 1024**2), "MALLOC_TRIM_THRESHOLD_": "4096"}
     assert environments == [dict(os.environ) | limits] * 3
     os.close(share.descriptor)
 
 
 async def test_a_proxy_that_ends_while_a_worker_of_its_cluster_starts_ends_in_order(monkeypatch):
-    """The worker's start fails, or it ends at once. Its listeners are closed by then."""
+    """The proxy ends, and closes its listeners, while it prepares the start of a worker.
+
+    The worker gets no closed descriptor. Its start fails, or the worker ends at once.
+    """
     settings, passed = Settings.load(None, ["s3.workers=2"]), []
     workers = Workers(
         settings,
@@ -215,7 +226,10 @@ async def test_a_proxy_that_ends_while_a_worker_of_its_cluster_starts_ends_in_or
 
 
 async def test_a_worker_that_starts_slowly_is_not_ended_by_a_change(monkeypatch):
-    """Each change would end it again, and its start would never be over."""
+    """A change of the settings waits for a worker that still starts, and does not end it.
+
+    Otherwise each change would end the worker again, and its start would never be over.
+    """
     monkeypatch.setattr("shadeproxy.app.workers._CONFIRM_S", 0.05)
     monkeypatch.setattr("shadeproxy.app.workers._START_S", 0.5, raising=False)
     settings, share, execute = (
@@ -246,7 +260,7 @@ async def test_a_worker_that_starts_slowly_is_not_ended_by_a_change(monkeypatch)
         assert not logs
         assert not changing.done()
         workers._stopping = True
-        await changing  # A start that never ends does not hold up the change for ever.
+        await changing  # The change does not wait for ever.
         await keeping
     assert [log["event"] for log in logs] == ["a worker does not answer and is ended"]
     os.close(share.descriptor)

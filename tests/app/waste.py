@@ -1,5 +1,6 @@
-"""Runs a proxy and its clients in one process, and writes the objects that they leave for the collector to
-``waste``.
+"""A program that runs a proxy and its clients in one process.
+
+It writes to ``waste`` which objects are left for the garbage collector.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import shadeproxy
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 
-# The path of the package, because a checkout may contain the same name.
+# The whole path of the package, because a folder above it may have the package's name.
 PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
 BODY = bytes(range(256)) * 1200
 HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\nETag: "e"\r\n\r\n' % len(BODY)
@@ -24,7 +25,9 @@ MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send whole bodies. For some keys send half of a body and then end the connection, or send no more."""
+    """Answer with whole bodies. For some keys, send half of a body, and then end the connection or stay
+    silent.
+    """
     with suppress(ConnectionError, asyncio.IncompleteReadError):
         while True:
             request = await reader.readuntil(b"\r\n\r\n")
@@ -40,7 +43,7 @@ async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def ask(address: str, key: str, *, take: int) -> None:
-    """Send a GET, and leave after ``take`` bytes of the body."""
+    """Send a GET, and leave when ``take`` bytes of the body have come."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET /data/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -64,7 +67,7 @@ async def use(address: str, turn: int) -> None:
 
 
 def name_of(thing: object) -> str:
-    """Return the name of a frame or an object of the product; else ""."""
+    """Return the name of a frame or of an object if it is of the product, else ""."""
     if isinstance(thing, FrameType):
         code = thing.f_code
         return f"frame {code.co_qualname}" if code.co_filename.startswith(PRODUCT) else ""

@@ -1,4 +1,4 @@
-"""Jobs that announce and read, for tests of the order tracker."""
+"""Jobs that announce orders and read, for tests of the order tracker."""
 
 import numpy as np
 
@@ -39,7 +39,9 @@ def tick_of(hints):
 
 
 def read(hints, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES, gap=1):
-    """Note reads one by one, as misses are, ``gap`` ticks apart. Return which of them are explained."""
+    """Note reads one by one, ``gap`` ticks apart, as the proxy notes misses. Return which reads the order
+    has.
+    """
     context = JobContext(job, epoch) if job else None
     return [
         hints.expectations.note_read(int(hashes[number]), 0, context, now_s, tick_of(hints) + gap)
@@ -48,7 +50,7 @@ def read(hints, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES, gap=1
 
 
 def read_together(hints, ids, now_s=NOW_S, job="one", *, hashes=HASHES, gap=1):
-    """Note reads together, as hits are. Return which of them are explained."""
+    """Note many reads in one call, as the proxy notes hits. Return which reads the order has."""
     ids = np.asarray(list(ids), dtype=np.int64)
     jobs = [JobContext(job) if job else None] * len(ids)
     places, tick = np.zeros(len(ids), dtype=np.int64), tick_of(hints) + gap * len(ids)
@@ -60,7 +62,7 @@ def coming(hints, count=1 << 20, job="one", skip=0):
 
 
 def restarted(hints, now_s):
-    """Return the registry that a restart of the proxy restores from the durable state."""
+    """Return a new registry with the state that a restarted proxy would restore from ``hints``."""
     again, announced = HintRegistry(), hints.orders.announced
     names = {kind: ["train"] if kind == "datasets" else ["one"] for kind in KINDS}
     names["orders"] = [
@@ -76,7 +78,7 @@ def restarted(hints, now_s):
 
 
 class Long:
-    """A job on many samples."""
+    """A job whose dataset has many samples."""
 
     def __init__(self, count=4096, jobs=("one",), **job):
         self.count = count
@@ -95,13 +97,13 @@ class Long:
         return read_together(self.hints, ids, now_s, job, hashes=self.hashes, **kwargs)
 
     def steadily(self, ids, per_s, start_s=NOW_S, job="one"):
-        """Read at a constant rate; return the time of the end."""
+        """Read at a constant rate of samples per second. Return the time after the last read."""
         for position in range(0, len(ids), 10):
             self.read(ids[position : position + 10], start_s + position / per_s, job)
         return start_s + len(ids) / per_s
 
     def expect(self, ids, tick=None):
-        """Return the ticks to the announced read, and the reads per tick by draws."""
+        """Return, for each id, the ticks until its next announced read, and its reads per tick by draws."""
         ids, at = np.asarray(ids, dtype=np.intp), tick_of(self.hints) if tick is None else tick
         return self.hints.expectations.expect(self.hashes[ids], np.zeros(len(ids), dtype=np.uint32), at)
 

@@ -1,4 +1,4 @@
-"""A server that gives prepared answers."""
+"""An HTTP server whose answers a test prepares."""
 
 import asyncio
 import re
@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def answering(*answers: str | None) -> AsyncIterator[tuple[str, list[tuple[str, bytes]]]]:
-    """Yield the URL of a server, and a list of the heads and bodies that it received. The server reads each
-    request whole and sends the next of ``answers``. None: it closes the connection after the head.
+    """Run a server that reads each request whole, and sends the next of ``answers``. For an answer of None,
+    it closes the connection after the head.
+
+    Yield the server's URL, and a list of the heads and bodies that it has received.
     """
     asked, left = list[tuple[str, bytes]](), list(answers)
 
@@ -36,6 +38,6 @@ async def answering(*answers: str | None) -> AsyncIterator[tuple[str, list[tuple
 
 
 def error(status, code="", extra=""):
-    """Return an answer of S3, with an error document if there is a code."""
+    """Return an answer of an S3 server. If a code is given, the body is an error document with this code."""
     body = f"<Error><Code>{code}</Code><Message>text</Message></Error>" if code else ""
     return f"HTTP/1.1 {status} X\r\n{extra}Content-Length: {len(body)}\r\n\r\n{body}"

@@ -1,4 +1,4 @@
-"""The parts of docs/architecture.md as data: its drawing, its steps, and the functions that the code has."""
+"""The contents of docs/architecture.md as data (its drawing and its steps), and the functions of the code."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ _STEP = re.compile(r"\d+\. `(?P<file>[\w/.]+)` (?P<functions>`[\w.]+`(?:, `[\w.]
 
 
 class Step(NamedTuple):
-    """One step of a flow."""
+    """One numbered step: a file, and the functions in it that the step names."""
 
     file: str
     functions: tuple[str, ...]
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 def flow(title: str) -> list[list[Step]]:
-    """Return the numbered lists of steps under a heading."""
+    """Return the numbered lists of steps in the section with this title."""
     section = PAGE.read_text().split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
     lists: list[list[Step]] = []
     for line in section.splitlines():
@@ -36,7 +36,7 @@ def flow(title: str) -> list[list[Step]]:
 
 
 def flows() -> list[Step]:
-    """Return every step of the page."""
+    """Return all steps of the document."""
     titles = re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
     return [step for title in titles for steps in flow(title) for step in steps]
 

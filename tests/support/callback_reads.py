@@ -1,4 +1,4 @@
-"""Reads of an origin by callbacks whose events a test triggers, and readers without a task."""
+"""Reads of an origin by callbacks, whose events a test triggers, and followers of the flights they fill."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from shadeproxy.origin.base import HandedOver
 
 
 class Read:
-    """A read by callbacks whose events the test triggers."""
+    """A read by callbacks. The test triggers its events."""
 
     def __init__(self, wanted, sink, body, etag):
         self.wanted, self.sink, self.body, self.etag = wanted, sink, body, etag
@@ -40,7 +40,7 @@ class Read:
         self.sink.complete()
 
     def fetch(self):
-        """Let all of the page come."""
+        """Trigger all events of a read that succeeds."""
         self.open()
         self.arrive(len(self.body))
         self.complete()
@@ -50,7 +50,7 @@ class Read:
         self.sink.failed(BodyDamaged("damaged"))
 
     def steps(self):
-        """Return the events that may come next."""
+        """Return the events that may come next, as functions that trigger them."""
         if self.over:
             return []
         if self.memory is None:
@@ -61,8 +61,9 @@ class Read:
 
 
 class Reads:
-    """An origin with such reads. ``found``: returns body and ETag of an object. ``ready``: False if a read
-    would have to wait.
+    """An origin whose reads are ``Read`` objects.
+
+    ``found`` returns body and ETag of an object. ``ready`` is False if a read would have to wait.
     """
 
     lends_memory = False
@@ -84,7 +85,7 @@ class Reads:
 
 
 class Follower:
-    """A reader without a task. It leaves when it has all bytes, or cannot get them."""
+    """A follower of a flight. It leaves when it has all bytes, or when the flight fails."""
 
     deadline = None
 
@@ -93,14 +94,14 @@ class Follower:
         self.received = b""
         self.left = False
         flight.followers.append(self)
-        asyncio.get_running_loop().call_soon(self.look)  # The flight may have begun or ended already.
+        asyncio.get_running_loop().call_soon(self.look)  # The flight may have begun or ended before.
 
     @property
     def waiting(self):
         return not self.left
 
     def leave_early(self):
-        """Leave with the bytes so far, as the reader of a range does."""
+        """Leave with the bytes received so far, like a reader of a range."""
         self.leave(served=bool(self.received))
 
     def look(self):
@@ -123,7 +124,9 @@ class Follower:
 
 
 def follow(engine, ref, body):
-    """Begin a read of an object, whose body must be ``body``. Return its reader; None if it takes a task."""
+    """Begin to read an object, whose body must be ``body``. Return the follower, or None if the read needs a
+    task.
+    """
     request = ReadRequest(ref)
     begun = engine.begin(request, engine.find_now(request))
     return None if begun is None else Follower(engine, *begun, body)

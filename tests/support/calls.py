@@ -1,4 +1,4 @@
-"""Records the Python functions that are called."""
+"""A record of the Python functions that a thread calls."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def recorded() -> Iterator[list[CodeType]]:
-    """Collect the code of each Python function that this thread enters or continues, in order."""
+    """Record, in order, the code of each Python function that this thread enters, or continues
+    after a yield.
+    """
     calls: list[CodeType] = []
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:
@@ -28,7 +30,9 @@ def recorded() -> Iterator[list[CodeType]]:
 
 
 def steps(calls: Sequence[CodeType]) -> list[tuple[str, str]]:
-    """Return the calls of the proxy's code as (file below the root, qualified name)."""
+    """Return those calls that are of the proxy's code, as (path of the file in the repository, qualified
+    name).
+    """
     return [
         (code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname)
         for code in calls

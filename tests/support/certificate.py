@@ -1,6 +1,6 @@
-"""A certificate for 127.0.0.1, valid for a day, and the authority that signed it.
+"""A server certificate for 127.0.0.1, valid for 90 days, and the certificate of the authority that signed it.
 
-Some clients refuse an authority's own certificate as a server's, so these are two certificates.
+They are two certificates, because some clients refuse an authority's own certificate as that of a server.
 """
 
 import datetime as dt
@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 @dataclass(frozen=True)
 class Certificate:
-    """The PEM files, and a client's context that trusts exactly this certificate."""
+    """Paths of PEM files: certificate, key and authority. The client's context trusts this authority only."""
 
     cert: Path
     key: Path
@@ -31,9 +31,11 @@ class Certificate:
 def write_certificate(
     directory: Path, name: str = "loopback", *, hosts: Sequence[str] = (), days: float = 90
 ) -> Certificate:
-    """Write ``name``.crt, ``name``.key and ``name``.authority.crt into ``directory``, and overwrite existing
-    ones. ``hosts``: names besides the address, such as ``*.example.org``. ``days``: the time until it
-    expires.
+    """Write ``name``.crt, ``name``.key and ``name``.authority.crt into ``directory``. Existing files are
+    overwritten.
+
+    ``hosts``: names that the certificate has besides the address, such as ``*.example.org``.
+    ``days``: the time until the certificate expires.
     """
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = (
@@ -58,9 +60,9 @@ def write_certificate(
 
 
 def write_self_signed(directory: Path, name: str = "alone") -> Certificate:
-    """Write a certificate that signed itself, as `openssl req -x509` makes it.
+    """Write a certificate that is signed with its own key, as `openssl req -x509` makes it.
 
-    It is the authority and the server at once.
+    This certificate is used as the server's and as the authority's.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]

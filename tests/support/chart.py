@@ -1,6 +1,7 @@
 """Renders the templates of a Helm chart, as far as the project's own chart uses the language of Go templates.
 
-An action, function or value that is not known here raises, so that a template cannot be rendered by half.
+An action, a function or a value that this module does not know raises an error. So no part of a template is
+left out silently.
 """
 
 import hashlib
@@ -19,11 +20,11 @@ Node = str | tuple[str, str, list["Node"], list["Node"]]
 
 
 class Failed(Exception):
-    """A template asked to end the installation, with this text."""
+    """A template ended the installation by ``fail``, with this text."""
 
 
 class Chart:
-    """The chart in a directory, with values that replace its own."""
+    """The chart in a directory. ``values`` replace values of the chart's own values.yaml."""
 
     def __init__(self, directory: Path, values: dict[str, Any], *, release: str = "shade") -> None:
         about = yaml.safe_load((directory / "Chart.yaml").read_text())
@@ -40,12 +41,12 @@ class Chart:
             self.text(path.name)
 
     def objects(self) -> list[dict[str, Any]]:
-        """Return the objects of all templates, as the cluster would get them."""
+        """Return the Kubernetes objects of all templates."""
         texts = [self.text(path.name) for path in sorted(self._templates.glob("*.yaml"))]
         return [one for text in texts for one in yaml.safe_load_all(text) if one]
 
     def text(self, name: str) -> str:
-        """Return the text that one template renders."""
+        """Return the text of one rendered template."""
         return self._write(_parse((self._templates / name).read_text()), self._root)
 
     def _write(self, nodes: list[Node], dot: Any) -> str:
@@ -117,7 +118,9 @@ def _parse(text: str) -> list[Node]:
 
 
 def _words(text: str) -> Iterator[tuple[str, str]]:
-    """Yield texts and actions in turn. A dash at an action drops the white space on its side."""
+    """Yield texts and actions in turn. If an action has a dash at its left or right, the white space on that
+    side is dropped.
+    """
     at = 0
     for found in _ACTION.finditer(text):
         left, action, right = found.groups()
@@ -150,7 +153,7 @@ def _until_end(words: list[tuple[str, str]], at: int) -> tuple[list[Node], int]:
 
 
 def _block(words: list[tuple[str, str]], at: int) -> tuple[Node, int]:
-    """Return the block that begins at ``at``, and the index of its end."""
+    """Return the block whose first action is ``words[at]``, and the index of its end."""
     verb, _, expression = words[at][1].partition(" ")
     then, at = _until_end(words, at + 1)
     otherwise: list[Node] = []
@@ -165,7 +168,7 @@ def _block(words: list[tuple[str, str]], at: int) -> tuple[Node, int]:
 
 
 def _stages(words: list[str]) -> list[list[Any]]:
-    """Split an expression at its pipes. The words in parentheses become one list."""
+    """Split an expression at its pipes. Words in parentheses become one nested list."""
     stages: list[list[Any]] = [[]]
     at = 0
     while at < len(words):

@@ -1,4 +1,4 @@
-"""An origin for commands. It gives the answers that a test sets."""
+"""A stand-in for the origin in tests of commands. A test sets its answers."""
 
 from shadeproxy.core.types import ListPage
 

@@ -1,11 +1,12 @@
-"""A clock for tests."""
+"""A clock whose time a test moves."""
 
 import asyncio
 
 
 class ManualClock:
-    """A clock that moves only by ``advance`` and ``sleep``. ``sleep`` does not wait; it lets
-    other tasks run once.
+    """A clock whose time passes only by ``advance`` and ``sleep``.
+
+    ``sleep`` does not wait: it advances the clock, and lets other tasks run once.
     """
 
     def __init__(self, now_s: float = 1_800_000_000.0) -> None:

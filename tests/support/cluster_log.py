@@ -1,7 +1,7 @@
-"""The log of a cluster in memory: the rules of redis_scripts.py in Python. It can be lost.
+"""The log of a cluster in memory: the rules of redis_scripts.py, in Python. A test can lose its data.
 
-``Server`` is the state, which several ``FakeLog`` share, as several clients share a Redis. The model of the
-protocol calls ``Server`` directly.
+``Server`` holds the state. Several ``FakeLog`` share one ``Server``, as several clients share one Redis. The
+model of the protocol (cluster_world.py) calls ``Server`` directly.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from shadeproxy.core.errors import ClusterUnavailable
 
 
 class Node:
-    """The record of one node."""
+    """The record that the log has of one node."""
 
     def __init__(self):
         self.boot, self.token, self.kept = "", 0, ""
@@ -30,7 +30,7 @@ class Node:
 
 
 class Server:
-    """One server. ``now_ms``: its wall clock, which tests set to any time."""
+    """The server of the log. ``now_ms`` is its wall clock, which tests may set to any time."""
 
     def __init__(self, now_ms=lambda: 1_800_000_000_000):
         self.now_ms = now_ms
@@ -42,7 +42,7 @@ class Server:
     # ------------------------------------------------------------------ faults
 
     def lose(self):
-        """Restart, without data."""
+        """Restart without data."""
         self.fail_over()
         self.inc, self.inc_run, self.opened = "", 0, False
         self._clear()
@@ -50,7 +50,7 @@ class Server:
         self._positions = counted(1)
 
     def fail_over(self):
-        """Become another process, with the same data."""
+        """Continue as another process with the same data, like a replica that takes over."""
         self.run = next(self._runs)
 
     def _clear(self):
@@ -91,7 +91,7 @@ class Server:
         )
 
     def grant(self, node, beat):
-        """Return the token that the beat gets, and whether another process has the lease."""
+        """Return the token that a beat gets, and whether another process of this node has the lease."""
         token, taken = "", False
         if node and node.kept and not node.retired and beat.kept == node.kept:
             node.boot, node.kept = beat.boot, ""
@@ -178,7 +178,7 @@ class Server:
 
 
 class FakeLog:
-    """A client of a ``Server``, with the calls of ``ClusterLog``."""
+    """A client of a ``Server``, with the methods of ``ClusterLog``."""
 
     def __init__(self, server):
         self.server = server

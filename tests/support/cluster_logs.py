@@ -1,4 +1,4 @@
-"""Logs in memory and in Redis behind one form, for tests of what both must do."""
+"""A log in memory and a log in Redis with the same methods, for tests that both must pass."""
 
 import itertools
 
@@ -10,7 +10,7 @@ NAMES = itertools.count()
 
 
 class FakeCluster:
-    """Logs in memory. ``lose`` and ``fail_over`` have the effects of a restart on the server."""
+    """A log in memory. ``lose`` and ``fail_over`` do what a restart does to the server."""
 
     def __init__(self):
         self.server = Server(itertools.count(1_800_000_000_000).__next__)
@@ -26,7 +26,7 @@ class FakeCluster:
 
 
 class RedisCluster:
-    """Logs in a real server, each test under another cluster's name."""
+    """A log in a real Redis or Valkey. Each test has a cluster name of its own."""
 
     def __init__(self, redis):
         self.redis = redis
@@ -39,7 +39,7 @@ class RedisCluster:
         self.redis.command("FLUSHALL")
 
     def fail_over(self):
-        # A replica that takes over has the data, and a run id of its own.
+        # A replica that takes over has the same data, but another run id.
         self.redis.command("HSET", f"sp:{{{self.name}}}:state", "run", "another")
 
 
@@ -48,7 +48,7 @@ def seats(*nodes, away=()):
 
 
 async def opened(log, *nodes):
-    """Open the log with a view of these nodes, which have beaten once; return the view's id."""
+    """Open the log with a view of these nodes, and send one beat of each. Return the view's id."""
     inc = (await log.beat(Beat("x", "b", None))).inc
     await log.open(inc)
     view = await log.propose(ViewId(inc, 0), seats(*nodes))

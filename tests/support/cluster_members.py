@@ -1,4 +1,4 @@
-"""Memberships of nodes that share a log in memory and a clock."""
+"""Memberships of nodes that share one log in memory and one clock."""
 
 from shadeproxy.cluster.duties import Open, Propose, Retire
 from shadeproxy.cluster.membership import Membership
@@ -13,7 +13,7 @@ OBJECTS = range(1, 60)
 
 
 class Cluster:
-    """Nodes that share a log in memory and a clock."""
+    """Nodes that share one log in memory and one clock."""
 
     def __init__(self):
         self.server = Server()
@@ -26,13 +26,16 @@ class Cluster:
         return self.nodes[node]
 
     def start_three(self, seconds):
-        """Start nodes a, b and c, and let them send beats for some seconds."""
+        """Start nodes a, b and c, and let them send beats for this time."""
         nodes = [self.start(node) for node in "abc"]
         self.run(seconds)
         return nodes
 
     def beat(self, node, *, takes_s=0.0):
-        """Send a beat, whose answer takes some time. Make the calls that follow from it, and return them."""
+        """Send a beat of a node, whose answer comes ``takes_s`` later.
+
+        Then make the calls that the node wants to make because of the answer, and return them.
+        """
         sent_s = self.now_s
         answer = self.server.beat(node.beat())
         self.now_s += takes_s
@@ -48,7 +51,7 @@ class Cluster:
         return calls
 
     def run(self, seconds, *nodes):
-        """Let time pass, in which these nodes (all, if none is named) send their beats."""
+        """Let this time pass. Once a second, these nodes send beats; if none is named, all nodes do."""
         for _ in range(round(seconds)):
             for node in nodes or self.nodes.values():
                 self.beat(node)
@@ -58,5 +61,5 @@ class Cluster:
         return {x for x in OBJECTS if node.mine(x, self.now_s)}
 
     def checked(self, node):
-        """Return the objects of a node's own that it checks at each read."""
+        """Return those objects that a node owns and checks with the origin at each read."""
         return {x for x in self.mine(node) if node.must_check(x, self.now_s)}

@@ -1,4 +1,4 @@
-"""Nodes of a cluster that send beats over a log in memory, by a clock that tests move."""
+"""Nodes of a cluster that send beats to a log in memory. Tests move their clock."""
 
 from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.membership import Membership
@@ -12,7 +12,7 @@ SEALS = Seals("c", ["secret"])
 
 
 class ClusterNodes:
-    """The nodes of a cluster. ``weights``: their weights, by name. The first node is the called one."""
+    """The nodes of a cluster, given as names and weights. Control calls go to the first node."""
 
     def __init__(self, **weights):
         self.now_s = 100.0
@@ -20,7 +20,7 @@ class ClusterNodes:
         self.beats = [self._node(name, weight) for name, weight in weights.items()]
 
     def status_with(self, *, at=0, **shared):
-        """Return the status at a node, by default at the first."""
+        """Return the status of the cluster as a node shows it, by default the first node."""
         return ClusterStatus("trainers", self.beats[at], FakeLog(self.server), lambda: self.now_s, **shared)
 
     def _node(self, name, weight):
@@ -29,7 +29,7 @@ class ClusterNodes:
         return Heartbeat(member, FakeLog(self.server), clock=lambda: self.now_s)
 
     async def run(self, seconds, *nodes):
-        """Let time pass, in which ``nodes`` send beats; by default all nodes."""
+        """Let this time pass. Once a second, ``nodes`` send beats; if none is named, all nodes do."""
         for _ in range(seconds):
             for one in nodes or self.beats:
                 await one.beat()

@@ -1,13 +1,16 @@
-"""``shadeproxy serve`` of a cluster that checks at its end that nothing is under way: no read, no flight, no
-memory of the ledger, no relayed request, no task.
+"""``shadeproxy serve`` of a cluster, with a check at its end that nothing is under way.
+
+It fails if there is still a read, a flight, memory of the ledger, a relayed request or a task.
 """
 
 from tests.support.copied import COPY
 from tests.support.served import Served
 
 LATE_WRITE = "SHADEPROXY_TEST_LATE_WRITE_S"
-"""The variable with the time in which a proxy checks objects with the origin before it answers: after its
-start, and after a fault. Without it that is a minute, and a test of a lease's end shows nothing.
+"""The name of the environment variable that says for how many seconds a proxy checks each object with the
+origin before it answers, after its start and after a fault.
+
+Without the variable this time is a minute, and a test of the end of a lease shows nothing.
 """
 _TEXT = f"""
 import asyncio, os, runpy
@@ -43,7 +46,7 @@ PROGRAM = (COPY, "-c", _TEXT)
 
 
 def assert_ends_quiescent(proxy: Served) -> None:
-    """Stop a proxy that runs. Raises AssertionError if anything was under way at its end."""
+    """Stop a proxy if it runs. Raises AssertionError if anything was under way at its end."""
     assert proxy.process is not None
     if proxy.process.poll() is None:
         status = proxy.stop()

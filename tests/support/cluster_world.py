@@ -1,13 +1,16 @@
-"""A whole cluster in one thread, for a model: the product's ``Membership`` at every node, a log in memory, an
-origin, and objects that are cached and written under the rules of ownership.
+"""A model of a whole cluster, in one thread.
 
-No action is urgent. A node that does not act is paused, and a message that is not handled is delayed; time
-may pass at any point. Clocks run up to 10 % wrong, and the log's wall clock jumps. Reads need no state of
-their own: a read may begin at any instant, so "each answer that a node may give now is at least as new as the
-last acknowledged write" is the claim for every read.
+It has the product's ``Membership`` at every node, a log in memory, an origin, and objects that are cached and
+written under the rules of ownership.
 
-The rules for objects are modelled here: ``Process.fills``, ``cached`` and ``writes``. Their three checks are
-flags of ``World``, so that tests can show that each is needed.
+No action has to happen at a certain time. A node that does not act counts as paused, and a message that is
+not handled counts as delayed. Time may pass at any point. Clocks are up to 10 % fast or slow, and the wall
+clock of the log jumps. Reads need no state of their own, because a read may begin at any instant. So the
+model checks every read by this claim: each answer that a node may give now is at least as new as the last
+acknowledged write.
+
+The rules for objects are part of the model: ``Process.fills``, ``cached`` and ``writes``. Three checks of
+these rules can be switched off by flags of ``World``, so that tests can show that each check is needed.
 """
 
 from shadeproxy.cluster.duties import Open, Propose, Retire
@@ -22,27 +25,29 @@ TIMING = Timing(lease_s=LEASE_S, leave_after_s=4 * LEASE_S, failover_s=0.0)
 SEALS = Seals("model", ["secret"])
 NODES = ("n0", "n1", "n2")
 OBJECTS = (1, 3, 4)
-"""Their owners are n0, n1 and n2; when those are away, n1, n2 and n0."""
+"""n0, n1 and n2 own these objects. When these nodes are away, n1, n2 and n0 own them."""
 RATES = (0.91, 1.09, 1.0)
 SPANS_S = (0.05, 0.15, 0.15, 0.3, 0.3, 0.34, 0.6, 1.12, 1.3)
 
 
 class Broken(AssertionError):
-    """An invariant does not hold."""
+    """A claim of the model does not hold."""
 
 
 class Process:
-    """One life of a node's process. ``cached`` and ``fills`` map an object to version and epoch; ``writes``
-    maps it to None while the origin has not applied the write, then to its version. ``removals``: writes of
-    all objects at once, as the removal of a bucket, that the origin has applied: versions, and the number of
-    the distrust that they wait for.
+    """One life of a node's process.
+
+    ``cached`` and ``fills`` map an object to a version and the trust epoch in which it was read. ``writes``
+    maps an object to None until the origin has applied the write, then to the written version. ``removals``
+    are writes of all objects at once, such as the removal of a bucket, that the origin has applied: each has
+    the versions, and the number of the distrust for which it waits.
     """
 
     def __init__(self, world, node, rate, boot, cached):
         self.world = world
         self.rate = rate
         self.membership = Membership(NodeFacts(node=node, weight=1.0), boot, SEALS, world.timing)
-        # Pages outlive a restart, but epochs of the previous process mean nothing to this one.
+        # Pages outlive a restart, but trust epochs of the earlier process mean nothing to the new one.
         self.cached = {x: (version, -1) for x, (version, _) in cached.items()}
         self.fills = {}
         self.writes = {}
@@ -57,7 +62,7 @@ class Process:
         self.fills.pop(x, None)
 
     def may_fill(self, x):
-        """Return whether the process would read the object from the origin, to cache it."""
+        """Return whether the process would now fetch the object from the origin, to cache it."""
         view = self.membership.view
         return (
             view is not None and view.owner(x) == self.membership.node
@@ -68,12 +73,17 @@ class Process:
         return self.membership.mine(x, self.now())
 
     def trusted(self, x, read):
-        """Return whether a version that was read from the origin may be an answer now, with its epoch."""
+        """Return whether the process may answer now with ``read``: a version, and the trust epoch of its
+        read.
+        """
         return x not in self.writes and self.mine(x) and self.membership.trusts(x, read[1])
 
 
 class World:
-    """The state, and the actions that may happen next. ``clones``: processes with the node id of another."""
+    """The state of the model, and the actions that may happen next.
+
+    ``clone``: whether a second process has the id of node n0.
+    """
 
     def __init__(
         self, *, objects=OBJECTS, server=Server, rates=RATES, clone=False,
@@ -114,7 +124,7 @@ class World:
             self.nodes[at] = Process(self, self.names[at], self.rates[at], f"boot{self.boots}", {})
 
     def crash(self, which):
-        """Kill the process, and start it again with its cached pages."""
+        """Kill a process, and start it again with its cached pages."""
         at = which % len(self.nodes)
         if (old := self.nodes[at]) is None:
             return self.start(at)
@@ -124,7 +134,7 @@ class World:
         return None
 
     def end(self, which):
-        """Stop the process in order; its last message is still on its way."""
+        """Stop a process in order. Its last message to the log is still on its way."""
         at = which % len(self.nodes)
         if (old := self.nodes[at]) is not None and (call := old.membership.end()):
             self.to_log.append((None, call))
@@ -139,12 +149,12 @@ class World:
         node = self.nodes[at]
         if node is None:
             return
-        # A beat that is still on its way is given up: its answer will be ignored.
+        # The process no longer waits for an earlier beat: it will ignore the answer.
         node.flying = (node.now(), node.membership.beat())
         self.to_log.append((node, node.flying))
 
     def handle(self, which):
-        """Let the log handle a message that is on its way, however old it is."""
+        """Let the log handle one of the messages on their way to it, however old this message is."""
         if not self.to_log:
             return
         node, message = self.to_log.pop(which % len(self.to_log))
@@ -189,7 +199,7 @@ class World:
                 return
 
     def beat(self, which):
-        """Send a beat, and deliver it and its answer without delay."""
+        """Send a beat, and deliver both the beat and its answer at once."""
         at = which % len(self.nodes)
         if (node := self.nodes[at]) is None:
             return
@@ -201,7 +211,7 @@ class World:
         self.watch_settled()
 
     def exchange(self, _):
-        """Deliver all messages that are on their way."""
+        """Deliver all messages that are on their way, also those that follow from them."""
         while self.to_log or self.to_nodes:
             while self.to_log:
                 self.handle(0)
@@ -209,7 +219,7 @@ class World:
                 self.deliver(0)
 
     def run_without(self, which):
-        """Let two leases pass. One node or none is paused meanwhile, and the others act in time."""
+        """Let two leases pass, with at most one node paused. The other nodes act in time."""
         paused = which % (len(self.nodes) + 1)
         for _ in range(6):
             self.now_s += LEASE_S / 3
@@ -233,7 +243,9 @@ class World:
         self.server.fail_over()
 
     def forget(self, _):
-        """Forget a node, as an operator does; the others remain, so that objects have owners."""
+        """Have the log forget node n2, as an operator would. The rest remain, so that each object has an
+        owner.
+        """
         self.server.forget(self.server.inc, NODES[2])
 
     def watch_settled(self):
@@ -246,7 +258,9 @@ class World:
     # ------------------------------------------------------------------ reads and writes
 
     def _able(self, which, able):
-        """Return one of the processes that can do the action now, with the object; None if there is none."""
+        """Return one of the pairs of a process and an object for which ``able`` holds. Without such a pair,
+        the process is None.
+        """
         found = [(node, x) for x in self.objects for node in self.nodes if node is not None and able(node, x)]
         return found[which % len(found)] if found else (None, 0)
 
@@ -286,8 +300,9 @@ class World:
             self.acked[x] = max(self.acked[x], version)
 
     def remove_all(self, which):
-        """Write all objects at once, at any node, without their owners; ask for distrust after the origin's
-        answer.
+        """Write all objects at once, at any node, whether it owns them or not.
+
+        After the origin's answer, the node asks for distrust.
         """
         if (node := self.nodes[which % len(self.nodes)]) is not None:
             for x in self.objects:
@@ -304,7 +319,7 @@ class World:
                 self.acked[x] = max(self.acked[x], version)
 
     def apply_ghost(self, which):
-        """Let the origin apply a write whose writer gave up or died."""
+        """Let the origin apply a write after its writer has given up or died."""
         if self.ghosts:
             self.origin[self.ghosts.pop(which % len(self.ghosts))] += 1
 
@@ -332,8 +347,9 @@ class World:
     # ------------------------------------------------------------------ recovery after the last fault
 
     def heal(self, limit=200):
-        """Let all nodes act in time, without faults; return how many leases it takes until each object has an
-        owner that all agree on.
+        """Let all nodes act in time and without faults, until all agree on one owner for each object.
+
+        Return how many lengths of a lease this took.
         """
         for at, name in enumerate(self.names):
             if self.nodes[at] is None and name not in self.names[:at]:

@@ -1,10 +1,10 @@
-"""Command lines of the processes of this machine."""
+"""The command lines of processes on this machine."""
 
 from pathlib import Path
 
 
 def processes_below(directory: Path) -> list[str]:
-    """Return the command lines that name ``directory``."""
+    """Return the command lines of running processes that contain the path ``directory``."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

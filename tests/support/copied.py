@@ -1,9 +1,11 @@
-"""Programs in Python as copies of one process that has imported their modules.
+"""Starts Python programs as copies of one process, the original, which has imported their modules.
 
-A new interpreter needs more than half a second of CPU to import them, which is most of what a proxy uses in a
-test; a copy needs a few milliseconds. A copy is a process of its own in all else: it has the environment, the
-working directory, the file mode mask and the standard streams of the test that starts it, and ends as an
-interpreter does. Limits of resources, and command lines in /proc, are those of the first process.
+A new interpreter needs more than half a second of CPU for these imports, which is most of what a proxy uses
+in a test. A copy needs a few milliseconds.
+
+A copy is a separate process, and it ends as an interpreter does. It has the environment, the working
+directory, the file mode mask and the standard streams of the test that starts it. Its limits of resources and
+its command line in /proc are those of the original.
 """
 
 import atexit
@@ -30,20 +32,20 @@ PROXY = (
     "shadeproxy.app.serve", "shadeproxy.app.worker", "shadeproxy.cli.main", "tests.support.copied_workers",
     "tests.support.prepared",
 )  # fmt: skip
-"""The modules of a proxy and of its workers, and the module that prepares a start."""
+"""The modules of a proxy and its workers, and the module that prepares the start of a proxy."""
 TRAINING = ("torch", "shadeproxy_sdk", "shadeproxy.demo.train")
-"""The modules of a training."""
+"""The modules of a training program."""
 COPY = "a copy"
-"""In place of the path of an interpreter: a copy runs the program."""
+"""Stands in a command in place of the path of an interpreter, and means: run the program in a copy."""
 _ROOT = Path(__file__).parents[2]
 _LARGEST = 1 << 20
 _READ_AT_START = ("PYTHON", "MALLOC_", "LD_", "LANG", "LC_")
-"""Beginnings of the names of variables that an interpreter reads before any module does."""
+"""Beginnings of the names of those variables that an interpreter reads before it runs any Python code."""
 _STREAMS = 3
 
 
 class Copy:
-    """A process that was copied, with the calls of ``subprocess.Popen`` that tests need."""
+    """A copied process, with the methods of ``subprocess.Popen`` that tests need."""
 
     def __init__(self, original: "Original", pid: int) -> None:
         self._original = original
@@ -54,11 +56,11 @@ class Copy:
         self.stdout: IO[bytes] | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status; None: it runs."""
+        """Return the exit status, or None while the process runs."""
         return self.returncode if self._has_ended(0) else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status at the end of the process. Raises TimeoutExpired."""
+        """Wait for the end of the process, and return its exit status. Raises TimeoutExpired."""
         if not self._has_ended(None if timeout is None else timeout * 1000):
             assert timeout is not None
             raise TimeoutExpired(f"the copy {self.pid}", timeout)
@@ -81,15 +83,16 @@ class Copy:
             ended.register(self._descriptor, select.POLLIN)
             if not ended.poll(limit_ms):
                 return False
-            # Until now it is a zombie, so that nobody else has its number.
+            # Until this call the ended process keeps its number, so that no other process can get it.
             self.returncode = self._original.status_of(self.pid)
             os.close(self._descriptor)
         return True
 
 
 class Original:
-    """The process that is copied, with ``modules`` imported. It ends when this object is closed, or this
-    process ends.
+    """The process that is copied, which has imported ``modules``.
+
+    It ends when this object is closed, or when the process of the tests ends.
     """
 
     def __init__(self, modules: tuple[str, ...]) -> None:
@@ -114,8 +117,9 @@ class Original:
         environment: Mapping[str, str],
         own_session: bool = False,
     ) -> Copy:
-        """Start a copy that does what an interpreter with these arguments would: ``-m module``, ``-c text``
-        or the path of a script, with the arguments of the program.
+        """Start a copy, which runs the program that an interpreter with these arguments would run.
+
+        The arguments are ``-m module``, ``-c text`` or the path of a script, and then those of the program.
         """
         assert self.can_start(environment), "only a new interpreter would use them"
         mask = os.umask(0)
@@ -130,7 +134,7 @@ class Original:
         return Copy(self, self._ask(order, stdin, stdout, stderr))
 
     def status_of(self, pid: int) -> int:
-        """Return the exit status of a copy that has ended, and forget it."""
+        """Return the exit status of a copy that has ended. The original can return it only once."""
         return os.waitstatus_to_exitcode(self._ask({"ended": pid}))
 
     def close(self) -> None:
@@ -145,7 +149,9 @@ class Original:
 
 @cache
 def original(modules: tuple[str, ...] = PROXY) -> Original:
-    """Return the one original of this process for these modules, which is started by the first call."""
+    """Return the original for these modules. The first call starts it, and later calls return the
+    same one.
+    """
     made = Original(modules)
     atexit.register(made.close)
     return made
@@ -154,8 +160,10 @@ def original(modules: tuple[str, ...] = PROXY) -> Original:
 def run_command(
     *arguments: str, environment: dict[str, str] | None = None, timeout_s: float = 60
 ) -> CompletedProcess[str]:
-    """Run ``shadeproxy`` with these arguments in a copy. ``environment``: variables beside those of the test.
-    Raises TimeoutExpired; the copy is ended then.
+    """Run ``shadeproxy`` with these arguments in a copy, and return its result.
+
+    ``environment``: variables in addition to those of the test. Raises TimeoutExpired, after killing the
+    copy.
     """
     with TemporaryFile() as out, TemporaryFile() as error:
         copy = original().start(
@@ -180,7 +188,10 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _make_copies(control: socket.socket) -> dict[str, Any]:
-    """Make copies until the other end is closed, and exit then. Returns in each copy, with its order."""
+    """Make the copies that are ordered over the socket. Exit when its other end is closed.
+
+    The function returns in each copy only, with the order for it.
+    """
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _STREAMS)
         if not message:
@@ -199,7 +210,9 @@ def _make_copies(control: socket.socket) -> dict[str, Any]:
 
 
 def _fork(*, own_session: bool) -> int:
-    """Fork, and return once the copy has its session, so that signals to its process group reach it."""
+    """Fork. Return in the original when the copy has its own session, because signals to the copy's process
+    group reach it only then.
+    """
     ready, theirs = os.pipe()
     pid = os.fork()
     if pid == 0 and own_session:
@@ -212,7 +225,7 @@ def _fork(*, own_session: bool) -> int:
 
 
 def _run(order: dict[str, Any]) -> None:
-    """Run the program of an order in this process."""
+    """Run the program that an order names in this process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(order["mask"])
     os.chdir(order["directory"])
@@ -235,12 +248,12 @@ def _run(order: dict[str, Any]) -> None:
 
 
 def _main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and thereby this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and their end ends this process.
     _, channel, *modules = sys.argv
     for name in modules:
         import_module(name)
     gc.collect()
-    gc.freeze()  # else each copy would write to the pages of all these objects when it collects
+    gc.freeze()  # A collection in a copy would write to, and so copy, the memory of all these objects.
     with socket.socket(fileno=int(channel)) as control:
         order = _make_copies(control)
     try:
@@ -255,8 +268,9 @@ def _main() -> None:
 
 
 def _end(status: int) -> NoReturn:
-    """End this process as an interpreter does, except that nothing of the original is taken to pieces: that
-    costs as much CPU as the start of a proxy. What the program itself has left is collected.
+    """End this process as an interpreter does, but leave the objects of the original as they are.
+
+    To finalise them would cost as much CPU as the start of a proxy. The program's own garbage is collected.
     """
     threading._shutdown()
     atexit._run_exitfuncs()
@@ -266,7 +280,7 @@ def _end(status: int) -> NoReturn:
             if stream is not None and not stream.closed:
                 stream.flush()
     except OSError:
-        sys.exit(status)  # an interpreter says so, and changes the status
+        sys.exit(status)  # An interpreter reports this too, and changes the status.
     os._exit(status & 0xFF)
 
 

@@ -1,4 +1,4 @@
-"""Programs that the product's own code starts by ``subprocess``, as copies (copied.py)."""
+"""Programs that the product starts by ``subprocess``, started as copies instead (copied.py)."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from shadeproxy.demo import processes
 from tests.support.copied import PROXY, TRAINING, Copy, Original, original
 
 _PROGRAMS = {"shadeproxy.demo.train": TRAINING}
-"""Modules that a program imports, if they are not those of a proxy."""
+"""The modules that a program imports, for programs that are no proxy."""
 
 
 def start(
@@ -27,7 +27,7 @@ def start(
     env: Mapping[str, str],
     start_new_session: bool,
 ) -> Copy | subprocess.Popen[bytes]:
-    """Start ``command`` as ``subprocess.Popen`` would; as a copy if that makes no difference."""
+    """Start ``command``: as a copy if a copy behaves in the same way, otherwise by ``subprocess.Popen``."""
     interpreter, *arguments = command
     if [interpreter, *arguments[:1]] == [sys.executable, "-m"]:
         first = original(_PROGRAMS.get(arguments[1], PROXY))
@@ -51,7 +51,9 @@ def _copy(
     with ExitStack() as theirs:
 
         def pipe(*, written_here: bool) -> tuple[IO[bytes], int]:
-            """Return this process's end, and the descriptor of the program's."""
+            """Make a pipe. Return this process's end of it as a file, and the program's end as a
+            descriptor.
+            """
             read, write = os.pipe()
             theirs.callback(os.close, read if written_here else write)
             return (os.fdopen(write, "wb"), read) if written_here else (os.fdopen(read, "rb"), write)
@@ -77,7 +79,7 @@ def _copy(
 
 @pytest.fixture(autouse=True)
 def _copied_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``shadeproxy.demo.processes`` start copies. Tests with the mark ``new_interpreter`` do without."""
+    """Let ``shadeproxy.demo.processes`` start copies, but not in tests with the mark ``new_interpreter``."""
     if not request.node.get_closest_marker("new_interpreter"):
         stand_in: dict[str, Any] = {"PIPE": subprocess.PIPE, "DEVNULL": subprocess.DEVNULL}
         stand_in |= {"Popen": start, "TimeoutExpired": subprocess.TimeoutExpired}

@@ -1,7 +1,7 @@
-"""Workers of a copied proxy as copies of the coordinator, which has their modules too.
+"""Starts the workers of a copied proxy as copies of its coordinator, which has imported their modules.
 
-A copied worker has no memory settings of glibc of its own, and its command line in /proc is cut to the length
-of that of the first process.
+A copied worker has the coordinator's memory settings of glibc. Its command line in /proc is cut to the length
+of the command line of the original (copied.py).
 """
 
 import asyncio
@@ -24,18 +24,20 @@ from shadeproxy.app.workers import CRADLE
 from shadeproxy.core import tracing
 
 _BEGIN, _END = 45, 46
-"""Numbers of the addresses of the command line among the fields behind the name in /proc/self/stat."""
+"""Those fields of /proc/self/stat, counted from the field behind the name, that have the addresses of the
+command line.
+"""
 
 
 class CopiedWorker:
-    """A worker that was copied, with the calls of ``asyncio.subprocess.Process`` that are needed."""
+    """A copied worker, with the methods of ``asyncio.subprocess.Process`` that the product needs."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)
 
     async def wait(self) -> int:
-        """Return the exit status at the end of the process. This is called once."""
+        """Wait for the end of the process, and return its exit status. It may be called once only."""
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._descriptor, over.set)
         try:
@@ -51,7 +53,7 @@ class CopiedWorker:
 
 
 def copy_workers() -> None:
-    """Start workers of this process as its copies from now on."""
+    """Start all later workers of this process as copies of this process."""
     number_requests_anew()
     start = asyncio.create_subprocess_exec
 
@@ -66,13 +68,14 @@ def copy_workers() -> None:
 
 
 def number_requests_anew() -> None:
-    """Give this process numbers of requests of its own, as importing their module does."""
+    """Begin the numbers of requests at a random number, as the import of their modules does."""
     tracing.NUMBERS = compiled.NUMBERS = itertools.count(secrets.randbits(60))
 
 
 def _be_worker(command: list[str], inherited: tuple[int, ...], environment: dict[str, str]) -> None:
-    """Run the worker's program in this new process, and end it. The frames of the coordinator stay on the
-    stack, so nothing that they hold is finalised here.
+    """Run a worker's program in this new process, and end the process.
+
+    The frames of the coordinator stay on the stack, so no object that they hold is finalised here.
     """
     status = 1
     try:
@@ -95,11 +98,11 @@ def _be_worker(command: list[str], inherited: tuple[int, ...], environment: dict
 
 
 def _drop_what_no_new_process_has(kept: set[int]) -> None:
-    """Drop the coordinator's signal handlers, loop, collected garbage and descriptors."""
+    """Drop the signal handlers, event loop, garbage and descriptors that were copied from the coordinator."""
     signal.set_wakeup_fd(-1)
     faulthandler.disable()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
-        with suppress(OSError):  # libc keeps two of them for itself
+        with suppress(OSError):  # libc keeps two signals for itself.
             signal.signal(number, signal.SIG_DFL)
     asyncio._set_running_loop(None)
     asyncio.set_event_loop(None)
@@ -107,13 +110,13 @@ def _drop_what_no_new_process_has(kept: set[int]) -> None:
     gc.freeze()
     for link in list(Path("/proc/self/fd").iterdir()):
         if int(link.name) not in kept:
-            with suppress(OSError):  # the descriptor of the directory itself
+            with suppress(OSError):  # The directory's own descriptor is closed.
                 os.close(int(link.name))
     os.open(os.devnull, os.O_RDONLY)
 
 
 def _show(*command: str) -> None:
-    """Write a command line where /proc reads that of this process."""
+    """Write a command line to the memory from which /proc reads that of this process."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[_BEGIN]), int(fields[_END])
     text = b"".join(word.encode() + b"\0" for word in command)[: end - begin]

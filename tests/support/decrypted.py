@@ -1,4 +1,4 @@
-"""A transport that hands bytes to a connection to an origin, without a socket."""
+"""A transport without a socket that hands bytes to a connection to the origin."""
 
 import asyncio
 
@@ -6,9 +6,7 @@ from shadeproxy.origin.connection import Connection
 
 
 class Decrypted(asyncio.Transport):
-    """Hands decrypted bytes to a connection: as many as it takes now, and the rest in a later turn of the
-    loop.
-    """
+    """Hands decrypted bytes to a connection, as many at a time as its buffer takes."""
 
     def __init__(self, *, tls: bool) -> None:
         super().__init__({"sslcontext": object()} if tls else {})

@@ -1,4 +1,4 @@
-"""The examples in the documents."""
+"""Python examples in the documents."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 
 def block(name: str) -> str:
-    """Return the Python block of the document that defines ``name``."""
+    """Return the Python example of docs/protocol.md that contains ``name``."""
     (found,) = (
         part for part in re.findall(r"```python\n(.*?)```", PROTOCOL.read_text(), re.DOTALL) if name in part
     )

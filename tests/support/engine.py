@@ -1,4 +1,4 @@
-"""An engine over an in-memory origin and real segment stores, with everything that tests inspect."""
+"""An engine over an in-memory origin and real segment stores, and the parts of it that tests inspect."""
 
 import asyncio
 import gc
@@ -42,14 +42,16 @@ PAGE = 4096
 
 
 async def slowly(work: Callable[[], None]) -> None:
-    """Run I/O as if on a pool thread: other tasks of the loop may run before and after it."""
+    """Do I/O with a turn of the event loop before and after it, in which other tasks may run, as with a
+    thread.
+    """
     await asyncio.sleep(0)
     work()
     await asyncio.sleep(0)
 
 
 class HeldIO:
-    """I/O of a disk that waits until ``go`` is set. ``waiting`` is set when some waits."""
+    """Does the I/O of a disk only when ``go`` is set. Sets ``waiting`` when some I/O waits for that."""
 
     def __init__(self) -> None:
         self.waiting, self.go = asyncio.Event(), asyncio.Event()
@@ -65,8 +67,9 @@ def _speed(bytes_per_s: float, _room_bytes: int) -> float:
 
 
 class Weights:
-    """Importance by object hash, or by hash and page number, which tests set. As ``NextUses``, it is the
-    rate at which pages are drawn.
+    """Weights of pages, which tests set by object hash, or by object hash and page number.
+
+    As ``NextUses``, it takes the weights for the rates at which jobs draw the pages.
     """
 
     def __init__(self) -> None:
@@ -91,7 +94,7 @@ class Weights:
 
 @dataclass
 class Bench:
-    """One engine with everything that a test inspects."""
+    """One engine, and the parts of it that a test inspects."""
 
     engine: Engine
     cache: PageCache
@@ -103,14 +106,14 @@ class Bench:
     rules: Rules
 
     def counted_stats(self) -> Stats:
-        """The statistics, with all reads so far counted."""
+        """Return the statistics after counting all reads so far."""
         self.engine.access_log.flush()
         return self.stats
 
     async def get(
         self, key: str, *, bucket: str = "b", namespace: str = "", **kwargs: Any
     ) -> tuple[bytes, Source]:
-        """Return the body of a whole or ranged GET, and its source."""
+        """Read an object or a range of it. Return the bytes, and their source."""
         request = ReadRequest(ObjectRef(bucket, key, namespace), **kwargs)
         async with self.engine.open(request) as reading:
             spec = request.range or RangeSpec(0, None)
@@ -119,8 +122,9 @@ class Bench:
             return b"".join([bytes(piece) async for piece in reading.body(span)]), reading.source
 
     async def held(self, key: str) -> tuple[asyncio.Task[tuple[bytes, Source]], Barrier]:
-        """Begin to read an object. Return the read when its flight waits in the middle of the body, and the
-        gate at which it waits.
+        """Begin to read an object, and wait until its flight stops at a gate in the middle of the body.
+
+        Return the task that reads, and the gate.
         """
         self.origin.gate = gate = Barrier()
         reader = asyncio.create_task(self.get(key))
@@ -128,8 +132,9 @@ class Bench:
         return reader, gate
 
     async def put_many_that_move_to_disk(self) -> HeldIO:
-        """Read six objects, more than fit into RAM. Return the I/O of the disk, which holds pages on their
-        way there.
+        """Read six objects, more than fit into RAM, so that pages must move to the disk.
+
+        Return the I/O of the disk, at which the moves wait.
         """
         held, medium = HeldIO(), self.cache.media[1]
         self.cache.media[1] = replace(medium, write=held)
@@ -141,7 +146,7 @@ class Bench:
         return held
 
     async def pin(self, prefix: str, bucket: str = "b") -> None:
-        """Pin a prefix as a control call does."""
+        """Pin a prefix as a control call would."""
         self.cache.pins.add(PinnedPrefix(bucket, prefix, 0.0))
         await self.cache.renew_pins()
 
@@ -155,7 +160,7 @@ class Bench:
         return sum(self.cache.residents.first_page(object_hash(ref)) is not None for ref in refs)
 
     async def settle(self) -> None:
-        """Wait until every page that was read is stored or left out."""
+        """Wait until each page that was read is stored, or will not be stored."""
         await self.engine._filling.flights.drain()
         await self.cache.drain()
 
@@ -165,8 +170,9 @@ MakeBench = Callable[..., Awaitable[Bench]]
 
 @asynccontextmanager
 async def benches(folder: Path) -> AsyncIterator[MakeBench]:
-    """Make benches with tiers under ``folder``, and close them at the end. A task that failed fails the
-    test.
+    """Yield a function that makes benches with tiers under ``folder``. They are closed at the end.
+
+    If a task has failed by then, the test fails.
     """
     made: list[Bench] = []
     failures: list[dict[str, Any]] = []
@@ -204,7 +210,7 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
         for prefix in pinned:
             pins.add(PinnedPrefix("b", prefix, 0.0))
         stats, clock, ledger, weights = Stats(), clock or ManualClock(), Ledger(budget_bytes), Weights()
-        # By name of a further disk: its capacity and its read speed.
+        # Maps the name of each further disk to its capacity and its read speed.
         more = more_disks or {}
         sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
         sizes += [(tier, capacity, Source.DISK) for tier, (capacity, _) in more.items()]
@@ -267,5 +273,5 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
     for bench in made:
         await bench.engine.aclose()
         await asyncio.to_thread(bench.cache.close)
-    gc.collect()  # a task whose exception was not retrieved reports it when it is collected
+    gc.collect()  # A collected task reports its exception if no code took it.
     assert not failures, failures

@@ -1,16 +1,16 @@
-"""Count the Python calls that a request costs the product; test_frame_budget.py holds the counts.
+"""Counts the Python calls that a request costs the product. test_frame_budget.py compares the counts.
 
-A frame is a "call" event of ``sys.setprofile`` in the thread of the event loop: a function that is entered,
-or a coroutine or generator that continues; callbacks of the loop count as well. Only frames of code in files
-below shadeproxy/ of this tree are counted. Not counted are:
+A frame is a "call" event of ``sys.setprofile`` in the thread of the event loop: a function is entered, or a
+coroutine or generator continues. Callbacks of the event loop count as well. Only frames of code in files
+below shadeproxy/ of this tree are counted. These are not counted:
 
 - asyncio, uvloop, aiohttp, numpy and the tests; functions in C; generated code (``__init__`` of a dataclass);
-- the origin: a server of the tests, in the same loop;
+- the origin: a server of the tests, in the same event loop;
 - other threads. There is no disk tier, and no request that is counted uses a thread;
 - timers (flush of the access log, keep-alive, probes) and work done once a second (the Date of an answer, the
   last sign of life of a job): ``StillLoop`` runs no timer, and the time of ``StillClock`` does not pass.
 
-So a count depends on the code alone: not on the machine, its load, or tests that ran earlier in the process.
+So a count depends on the code alone, and not on the machine, its load, or earlier tests of the process.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ from shadeproxy.core import heads
 from tests.support.calls import recorded
 
 MISSES = 32
-"""Misses that arrive in one turn of the loop, each on a connection of its own."""
+"""The number of misses that arrive in one turn of the event loop, each on a connection of its own."""
 BATCH = 256
 ROUNDS = 3
 
 _PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
 _NOW_S = 1_800_000_000.0
 _NEVER_S = 1e6
-# Turns of the loop after the last answer, for work that ends later. Twice as many turns do not change a
-# count.
+# The number of turns of the event loop to wait for after the last answer, because some work ends after it.
+# With twice as many turns, the counts are the same.
 _TURNS = 100
 _SCORES = "application/vnd.shadeproxy.scores"
 _IDS = "application/vnd.shadeproxy.ids"
@@ -56,14 +56,14 @@ _IDS = "application/vnd.shadeproxy.ids"
 
 @dataclass(frozen=True)
 class Count:
-    """The frames of ``requests`` requests, in the order of the calls."""
+    """The frames of some requests, in the order of the calls. ``requests``: how many requests these were."""
 
     calls: Sequence[CodeType]
     requests: int = 1
 
     @property
     def frames(self) -> float:
-        """Number of frames of one request."""
+        """Return the number of frames of one request."""
         return len(self.calls) / self.requests
 
     @property
@@ -71,11 +71,13 @@ class Count:
         return len(self.by_file())
 
     def by_file(self) -> Counter[str]:
-        """Return the frames of all requests by file."""
+        """Return, for each file, the number of frames of all requests."""
         return Counter(code.co_filename.removeprefix(_PRODUCT) for code in self.calls)
 
     def difference(self, other: "Count") -> dict[str, int]:
-        """Return the difference in Python frames, for each function that has more or fewer in ``other``."""
+        """Return, for each function that is called more or less often than in ``other``, by how
+        many frames.
+        """
         difference = self._by_function()
         difference.subtract(other._by_function())
         return {function: frames for function, frames in difference.items() if frames}
@@ -85,7 +87,7 @@ class Count:
 
 
 class StillLoop(uvloop.Loop):
-    """The loop of the product, whose timers never run."""
+    """The product's event loop, but its timers never run."""
 
     def call_later(self, _delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
         return super().call_later(_NEVER_S, callback, *args, context=context)
@@ -95,7 +97,7 @@ class StillLoop(uvloop.Loop):
 
 
 class StillClock:
-    """A clock that stands still. ``sleep`` never ends."""
+    """A clock that stands still, so that ``sleep`` never ends."""
 
     def now_s(self) -> float:
         return _NOW_S
@@ -107,7 +109,9 @@ class StillClock:
 
 
 class Inline(ThreadPoolExecutor):
-    """Runs work at once. Work that a start gives to threads is then done after some turns of the loop."""
+    """Does work at once, in the caller's thread. So work of a start is done after some turns of the event
+    loop.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -119,8 +123,10 @@ class Inline(ThreadPoolExecutor):
 
 
 class Origin(asyncio.Protocol):
-    """One connection of an S3 server of small objects. It answers ``together`` requests at a time, so that
-    the proxy gets their answers in one turn of the loop.
+    """One connection of an S3 server of small objects.
+
+    All connections together wait for ``together`` requests, and then answer them, so that the proxy gets the
+    answers in one turn of the event loop.
     """
 
     together = 1
@@ -155,7 +161,7 @@ def _answer(head: bytes) -> bytes:
 
 
 class Connection:
-    """A client's connection."""
+    """A client's connection to the proxy."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -169,16 +175,17 @@ class Connection:
         return cls(sock)
 
     def send(self, data: bytes) -> None:
-        """Send ``data``, and return once it is at the proxy's end of the connection.
+        """Send ``data``, and return when it has reached the proxy's end of the connection.
 
-        The proxy then reads bytes that were sent over several connections in one turn of the loop.
+        If ``data`` was sent over several connections, the proxy then reads all of it in one turn of the event
+        loop.
         """
         assert self._socket.send(data) == len(data)
         while struct.unpack("i", fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0"))[0]:
             pass
 
     async def answer(self) -> tuple[str, bytes]:
-        """Return head, in lower case, and body, unchanged."""
+        """Return the head of the next answer in lower case, and its body unchanged."""
         data = b""
         while b"\r\n\r\n" not in data:
             data += await self._receive()
@@ -216,7 +223,7 @@ def call(method: str, path: str, kind: str, body: bytes) -> bytes:
 
 @contextmanager
 def _profiled() -> Iterator[list[CodeType]]:
-    """Collect the calls of this thread. No garbage is collected meanwhile, because that calls finalizers."""
+    """Record the calls of this thread. The garbage collector is off, because it would call finalizers."""
     gc.collect()
     gc.disable()
     try:
@@ -236,7 +243,9 @@ async def _settle() -> None:
 
 
 async def count_requests(sent: dict[Connection, bytes], source: str = "") -> Count:
-    """Count the frames of requests that are sent at once. ``source``: the x-shade-cache of their answers."""
+    """Send requests at once, and count their frames. ``source``: the x-shade-cache that all answers must
+    have.
+    """
     await _settle()
     with _profiled() as calls:
         for connection, request in sent.items():
@@ -249,14 +258,14 @@ async def count_requests(sent: dict[Connection, bytes], source: str = "") -> Cou
 
 
 class _Flows:
-    """Counts each flow against one proxy: first rounds that warm up, then ``ROUNDS`` that are counted."""
+    """Counts each flow against one proxy: first some rounds to warm up, then ``ROUNDS`` that are counted."""
 
     def __init__(self, s3: list[Connection], control: Connection) -> None:
         self._s3 = s3
         self._control = control
 
     async def all(self) -> dict[str, list[Count]]:
-        # Hits need the objects that the misses have fetched.
+        # The misses come first, because the hits need the objects that they fetch.
         misses = await self._rounds(1, self._misses)
         first = await self._rounds(2, self._first_hit)
         hits = await self._rounds(2, self._hit)
@@ -266,7 +275,7 @@ class _Flows:
             "first hit": first,
             "miss": misses,
             "POST of scores": await self._rounds(2, self._scores),
-            # The first round fetches the objects, the second one makes their page handles.
+            # Of the rounds to warm up, the first fetches the objects and the second makes their page handles.
             "batch of 256": await self._rounds(3, self._batch),
         }
 
@@ -299,13 +308,13 @@ class _Flows:
             await self._control.answer()
 
     async def _scores(self, number: int) -> Count:
-        """Send binary scores of every sample, as the SDK does."""
+        """Send binary scores of all samples, as the SDK does."""
         scores = [number + place / BATCH for place in range(BATCH)]
         body = struct.pack(f"<I{BATCH}I{BATCH}f", BATCH, *range(BATCH), *scores)
         return await count_requests({self._control: call("POST", "/v1/jobs/train/scores", _SCORES, body)})
 
     async def _batch(self, _number: int) -> Count:
-        """Ask for every sample by binary ids, as the SDK does."""
+        """Ask for all samples by binary ids, as the SDK does."""
         body = struct.pack(f"<{BATCH}I", *range(BATCH))
         return await count_requests(
             {self._control: call("POST", "/v1/batch?job=train&order=ready", _IDS, body)}
@@ -313,7 +322,7 @@ class _Flows:
 
 
 def _missed(number: int) -> str:
-    # With the hashes of these names, no table of the page index (engine/index.py) doubles in a counted round.
+    # With the hashes of these names, no hash table of the index (engine/index) doubles in a counted round.
     return f"missed/{number:04}"
 
 
@@ -322,8 +331,9 @@ def _sampled(number: int) -> str:
 
 
 def settings(directory: Path, origin_port: int, more: Mapping[str, str] = MappingProxyType({})) -> Settings:
-    """Return settings of a proxy with its files in ``directory``, and ``more``. Its credentials are in
-    ORIGIN_KEY and ORIGIN_SECRET.
+    """Return settings of a proxy with its files in ``directory``, changed by ``more``.
+
+    The proxy reads the origin's credentials from the variables ORIGIN_KEY and ORIGIN_SECRET.
     """
     overrides = {
         "s3.listen": "127.0.0.1:0",
@@ -359,8 +369,9 @@ async def _counts(directory: Path) -> dict[str, list[Count]]:
 
 
 def count_flows(directory: Path) -> dict[str, list[Count]]:
-    """Count every flow ``ROUNDS`` times on a whole proxy in front of an S3 server, with the interpreted
-    lane and heads.
+    """Count every flow ``ROUNDS`` times, on a whole proxy in front of an S3 server.
+
+    The proxy uses the interpreted lane and the interpreted form of answer heads.
     """
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=StillLoop) as runner:
         patch.setattr(compiled, "COMPILED", False)

@@ -1,4 +1,4 @@
-"""Frames of the control API, as a client parses them."""
+"""The frames of a batch answer, as a client parses them."""
 
 import struct
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Frame(NamedTuple):
 
 
 def parse_frames(data: bytes) -> tuple[list[Frame], bool]:
-    """Return the frames of a body, and whether the body is complete."""
+    """Return the frames of a batch answer's body, and whether the body is complete."""
     frames, at = [], 0
     while at < len(data):
         index, status, source, zero, length = struct.unpack_from("<IHBBQ", data, at)

@@ -1,4 +1,4 @@
-"""Samples that are a label and four features."""
+"""Binary samples of a label and four features."""
 
 import struct
 

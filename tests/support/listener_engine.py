@@ -1,4 +1,4 @@
-"""A real engine over one medium, for listeners under test."""
+"""A real engine over one medium, for tests of listeners."""
 
 import asyncio
 
@@ -40,8 +40,9 @@ async def make_engine(
     past: Origin | None = None,
     share: Share | None = None,
 ) -> tuple[Engine, PageCache]:
-    """Build an engine and its recovered cache. With other ``upstreams`` the origin decides which clients may
-    read.
+    """Build an engine and its cache, whose pages are recovered.
+
+    For ``upstreams`` other than the proxy's own, the origin decides which clients may read.
     """
     cache = PageCache(
         [medium],

@@ -1,4 +1,4 @@
-"""Records of located bytes, and copies made from them."""
+"""Records in the answer of a locate call, and the bytes that a caller copies by them."""
 
 import os
 

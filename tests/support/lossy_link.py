@@ -1,5 +1,7 @@
-"""A TCP relay that loses resets, like a network that is cut in the moment of a reset: TCP repeats bytes and
-FINs, but no reset.
+"""A TCP relay that loses resets but no FIN.
+
+A network that is cut at the moment of a reset does the same: TCP sends lost bytes and FINs again, but never a
+reset.
 """
 
 import socket
@@ -11,8 +13,10 @@ FIN, RESET = "FIN", "reset"
 
 
 class LossyLink:
-    """Relays connections to the port ``target`` of loopback. ``port``: its own. ``ends``: how the target
-    ended its connections, in order: by FIN, which is passed on, or by a reset, which is lost.
+    """Relays connections from its own ``port`` to the port ``target`` of loopback.
+
+    ``ends`` lists how the target ended its connections: by FIN, which is passed on, or by a reset, which is
+    lost.
     """
 
     def __init__(self, target: int = 0) -> None:
@@ -48,7 +52,7 @@ class LossyLink:
         except ConnectionResetError:
             self.ends.append(RESET)
         except OSError:
-            pass  # The asking side is gone, or ``close`` was called.
+            pass  # The client has left, or ``close`` was called.
 
 
 def _requests(asking: socket.socket, target: socket.socket) -> None:
@@ -60,7 +64,7 @@ def _requests(asking: socket.socket, target: socket.socket) -> None:
 
 @contextmanager
 def lossy_link(target: int = 0) -> Iterator[LossyLink]:
-    """Run a link until the block ends."""
+    """Run a relay to the port ``target`` until the block ends."""
     link = LossyLink(target)
     serving = threading.Thread(target=link.serve, daemon=True)
     serving.start()

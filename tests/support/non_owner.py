@@ -1,6 +1,4 @@
-"""A proxy that owns nothing, and the proxy that owns all objects: a cluster of two processes, with a real
-Redis or Valkey.
-"""
+"""A cluster of two proxies, over a real Redis or Valkey: one owns nothing, the other owns all objects."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +9,9 @@ from tests.support.served import MakeServed, Served, wait_for
 
 
 class NonOwner(NamedTuple):
-    """``asked``: a drained proxy. ``owner``: the proxy that caches for it, and ``node`` its node id."""
+    """The two proxies. Clients ask ``asked``, which is drained. ``owner`` caches all objects; its node id is
+    ``node``.
+    """
 
     asked: Served
     owner: Served
@@ -27,10 +27,13 @@ def start_non_owner(
     late_write_s: float,
     **settings: str,
 ) -> NonOwner:
-    """Start both proxies, and take the share of the first one away. ``engine``: the URL of the server;
-    ``late_write_s``: for how long the owner checks each object with the origin before it answers;
-    ``settings``: those of both proxies, among them a name of the cluster. The short lease makes changes of
-    buckets quick, which wait for it.
+    """Start both proxies, and take the share of the first one away.
+
+    ``engine``: the URL of the Redis or Valkey server.
+    ``late_write_s``: for how long the owner checks each object with the origin before it answers.
+    ``settings``: settings of both proxies; they must name the cluster.
+
+    The lease is short, so that changes of buckets, which wait for its end, are quick.
     """
     owned = {
         "cluster__pages": "owned",
@@ -38,7 +41,7 @@ def start_non_owner(
         "cluster__secret": "env:CLUSTER_SECRET",
         "cluster__listen": "127.0.0.1:0",
         "cluster__lease": "1 s",
-        # An owner that is slow because the machine is busy is not passed by.
+        # If the machine is busy, ``asked`` still waits for the owner, and does not read from the origin.
         "cluster__peer_timeout": "20 s",
     }
     settings = owned | settings
@@ -54,12 +57,14 @@ def start_non_owner(
 
 
 def assert_only_relayed(pair: NonOwner) -> None:
-    """Stop both proxies. Raises AssertionError if the first one has cached a page, relayed no request, or
-    read the origin because the owner did not answer, or if one was not quiescent.
+    """Stop both proxies, and check that the first one has only relayed, and that both were quiescent.
+
+    Raises AssertionError if the first proxy has cached a page, if it has relayed no request, or if it has
+    read from the origin because the owner did not answer.
     """
     stats = pair.asked.stats()
     assert {tier["pages"] for tier in stats["tiers"].values()} == {0}
-    # An answer is broken if its client leaves.
+    # The result is "broken" if the client leaves before the end of the answer.
     assert {"ok"} <= {row["result"] for row in stats["cluster"]["relayed"]} <= {"ok", "broken"}
     for proxy in (pair.asked, pair.owner):
         assert_ends_quiescent(proxy)

@@ -1,4 +1,4 @@
-"""Work of long operations that a test ends."""
+"""The work of a long operation that lasts until a test ends it."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,7 +8,9 @@ from shadeproxy.core.work_progress import WorkProgress
 
 @dataclass
 class Work:
-    """The work of a long operation. It ends when the test sets ``go_on``, with ``error`` if there is one."""
+    """The work of a long operation. It ends when the test sets ``go_on``, and raises ``error`` if that is
+    set.
+    """
 
     uri: str
     dry_run: bool

@@ -1,4 +1,4 @@
-"""Otel spans that stay in memory: of a tracer without the SDK of OpenTelemetry, and of the SDK."""
+"""Otel spans in memory, of two kinds: of a plain tracer, and of the SDK of OpenTelemetry."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,9 @@ from shadeproxy.core.clock import SystemClock
 
 
 class PlainSpan:
-    """An otel span that a test reads. ``parent``: another one, or None. ``error``: None until it ends."""
+    """An otel span that a test reads. ``parent``: an otel span or None. ``error``: None until the
+    span ends.
+    """
 
     def __init__(self, kind, name, facts, *, parent=None, age_s=0.0, fields=None):
         self.kind, self.title, self.facts, self.parent = kind, name, dict(facts), parent
@@ -33,7 +35,9 @@ class PlainSpan:
 
 
 class PlainTracer:
-    """A tracer without the SDK. ``begun``: all spans; ``ended``: those that would be sent."""
+    """A tracer without the SDK. ``begun`` has all otel spans, ``ended`` those that a real tracer
+    would send.
+    """
 
     def __init__(self):
         self.begun = []
@@ -52,7 +56,7 @@ class PlainTracer:
 
 
 def plain_spans(monkeypatch) -> PlainTracer:
-    """Return the tracer of all proxies that start from now on."""
+    """Return a tracer that all proxies use which start from now on."""
     tracer = PlainTracer()
 
     async def opened(*_arguments):
@@ -63,45 +67,45 @@ def plain_spans(monkeypatch) -> PlainTracer:
 
 
 class RecordedSpans:
-    """Spans that were sent. ``exporter``: the SDK's exporter to memory."""
+    """The otel spans that were sent to ``exporter``, which keeps them in memory."""
 
     def __init__(self, exporter):
         self.exporter = exporter
 
     def all(self):
-        """Return them in the order in which they ended."""
+        """Return all otel spans that were sent, in the order in which they ended."""
         return list(self.exporter.get_finished_spans())
 
     def of_kind(self, kind):
-        """Return the spans of a kind: "SERVER" or "CLIENT"."""
+        """Return the otel spans of one kind: "SERVER" or "CLIENT"."""
         return [span for span in self.all() if span.kind.name == kind]
 
     def one(self, kind):
-        """Return the only span of a kind."""
+        """Return the only otel span of a kind."""
         (span,) = self.of_kind(kind)
         return span
 
     def clear(self):
-        """Forget the spans that were sent so far."""
+        """Forget the otel spans that were sent so far."""
         self.exporter.clear()
 
 
 def record_spans(monkeypatch) -> RecordedSpans:
-    """Have every exporter of the proxy write to memory. Skip the test if the SDK is not installed."""
+    """Have every exporter of the proxy write to memory. The test is skipped if the SDK is not installed."""
     memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
     export = pytest.importorskip("opentelemetry.sdk.trace.export")
     from shadeproxy.telemetry import otel_sdk
 
     exporter = memory.InMemorySpanExporter()
     monkeypatch.setattr(otel_sdk, "make_exporter", lambda _endpoint, _headers: exporter)
-    # Spans are there as soon as they end.
+    # This processor sends an otel span when it ends, so that a test need not wait.
     monkeypatch.setattr(otel_sdk, "BatchSpanProcessor", export.SimpleSpanProcessor)
     return RecordedSpans(exporter)
 
 
 @contextmanager
 def open_tracer() -> Iterator:
-    """Yield a tracer; after ``record_spans``, one that writes to memory."""
+    """Yield a tracer of the SDK. After ``record_spans`` it writes to memory."""
     from shadeproxy.telemetry.otel_sdk import SdkTracer
 
     tracer = SdkTracer("", None, version="1.2", clock=SystemClock())
@@ -112,7 +116,7 @@ def open_tracer() -> Iterator:
 
 
 class Batch(NamedTuple):
-    """Spans that a collector got in one request. ``fields``: header fields of the request."""
+    """The otel spans of one request to a collector. ``fields``: the header fields of this request."""
 
     path: str
     fields: dict[str, str]
@@ -121,7 +125,7 @@ class Batch(NamedTuple):
 
 
 class Collector:
-    """A collector of otel spans over HTTP. ``status``: of its answers."""
+    """A collector of otel spans over HTTP, which answers with ``status``."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -133,7 +137,7 @@ class Collector:
         return [span for batch in self.batches for span in batch.spans]
 
     def take(self, path: str, fields: dict[str, str], body: bytes) -> None:
-        """Keep the spans of one request."""
+        """Keep the otel spans of one request."""
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         message = ExportTraceServiceRequest()
@@ -148,7 +152,7 @@ class Collector:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """Run a collector in a thread. Skip the test if the SDK is not installed."""
+    """Run a collector in a thread. The test is skipped if the SDK is not installed."""
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     collector = Collector()
 

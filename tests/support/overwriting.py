@@ -1,4 +1,4 @@
-"""Clients that read and overwrite the same few objects of a proxy, and check every byte of it."""
+"""Clients that read and overwrite a few objects through one proxy, and check every byte that they read."""
 
 import http.client
 import threading
@@ -15,13 +15,13 @@ SIZE = 60_000
 
 
 def body_of(key: str, version: int, size: int = SIZE) -> bytes:
-    """Return a body, in which every 32 bytes name the object and the version."""
+    """Return the body of a version of an object. Every 32 bytes of it name the object and the version."""
     return f"{key}:{version:08d};".ljust(32, ".").encode() * (size // 32)
 
 
 def version_of(key: str, body: bytes) -> int:
-    """Return the version of a body. Raises AssertionError unless all of it is of one version of
-    that object.
+    """Return the version of an object that ``body`` is. Raises AssertionError if it is not one
+    whole version.
     """
     version = int(body[len(key) + 1 : len(key) + 9])
     assert body == body_of(key, version, len(body))
@@ -53,7 +53,7 @@ def put(served, path: str, body: bytes) -> None:
 
 
 class Load:
-    """Threads that read, and threads that write. They check every byte of every complete answer."""
+    """Threads that read and threads that write. They check every byte of every complete answer."""
 
     def __init__(self, served, *, reading: int = 6, writing: int = 2) -> None:
         self.served, self.over = served, threading.Event()
@@ -71,8 +71,8 @@ class Load:
         rng = np.random.default_rng(number)
         while not self.over.is_set():
             try:
-                # Connect again now and then, because the kernel gives each connection to one of the
-                # processes.
+                # The kernel gives each connection to one of the proxy's processes, so new connections reach
+                # all of them.
                 with connect(self.served) as connection:
                     for _ in range(20):
                         if not self.over.is_set():

@@ -1,4 +1,4 @@
-"""An ``Ownership`` whose answers a test sets, and an origin whose checks take long."""
+"""An ``Ownership`` whose answers a test sets, and an origin whose HEADs a test holds."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,16 +15,17 @@ from shadeproxy.origin.memory import MemoryOrigin
 
 
 def all_kept(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Keep the trust in every object, as a rise of the epoch that concerns none of them does."""
+    """Return True for every object: the new trust epoch takes the trust from none of them."""
     return np.ones(len(hashes), np.bool_)
 
 
 class SetOwnership:
-    """Every object is OWN and mine, unless a test says otherwise.
+    """An ``Ownership`` in which this proxy owns all objects, unless a test says otherwise.
 
-    ``lost``: objects that are not ``mine`` although they are to be written here. ``elsewhere``: objects that
-    another proxy writes. ``waited``: the arguments of ``wait_until_mine``. ``buckets``: the arguments of
-    ``distrust_bucket``, which raises ``refusal`` if there is one.
+    ``lost``: objects that this proxy does not own at the moment, although it must execute their writes.
+    ``elsewhere``: objects whose writes another proxy executes.
+    ``waited``: the arguments of the calls of ``wait_until_mine``.
+    ``buckets``: the arguments of the calls of ``distrust_bucket``, which raise ``refusal`` if that is set.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class SetOwnership:
         self._instant = 0
 
     def set(self, ref: ObjectRef, standing: Standing) -> None:
-        """Change a standing by time alone, without a rise of the epoch."""
+        """Change the standing of an object as time does, without a new trust epoch."""
         self._standings[ref], self._since[ref] = standing, self._now()
 
     def standing(self, ref: ObjectRef) -> Standing:
@@ -80,7 +81,7 @@ class SetOwnership:
 
 
 class HeldOrigin(MemoryOrigin):
-    """Answers a HEAD with the version at its beginning, but only when ``go`` is set."""
+    """Takes the metadata when a HEAD comes, but answers the HEAD only when ``go`` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Proxies that each answer the reads of their share of the objects, for tests of orders in a cluster."""
+"""Proxies of a cluster that each answer reads of the objects they own, for tests of announced orders."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ SIGNS_S = 2.0
 
 
 def owners_of(hashes, nodes, view=0):
-    """Return the number of the node that owns each object, in a view: another view has other owners."""
+    """Return, for each object, the number of the node that owns it. Another view gives other owners."""
     mixed = (hashes ^ np.uint64(view * 0x9E3779B97F4A7C15 % (1 << 64))) * np.uint64(0xBF58476D1CE4E5B9)
     return ((mixed >> np.uint64(33)) % np.uint64(nodes)).astype(np.int64)
 
@@ -21,8 +21,10 @@ def share_of(node, nodes, view=0):
 
 
 class Owned:
-    """Proxies that share one job. Each has all announcements and all reports of progress; a read is noted by
-    the owner of its object alone.
+    """Proxies that share one job.
+
+    Each proxy gets all announcements and all reports of progress. A read is noted only by the proxy that owns
+    the object.
     """
 
     def __init__(self, nodes, count=4096, view=0, **job):
@@ -32,14 +34,14 @@ class Owned:
         self.set_view(view)
 
     def set_view(self, view, nodes=None):
-        """Give each proxy its share in a view of the first ``nodes`` proxies; others own nothing."""
+        """Give each of the first ``nodes`` proxies its share in a view. The other proxies own nothing."""
         nodes = len(self.nodes) if nodes is None else nodes
         self.owners = owners_of(self.hashes, nodes, view)
         for number, node in enumerate(self.nodes):
             node.hints.set_share(share_of(number, nodes, view))
 
     def mine(self, number, ids):
-        """Return those of ``ids`` that a proxy owns, in their order."""
+        """Return those of ``ids`` whose objects proxy ``number`` owns, in the same order."""
         ids = np.asarray(ids)
         return ids[self.owners[ids] == number].tolist()
 
@@ -53,7 +55,10 @@ class Owned:
             node.orders.note_read(int(self.hashes[sample]), 0, JobContext(job, epoch) if job else None, now_s)
 
     def steadily(self, ids, per_s, start_s=NOW_S, **kwargs):
-        """Read at a constant rate; each proxy hears every two seconds that the job lives. Return the end."""
+        """Read at a constant rate. Return the time after the last read.
+
+        Every two seconds, all proxies hear that the job lives.
+        """
         heard_s = start_s
         for number, sample in enumerate(np.asarray(ids).tolist()):
             now_s = start_s + number / per_s
@@ -64,7 +69,7 @@ class Owned:
         return start_s + len(ids) / per_s
 
     def hear_of(self, now_s):
-        """Note at each proxy that the job lives, as a cluster's applier does."""
+        """Tell each proxy that the job lives, as the cluster's applier would."""
         for node in self.nodes:
             node.hints.jobs.touch("one", now_s)
             node.orders.tick(now_s)
@@ -78,5 +83,5 @@ class Owned:
         return [node.state for node in self.nodes]
 
     def left(self):
-        """Return the samples that are coming at each proxy."""
+        """Return, for each proxy, the ids of the samples that it still expects to be read."""
         return [node.orders.coming("one", 1 << 20).tolist() for node in self.nodes]

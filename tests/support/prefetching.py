@@ -1,4 +1,4 @@
-"""An announced order that a test moves by hand, and a prefetcher that follows it."""
+"""Announced orders that a test advances by hand, and a prefetcher that follows them."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.support.engine import Bench
 
 @dataclass
 class Order:
-    """One job's announced order over ``samples``."""
+    """The announced order of one job: ids of ``samples``, and the position of the job in it."""
 
     samples: list[Sample]
     coming: list[int]
@@ -26,7 +26,9 @@ class Order:
 
 @dataclass
 class FakeOrders:
-    """Implements ``Upcoming`` and ``NextUses``. ``read`` advances a job."""
+    """Implements ``Upcoming`` and ``NextUses`` over orders of a test. ``read`` advances a job in
+    its order.
+    """
 
     orders: dict[str, Order] = field(default_factory=dict)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,7 +80,7 @@ class FakeOrders:
 
 
 def whole(count: int) -> list[Sample]:
-    """Return samples k0, k1, ..., each an object of bucket b."""
+    """Return samples that are whole objects: k0, k1, ... of bucket b."""
     return [Sample(ObjectRef("b", f"k{number}"), 0, None) for number in range(count)]
 
 
@@ -93,21 +95,21 @@ async def until(condition: Callable[[], bool], *, steps: int = 20_000) -> None:
 
 @dataclass
 class Fetching:
-    """A bench with a running prefetcher."""
+    """A bench, and a prefetcher that runs on it."""
 
     bench: Bench
     orders: FakeOrders
     prefetcher: Prefetcher
 
     async def idle(self) -> None:
-        """Wait until nothing is on its way, and stays so."""
+        """Wait until no page is on its way, and no new fetch begins."""
         for _ in range(20):
             await until(lambda: not self.prefetcher.flying)
             for _ in range(5):
                 await asyncio.sleep(0)
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Return the pages issued, used, wasted and failed."""
+        """Return how many prefetched pages were issued, used, wasted and failed."""
         self.bench.engine.access_log.flush()
         one = self.bench.stats.prefetch
         return one.issued, one.used, one.wasted, one.failed

@@ -1,5 +1,7 @@
-"""Prepares the start of a proxy. Importing this module imports the modules that a proxy otherwise loads late,
-and makes the commands, the routes and the OpenAPI document. A copy of the process then has them (copied.py).
+"""Prepares the start of a proxy, for copies of the process that imports this module (copied.py).
+
+The import loads the modules that a proxy loads late, and makes the commands, the routes and the OpenAPI
+document. Every copy then has them.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""Profiles that a replay with known times has made, and files of prices and of devices."""
+"""Profiles of jobs, made by replays with known times, and files of prices and of devices."""
 
 from shadeproxy.plan.loop import Loop, replay
 from shadeproxy.plan.profile import Loader, Profile, ProfiledEpoch

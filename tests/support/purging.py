@@ -1,8 +1,8 @@
-"""Purges of an engine, from begin to end."""
+"""Purges of an engine, run to their end."""
 
 
 async def purge_under(engine, bucket, prefix, namespace="", *, dry_run=False):
-    """Purge a prefix; return how many objects, pages and bytes that were."""
+    """Purge a prefix. Return the numbers of objects, pages and bytes that were purged."""
     purge = engine.purging(bucket, prefix, namespace, dry_run=dry_run)
     await purge.run()
     return purge.progress.done, purge.progress.pages, purge.progress.bytes

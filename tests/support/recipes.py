@@ -1,4 +1,4 @@
-"""The pages of docs/recipes: one client each, with one script."""
+"""The pages of docs/recipes. Each page is about one client, and has one script."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ _SCRIPT = re.compile(r"^```(python|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Recipe:
-    """One page: its lines "Needs:", "Install:", "Not tested here:" and "Fails over HTTP:", and its script."""
+    """The contents of one page.
+
+    These are its lines "Needs:", "Install:", "Not tested here:" and "Fails over HTTP:", and its script.
+    """
 
     name: str
     title: str
@@ -22,9 +25,9 @@ class Recipe:
     needs: str
     packages: tuple[str, ...]
     untested: str
-    """Why the script is not run; "" if it is."""
+    """The reason why tests do not run the script; "" if they do."""
     fails_over_http: tuple[str, ...]
-    """Words of the message with which the script must fail over HTTP; none if it must succeed."""
+    """Words in the message with which the script must fail over HTTP; empty if it must succeed."""
 
 
 def read_recipes() -> list[Recipe]:

@@ -1,4 +1,4 @@
-"""A Redis or Valkey server of the tests' own, on a free port of loopback, without persistence."""
+"""A Redis or Valkey server for tests, on a free port of loopback, without persistence."""
 
 import contextlib
 import shutil
@@ -15,8 +15,9 @@ needs_redis = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
 
 
 class RedisServer:
-    """One server process. ``start`` and ``kill`` may be called again and again; the port stays. ``options``:
-    further options of the program.
+    """One server. It can be started and killed again and again, and keeps its port.
+
+    ``options``: further options of the program.
     """
 
     def __init__(self, folder, *options):
@@ -43,7 +44,7 @@ class RedisServer:
         raise RuntimeError(f"{PROGRAM} does not start on port {self.port}")
 
     def command(self, *words):
-        """Send a command, and return the first bytes of the answer as they are."""
+        """Send a command, and return up to 4,096 bytes of the raw answer."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
             connection.sendall(" ".join(words).encode() + b"\r\n")
             return connection.recv(4096)
@@ -63,7 +64,9 @@ class RedisServer:
 
 @contextlib.contextmanager
 def redis_server(folder, *options):
-    """Run a server with these further options; skips the test, with the reason, where none is installed."""
+    """Run a server with these further options. The test is skipped, with the reason, where none
+    is installed.
+    """
     if PROGRAM is None:
         pytest.skip(MISSING)
     server = RedisServer(folder, *options)

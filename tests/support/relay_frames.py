@@ -1,8 +1,8 @@
-"""Count the Python calls of a relayed read, at the node that is asked and at the owner, as frame_counts.py
-does for the requests of one proxy.
+"""Counts the Python calls of a relayed read, as frame_counts.py does for the requests of one proxy.
 
-Each count has one real proxy. The owner of the first is a server of the tests, in the same loop, whose calls
-do not count. The second is asked at its listener for other nodes, with the heads that a node sends.
+There are two counts, each with one real proxy. For the first count, the proxy is the node that the client
+asks. The owner of the object is a server of the tests in the same event loop, whose calls do not count. For
+the second count, the proxy is the owner. Its listener for other nodes gets the heads that a node would send.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _BEATS = 16
 
 
 class Boot:
-    """The clock since boot, which goes on with each beat alone."""
+    """A clock since boot. Its time passes with each beat only."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -56,7 +56,7 @@ class Boot:
 
 
 class Owner(asyncio.Protocol):
-    """One connection of a server that answers as the owner of an object in its RAM."""
+    """One connection of a server that answers like the owner of an object in RAM."""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -72,7 +72,7 @@ class Owner(asyncio.Protocol):
 
 
 class _World:
-    """A log in memory, and the proxy whose calls are counted."""
+    """A log in memory, for the proxy whose calls are counted."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._boot, server = Boot(), Server()
@@ -85,7 +85,9 @@ class _World:
         patch.setattr(clustering, "Timing", partial(Timing, late_write_s=0.0))
 
     async def join(self, proxy: Proxy, other: str = "") -> None:
-        """Give the proxy a seat and a lease; also a node at the address ``other``, if there is one."""
+        """Give the proxy a seat in the view, and a lease. If ``other`` is an address, a second node with this
+        address gets both too.
+        """
         beats = proxy._clustering._heartbeat
         assert beats is not None
         assert beats._task is not None
@@ -116,7 +118,7 @@ def _owned_settings(directory: Path, origin_port: int) -> Settings:
 
 
 async def _near(proxy: Proxy, world: _World) -> list[Count]:
-    """Count a read of an object that the other node owns."""
+    """Count a client's read of an object that the other node owns."""
     owner = await asyncio.get_running_loop().create_server(Owner, "127.0.0.1", 0)
     await world.join(proxy, f"127.0.0.1:{owner.sockets[0].getsockname()[1]}")
     owned = proxy._clustering.owned
@@ -133,7 +135,7 @@ async def _near(proxy: Proxy, world: _World) -> list[Count]:
 
 
 async def _owner(proxy: Proxy, world: _World) -> list[Count]:
-    """Count a read that another node asks for, of an object in RAM."""
+    """Count a read that another node relays to this proxy, of an object in RAM."""
     await world.join(proxy)
     owned = proxy._clustering.owned
     assert owned is not None
@@ -175,7 +177,7 @@ async def _counts(directory: Path, patch: pytest.MonkeyPatch) -> dict[str, list[
 
 
 def count_relayed(directory: Path) -> dict[str, list[Count]]:
-    """Count both ends of a relayed read ``ROUNDS`` times, with the interpreted lane."""
+    """Count a relayed read ``ROUNDS`` times at both nodes, with the interpreted lane."""
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=StillLoop) as runner:
         patch.setattr(compiled, "COMPILED", False)
         for name in ("ORIGIN_KEY", "ORIGIN_SECRET"):

@@ -1,5 +1,6 @@
-"""Proxies of one cluster in one process: real engines and listeners over one origin in memory, and views that
-a test decides.
+"""The proxies of a cluster in one process: real engines and listeners over one origin in memory.
+
+A test decides on the views.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ PAGE = 4096
 
 
 class Requests:
-    """An observer of the requests that a listener has answered."""
+    """An observer that keeps the requests which a listener has answered."""
 
     def __init__(self) -> None:
         self.ended: list[dict[str, Any]] = []
@@ -49,17 +50,17 @@ class Requests:
         self.ended.append(request)
 
     def on_job(self, _job: object) -> None:
-        """Ignore it."""
+        """Ignore the job."""
 
 
 def boot_of(node: str) -> str:
-    """Return the number of the start of a node in its facts."""
+    """Return the boot number that the facts of a node have."""
     return f"{node}1"
 
 
 class Log:
     def debug(self, _event: str, **_fields: object) -> None:
-        """Ignore it."""
+        """Ignore the event."""
 
     warning = debug
 
@@ -68,8 +69,10 @@ class Log:
 
 
 class FixedView:
-    """Implements ``Ownership`` and ``Routes`` of one node. The first letter of a key names its owner, unless
-    ``owner_of`` says otherwise. ``facts``: the nodes by name. ``hindered``: see ``Routes.is_hindered``.
+    """Implements ``Ownership`` and ``Routes`` for one node.
+
+    The first letter of a key names the object's owner, unless a test sets ``owner_of``. ``facts`` has the
+    facts of the nodes by name. ``hindered`` is the answer of ``Routes.is_hindered``.
     """
 
     def __init__(self, node: str, facts: dict[str, NodeFacts]) -> None:
@@ -115,7 +118,9 @@ class FixedView:
 
 @dataclass
 class Node:
-    """One proxy. ``port``, ``runner``: of its listener for clients. ``peer_port``: of that for nodes."""
+    """One proxy. Clients connect to ``port``, whose listener is ``runner``. Other nodes connect to
+    ``peer_port``.
+    """
 
     name: str
     view: FixedView
@@ -147,7 +152,7 @@ class Node:
         return await client.answer(bodiless=method == "HEAD")
 
     def results(self) -> dict[str, int]:
-        """Return how many requests to other nodes had each result."""
+        """Return, for each result, how many requests to other nodes ended with it."""
         found: dict[str, int] = {}
         for row in self.counts.rows():
             found[str(row.result)] = found.get(str(row.result), 0) + row.requests
@@ -163,7 +168,7 @@ class Node:
 
 @asynccontextmanager
 async def listening(serve: Any) -> AsyncIterator[str]:
-    """Yield the address of a server that is not a proxy."""
+    """Serve connections by ``serve``, which is no proxy. Yield the address."""
     tasks: set[Any] = set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -187,9 +192,9 @@ async def listening(serve: Any) -> AsyncIterator[str]:
 
 
 _tasks_before: list[set[Any]] = []
-"""The tasks that there were before each cluster that is open."""
+"""The tasks that ran before each open cluster began, one set for each cluster."""
 _of_others: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The tasks of servers that are no proxies. They end after the cluster."""
+"""Tasks of servers that are no proxies. These tasks may end after the cluster."""
 
 
 def counted(*results: RelayEnd) -> dict[str, int]:
@@ -210,12 +215,15 @@ async def cluster(
     compiled: bool = False,
     send_bytes: int = 0,
 ) -> AsyncIterator[list[Node]]:
-    """Start proxies over one origin. ``secrets``: those of nodes that have others than the cluster. ``fast``:
-    plain reads are relayed by callbacks. ``compiled``: the compiled request cache answers.
-    ``send_bytes``: size of the send buffers of the listeners' connections.
+    """Start proxies over one origin, one for each name.
 
-    At the end no request to another node is under way, and at that of a test's first cluster no task is left.
-    Engines are checked by ``_quiescent`` of tests/conftest.py.
+    ``secrets``: the secrets of those nodes that do not have the cluster's.
+    ``fast``: whether plain reads are relayed by callbacks.
+    ``compiled``: whether the compiled request cache answers.
+    ``send_bytes``: the size of the send buffers of the listeners' connections.
+
+    At the end, no request to another node may be under way. If the test has no other cluster open, no task
+    may be left either. ``_quiescent`` of tests/conftest.py checks the engines.
     """
     _tasks_before.append(asyncio.all_tasks())
     origin = origin if origin is not None else MemoryOrigin(chunk_bytes=1000)

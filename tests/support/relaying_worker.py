@@ -1,5 +1,6 @@
-"""A worker of a node of tests/support/relaying.py, in the same process: it relays reads to the other nodes by
-itself, and passes everything else on to the node's own listener.
+"""A worker of a node of tests/support/relaying.py, in the same process.
+
+The worker relays reads to the other nodes itself, and passes all other requests on to the node's listener.
 """
 
 import asyncio
@@ -22,8 +23,11 @@ from tests.support.s3.scripted import Answered, Client
 
 
 class RelayingWorker:
-    """The worker of ``node``. ``relayed``: the paths of the reads that it sent to other nodes. ``passed_on``:
-    how many connections it opened to the node. ``requests``: the requests that it answered.
+    """The worker of ``node``.
+
+    ``relayed``: the paths of the reads that it sent to other nodes.
+    ``passed_on``: how many connections it opened to its own node.
+    ``requests``: the requests that it answered.
     """
 
     def __init__(self, node: Node, *, patience_s: float, budget_bytes: int, max_connections: int) -> None:
@@ -96,7 +100,7 @@ class RelayingWorker:
 async def worker_of(
     node: Node, *, patience_s: float = 1.0, budget_bytes: int = 1 << 22, max_connections: int = 256
 ) -> AsyncIterator[RelayingWorker]:
-    """Start a worker of ``node``."""
+    """Run a worker of ``node`` until the block ends."""
     worker = RelayingWorker(
         node, patience_s=patience_s, budget_bytes=budget_bytes, max_connections=max_connections
     )

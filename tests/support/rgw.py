@@ -1,4 +1,6 @@
-"""A real S3 server for tests that need one: Ceph RGW on a free loopback port, in a temporary directory."""
+"""A real S3 server for tests that need one: Ceph RGW, on a free port of loopback, in a temporary
+directory.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +17,8 @@ secret_key_env = "ORIGIN_SECRET"
 [auth]
 anonymous = false
 """
-"""The beginning of a configuration: the gateway's main account as the origin's, and clients that must
-sign.
+"""The beginning of a configuration of the proxy: it uses the gateway's main account at the origin, and
+clients must sign.
 """
 
 
@@ -31,11 +33,11 @@ class Rgw:
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The environment variables that SIGNED_ONLY names."""
+        """Return the environment variables that SIGNED_ONLY names, with the keys of the main account."""
         return {"ORIGIN_KEY": self.main[0], "ORIGIN_SECRET": self.main[1]}
 
     def add_tenant(self, name: str) -> tuple[str, str]:
-        """Return the keys of a new user, in a tenant whose bucket names are its own."""
+        """Make a user in a new tenant, which has bucket names of its own. Return the user's keys."""
         access_key, secret_key = f"KEY{name.upper()}", f"secret-of-{name}"
         command = ["radosgw-admin", "-c", str(self.config), "-n", "client.rgw", "user", "create"]
         command += ["--tenant", name, "--uid", name, "--display-name", name]
@@ -46,10 +48,10 @@ class Rgw:
 
 
 def run_rgw(folder: Path, *, store_gib: int = 2, settings: str = "") -> Iterator[Rgw]:
-    """Run Ceph RGW. ``settings``: lines for the gateway's section of ceph.conf."""
+    """Run Ceph RGW until the block ends. ``settings``: lines for the gateway's section of ceph.conf."""
     running = ceph.rgw(folder, store_gib=store_gib, settings=settings)
-    # Start it in a thread: the first user may be a test of asyncio, whose loop no code of shadeproxy may
-    # block.
+    # RGW is started in a thread, because the first test that uses it may run an event loop. No code of
+    # shadeproxy may block that loop.
     with ThreadPoolExecutor(1) as thread:
         gateway = thread.submit(running.__enter__).result()
         try:

@@ -1,7 +1,8 @@
-"""The ways from a client to an object store: to the gateway directly, through a proxy, through a proxy over
-TLS, through a proxy of a cluster that owns nothing; and to a proxy in front of a directory.
+"""The ways by which a client reaches an object store.
 
-All accept the same keys, so that only the endpoint differs for a client.
+They lead directly to the gateway, through a proxy, through a proxy over TLS, or through a proxy of a cluster
+that owns nothing. A further way leads to a proxy in front of a directory. All ways accept the same keys, so
+that a client needs only another endpoint.
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,9 @@ from typing import Any
 import boto3
 
 DOMAIN = "s3.shade.test"
-"""Base domain of virtual-host style, at the gateway and at the proxies. It is in no DNS."""
+"""The base domain of virtual-host style requests, at the gateway and at the proxies. No DNS
+server knows it.
+"""
 
 TRUST = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "TENSORSTORE_CA_BUNDLE")
 
@@ -24,11 +27,11 @@ class Route:
     secret_key: str
     ca_file: str = ""
     served: Any = field(default=None, compare=False)
-    """The proxy, if the route has one."""
+    """The proxy on the way; None without a proxy."""
     beside: str = ""
-    """The endpoint at which the same objects are seen without this proxy; "" means ``endpoint``."""
+    """An endpoint that shows the same objects without this proxy; "" stands for ``endpoint``."""
     owner: Any = field(default=None, compare=False)
-    """The proxy that caches for ``served``, if that one owns nothing."""
+    """The proxy that caches the objects, if ``served`` owns nothing; otherwise None."""
 
     @property
     def proxied(self) -> bool:
@@ -46,8 +49,9 @@ class Route:
         return replace(self, secret_key="not-the-secret")
 
     def environment(self, home: Path, trust: tuple[str, ...] = TRUST) -> dict[str, str]:
-        """Return the variables that a user of any client would export, without the machine's own
-        configuration. ``trust``: the variables that name the authority.
+        """Return the variables that a user of a client would export, without the settings of this machine.
+
+        ``trust``: the names of the variables that hold the path of the authority's certificate.
         """
         return {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -61,7 +65,7 @@ class Route:
         } | (dict.fromkeys(trust, self.ca_file) if self.ca_file else {})
 
     def truth(self) -> Any:
-        """Return a boto3 client that is not compared, and that sees the objects past the proxy."""
+        """Return a boto3 client that sees the objects without the proxy, to compare other clients with."""
         return boto3.client(
             "s3",
             endpoint_url=self.beside or self.endpoint,
@@ -71,13 +75,13 @@ class Route:
         )
 
     def forget(self, bucket: str) -> None:
-        """Make every object of ``bucket`` cold."""
+        """Drop every object of ``bucket`` from the cache."""
         if self.proxied:
             (self.owner or self.served).call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
 
     def origin_bytes(self) -> int:
-        """Return the bytes that the route's proxies have received from the origin so far, listings
-        included.
+        """Return the number of bytes that the proxies of this way have received from the origin, with
+        listings.
         """
         proxies = [self.served, *([self.owner] if self.owner else [])]
         return sum(int(proxy.stats()["totals"]["origin_bytes"]) for proxy in proxies)

@@ -1,4 +1,4 @@
-"""One real ``shadeproxy serve`` in its own process, and helpers to observe it."""
+"""A real ``shadeproxy serve`` in a process of its own, and helpers to observe it."""
 
 import io
 import json
@@ -27,7 +27,7 @@ COPIED_SERVE = (COPY, "-m", "shadeproxy")
 
 @dataclass
 class Served:
-    """One proxy process."""
+    """One proxy in a process of its own."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -63,7 +63,9 @@ class Served:
         raise AssertionError(f"serve did not become ready:\n{self.log.read_text()}")
 
     def start_whole(self) -> None:
-        """Start, and wait until all pages are recovered (ADR 0006). Before that, reads of them may miss."""
+        """Start, and wait until all pages are recovered (ADR 0006). Before that, a read of a cached page may
+        miss.
+        """
         self.start()
         deadline = time.monotonic() + 60
         while self.stats()["gauges"]["recovering_segments"]:
@@ -79,7 +81,9 @@ class Served:
         return self.process.wait(30)
 
     def client(self, **kwargs: Any) -> Any:
-        """Return a boto3 client, which signs only if keys are given. ``stop`` closes its connections."""
+        """Return a boto3 client, which signs only if keys are given. ``stop`` closes the client's
+        connections.
+        """
         config = Config(signature_version=UNSIGNED) if "aws_access_key_id" not in kwargs else None
         client = boto3.client("s3", endpoint_url=self.s3, region_name="us-east-1", config=config, **kwargs)
         self.clients.append(client)
@@ -89,7 +93,7 @@ class Served:
         return json.loads(self.call("GET", path))
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30) -> bytes:
-        """Return the answer to a control call, sent with the token and ``body`` as JSON."""
+        """Send a control call with the token, and ``body`` as JSON. Return the body of the answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.control + path, data=data, method=method)
         request.add_header("Content-Type", "application/json")
@@ -123,7 +127,7 @@ def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
 
 
 def log_of(served: Any, event: str = "") -> list[dict[str, Any]]:
-    """Return the lines of a proxy's JSON log: those of one event, or all."""
+    """Return the lines of a proxy's JSON log that are of one event, or all lines."""
     lines = []
     for line in served.log.read_bytes().splitlines():
         with suppress(ValueError):
@@ -136,8 +140,9 @@ def names(report: dict) -> set[str]:
 
 
 def opened(request: urllib.request.Request | str, *, timeout_s: float) -> Any:
-    """Return the answer to a request. Raises HTTPError that has the body of the answer and no connection: a
-    test keeps an error until the garbage collector finds it.
+    """Return the answer to a request. Raises HTTPError, which has the body of the answer but no connection.
+
+    A connection would stay open, because tests keep errors until the garbage collector finds them.
     """
     try:
         return urllib.request.urlopen(request, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""A dataset of shards: 16 pages of 4 samples each."""
+"""A dataset of samples in shards, with four samples on each page."""
 
 import numpy as np
 
@@ -13,7 +13,10 @@ PAGE = 1 << 20
 
 
 def shards(samples=64, shard_count=16, jobs=("one",)):
-    """Return hints with shards of ``samples`` samples, each a quarter of a page: by default 16 pages of 4."""
+    """Return hints with a dataset of shards, and the hashes of the shards.
+
+    Each shard has ``samples`` samples of a quarter of a page: by default 64, which are 16 pages.
+    """
     builder = ManifestBuilder("train", page_size=PAGE)
     for shard in range(shard_count):
         for number in range(samples):

@@ -1,4 +1,4 @@
-"""Shards as their usual tools write them."""
+"""Shards in the form in which their usual tools write them."""
 
 import io
 import json
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def tar_of(files, *, format=tarfile.PAX_FORMAT):  # noqa: A002 (tarfile's own name for it)
-    """Return a tar of (name, body) pairs. A body of None makes a directory."""
+    """Return a tar file of these (name, body) pairs. A pair without a body becomes a directory."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=format) as tar:
         for name, body in files:
@@ -23,8 +23,9 @@ def tar_of(files, *, format=tarfile.PAX_FORMAT):  # noqa: A002 (tarfile's own na
 
 
 def mds_of(shards, **changes):
-    """Return index.json and shards by name. Samples are bytes, laid out as by MDSWriter (format version
-    2).
+    """Return index.json and the shards by name, in the layout of MDSWriter (format version 2).
+
+    The samples are bytes. ``changes`` replace fields of each shard in index.json.
     """
     objects, listed = {}, []
     for number, samples in enumerate(shards):

@@ -1,4 +1,4 @@
-"""Proxies of a cluster, as far as they share hints: registries on one log, without listeners or caches."""
+"""Proxies of a cluster that share hints over one log: their hint registries, without listeners or caches."""
 
 import asyncio
 import time
@@ -32,8 +32,8 @@ def dataset(name="train", count=100):
 
 
 class Sharing:
-    """One proxy. ``places``: the pins and purges that it was told to make. ``runs``: the jobs of which a
-    run has begun.
+    """One proxy. ``places``: the pins and purges that it was told to make. ``runs``: the jobs whose runs have
+    begun.
     """
 
     def __init__(self, log, name="a", *, boot=1, origin="o", secret=SECRET, cluster="c", reached=""):
@@ -91,7 +91,7 @@ class Sharing:
 
     @asynccontextmanager
     async def starting(self):
-        """Start as ``async with`` does, without the wait until the proxy has joined."""
+        """Start as ``async with`` does, but do not wait until the proxy has joined the cluster."""
         self.replication.start()
         try:
             yield
@@ -99,7 +99,7 @@ class Sharing:
             await self.__aexit__()
 
     def restore(self):
-        """Have a data set and a job before the start, as from a state directory."""
+        """Put a dataset and a job into the hints, as the state directory does before a start."""
         self.hints.put_dataset(dataset())
         PutJob("j", "train", 2, 1.0, 3600.0).apply(self.hints, 0.0)
 

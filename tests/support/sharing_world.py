@@ -1,4 +1,4 @@
-"""Jobs that read over a full link, on a manual clock, and the part of the proxy that shares the link."""
+"""Jobs that read over a full link by a manual clock, and the code of the proxy that shares the link."""
 
 from shadeproxy.app.sharing import JobSharing
 from shadeproxy.core.types import JobContext, ObjectRef, Source
@@ -15,8 +15,9 @@ LINK = 100_000.0
 
 
 class World:
-    """Jobs that read at given rates, in steps of two seconds, over a full link. ``told``: its bytes per
-    second, which may be changed.
+    """Jobs that read at given rates over a full link, in steps of two seconds.
+
+    ``told``: the speed of the link in bytes per second, which a test may change.
     """
 
     def __init__(self, *, told=LINK, room=0, max_open=8):
@@ -55,7 +56,7 @@ class World:
         self.hints.put_job(Job(name, dataset=name, need=need, **fields), self.clock.now_s())
 
     def read(self, name, per_s, full=100.0):
-        """Let a job read for two seconds. ``full``: samples per second that it would compute."""
+        """Let a job read for two seconds. ``full``: how many samples per second its training could use."""
         count = int(2 * per_s)
         done = self.done[name] = self.done.get(name, 0) + count
         epoch, position = divmod(done, SAMPLES)

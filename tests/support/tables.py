@@ -1,4 +1,4 @@
-"""Tables of results in documents, written between two marks."""
+"""Tables of results that are written into documents, between two marks."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,7 @@ _END = "<!-- end -->\n"
 
 
 class Notes:
-    """Numbered notes below tables; the same text has one number."""
+    """Numbered notes below tables. Equal texts share one number."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -16,7 +16,7 @@ class Notes:
         return self._numbers.setdefault(text, len(self._numbers) + 1)
 
     def numbered(self) -> Iterable[tuple[int, str]]:
-        """Return each number with its text."""
+        """Return the notes, as pairs of number and text."""
         return ((number, text) for text, number in self._numbers.items())
 
 
@@ -25,7 +25,9 @@ def table_head(columns: list[str]) -> list[str]:
 
 
 def write_between_marks(path: Path, made_by: str, lines: list[str]) -> None:
-    """Replace what ``path`` has between the mark of ``made_by``, such as "make clients", and the end."""
+    """Replace the lines of a document between the mark of ``made_by``, such as "make clients", and the end
+    mark.
+    """
     begin = f"<!-- written by {made_by} -->\n"
     before, _, rest = path.read_text().partition(begin)
     _, _, after = rest.partition(_END)

@@ -1,4 +1,4 @@
-"""Writes traces as files."""
+"""Writes traces into files."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ COLUMNS = ("jobs", "epochs", "sources", "ranks", "ids", "sizes", "weights", "tim
 
 
 def save_trace(trace: Trace, path: Path) -> None:
-    """Write a trace in the form that ``load_trace`` reads."""
+    """Write a trace to a file that ``load_trace`` reads."""
     columns = {name: getattr(trace, name) for name in COLUMNS}
     arrays: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
     if trace.stock:
@@ -20,7 +20,7 @@ def save_trace(trace: Trace, path: Path) -> None:
 
 
 def _hint_arrays(hints: tuple[JobHints, ...]) -> dict[str, Any]:
-    """Return the arrays that store ``hints`` in a file."""
+    """Return the arrays in which a file of a trace has ``hints``."""
     found: dict[str, Any] = {}
     for hint in hints:
         found[f"dataset_{hint.job}"] = np.array([hint.first, hint.stop])

@@ -30,7 +30,7 @@ from tests.support.operating import Work
 
 
 class ControlTestServer(TestServer):
-    """A test server with the product's connection class, ``ControlRunner``."""
+    """A test server whose connections are of the product's own class (``ControlRunner``)."""
 
     async def _make_runner(self, **_options):
         return ControlRunner(self.app)
@@ -167,21 +167,23 @@ async def client(context) -> AsyncIterator[TestClient]:
 
 @pytest.fixture
 async def listening(context) -> AsyncIterator[TestClient]:
-    """A client like ``client``, over the product's own connections (``ControlRunner``)."""
+    """Yield a client like ``client``, of a listener whose connections are of the product's class
+    (``ControlRunner``).
+    """
     async with TestClient(ControlTestServer(make_control_app(context))) as client:
         yield client
 
 
 @pytest.fixture
 async def guarded(context) -> AsyncIterator[TestClient]:
-    """A client of the listener with the control token "s3cret"."""
+    """Yield a client that sends no token, of a listener whose control token is "s3cret"."""
     async with TestClient(TestServer(make_control_app(replace(context, access=Access("s3cret"))))) as client:
         yield client
 
 
 @pytest.fixture
 async def job(client):
-    """Job "resnet" on dataset "train" of the objects b/k0 .. b/k9."""
+    """Register dataset "train" of the objects b/k0 to b/k9, and job "resnet" on it. Return the job's path."""
     lines = "".join(f'{{"bucket": "b", "key": "k{number}"}}\n' for number in range(10))
     headers = {"Content-Type": "application/x-ndjson"}
     answer = await client.put("/v1/datasets/train", data=lines, headers=headers)
@@ -193,8 +195,8 @@ async def job(client):
 
 @pytest.fixture
 def refused():
-    """``refused(answer, status, code)`` checks that an answer is such an error in the common form, and
-    returns its message and hint.
+    """Return ``check(answer, status, code)``. This function checks that an answer is an error with this
+    status and code, in the form of all control errors. It returns the error's message and hint.
     """
 
     async def check(answer, status, code):

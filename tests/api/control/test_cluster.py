@@ -10,7 +10,7 @@ from tests.support.cluster_nodes import ClusterNodes
 
 
 class Cluster(ClusterNodes):
-    """Nodes a and b, which share their pages. ``status``: the status at node a."""
+    """Nodes a and b, which share their pages. ``status`` is the view of the cluster that node a shows."""
 
     def __init__(self):
         super().__init__(a=1.0, b=3.0)

@@ -1,4 +1,7 @@
-"""The document of the page, and its policy. tests/e2e/test_page.py shows it in a browser."""
+"""The dashboard: its document, and its content security policy.
+
+tests/e2e/test_page.py shows the dashboard in a browser.
+"""
 
 import base64
 import hashlib
@@ -30,5 +33,6 @@ async def test_the_page_is_served_without_the_token_and_says_nothing(client, gua
     answer = await guarded.get("/")
     assert answer.status == 200
     assert "9.9.9" not in await answer.text()
-    # Without a token, a foreign page may not have it under its own name.
+    # Where no token is set, a request under a foreign host name is refused: by DNS rebinding, a foreign web
+    # page could send it.
     assert (await client.get("/", headers={"Host": "evil.example"})).status == 403

@@ -64,8 +64,9 @@ async def test_only_manifests_may_be_packed(listening, refused):
 
 
 async def test_a_manifest_is_given_up_when_its_client_has_gone(listening, context, monkeypatch):
-    """The last step of a big manifest takes longest. The proxy reads nothing from the client meanwhile, and
-    must notice all the same that the client is gone.
+    """The proxy notices that a client has gone during the last and longest step of a big manifest.
+
+    In this step, which computes the digest, the proxy reads nothing from the client.
     """
     begun, ended = threading.Event(), threading.Event()
 
@@ -215,7 +216,8 @@ async def test_a_silent_job_gives_its_dataset_free(client, job, context, clock):
     clock.advance(3600)
     context.hints.expire(clock.now_s())
     assert (await put(client, TWO)).status == 200
-    # A job that is only paused must not go on: with the other manifest its ids would mean other samples.
+    # The job is dropped with the old manifest. If it was only paused and went on, its ids would mean other
+    # samples.
     assert (await client.get(job)).status == 404
 
 

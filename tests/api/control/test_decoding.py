@@ -16,13 +16,14 @@ SCORES = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float],
 
 @pytest.fixture(autouse=True)
 def slices(monkeypatch):
-    """Make slices of seven bytes, so that short bodies have several."""
+    """Set the length of a slice to seven bytes, so that short bodies are decoded in several slices."""
     monkeypatch.setattr(decoding, "SLICE_BYTES", 7)
 
 
 def both(body, kind, columns):
-    """Decode a body in one call, then in slices. Each outcome is the fields as lists, or class, text and hint
-    of the error.
+    """Decode a body in one call, and then in slices. Return both outcomes.
+
+    An outcome is a dict of the fields, with columns as lists; or class, text and hint of the error.
     """
     outcomes = []
     for sliced in (False, True):

@@ -16,7 +16,7 @@ BUG = "the proxy failed; its log has the details"
 
 
 def tree(kind=ShadeProxyError):
-    if kind.__module__ == ShadeProxyError.__module__:  # The S3 listener has a table for its own classes.
+    if kind.__module__ == ShadeProxyError.__module__:  # Other errors belong to the S3 listener.
         yield kind
     for child in kind.__subclasses__():
         yield from tree(child)
@@ -65,7 +65,9 @@ async def test_a_bug_is_told_without_its_details():
 
 
 async def test_a_caller_that_hangs_up_before_the_answer_begins_is_no_failure_of_ours():
-    """For example a training process that is killed while the proxy prepares its batch."""
+    """Such a caller causes no line in the log. For example, a training process is killed while the proxy
+    prepares its batch.
+    """
 
     async def late(request):
         request.transport.close()

@@ -1,4 +1,4 @@
-"""A report of scores passes through the steps that docs/architecture.md describes."""
+"""A call that reports scores takes the steps that docs/architecture.md lists."""
 
 from aiohttp.test_utils import TestClient, TestServer
 

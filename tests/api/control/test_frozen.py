@@ -1,4 +1,4 @@
-"""Score columns that are frozen for an epoch, and the order of ids that the SDK announces for the epoch."""
+"""Frozen scores of an epoch, and the announced ids that the SDK draws from them."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ async def test_every_rank_gets_the_column_that_the_first_one_got(client, job):
     now, _ = await column(client, job)
     assert now[0] == 9
     await column(client, job, 5)
-    fresh, _ = await column(client, job, 3)  # Only the last two columns are kept.
+    fresh, _ = await column(client, job, 3)  # Only two frozen columns are kept, so this is a new one.
     assert fresh[0] == 9
 
 
@@ -43,7 +43,7 @@ async def test_a_column_without_scores_is_not_frozen(client, job):
 
 
 async def test_a_starting_proxy_waits_for_its_cluster_before_it_freezes(client, job, context, monkeypatch):
-    """It may not know the latest scores, or even the job, before."""
+    """The proxy may not know the latest scores, or even the job, before it has caught up with the log."""
     await client.post(f"{job}/scores", json={"ids": [0], "scores": [1.5]})
 
     async def caught_up():

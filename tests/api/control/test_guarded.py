@@ -1,4 +1,4 @@
-"""The control listener is safe from callers that send too much, and from web pages in a user's browser."""
+"""The control listener withstands callers that send too much, and web pages in a user's browser."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def path_of(route) -> str:
     ids=lambda value: value if isinstance(value, str) else f"{value.method} {value.path}",
 )
 async def test_a_body_without_end_is_refused_by_every_call(client, context, route, kind):
-    """Such a body would fill the memory of the proxy."""
+    """A body without end would fill the memory of the proxy."""
     sent = 0
 
     async def body():
@@ -38,7 +38,7 @@ async def test_a_body_without_end_is_refused_by_every_call(client, context, rout
         async with client.request(route.method, path_of(route), data=body(), headers=headers) as answer:
             status = answer.status
     except (ConnectionError, OSError):
-        status = 413  # The listener closed the connection without waiting for the rest.
+        status = 413  # The listener closed the connection before the body had come.
     assert status in {400, 404, 413}
     assert sent < 300 << 20
     assert (await client.get("/healthz")).status == 200
@@ -64,8 +64,9 @@ async def test_no_answer_lets_a_page_of_another_origin_read_it(client, route):
 )
 @pytest.mark.parametrize("route", TAKE_BODIES, ids=lambda route: f"{route.method} {route.path}")
 async def test_what_a_form_can_send_without_asking_changes_nothing(client, backend, route, kind):
-    """A browser sends these three content types to any address without a preflight, and names the page's
-    origin.
+    """A web page can make a browser send these three content types to any address without a preflight.
+
+    The browser then names the page's origin, and the proxy refuses the call by it.
     """
     async with client.request(
         route.method,
@@ -95,6 +96,6 @@ async def test_a_key_is_a_key_whatever_it_looks_like(client, refused, path):
 
 
 async def test_numbers_of_jobs_and_epochs_cannot_fill_the_memory(client):
-    """The number of names and their length are bounded."""
+    """A job's name of more than 128 characters is refused, because the proxy keeps names in memory."""
     async with client.put("/v1/jobs/" + "j" * 129, json={"dataset": "d"}) as answer:
         assert answer.status == 400

@@ -433,7 +433,7 @@ async def test_a_run_that_begins_draws_from_nothing_that_was_scored_before(clien
 
 
 class Judge:
-    """Refuses every need above 100 samples a second."""
+    """Judges the needs of jobs: refuses each need of more than 100 samples a second."""
 
     def judge(self, name, _dataset, need):
         if need.samples_per_s and need.samples_per_s > 100:

@@ -1,6 +1,4 @@
-"""The namespace of a call's buckets: the proxy's own, unless the call names another one of the
-configuration.
-"""
+"""The namespace of the buckets that a call names: the proxy's own, or another one of the configuration."""
 
 import pytest
 
@@ -68,7 +66,7 @@ async def test_a_dataset_is_of_one_namespace(client, backend, context, refused):
     for query in ("", "?namespace=team-a"):
         answer = await client.put(f"/v1/datasets/m{len(query)}{query}", data=lines, headers=kind)
         digests[query] = (await answer.json())["digest"]
-    # The same objects in another namespace are another dataset, from a listing as from a manifest.
+    # The digest covers the namespace, both in a dataset from a listing and in one from a manifest.
     assert listed["digest"] == digests["?namespace=team-a"] != digests[""]
     dataset = context.hints.dataset("l")
     assert dataset.ref(0) == ObjectRef("b", "x/1", "team-a")

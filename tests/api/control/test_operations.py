@@ -12,7 +12,7 @@ from shadeproxy.engine.placement.pins import Prefix
 
 @pytest.fixture
 def begin(client):
-    """``begin(uri)`` starts a warm and returns the answer."""
+    """Return ``begin(uri)``, which begins to warm a prefix, and returns the answer."""
 
     async def begin(uri="s3://b/d/", **body):
         answer = await client.post("/v1/warm", json={"uri": uri, **body})
@@ -24,7 +24,10 @@ def begin(client):
 
 @pytest.fixture
 def state(client):
-    """``state(operation)`` returns the summary of an operation; with ``over``, once the operation is over."""
+    """Return ``state(begun)``, which returns the summary of an operation that has begun.
+
+    With ``over``, the function waits until the operation is over.
+    """
 
     async def state(begun, *, over=True):
         while True:

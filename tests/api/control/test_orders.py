@@ -1,4 +1,4 @@
-"""PUT and DELETE of announced orders, and the orders in the answers of other calls."""
+"""Control calls that announce and delete orders, and the orders that other calls show."""
 
 import asyncio
 import threading
@@ -136,7 +136,7 @@ async def test_announced_ids_are_bounded(client, job, context, refused):
     await client.put("/v1/jobs/other", json={"dataset": "train"})
     text = await refused(await put(client, "/v1/jobs/other", [0, 1], ""), 409, "conflict")
     assert "all jobs together have 6" in text
-    await put(client, job, [])  # The order is replaced by an empty one, so there is room again.
+    await put(client, job, [])  # An empty order replaces the order of rank 0, so there is room again.
     assert (await put(client, "/v1/jobs/other", [0, 1], "")).status == 200
     assert coming(context) == [3]
 

@@ -1,4 +1,7 @@
-"""Otel spans of control calls: named by their route, and parents of the requests to the origin."""
+"""Otel spans of control calls.
+
+Each is named by its route, and is the parent of the spans of the requests to the origin.
+"""
 
 import asyncio
 
@@ -56,7 +59,7 @@ async def test_the_call_is_the_served_request_while_it_works(client, tracer, con
 
 
 class Request:
-    """A request that the application has resolved to a route."""
+    """A request for which the application has found the route."""
 
     method, headers = "GET", {}
 

@@ -1,4 +1,4 @@
-"""GET /v1/datasets/{dataset}/owners: the proxy that caches each sample of a data set."""
+"""GET /v1/datasets/{dataset}/owners returns, for each sample of a dataset, the proxy that caches it."""
 
 import json
 
@@ -19,7 +19,7 @@ ANY = 0xFFFF
 
 
 class Cluster(ClusterNodes):
-    """Nodes a, b and c, of which c has no capacity."""
+    """Nodes a, b and c. Node c has weight 0, so it owns no object."""
 
     def __init__(self):
         super().__init__(a=1.0, b=2.0, c=0.0)
@@ -42,7 +42,7 @@ async def cluster(client, context):
 
 
 async def owners(client, **headers):
-    """Return the head of an answer, the name of each sample's owner, and the ETag."""
+    """Return the head of the answer as JSON, the name of each sample's owner, and the ETag."""
     answer = await client.get(PATH, headers=headers)
     assert (answer.status, answer.content_type) == (200, TYPE)
     body = await answer.read()

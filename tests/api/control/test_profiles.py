@@ -46,11 +46,11 @@ async def test_a_new_run_begins_with_no_epochs(client, job, context):
 
     assert await begin(0, 1) == []
     context.stats.record_reads("train", Source.ORIGIN, 3, 300, JobContext("resnet", 0, 0))
-    assert (await client.put(job, json=spec)).status == 200  # No process says that it starts.
+    assert (await client.put(job, json=spec)).status == 200  # This call names no rank that begins.
     assert await begin() == [0]
     assert await begin(0) == []
     context.stats.record_reads("train", Source.ORIGIN, 3, 300, JobContext("resnet", 1, 0))
-    assert await begin(1) == [1]  # The second rank of the same run.
+    assert await begin(1) == [1]  # Rank 1 of the run that rank 0 began.
     for rank in range(2):
         await client.delete(f"{job}/ranks/{rank}")
     assert await begin(1) == []

@@ -1,4 +1,4 @@
-"""A short purge is answered with its counts, a longer one is a long operation."""
+"""A purge that is soon done is answered with its counts. A longer purge becomes a long operation."""
 
 import asyncio
 
@@ -21,7 +21,10 @@ async def _ended(context, monkeypatch):
 
 @pytest.fixture
 def long_purge(client, backend):
-    """``long_purge()`` begins a purge that ends when the test lets its work go on."""
+    """Return ``long_purge()``, which begins a purge that lasts until the test lets its work end.
+
+    The function returns the summary of the operation, and the work.
+    """
 
     async def long_purge(uri="s3://b/d/", **body):
         backend.purges_are_long = True
@@ -36,7 +39,7 @@ def long_purge(client, backend):
 
 @pytest.fixture
 def told(client):
-    """``told(operation)`` returns what the listener tells of an operation now."""
+    """Return ``told(begun)``, which returns the present summary of an operation."""
 
     async def told(begun):
         return await (await client.get(f"/v1/operations/{begun['id']}")).json()
@@ -78,7 +81,10 @@ async def test_a_cancelled_purge_tells_how_much_is_gone(client, told, long_purge
 
 
 async def test_who_cancels_it_meanwhile_makes_no_complete_purge_of_it(client, backend, context, monkeypatch):
-    """The call of the purge still waits when another call cancels it."""
+    """A purge that another call cancels is answered as cancelled, not as complete.
+
+    The call that began the purge still waits for the answer at that time.
+    """
     backend.purges_are_long = True
     waits = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Answers to other bytes than calls: bytes that are not HTTP, and requests that aiohttp refuses by itself."""
+"""Answers to bytes that are no control call: bytes that are not HTTP, and requests that aiohttp refuses."""
 
 import asyncio
 import json
@@ -22,8 +22,9 @@ async def port(context):
 
 @pytest.fixture
 def send(port):
-    """``send(data)`` sends bytes and reads until the listener closes. It returns status line, fields and
-    body.
+    """Return ``send(data)``, which sends bytes on a new connection, and reads one answer.
+
+    The function returns the status line, the header fields and the body.
     """
 
     async def send(data):

@@ -146,7 +146,7 @@ async def test_probes_are_open(guarded):
 @pytest.mark.parametrize("field", ["Bearer s3cret", "bearer s3cret", "Basic YW55Om15LXMzY3JldA=="])
 async def test_the_token_opens_as_bearer_or_as_a_browsers_password(context, guarded, field):
     if field.startswith("Basic"):
-        field = "Basic YW55OnMzY3JldA=="  # any:s3cret
+        field = "Basic YW55OnMzY3JldA=="  # "any:s3cret" in base64
     answer = await guarded.get("/v1/stats", headers={"Authorization": field, "Host": "proxy.cluster:9001"})
     assert answer.status == 200
 
@@ -181,7 +181,7 @@ async def test_a_page_of_another_origin_changes_nothing(client, refused, backend
     answer = await client.post("/v1/purge", json=body, headers={"Origin": origin})
     assert "another origin" in await refused(answer, 403, "access_denied")
     assert backend.purges == []
-    # A browser that hides the page's origin still says that the page is of another origin.
+    # A browser that sends no Origin still says in Sec-Fetch-Site that the page is from another site.
     for site in ("cross-site", "same-site"):
         answer = await client.post("/v1/purge", json=body, headers={"Sec-Fetch-Site": site})
         assert "another origin" in await refused(answer, 403, "access_denied")

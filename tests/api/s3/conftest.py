@@ -1,4 +1,7 @@
-"""A real engine over an in-memory origin, behind the real listener on loopback, quiescent after each test."""
+"""A real engine over an in-memory origin, behind the real listener on loopback.
+
+After each test the engine must be quiescent.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,12 +38,14 @@ from tests.support.s3.lanes import GeneralLane
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run tests on the product's event loop, because loops differ in how they abort a connection."""
+    """Run the tests on the product's event loop, because event loops differ in how they abort a
+    connection.
+    """
     return {"uvloop": uvloop.new_event_loop}
 
 
 class Recorder:
-    """A ``RequestObserver`` that keeps its calls: every finished request."""
+    """A ``RequestObserver`` that keeps what it hears of each finished request."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -92,7 +97,7 @@ class Proxy:
     stats: Stats
 
     def counted_stats(self) -> Stats:
-        """Return the statistics, after all reads so far were counted."""
+        """Return the statistics after counting all reads so far."""
         self.engine.access_log.flush()
         return self.stats
 
@@ -101,7 +106,7 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def boto(self, *, secret: str = SECRET, access: str = ACCESS, **config: Any) -> Any:
-        """Return a stock boto3 client. Call it in a thread."""
+        """Return a stock boto3 client. Use the client in a thread, because its calls block."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -112,8 +117,9 @@ class Proxy:
         )
 
     async def raw(self, data: bytes, *, into: bytearray | None = None) -> bytes:
-        """Send bytes on a new connection. Return all bytes that come until it is closed; they are also added
-        to ``into``.
+        """Send bytes on a new connection. Return all bytes that come until the connection is closed.
+
+        The bytes are also added to ``into`` as they come.
         """
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
@@ -160,11 +166,16 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         ownership: Ownership | None = None,
         share: Share | None = None,
     ) -> Proxy:
-        """``base_domains``: the names that tests write as Host; under other names the proxy answers signed
-        requests alone. ``ram``: a directory for the RAM tier; its pages may then leave by sendfile.
-        ``compiled``: the compiled request cache answers. ``can_wait``: reading may wait for the medium, as on
-        a disk. ``upstreams``: for upstreams other than the proxy's own, the origin decides who may read.
-        ``share``: memory for the table of resident pages.
+        """Make a proxy with these settings:
+
+        ``base_domains``: the host names that tests use; under other names the proxy answers signed requests
+            only.
+        ``ram``: the directory of the RAM tier; with it, pages may leave by sendfile.
+        ``compiled``: whether the compiled request cache answers.
+        ``can_wait``: whether a read may have to wait for the medium, as on a disk.
+        ``upstreams``: upstreams other than the proxy's own; for them the origin decides which client may
+            read.
+        ``share``: memory for the page table, which workers read.
         """
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
@@ -214,7 +225,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
 
 @pytest.fixture(params=[False, True], ids=["interpreted", "compiled"])
 def compiled(request: pytest.FixtureRequest) -> bool:
-    """Run the test with the fast lane in Python, and with the compiled one if there is one."""
+    """Run each test with the interpreted fast lane, and with the compiled lane if it is installed."""
     if request.param and not COMPILED:
         pytest.skip("the lane was not compiled when it was installed")
     return request.param
@@ -222,7 +233,7 @@ def compiled(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 async def proxy(make_proxy: MakeProxy) -> Proxy:
-    """A proxy with anonymous access, one client, and a bucket "b"."""
+    """Return a proxy with anonymous access, one client, and an object "seed" in bucket "b"."""
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"seed")
     return proxy
@@ -230,7 +241,7 @@ async def proxy(make_proxy: MakeProxy) -> Proxy:
 
 @pytest.fixture
 async def two(make_proxy, compiled):
-    """A warm proxy with a port for each lane."""
+    """Yield a warm proxy with two ports: ``port`` of the fast lane, ``general_port`` of the general lane."""
     proxy = await make_proxy(lane=Watched, compiled=compiled)
     for name, size in SIZES.items():
         meta = (("Content-Type", "image/png"), ("Content-Encoding", "gzip"), ("x-amz-meta-a", "b c"))
@@ -248,8 +259,9 @@ async def two(make_proxy, compiled):
 
 @pytest.fixture(params=["copied", "lent"])
 async def warm(make_proxy, tmpfs, request):
-    """A proxy that knows a plain client, signed ones, and a few objects. If the module of the test has
-    ``WARM_KEYS``, it knows those alone.
+    """Return a proxy whose request cache knows a plain client, signed clients, and a few objects.
+
+    If the test module has ``WARM_KEYS``, the request cache knows the objects of these keys only.
     """
     ram = tmpfs / "ram" if request.param == "lent" else None
     proxy = await make_proxy(clients=CLIENTS, clock=ManualClock(), page_size=1 << 16, ram=ram)

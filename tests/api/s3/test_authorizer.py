@@ -1,4 +1,4 @@
-"""Rights of clients by bucket, prefix and operation."""
+"""The rights of a client, by bucket, prefix and operation."""
 
 import asyncio
 

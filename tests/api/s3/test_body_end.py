@@ -1,4 +1,4 @@
-"""The end of a request's body is found, however its bytes arrive."""
+"""The listener finds the end of a request's body, whatever the pieces in which the bytes arrive."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ def head(*fields: bytes) -> bytes:
 
 
 def taken(end, data: bytes, step: int) -> int:
-    """Return the number of bytes that belong to the body."""
+    """Return how many bytes of ``data`` belong to the body, if they arrive ``step`` bytes at a time."""
     count = 0
     for start in range(0, len(data), step):
         piece = data[start : start + step]
@@ -33,7 +33,7 @@ BODIES = [
     (head(CHUNKED), b"5\r\n12345\r\n0\r\n\r\n"),
     (head(CHUNKED), b"A;name=x\r\n0\r\n\r\n56789\r\n0\r\nx-a: b\r\nx-c: d\r\n\r\n"),
     (head(b"transfer-encoding:CHUNKED"), b"0\r\n\r\n"),
-    # aiohttp reads both, so their ends must be found here too.
+    # aiohttp accepts these two bodies, so the code under test must find their ends too.
     (head(CHUNKED), b"00000000000000000005\r\n12345\r\n0000000000000000000\r\n\r\n"),
     (head(CHUNKED), b'5;a="\xe9"\r\n12345\r\n0\r\n\r\n'),
 ]

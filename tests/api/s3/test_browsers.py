@@ -1,4 +1,6 @@
-"""Web pages against the listener that asks for no signature: DNS rebinding, and writes from another site."""
+"""Attacks of web pages on a listener that asks for no signature: DNS rebinding, and writes from
+another site.
+"""
 
 import asyncio
 
@@ -59,7 +61,7 @@ def status_of(answer):
 
 @pytest.fixture(params=["fast", "general"])
 async def port(request, make_proxy, compiled):
-    """Return the port of a warm proxy with anonymous access and no clients, for each lane."""
+    """Yield the port of a warm proxy with anonymous access and no clients, once for each lane."""
     proxy = await make_proxy(lane=Watched, clients=(), compiled=compiled, base_domains=("s3.local",))
     proxy.origin.put("b", "k", b"secret")
     await proxy.get("/b/k")
@@ -115,7 +117,7 @@ async def test_no_host_at_all_is_refused(port):
 
 
 async def test_what_is_remembered_under_one_name_answers_under_no_other(make_proxy, compiled):
-    """The compiled request cache, the remembered blocks and the templates compare every byte of the Host."""
+    """A request under a foreign Host is refused, even if the request cache knows the rest of its bytes."""
     proxy = await make_proxy(lane=Watched, clients=(), compiled=compiled, base_domains=("good.example",))
     proxy.origin.put("b", "k", b"secret")
     invocation = "amz-sdk-invocation-id: 6d0a4f5c-5b0e-4f3f-b9c5-000000000001"
@@ -131,13 +133,13 @@ async def test_what_is_remembered_under_one_name_answers_under_no_other(make_pro
         for _ in range(3):
             assert status_of(await talk(proxy.port, evil, count=1)) == 403
         assert proxy.lane.known == before + 1
-        # The second request follows a hit on the same connection.
+        # On one connection, a foreign Host follows a hit.
         found = answers(await talk(proxy.port, good + evil + good, count=3))
         assert [status_of(head) for head, _ in found] in ([200, 403, 200], [206, 403, 206])
 
 
 async def test_a_name_that_is_no_longer_known_is_forgotten(make_proxy, compiled):
-    """After a reload without anonymous access, a request that the old settings allowed is refused."""
+    """After a reload that ends anonymous access, the request cache no longer answers unsigned requests."""
     proxy = await make_proxy(lane=Watched, clients=(), compiled=compiled)
     proxy.origin.put("b", "k", b"secret")
     for _ in range(3):
@@ -148,12 +150,15 @@ async def test_a_name_that_is_no_longer_known_is_forgotten(make_proxy, compiled)
 
 
 async def test_a_signature_is_served_under_every_name(make_proxy, compiled):
-    """A web page cannot sign. Unsigned requests to the same proxy are anonymous, and judged by their Host."""
+    """A signed request is served under every Host, because a web page cannot sign.
+
+    Unsigned requests to the same proxy are anonymous, and only served under a known Host.
+    """
     proxy = await make_proxy(lane=Watched, compiled=compiled, clock=ManualClock(), base_domains=())
     proxy.origin.put("b", "k", b"secret")
     for _ in range(3):
         now_s = proxy.clock.now_s()
-        data = signed("/b/k", key=ACCESS, secret=SECRET, now_s=now_s)  # for Host: s3.local
+        data = signed("/b/k", key=ACCESS, secret=SECRET, now_s=now_s)  # signed for Host: s3.local
         assert status_of(await talk(proxy.port, data, count=1)) == 200
         assert status_of(await talk(proxy.port, read("/b/k", "s3.local"))) == 403
         stranger = signed("/b/k", key="nobody", secret="x", now_s=now_s)

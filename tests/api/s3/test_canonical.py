@@ -1,8 +1,8 @@
-"""Rights are decided on the request that is sent to the origin: no spelling makes the origin understand
-another request.
+"""Rights are checked on the request that the origin gets. No spelling of a request makes the origin
+understand another request.
 
-Each test runs on every lane (lanes.py). The origin records every request, and an independent reader shows
-what a server understands (recording.py).
+Each test runs on every lane (lanes.py). The origin records all requests, and code that is independent of the
+product shows how a server understands them (recording.py).
 """
 
 import asyncio
@@ -30,7 +30,7 @@ RIGHTS = (Right("open", "mine/"), Right("read", "", write=False), Right("taken",
 
 
 class Watching(Identity):
-    """An identity that records the rights for which it was asked."""
+    """An identity that records which rights are checked."""
 
     asked: ClassVar = []
 
@@ -40,7 +40,7 @@ class Watching(Identity):
 
 
 class Letting:
-    """Admits every client as one identity, because these tests are not about signatures."""
+    """An authenticator: admits every client as one identity, because these tests do not check signatures."""
 
     has_clients = True
 
@@ -55,14 +55,14 @@ class Letting:
 
 
 class Lane:
-    """A proxy behind one lane, and the origin that records its requests."""
+    """A proxy that is reached by one lane, and its origin, which records requests."""
 
     def __init__(self, proxy, origin, port):
         self.proxy, self.origin, self.port = proxy, origin, port
 
     async def send(self, raw):
-        """Send one request. Return its status, the requests that reached the origin, and the rights that were
-        asked for.
+        """Send one request. Return its status, the requests at the origin, and the rights that
+        were checked.
         """
         Watching.asked.clear()
         before = len(self.origin.requests)
@@ -83,7 +83,7 @@ class Lane:
 
 @pytest.fixture(params=sorted(LANES))
 async def lane(request, make_proxy, tmp_path):
-    """Yield a lane for which every client has RIGHTS."""
+    """Yield a lane on which every client has RIGHTS."""
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(recording())
         upstream = S3Origin(origin.url, credentials={SHARED: AnonymousCredentials()}, reserved_names=())
@@ -147,7 +147,7 @@ ATTACKS = {
     "a source that is no UTF-8": raw("PUT /open/mine/k", "x-amz-copy-source: /read/%ff"),
     "a source that is no escape": raw("PUT /open/mine/k", "x-amz-copy-source: /read/%zz"),
     "a version that is no escape": raw("PUT /open/mine/k", "x-amz-copy-source: /read/k?versionId=%zz"),
-    # Ceph RGW takes these for DeleteObject and PutObject.
+    # Ceph RGW executes the next two requests as DeleteObject and PutObject.
     "an upload without a name that is deleted": raw("DELETE /open/mine/k?uploadId="),
     "an upload without a name": raw("PUT /open/mine/k?uploadId=&partNumber=1", body=b"x"),
     "an upload without a value": raw("PUT /open/mine/k?uploadId&partNumber=1", body=b"x"),
@@ -204,7 +204,9 @@ _NOT_OF_S3 = (
 
 
 async def test_fields_that_s3_does_not_have_do_not_reach_the_origin(lane):
-    """No client signs them, and some servers give them a meaning."""
+    """Header fields that S3 does not have are dropped: no client signs them, but some servers understand
+    them.
+    """
     status, (read,), _ = await lane.send(raw("DELETE /open/mine/k", *_NOT_OF_S3, "x-amz-mfa: m"))
     assert status == 200
     assert read.environment.keys() - _OWN == {"X_AMZ_MFA"}
@@ -240,13 +242,13 @@ async def test_a_path_and_a_query_are_sent_in_one_form(lane, line, sent):
     assert lane.origin.requests[-1].line == f"{sent} HTTP/1.1"
 
 
-# The cache makes the same read with and without them.
+# The cache answers a read in the same way with and without these fields.
 _OF_PLAIN_READS = {"x-amz-checksum-mode", "x-amz-user-agent"}
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_what_a_read_means_with_a_field_of_another_operation_the_origin_says(lane, method):
-    """Ceph RGW answers 400 to two of them; another server may ignore them."""
+    """The origin gets the read with the field: Ceph RGW answers 400 to two fields, others may ignore them."""
     for _ in range(3):
         assert (await lane.send(raw("GET /open/mine/k")))[0] == 200
     assert (await lane.send(raw(f"{method} /open/mine/k")))[:2] == (200, [])
@@ -267,7 +269,7 @@ async def test_what_a_read_means_with_a_field_of_another_operation_the_origin_sa
     "line", ["GET /open/mine/k", "HEAD /open/mine/k", "HEAD /open", "PUT /open/mine/new"]
 )
 async def test_the_version_of_the_api_that_a_client_names_changes_nothing(lane, line):
-    """The AWS SDK for C++ (pyarrow) sends it with every request."""
+    """The field x-amz-api-version, which the AWS SDK for C++ (pyarrow) always sends, is dropped."""
     for _ in range(3):
         status, sent, _ = await lane.send(raw(line, "x-amz-api-version: 2006-03-01"))
         assert status == 200
@@ -320,7 +322,7 @@ _LISTS = {"prefix", "list-type", "versions", "uploads", "x-id", "max-keys"}
 
 
 def _is_allowed(read):
-    """Return whether RIGHTS allow a request that a server understood; decided here again, by other code."""
+    """Return whether RIGHTS allow a request as a server understood it, by code that is not the proxy's."""
     bucket, parameters = read.bucket, read.parameters
     needed = Permission.READ if read.method in {"GET", "HEAD"} else Permission.WRITE
     sources = [] if read.copy_source is None else [(Permission.READ, *read.copy_source)]
@@ -341,18 +343,18 @@ def _is_allowed(read):
     return all(_allowed(*one) for one in objects + sources)
 
 
-# Fields of the proxy itself, or of the connection to the origin.
+# Header fields that the proxy adds to every request, or that belong to its connection to the origin.
 _OWN = {
     "HOST", "ACCEPT", "ACCEPT_ENCODING", "CONTENT_LENGTH", "TRANSFER_ENCODING", "CONNECTION",
     "X_SHADE_REQUEST_ID",
 }  # fmt: skip
-# Fields of a read by the cache, and of a DeleteObjects, whose body the proxy writes.
+# Fields that the proxy writes into a read for the cache, and into a DeleteObjects, whose body it makes.
 _OWN_READ = _OWN | {"RANGE", "IF_MATCH", "IF_NONE_MATCH", "X_AMZ_CHECKSUM_MODE", "USER_AGENT"}
 _OWN_DELETE = _OWN | {"CONTENT_MD5", "X_AMZ_CHECKSUM_CRC32"}
 
 
 def _check(sent, request, read):
-    """Check ``read``: a server's understanding of the request that the proxy sent for ``request``."""
+    """Check what a server understood (``read``) against the client's request, whose method is ``sent``."""
     bucket, key, parameters, fields = meaning(request)
     is_read = read.method in {"GET", "HEAD"} and bool(key)
     assert (read.bucket, read.key) == (bucket, key)
@@ -364,7 +366,7 @@ def _check(sent, request, read):
     for name in read.environment.keys() - own - {"X_AMZ_COPY_SOURCE"}:
         assert read.environment[name] == fields[name], name
     if sent == "OPTIONS":
-        # A preflight is unsigned: only the question itself may be sent.
+        # A preflight is unsigned, so nothing but its question may be sent.
         asked = {name for name in read.environment if name.startswith(("X_AMZ_", "CONTENT_"))}
         assert asked <= own | {"CONTENT_LENGTH"}
     elif not is_read:
@@ -374,8 +376,8 @@ def _check(sent, request, read):
 
 @pytest.mark.parametrize("everybody", [False, True], ids=["limited", "everybody"])
 async def test_the_origin_reads_what_rights_were_decided_on(lane, everybody):
-    """For every request, a server that reads by RGW's rules finds the same operation, names, sub-resources
-    and fields, and nothing that the client may not do.
+    """A server that reads by RGW's rules understands each request as the proxy does: the same operation,
+    names, sub-resources and fields. The client has the rights for all of them.
     """
     if everybody:
         lane.proxy.handler._authenticator = Letting(ANONYMOUS)

@@ -1,4 +1,7 @@
-"""The proxy does only what the signature covers, even with odd names, moved fields and Connection lists."""
+"""The proxy does nothing that the signature does not cover.
+
+The requests have odd names, fields in odd places, or Connection lists.
+"""
 
 import asyncio
 import base64
@@ -31,7 +34,10 @@ THEIRS = Upstream("theirs")
 
 @pytest.fixture(params=sorted(LANES))
 async def proxy(request, make_proxy, tmp_path):
-    """A proxy without anonymous access, behind a lane. ``sent()``: the requests as its origin read them."""
+    """Yield a proxy without anonymous access, reached by one lane.
+
+    ``sent()`` returns the requests as the proxy's origin understood them.
+    """
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(recording())
         anonymous = AnonymousCredentials()
@@ -59,7 +65,7 @@ async def test_version_2_covers_a_sub_resource_however_its_name_is_spelled(proxy
     url = presigned(proxy, operation, "s3", Key="k")
     method = {"get_object": "GET", "put_object": "PUT"}[operation]
     status, _, _ = await send(f"{url}&{more}", method, None if method == "GET" else b"x")
-    plain = method == "GET" and more == "%41cl"  # "Acl" is not a sub-resource, so a read ignores it.
+    plain = method == "GET" and more == "%41cl"  # "Acl" with a capital A is no sub-resource.
     assert status == 200 if plain else status in {403, 501}
     assert [read.parameters for read in proxy.sent()] == ([{}] if plain else [])
 
@@ -94,7 +100,10 @@ async def test_connection_takes_no_signed_field_away(proxy, params, field):
 
 
 async def test_metadata_with_underscores_makes_the_round_trip(make_proxy):
-    """Names after x-amz-meta- keep their characters. Two names that some servers take for one are refused."""
+    """Names after x-amz-meta- keep their characters, underscores included.
+
+    Two names that some servers take for one name are refused.
+    """
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"seed")
     s3 = proxy.boto()
@@ -111,7 +120,7 @@ async def test_metadata_with_underscores_makes_the_round_trip(make_proxy):
 
 @pytest.mark.parametrize("value", ["a\r\nx-amz-acl: public-read", "a\nb", "a\0b", "a\x01b", "a\x7fb"])
 async def test_a_value_that_is_no_field_is_refused(proxy, value):
-    """Before, the answer was a 500 with a traceback."""
+    """A value with a control character is answered 400. Formerly the answer was a 500 with a traceback."""
     request = AWSRequest("PUT", f"{proxy.url}/b/k?x-amz-meta-a={quote(value)}")
     S3SigV4QueryAuth(Credentials(ACCESS, SECRET), "s3", "us-east-1", 60).add_auth(request)
     for url in (presigned(proxy, "put_object", "s3", Key="k", Metadata={"a": value}), request.url):
@@ -158,8 +167,9 @@ async def test_two_hundred_metadata_fields_pass_in_both_directions(proxy):
 
 @pytest.mark.parametrize("upstream", [SHARED, THEIRS])
 async def test_an_object_with_many_fields_can_be_read(make_proxy, upstream, monkeypatch):
-    """With an upstream other than the proxy's own, each read begins with a HEAD. Before, it ended
-    in a 503.
+    """An object with 700 metadata fields can be read, also by a client with an upstream of its own.
+
+    With such an upstream each read begins with a HEAD, which formerly ended in a 503.
     """
     monkeypatch.setattr("http.client._MAXHEADERS", 2000)
     async with recording() as origin:
@@ -181,7 +191,7 @@ async def test_a_head_of_a_sub_resource_is_the_origins_to_answer(make_proxy, met
         proxy = await make_proxy(origin=upstream)
         assert (await proxy.get(target, method=method)).startswith(b"HTTP/1.1 200")
         (read,) = [understood(one) for one in origin.requests]
-        # Ceph RGW would send the body of a GET behind its answer.
+        # A HEAD with ?acl is sent as a GET, because Ceph RGW would send the body of a GET behind its answer.
         asked = "GET" if target.endswith("acl") else method
         assert (read.method, read.parameters) == (asked, {target.partition("?")[2]: ""})
         await upstream.aclose()
@@ -212,7 +222,7 @@ async def test_a_preflight_of_a_presigned_url_asks_for_the_bucket_of_whose_url_i
     await proxy.get(url.removeprefix(proxy.url).replace("theirs", "nobody"), *fields, method="OPTIONS")
     assert [request.upstream for request in seen] == [THEIRS, SHARED, SHARED]
     assert {request.raw_query for request in seen} == {""}
-    # No other part of an unsigned request is sent with a client's rights.
+    # The preflight is signed with a client's credentials, so no other field of the unsigned request is sent.
     asked = {name.lower() for request in seen for name, _ in request.headers}
     assert asked == {"origin", "access-control-request-method"}
 
@@ -260,7 +270,7 @@ async def test_who_has_some_buckets_sends_nothing_into_others(make_proxy):
 
 # ------------------------------------------------------------------ comparison with the service model
 
-# Operations of S3 that answer 501 here, and their parameters.
+# Parameters of operations of S3 that the proxy answers with 501.
 _NOT_HERE = {"annotationName", "annotation-prefix", "max-annotation-results", "max-directory-buckets"}
 
 

@@ -1,4 +1,4 @@
-"""boto3, changed only by its endpoint URL, against the listener."""
+"""boto3 against the listener, with no change but the endpoint URL."""
 
 import asyncio
 import time

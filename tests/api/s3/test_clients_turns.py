@@ -1,4 +1,4 @@
-"""The client to which a request is charged where clients take turns: a proven name, otherwise the address."""
+"""The client to which the fair queue charges a request: its proven name, or else its address."""
 
 import asyncio
 import secrets
@@ -18,7 +18,7 @@ from tests.support.s3.posting import form, post, presigned
 
 
 class Noting(MemoryOrigin):
-    """Records the client of each request."""
+    """An origin that records the client to which each request is charged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ async def test_a_name_that_nobody_proved_counts_for_nothing(proxy):
 
 
 async def test_who_was_asked_for_does_not_stay_on_the_connection(proxy):
-    """One connection has a signed and then two unsigned requests: these are not charged to the signer."""
+    """Unsigned requests are not charged to the signer of an earlier request on the same connection."""
     await asyncio.to_thread(read, proxy.boto(), "one")
     lines = (
         "GET /b/two HTTP/1.1\r\nHost: h\r\n\r\nGET /b/three HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
@@ -78,7 +78,7 @@ async def test_who_was_asked_for_does_not_stay_on_the_connection(proxy):
 
 
 class Misses:
-    """A fast lane without any hit."""
+    """A fast lane that has no hits."""
 
     def answer(self, _raw, _sender):
         return None

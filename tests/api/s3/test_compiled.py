@@ -1,4 +1,4 @@
-"""The compiled request cache gives the answer of the one in Python, or leaves the request to it."""
+"""The compiled request cache gives the same answer as the one in Python, or leaves the request to it."""
 
 import math
 import os
@@ -36,7 +36,7 @@ async def test_both_forms_send_and_note_the_same(warm):
         answered += said is not None
         warm.clock.advance(0.4)
     handle = warm.engine.find_handle(ObjectRef("b", "big"), 0, warm.clock.now_s())
-    assert answered == (56 if handle.sendable else 54)  # Two pages at once are sent only by sendfile.
+    assert answered == (56 if handle.sendable else 54)  # A range over two pages needs sendfile.
 
 
 async def test_both_forms_count_the_same(warm):
@@ -61,7 +61,7 @@ async def test_both_forms_count_the_same(warm):
 
 
 class Leased(ManualClock):
-    """A clock with a lease, which it counts as looked at by each call of ``now_s``."""
+    """A clock with a lease. It counts the calls of ``now_s``, because each of them looks at the lease."""
 
     def __init__(self, *, shown):
         super().__init__()
@@ -87,8 +87,10 @@ async def test_a_clock_with_a_lease_is_asked_only_after_the_end_that_it_shows(wa
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
-    """A request with a changed byte in a name, a range or an invocation id may be answered, and then both
-    forms answer alike. Any other changed byte makes an unknown request.
+    """When one byte of a known request is changed, both forms answer alike, or neither form answers.
+
+    The request can be answered only if the byte is in a name, a range or an invocation id. A change of any
+    other byte makes it an unknown request.
     """
     both, drawn, taken = Both(warm), random.Random(4), 0
     for raw in heads(warm, "k"):
@@ -102,7 +104,7 @@ async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
                     said = both.compiled(changed)
                     taken += said is not None
                     assert said is None or said == both.interpreted(changed), changed
-    assert taken > 100  # Digits of invocation ids and ranges.
+    assert taken > 100  # Requests with another invocation id or range.
 
 
 @pytest.mark.parametrize("key", ["k", "two"])
@@ -167,7 +169,10 @@ async def test_who_is_not_right_is_left_to_the_others(warm, changed):
      (rb"x-amz-date: \d{8}T\d{5}", b":"), (rb"x-amz-date: \d{8}", b"t"), (rb"x-amz-date: \d{8}T\d{6}", b"z")],
 )  # fmt: skip
 async def test_what_cannot_be_a_signature_is_left_to_the_others(warm, place, other):
-    """The signer counts as anonymous, so only the form of the signature is checked."""
+    """The compiled form leaves a request to the form in Python if a field has no valid form of a signature.
+
+    The key of the signer is unknown and counts as anonymous, so the signature itself is not checked.
+    """
     both, raw = Both(warm), signed("/b/k", key="stranger", secret="any", now_s=warm.clock.now_s())
     assert both.compiled(raw) is not None
     end = re.search(place, raw).end()
@@ -198,7 +203,10 @@ async def test_what_is_forgotten_is_forgotten_by_both(warm):
 
 
 class Refusing(Sink):
-    """A sender to a file: sending the head fails and sendfile works, as if the client read on in between."""
+    """A sender that writes to a file. Sending the head fails, and later sendfile works.
+
+    The kernel does this if the client reads between the two calls.
+    """
 
     def __init__(self, file):
         super().__init__()
@@ -216,7 +224,7 @@ def file(tmp_path):
 
 
 async def test_a_body_never_leaves_before_its_head(warm, file):
-    both, size = Both(warm), 1 << 16  # All blocks can be sent by sendfile.
+    both, size = Both(warm), 1 << 16  # At this size all blocks may leave by sendfile.
     warm.origin.put("b", "page", pattern(size))
     whole, part = (
         request("/b/page", *fields, close=False) for fields in ((), (f"Range: bytes=5000-{size - 1}",))
@@ -245,7 +253,7 @@ async def test_nothing_goes_past_what_the_transport_holds(warm, file):
 
 
 def test_named_tuples_are_read_by_these_positions():
-    """The positions are those of the enum at the top of _request_cache.pyx."""
+    """The compiled form reads named tuples by these positions, which _request_cache.pyx lists at its top."""
     assert CachedTarget._fields == ("ref", "canonical_path", "handle", "heads")
     assert PartHead._fields == ("meta", "before", "between", "after")
     assert Span._fields == ("start", "stop")

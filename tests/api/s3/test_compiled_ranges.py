@@ -1,4 +1,4 @@
-"""Ranges that the compiled lane sends past the transport: of one page or two, to clients with little room."""
+"""Ranges that the compiled lane sends by sendfile: from one page or two, to clients with small buffers."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from tests.support.s3.lane import request, talk
 
 
 class Narrow(Sink):
-    """A connection whose client has read nothing yet, with room for ``room`` bytes or a little more."""
+    """A connection whose client reads nothing yet, and whose buffers hold little more than ``room`` bytes."""
 
     def __init__(self, room):
         super().__init__()
@@ -34,7 +34,7 @@ class Narrow(Sink):
         self.pages_left = 1 + len(rest)
 
     def arrived(self):
-        """Return all bytes that the client gets: those sent, then those left for later."""
+        """Return all bytes of the answer: those that were sent, and then those that were left for later."""
         self.ours.close()
         received = bytearray()
         while piece := self.client.recv(1 << 16):
@@ -49,7 +49,7 @@ def over_two_pages(first, stop):
 
 @pytest.fixture
 async def wide(make_proxy, tmpfs):
-    """A proxy that knows an object of two pages and a half, which may be lent."""
+    """Return a proxy that knows an object of two and a half pages, which may leave by sendfile."""
     proxy = await make_proxy(clock=ManualClock(), page_size=1 << 20, ram=tmpfs / "ram")
     proxy.origin.put("b", "wide", os.urandom(2_600_000))
     await talk(proxy.port, request("/b/wide", JOB, close=False), count=1)
@@ -88,7 +88,8 @@ async def test_a_range_takes_no_step_of_the_interpreter(wide, span):
     finally:
         sys.setprofile(None)
     assert out.arrived() == expected
-    # Calls of the connection and the clock, which are C in the product, and the note that a job reads.
+    # The only Python calls are those of the connection and of the clock, and ``touch``, which notes that a
+    # job still reads. In the product, connection and clock are C code.
     assert frames <= {"transport", "get_write_buffer_size", "now_s", "touch"}
 
 
@@ -114,7 +115,10 @@ async def test_a_range_whose_second_page_is_not_as_the_first_is_left_alone(wide,
 
 
 async def test_both_pages_are_lent_before_they_are_sent(wide):
-    """A page that is not marked would be overwritten in place while a socket still holds it (ADR 7)."""
+    """Both pages of a range are marked as sent before any of their bytes leave.
+
+    A page without this mark could be overwritten in place while a socket still holds it (ADR 7).
+    """
     both, tier = Both(wide), wide.engine.cache.media[0].tier
     assert both.compiled(over_two_pages(*SPANS[0])) is not None
     wide.engine.hits.forget()

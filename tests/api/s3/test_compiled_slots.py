@@ -1,4 +1,7 @@
-"""The entry of the compiled lane, and the fields that it reads from objects without a look-up by name."""
+"""The entry function of the compiled lane, and the fields of objects that it reads directly in memory.
+
+Other fields are looked up by name.
+"""
 
 import sys
 from array import array
@@ -24,7 +27,7 @@ WARM_KEYS = ("k",)
 
 
 class Connection:
-    """The fields of an S3Protocol that waits for its next request. They are read by name."""
+    """A stand-in for an S3Protocol that waits for its next request. Its fields are read by name."""
 
     __slots__ = ()
 
@@ -47,14 +50,17 @@ class Connection:
 
 @pytest.fixture
 def learning():
-    """Return a function that makes a class of connections. Afterwards S3Protocol is learnt again."""
+    """Yield a function that makes a class of connections, whose slots the compiled lane can learn.
+
+    After the test, the lane learns the slots of S3Protocol again.
+    """
     yield lambda name, fields: type(name, (Connection,), fields)
     learn_slots(S3Protocol)
 
 
 @pytest.fixture(params=["by name", "in place"])
 def connect(request, learning):
-    """Return a function that makes connections whose fields are read by name, or directly in memory."""
+    """Return a class of connections: one whose fields are read by name, or one that is read in memory."""
     if request.param == "by name":
         return learning("Named", {})
     kind = learning("S3Protocol", {"__slots__": (*FIELDS, "hits", "left", "closing")})
@@ -108,7 +114,7 @@ def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, conne
 
 
 class Counted:
-    """A Memo that counts how often it is looked at."""
+    """A memo that counts how often the compiled lane looks at it."""
 
     def __init__(self, memo):
         self._memo, self.looks = memo, 0
@@ -143,23 +149,29 @@ def test_what_was_not_found_is_not_looked_for_twice(hits, warm, monkeypatch):
     ],
 )
 def test_all_that_is_read_of_an_object_has_its_place_in_it(owner, fields):
-    """A field that lost its slot would be looked up by name: slower, and no other test would notice."""
+    """The compiled lane reads every field of these classes directly in memory.
+
+    A field that lost its slot would be looked up by name, which is slower, and no other test would notice.
+    """
     assert len(learn_slots(owner)) == fields
 
 
 def test_an_object_of_a_class_made_of_it_is_read_in_place_too(hits, learning):
-    """The class of every connection is made in this way (compiled.py ``compiled_protocol``)."""
+    """Objects of a subclass are read in memory too, because every connection is of a subclass.
+
+    ``compiled_protocol`` in compiled.py makes this subclass.
+    """
     kind = learning("S3Protocol", {"__slots__": (*FIELDS, "hits", "left", "closing")})
     learn_slots(kind)
     one = type("Compiled", (kind,), {"__slots__": ()})(hits)
-    type(one)._admitted = False  # From now on this field is read by name.
+    type(one)._admitted = False  # Now this field must be read by name.
     data_received(one, request("/b/k", close=False))
     assert hits.answered == 1
 
 
 def test_nothing_is_kept_or_lost_by_reading_in_place(hits, connect):
     one, raw = connect(hits), request("/b/k", close=False)
-    begun = one._begun = 10**9  # An integer without other references.
+    begun = one._begun = 10**9  # An int to which nothing else refers.
     held = [sys.getrefcount(thing) for thing in (begun, one._sender, hits)]
     blocks = []
     for _ in range(4):
@@ -172,7 +184,7 @@ def test_nothing_is_kept_or_lost_by_reading_in_place(hits, connect):
     assert blocks[-1] - blocks[0] < 300
 
 
-@pytest.mark.parametrize("field", [name for name in FIELDS if name != "_active"])  # Only written.
+@pytest.mark.parametrize("field", [name for name in FIELDS if name != "_active"])  # _active: never read.
 def test_a_field_that_is_not_there_is_missed_by_its_name(hits, connect, field):
     one = connect(hits)
     delattr(one, field)

@@ -1,4 +1,4 @@
-"""The compiled request cache of a worker answers as the one in Python, or leaves the request to it."""
+"""The compiled request cache of a worker answers like the one in Python, or leaves the request to it."""
 
 import asyncio
 import os
@@ -57,7 +57,7 @@ class Sink:
 
 
 class Beside:
-    """A worker's reads beside ``proxy``, and a lane over them that knows each of ``heads``."""
+    """The reads of a worker of ``proxy``, and a lane over them whose request cache can learn ``heads``."""
 
     def __init__(self, proxy, share, *, is_shared_cache=False, can_wait=False):
         self.proxy, self.share = proxy, share
@@ -158,7 +158,7 @@ async def test_pages_that_moved_or_changed_are_not_sent(beside):
     table.stamp[slot] -= 1
     assert beside.compiled(raw) is not None
     handle = beside.reader.find_handle(BIG, 0, 0.0)
-    # The header of another record lies there, and no stamp tells.
+    # The place of the page now holds the header of another record, and no stamp shows it.
     for field, value in (
         ("header", b"x" * len(handle.header)),
         ("offset", handle.offset + 4096),
@@ -178,7 +178,7 @@ async def test_a_page_that_moves_during_the_copy_is_not_sent(beside):
     header = handle.header
 
     class Moving(SharedPageHandle):
-        """Moves just before its bytes are read."""
+        """A page handle whose page moves just before its bytes are read."""
 
         __slots__ = ()
 
@@ -205,7 +205,7 @@ async def test_a_body_on_a_disk_that_was_damaged_in_a_shared_block_is_not_sent(m
     whole, part = request("/b/k", close=False), request("/b/k", "Range: bytes=3-7", close=False)
     assert beside.compiled(whole) is not None
     assert beside.compiled(whole) == beside.interpreted(whole)
-    assert beside.compiled(part) is None  # A part is checked by the code in Python.
+    assert beside.compiled(part) is None  # Only the form in Python checks parts.
     assert beside.interpreted(part) is not None
     handle = beside.reader.find_handle(ObjectRef("b", "k"), 0, 0.0)
     (tier,) = (medium.tier for medium in beside.proxy.engine.cache.media)
@@ -231,7 +231,7 @@ async def test_the_lease_is_judged_at_each_hit(make):
 
 @asynccontextmanager
 async def serving(beside, *, compiled=True, send_bytes=0):
-    """Yield the port of a worker beside the proxy."""
+    """Yield the port of a worker of ``beside.proxy``, in this process."""
 
     async def connect(protocol, _peer):
         await asyncio.get_running_loop().create_connection(lambda: protocol, "127.0.0.1", beside.proxy.port)

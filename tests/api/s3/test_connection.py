@@ -1,4 +1,4 @@
-"""Bytes on sockets: requests that are not HTTP, that end early, or that are followed by more bytes."""
+"""Bytes on sockets: requests that are not HTTP, requests that end early, and bytes behind a request."""
 
 import asyncio
 import gzip
@@ -28,7 +28,7 @@ def lines(*texts, body=b""):
         b"GET /b/k HTTP/1.1\r\nHost: h\r\nBad Name: x\r\n\r\n",
         b"GET /b/k HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 40000 + b"\r\n\r\n",
         b"GET /" + b"x" * 40000 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
-        # Requests that two parsers read in two ways.
+        # Two parsers could disagree on where these requests end.
         b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: +3\r\n\r\nabc",
@@ -169,7 +169,7 @@ async def test_a_gzip_upload_is_stored_as_it_is(proxy):
 
 
 class CuttingOrigin(MemoryOrigin):
-    """Ends every body half way, as a broken connection does."""
+    """Ends every body after half of its first piece, like a connection that breaks."""
 
     @asynccontextmanager
     async def open(self, ref, **kwargs):
@@ -248,7 +248,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(make_proxy):
     writer.close()
     await ended
     assert proxy.seen.requests[0]["status"] == CLIENT_CLOSED
-    gate.release()  # The fixture asserts quiescence.
+    gate.release()  # Let the read end: the fixture checks that the engine is quiescent.
 
 
 async def test_an_unforeseen_exception_is_a_500_and_the_next_request_is_served(make_proxy):
@@ -312,7 +312,7 @@ class Taking(asyncio.Transport):
 
 
 async def test_the_body_of_an_upload_that_comes_while_the_proxy_ends_is_no_head(proxy):
-    """Before, the client got a 400, which it does not repeat, instead of a connection that ends."""
+    """The connection just ends, so that the client tries again. After the former 400 it did not."""
     connection, client = proxy.server(), Taking()
     connection.connection_made(client)
     ending = asyncio.create_task(connection.shutdown(1.0))
@@ -328,7 +328,7 @@ async def test_the_body_of_an_upload_that_comes_while_the_proxy_ends_is_no_head(
 
 @pytest.mark.parametrize("steps", range(6))
 async def test_an_upload_that_has_just_begun_is_completed_when_the_proxy_ends(proxy, steps):
-    """aiohttp takes some steps of the loop between a request's head and its handler."""
+    """The upload is completed, although aiohttp takes some turns of the loop from the head to the handler."""
     connection, client, size = proxy.server(), Taking(), 200_000
     connection.connection_made(client)
     await asyncio.sleep(0.01)
@@ -361,7 +361,7 @@ async def test_a_body_that_nobody_reads_and_that_does_not_come_ends_the_connecti
 
 @pytest.mark.parametrize("length", [("Content-Length", "40000"), ("X-No", "length")])
 async def test_a_head_and_the_first_bytes_of_its_body_are_one_write(length):
-    """A client can be cut off between two writes. Some clients take an end after the head as success."""
+    """A client may be cut off between two writes, and some take a head without a body as success."""
     writes, body = [], b"0123456789" * 4000
 
     class Writer:

@@ -1,5 +1,6 @@
-"""More clients than may connect: the first are served, the others get an error, and their places become free
-again.
+"""More clients connect than the limit allows: the first are served, and the rest get an error.
+
+When a client leaves, another one may connect.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ async def limiter(counts):
 
 @pytest.fixture
 async def port(proxy, limiter):
-    """The proxy's handler behind a narrow connection limiter."""
+    """Yield the port of a listener of ``proxy`` that accepts few connections."""
     listener = S3Server(proxy.handler, proxy.lane, limiter=limiter)
     server = await asyncio.get_running_loop().create_server(listener, "127.0.0.1", 0)
     yield server.sockets[0].getsockname()[1]
@@ -84,7 +85,10 @@ async def test_nothing_that_was_refused_reaches_the_handler(port, proxy):
 
 
 async def test_a_flood_of_them_is_closed_without_waiting(port, limiter):
-    """A refused connection that lingers keeps a descriptor for a second, so only a few may linger."""
+    """In a flood of refused connections, most are closed at once.
+
+    A refused connection that lingers keeps a descriptor for a second, so only a few may linger.
+    """
     inside = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
     await until(lambda: limiter.inside == 2)
     flood = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
@@ -102,7 +106,7 @@ FIELDS = b"".join(b"x-flood-%d: %s\r\n" % (number, b"x" * 200) for number in ran
     "before",
     [
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\n",
-        # Only aiohttp can find the end of this body, so from then on aiohttp has the connection.
+        # Only aiohttp can find the end of this body, so aiohttp reads the connection from then on.
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n",
     ],
 )
@@ -125,7 +129,7 @@ async def test_a_head_without_end_is_refused_and_nothing_more_is_taken(proxy, be
 
 
 async def pushed(writer, most_bytes):
-    """Return how much of ``most_bytes`` the proxy takes before it ends the connection."""
+    """Return how many of ``most_bytes`` bytes the proxy takes before it ends the connection."""
     sent, block = 0, FIELDS * 16
     try:
         async with asyncio.timeout(60):

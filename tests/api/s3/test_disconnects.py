@@ -1,8 +1,9 @@
-"""A client goes away while the proxy is at its N-th await, for N = 0, 1, 2 .. until there is no such await.
+"""A client goes away while the proxy is at its N-th await. N counts up from 0 until the proxy has no such
+await.
 
-At that await, the client's connection is aborted and the task that serves it is cancelled, because both
-happen together in real life. Afterwards nothing is in flight. The origin has either the old object or the
-whole new one. The cache agrees with the origin, and the next requests are served.
+The client's connection is aborted and the task that serves it is cancelled, as happens in real life.
+Afterwards nothing may be under way. The origin must have either the old object or the whole new one. The
+cache must agree with the origin, and the next requests must be served.
 """
 
 import asyncio
@@ -38,9 +39,12 @@ MOST_AWAITS = 300
 
 @dataclass
 class Scene:
-    """The proxy under test and its origin. ``truth``: the origin itself, without wrappers or a listener.
-    ``inner``: the listener of the origin, if there is one. ``drafts``: the directory of unfinished objects.
-    ``threads``: the threads in which the origin's file calls run.
+    """The proxy under test, and its origin.
+
+    ``truth``: the origin itself, without wrappers or a listener.
+    ``inner``: the listener in front of the origin, if the proxy reaches it by HTTP.
+    ``drafts``: the directory of unfinished objects, if the origin has one.
+    ``threads``: the threads that do the origin's file calls, if there are any.
     """
 
     proxy: object
@@ -51,14 +55,14 @@ class Scene:
     threads: "Watched | None" = None
 
     async def send(self, wire):
-        """Send ``wire`` in pieces. Return the answer, as far as it came."""
+        """Send ``wire`` in pieces. Return all bytes of the answer that came."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.port)
         received = b""
         with suppress(ConnectionError):
             for start in range(0, len(wire), 4000):
                 if not writer.transport.is_closing():
                     writer.write(wire[start : start + 4000])
-                # Wait until the proxy has taken it, and waits for more.
+                # Wait until the proxy has taken the piece, and waits for the next one.
                 for _ in range(20):
                     await asyncio.sleep(0)
             while piece := await reader.read(65536):
@@ -69,7 +73,7 @@ class Scene:
         return received
 
     async def current(self, key):
-        """Return the body of the object at the origin; None if it does not exist."""
+        """Return the body of the object at the origin, or None if the object does not exist."""
         try:
             async with self.truth.open(ObjectRef("b", key)) as reading:
                 return b"".join([chunk async for chunk in reading.chunks])
@@ -77,13 +81,13 @@ class Scene:
             return None
 
     async def store(self, key, body):
-        """Put an object at the origin, past the proxy and past the counted awaits."""
+        """Put an object at the origin without the proxy, and without any await that is counted."""
         async with self.truth.store.draft(ObjectRef("b", key)) as draft:
             await draft.write(body)
             await draft.publish(())
 
     async def settled(self):
-        """Wait until neither the proxy nor the origin serves a request."""
+        """Wait until the proxy and the origin serve no request."""
         async with asyncio.timeout(60):
             while not self._is_settled():
                 await asyncio.sleep(0.001)
@@ -97,7 +101,7 @@ class Scene:
             if protocol._current_request is not None or protocol._reading is not None
         ]
         engines = [one.engine for one in listeners]
-        # A thread may be in the middle of publishing: a direct client that goes away then sees the same.
+        # A thread may still publish an object, although no task waits for it.
         writing = self.threads is not None and not self.threads.are_idle()
         return not (serving or writing) and not any(
             engine.readings or len(engine._filling.flights) or engine._ledger.taken_bytes
@@ -126,7 +130,8 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
             trailing_checksums="always",
             clock=clock,
         )
-    # With an origin behind HTTP the checksum is sent behind the body; with other origins the body is held.
+    # To an origin behind HTTP, the proxy sends the checksum behind the body. For other origins it holds the
+    # whole body until the checksum has come.
     proxy = await make_proxy(
         origin=origin, clock=clock, trailed_budget_bytes=0 if inner is not None else 1 << 20
     )
@@ -149,9 +154,10 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
 
 
 async def at_every_await(scene, play: Callable, check: Callable, *, least: int) -> None:
-    """Send the request that ``play(N)`` returns, and cut its client off at the N-th await, for each N. Then
-    call ``check(N, answer)``, where ``answer`` is None if the client was cut off. ``least``: the least number
-    of awaits that the proxy must have.
+    """Send the request that ``play(N)`` returns, and cut its client off at the N-th await, for each N.
+
+    Then call ``check(N, answer)``; the answer is None if the client was cut off. The test fails if the proxy
+    has fewer than ``least`` awaits.
     """
     for number in range(MOST_AWAITS):
         scene.cut.at = None
@@ -201,7 +207,7 @@ async def test_a_read(scene, form, warm):
         for _ in range(2):
             assert (await scene.proxy.get(f"/b/{form.replace(' ', '-')}{number}")).endswith(b"\r\n\r\n" + OLD)
 
-    # Cached objects are answered at once, unless the origin is asked first.
+    # A cached object is answered without an await, unless the origin is asked first.
     at_once = warm and form != "checked first"
     await at_every_await(scene, play, check, least=0 if at_once else 1)
 
@@ -247,12 +253,14 @@ BODIES = {
 
 
 def asked(method, path):
-    """Return a request that asks to close the connection."""
+    """Return a request after which the proxy closes the connection."""
     return Request(method, path, fields=[(b"Host", b"h"), (b"Connection", b"close")])
 
 
 async def replaced(scene, build, *, least, new: bytes | None = NEW):
-    """Check every await of a request: ``build(key)`` makes the request, which turns OLD into ``new``."""
+    """Cut the client off at every await of the request that ``build(key)`` makes. The request turns OLD into
+    ``new``.
+    """
 
     async def play(number):
         key = f"k{number}"
@@ -279,7 +287,7 @@ async def replaced(scene, build, *, least, new: bytes | None = NEW):
 
 
 async def nothing_is_left(scene):
-    """Check that the origin keeps no hidden part of uploads that were given up."""
+    """Check that the origin keeps no hidden part of an upload that ended early."""
     page = await scene.truth.store.scan("b", ".shadeproxy/", "", 1000)
     assert page.entries == ()
     if scene.drafts is not None:
@@ -326,7 +334,7 @@ async def test_a_deletion(scene):
 
 
 async def begun(scene, key):
-    """Return the id of a new upload."""
+    """Begin a multipart upload, and return its id."""
     answer = await scene.proxy.get(f"/b/{key}?uploads", method="POST")
     return re.search(rb"<UploadId>(\w+)</UploadId>", answer)[1].decode()
 

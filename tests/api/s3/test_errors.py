@@ -1,4 +1,4 @@
-"""Every error class has a row, and a row becomes an S3 error answer."""
+"""Every class of errors has a row in the table, and an error becomes the S3 error answer of its row."""
 
 import re
 from xml.etree.ElementTree import fromstring
@@ -13,7 +13,7 @@ from shadeproxy.origin.s3ops.store import precondition_failed
 
 
 def tree(root):
-    """Yield the error classes of core/errors.py. Those of one listener stay within that listener."""
+    """Yield the error classes of core/errors.py. Classes that a listener defines for itself are left out."""
     yield root
     for below in root.__subclasses__():
         if below.__module__ == errors.__name__:

@@ -1,4 +1,4 @@
-"""A hit and a miss take the steps of docs/architecture.md."""
+"""Hits and misses take the steps that docs/architecture.md lists."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ from tests.support.frame_counts import Origin, get, settings
 
 
 async def taken(proxy, wire, key):
-    """Return the calls of one GET, up to the flush of the access log and the end of the flight."""
+    """Send one GET. Return the calls until the access log is flushed and the flight has ended."""
     reader, writer = wire
     with recorded() as calls:
         writer.write(f"GET /b/{key} HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\n\r\n".encode())
@@ -23,7 +23,7 @@ async def taken(proxy, wire, key):
 
 
 def in_order(wanted, calls):
-    """Return the steps of ``wanted`` that do not occur after the steps before them."""
+    """Return those steps of ``wanted`` that are missing from ``calls``, or come before an earlier step."""
     left, position = [], 0
     for step in wanted:
         found = [calls.index(call, position) if call in calls[position:] else None for call in step.calls]
@@ -43,7 +43,8 @@ async def test_a_miss_and_its_hits_take_the_steps_of_the_page(make_proxy):
     finally:
         wire[1].close()
     (wanted,) = flow("A miss that has to wait")
-    # The origin of this test is in memory; a page is filled while its reader is served, in no fixed order.
+    # The origin of this test is in memory, so steps of origin/ are left out. The other steps have no fixed
+    # order, because the page is filled while its reader is served.
     assert [step for step in wanted if "/origin/" not in step.file and not step.calls <= {*missed}] == []
     by_the_page, by_the_first = flow("A hit")
     assert in_order(by_the_first, first) == []
@@ -60,7 +61,7 @@ async def test_a_miss_of_a_known_client_takes_no_task(tmp_path, monkeypatch):
     host, _, port = proxy.s3_address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        for key in ("missed/0001", "missed/0002"):  # The first opens the connection to the origin.
+        for key in ("missed/0001", "missed/0002"):  # The first GET opens the connection.
             with recorded() as calls:
                 writer.write(get(f"/b/{key}"))
                 head = await reader.readuntil(b"\r\n\r\n")

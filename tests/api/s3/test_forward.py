@@ -46,8 +46,10 @@ async def test_a_write_leaves_its_block_before_the_client_sees_success(make_prox
 
 
 async def test_a_head_is_sent_with_the_first_piece_of_its_body(make_proxy):
-    """A client that is cut off between the two sees no error: botocore takes a head and an end for an empty
-    listing.
+    """The head of a forwarded answer is not sent before the first piece of its body.
+
+    If the client was cut off between the two, it would see no error: botocore takes a head and an end for an
+    empty listing.
     """
     proxy, engine = await watched(make_proxy)
     asked, go_on = asyncio.Event(), asyncio.Event()
@@ -108,7 +110,7 @@ async def test_a_completed_upload_keeps_alive_but_holds_its_result(make_proxy):
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(put("/b/seed?uploadId=u", b"<CompleteMultipartUpload/>", method="POST"))
     await reader.readuntil(b"\r\n\r\n")
-    # The declaration is sent when bytes follow it; white space is sent at once.
+    # White space is sent at once. The XML declaration is held until more bytes follow it.
     assert await reader.readuntil(b"\r\n1\r\n \r\n") == b'16\r\n<?xml version="1.0"?>\n\r\n1\r\n \r\n'
     assert engine.events[-1] == "forward"
     engine.may_leave.clear()
@@ -272,7 +274,9 @@ async def test_virtual_hosts(make_proxy):
 
 
 async def test_a_trailer_cannot_become_any_other_header(make_proxy):
-    """Such a header would be signed for the origin with the proxy's own rights."""
+    """A trailer that is no checksum is refused: it would be signed for the origin with the proxy's own
+    rights.
+    """
     proxy, engine = await watched(make_proxy)
     fields = (
         "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER",

@@ -1,4 +1,4 @@
-"""Bodies that are held whole until their trailing checksum has come."""
+"""Upload bodies that the proxy holds whole until their trailing checksum has come."""
 
 import base64
 import random

@@ -1,5 +1,5 @@
-"""The fast lane gives the same answers as the general lane, byte for byte, however the bytes of a request
-arrive.
+"""The fast lane gives the same answers as the general lane, byte for byte, whatever the pieces in which the
+bytes of a request arrive.
 """
 
 import asyncio
@@ -105,12 +105,14 @@ async def test_a_version_that_was_replaced_no_longer_matches(two):
 
 
 async def test_the_fast_lane_did_answer(two, compiled):
-    """Otherwise the test above would compare the general lane with itself."""
+    """The fast lane answers the requests of the test above, which would else compare the general lane with
+    itself.
+    """
     for name in ("one", "page", "two"):
         for _ in range(3):
             await talk(two.port, request(f"/b/{name}", close=False), count=1)
     assert two.lane.answered == 9
-    assert two.lane.known == 4  # Objects of one page, the second and third time.
+    assert two.lane.known == 4  # Second and third reads of one-page objects.
     assert two.lane.compiled == (4 if compiled else 0)
     await talk(two.port, request("/b/many", "Range: bytes=1-5", close=False), count=1)
     await talk(two.port, request("/b/many", f"Range: bytes={PAGE}-{PAGE + 5}", close=False), count=1)
@@ -184,8 +186,10 @@ async def test_odd_heads_mean_the_same_in_both_lanes(two, head):
 )
 @pytest.mark.parametrize("general", [False, True])
 async def test_nothing_is_answered_behind_an_offer_of_another_protocol(two, head, general):
-    """aiohttp's parser loses a request that arrives behind such an offer. If the connection went on, the
-    client would take the answer to a later request for the answer to the lost one.
+    """A connection that offers another protocol is closed after the first answer, by both lanes.
+
+    aiohttp's parser loses a request behind such an offer. If the connection went on, the client would take
+    the answer to a later request for the answer to the lost one.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", two.general_port if general else two.port)
     writer.write(head + request("/b/two", close=False))

@@ -1,4 +1,7 @@
-"""Cold objects: both lanes answer and report alike, and the request cache identifies known clients."""
+"""Reads of cold objects: both lanes answer and report them alike.
+
+The request cache identifies known clients, so that their requests need not be parsed again.
+"""
 
 import itertools
 
@@ -13,7 +16,7 @@ from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk
 
 
 class Compared(Watched):
-    """A lane that keeps each read identified from the request cache, and the result of parsing its bytes."""
+    """A lane that records each read that the request cache identified, beside the same read after parsing."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -27,7 +30,7 @@ class Compared(Watched):
 
 
 async def cold(proxy, port, data):
-    """Return the answer to ``data`` when no page of the bucket is cached."""
+    """Drop all pages of the bucket, and return the answer to ``data``."""
     await proxy.engine._filling.flights.drain()
     await purge_under(proxy.engine, "b", "")
     return await talk(port, data, count=1)
@@ -53,7 +56,7 @@ async def test_both_lanes_answer_and_report_a_cold_object_alike(two, name):
 
 
 def told(events):
-    """Return the reports without the fields that differ each time."""
+    """Return the reports of requests without the fields that differ from request to request."""
     return [
         {name: value for name, value in one.items() if name not in {"request_id", "duration_s"}}
         for one in events
@@ -62,7 +65,10 @@ def told(events):
 
 @pytest.mark.parametrize("shown", [True, False])
 async def test_a_checksum_is_shown_to_who_asks_for_it_and_to_nobody_else(two, shown):
-    """Read cold and warm objects with and without asking for checksums, in turn."""
+    """Only a request that asks for the checksum gets it, from the cache as from the origin.
+
+    Requests with and without the question alternate.
+    """
     two.origin.put("b", "k", b"body", headers=(("x-amz-checksum-crc32", "AAAAAA=="),) if shown else ())
     asked = []
     for asks, spec in itertools.product((True, False), (None, "bytes=1-2")):
@@ -126,7 +132,7 @@ async def test_a_client_is_known_from_its_first_cold_read_on(make_proxy, is_sign
     for number in range(4):
         proxy.origin.put("b", f"k{number}", b"body")
         target = f"/b/k{number}"
-        mode = (("x-amz-checksum-mode", "ENABLED"),)  # The form in which stock clients send and sign it.
+        mode = (("x-amz-checksum-mode", "ENABLED"),)  # Stock clients send and sign this field.
         now_s = proxy.clock.now_s()
         data = signed(target, extra=mode, now_s=now_s) if is_signed else request(target, close=False)
         ((head, body),) = answers(await talk(proxy.port, data, count=1))

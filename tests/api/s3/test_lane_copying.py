@@ -1,5 +1,6 @@
-"""Bodies that cannot leave by sendfile: copied into the socket, from memory or from the page
-cache of a disk.
+"""Bodies that are copied into the socket because they cannot leave by sendfile.
+
+They come from memory, or from the kernel's page cache of a disk.
 """
 
 import mmap
@@ -59,7 +60,7 @@ async def test_a_page_evicted_and_overwritten_while_it_is_sent_arrives_as_it_was
     first = await reader.readexactly(10)
     assert server._sender.busy or server.transport.get_write_buffer_size()
     proxy.engine.cache.drop_object(ObjectRef("b", "k"), "test")
-    for number in range(6):  # more than the tier holds
+    for number in range(6):  # More than fit into the tier.
         proxy.origin.put("b", f"other{number}", bytes([number]) * SIZE)
         await talk(proxy.port, asked(f"other{number}"), count=1)
     assert first + await reader.readexactly(SIZE - 10) == proxy.bodies["k"]
@@ -73,13 +74,14 @@ async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing(proxy):
 
 
 def let_go(proxy, *, but=()):
-    """Make the kernel drop the page of "k" from its page cache, except for these bytes of the record. Skip
-    the test where the kernel keeps it.
+    """Make the kernel drop the page of "k" from its page cache, except for the record's bytes in ``but``.
+
+    The test is skipped where the file system keeps these bytes in memory.
     """
     handle = proxy.engine.find_handle(ObjectRef("b", "k"), 0, proxy.clock.now_s())
     segment, offset, _ = proxy.engine.cache.media[0].tier._resolve(handle.location)
     os.fsync(segment.descriptor)
-    segment.mapping.madvise(mmap.MADV_DONTNEED)  # Mapped pages would stay.
+    segment.mapping.madvise(mmap.MADV_DONTNEED)  # The kernel keeps mapped pages.
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     for first, stop in but:
@@ -97,7 +99,7 @@ async def test_a_page_that_left_the_page_cache_is_not_touched_by_the_loop(proxy,
     ((_, body),) = answers(await talk(proxy.port, asked("k"), count=1))
     assert body == proxy.bodies["k"]
     assert proxy.lane.known == known
-    for _ in range(2):  # The page is looked up again, and then known again.
+    for _ in range(2):  # The page handle is made again, and then remembered.
         await talk(proxy.port, asked("k"), count=1)
     assert proxy.lane.known == known + 1
 
@@ -123,8 +125,8 @@ async def test_the_header_of_a_page_that_is_partly_hot_is_not_touched_for_a_slow
 
 
 def damage(proxy, key):
-    """Change a byte of a page in the kernel's page cache, as a read of another record from a damaged block
-    would.
+    """Change a byte of a page in the kernel's page cache. The same happens if a block is damaged and another
+    record in it is read.
     """
     handle = proxy.engine.find_handle(ObjectRef("b", key), 0, proxy.clock.now_s())
     segment, _, _ = proxy.engine.cache.media[0].tier._resolve(handle.location)
@@ -142,7 +144,7 @@ async def test_a_body_that_was_damaged_in_a_shared_block_is_not_sent(proxy, key,
     ((_, body),) = answers(await talk(proxy.port, asked(key, *part), count=1))
     assert body == proxy.bodies[key][slice(*part) if part else slice(None)]
     assert proxy.lane.known == known
-    for _ in range(3):  # It was fetched again. Then it is looked up, and known.
+    for _ in range(3):  # The object was fetched again. A handle is made, then kept.
         ((_, body),) = answers(await talk(proxy.port, asked(key), count=1))
         assert body == proxy.bodies[key]
     assert proxy.lane.known > known

@@ -1,4 +1,4 @@
-"""Odd requests, broken files and odd clients, which the fast lane must treat correctly."""
+"""Odd requests, broken files and odd clients: the fast lane must still answer correctly."""
 
 import asyncio
 import base64
@@ -65,7 +65,9 @@ async def test_ranges_of_clients_that_keep_the_connection_come_from_memory(two, 
 
 
 async def test_every_remembered_range_has_the_head_that_the_general_lane_gives_it(two):
-    """The ranges cross page edges, reach to the end or beyond it, or count from the end of an object of many
+    """Remembered ranges get the same head as in the general lane.
+
+    The ranges cross page edges, reach to the end or beyond it, or count from the end of an object of many
     pages.
     """
     size, edge = SIZES["many"], 2 * PAGE
@@ -85,14 +87,17 @@ async def test_every_remembered_range_has_the_head_that_the_general_lane_gives_i
     before = two.lane.known
     for value in values:
         await talk(two.port, request("/b/many", f"Range: bytes={value}", close=False), count=1)
-    # A range over an edge is known only if its pages can leave by sendfile, and these tiers on a disk send
-    # none that way.
+    # The request cache remembers a range over a page edge only if its pages can leave by sendfile. Pages of
+    # this tier cannot, so three of the ranges are not remembered.
     assert two.lane.known == before + len(values) - 3
 
 
 @pytest.mark.parametrize("field", [None, "Range: bytes=0-5"])
 async def test_a_field_that_holds_what_the_lane_cuts_heads_at_is_only_a_field(two, field):
-    """The fields hold the texts that stand for a request id, a length and a range in a remembered head."""
+    """Metadata may hold the texts at which the lane cuts a remembered head.
+
+    These texts stand for the request id, the length and the range.
+    """
     meta = (("x-amz-meta-a", "0123456789ABCDEF"), ("x-amz-meta-b", "\x01"), ("x-amz-meta-c", "\x02"))
     two.origin.put("b", "odd", bytes(100), headers=meta)
     data = request("/b/odd", *([field] if field else []), close=False)
@@ -124,7 +129,8 @@ async def test_a_file_that_cannot_be_read_is_no_end_of_an_answer_and_no_next_one
     proxy, compiled, monkeypatch
 ):
     sendfile, calls = os.sendfile, []
-    # The compiled form leaves a file that it cannot read to the interpreted form, which then fails too.
+    # With descriptor -1 the compiled form cannot read the file, and leaves the request to the interpreted
+    # form. There the second sendfile fails.
     descriptors = iter([-1] if compiled else [])
     opened = property(lambda self: next(descriptors, vars(self)["descriptor"]))
     monkeypatch.setattr(Segment, "descriptor", opened, raising=False)
@@ -152,7 +158,7 @@ async def test_a_file_that_cannot_be_read_is_no_end_of_an_answer_and_no_next_one
 
 
 class Closed:
-    """A closed segment file."""
+    """A segment file that is closed."""
 
     descriptor = -1
 
@@ -162,7 +168,7 @@ class Closed:
 
 @pytest.mark.parametrize("length", [None, 0, 70_000])
 async def test_a_file_that_ends_too_soon_is_no_end_of_an_answer_and_no_next_one(proxy, length):
-    """The file ends too soon, or it is closed."""
+    """The answer breaks off, and no next answer follows, if the segment file is closed or too short."""
     raw = request("/b/k", close=False)
     async with asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 22)
@@ -239,7 +245,10 @@ async def test_a_client_that_shut_its_sending_side_gets_large_answers_whole(prox
 
 
 async def test_a_client_that_shut_its_sending_side_gets_a_last_answer_of_aiohttp(proxy):
-    """aiohttp has only just taken the last request when the connection is told to close after it."""
+    """All 13 requests are answered, although the client has shut its sending side.
+
+    aiohttp has only just taken the last request when the connection is told to close after it.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
     writer.write(request("/b/k", close=False) * 12 + request("/b?location", close=False))
     writer.write_eof()
@@ -251,7 +260,10 @@ async def test_a_client_that_shut_its_sending_side_gets_a_last_answer_of_aiohttp
 
 
 async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
-    """Noting reads may promote and evict pages, and the reader has bytes that are not pinned yet."""
+    """The access log is not flushed between the lookup of bytes and their sending.
+
+    A flush may promote and evict pages, and the bytes of the reader are not pinned yet.
+    """
     access_log = proxy.engine.access_log
     access_log.flush()
     noted = []

@@ -1,4 +1,4 @@
-"""A miss by callbacks and one by a task: clients, the cache, the origin and the statistics see the same."""
+"""A miss has the same effects by callbacks as by a task, for clients, cache, origin and statistics."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.support.s3.scripted import Setup, set_up
 
 
 async def run(setup: Setup, case: Case) -> dict[str, Any]:
-    """Send the request of ``case``, and return its effects: the answer, the cached object, the requests at
+    """Send the requests of ``case``. Return their effects: the answers, the cached object, the requests at
     the origin, and the statistics.
     """
     await setup.warm(2)
@@ -39,7 +39,7 @@ async def test_both_ways_of_a_miss_look_alike(tmp_path, name):
         by_callbacks = await run(setup, case)
         started = setup.started.count("/b/k")
     for mine, other in zip(by_callbacks["answers"], by_task["answers"], strict=True):
-        if mine.cut and other.cut:  # The arrivals decide after how many bytes.
+        if mine.cut and other.cut:  # The arrivals decide how much of the body comes.
             short_body, long_body = sorted((mine.body, other.body), key=len)
             assert long_body.startswith(short_body)
     for seen in (by_task, by_callbacks):
@@ -48,7 +48,7 @@ async def test_both_ways_of_a_miss_look_alike(tmp_path, name):
         asked, whole = by_callbacks.pop("asked"), ("GET", "/b/k", "", "")
         assert asked == [whole] * len(by_task.pop("asked"))
         for seen in (by_task, by_callbacks):
-            seen["counted"]["gets"] = seen["counted"]["gets"][0]  # A task does not count held bytes.
+            seen["counted"]["gets"] = seen["counted"]["gets"][0]  # A task does not count bytes that are held.
     if case.is_timed:
         by_task = {key: by_task[key] for key in ("answers", "cached")}
     for key, value in by_task.items():

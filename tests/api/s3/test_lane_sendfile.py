@@ -1,4 +1,4 @@
-"""Bodies that leave the RAM tier without a copy, and slow clients."""
+"""Bodies that leave the RAM tier by sendfile, to clients of which some are slow."""
 
 import asyncio
 import os
@@ -19,7 +19,9 @@ async def proxy(tmpfs, make_proxy, compiled):
 
 @pytest.fixture
 def files(monkeypatch):
-    """Record the segments from which bytes were sent: both forms ask for a segment's descriptor only then."""
+    """Return the segments from which bytes were sent: each time, both forms ask for a segment's
+    descriptor.
+    """
     asked = []
     opened = property(lambda self: asked.append(self) or vars(self)["descriptor"])
     monkeypatch.setattr(Segment, "descriptor", opened, raising=False)
@@ -44,12 +46,12 @@ async def test_whole_and_ranged_bodies_come_right_and_from_the_file(proxy, compi
 
 
 async def add_many(proxy):
-    """Add an object of two and a half pages to memory."""
+    """Add an object of two and a half pages to the origin and the cache, and have its ranges remembered."""
     proxy.bodies["many"] = os.urandom(2_600_000)
     proxy.origin.put("b", "many", proxy.bodies["many"])
     for _ in range(3):
         await talk(proxy.port, request("/b/many", close=False), count=1)
-    for first in (0, 1 << 20, 2 << 20):  # Ranges that begin in any page are then remembered.
+    for first in (0, 1 << 20, 2 << 20):  # After these, ranges from any page are remembered.
         data = request("/b/many", f"Range: bytes={first}-{first + 99}", close=False)
         await talk(proxy.port, data, count=1)
 
@@ -60,7 +62,7 @@ async def test_a_range_over_two_pages_comes_right_from_both_files_and_is_one_rea
     counted = proxy.counted_stats().snapshot()["totals"]["requests"]
     spans = [
         (edge - 500_000, edge + 500_000),
-        (edge - 100_000, edge + 7),  # So few bytes of the second page are copied.
+        (edge - 100_000, edge + 7),  # 7 bytes of the second page are copied, not sent by sendfile.
         (2 * edge - 900_001, 2 * edge + 400_003),
         (2 * edge - 300_000, 2_600_000),
     ]
@@ -104,7 +106,7 @@ async def test_a_page_evicted_and_overwritten_while_it_is_sent_arrives_as_it_was
     assert b"x-shade-cache: ram" in head
     assert not narrow or server._sender.busy
     proxy.engine.cache.drop_object(ObjectRef("b", "k"), "test")
-    for number in range(6):  # more than the tier holds
+    for number in range(6):  # More than fit into the tier.
         proxy.origin.put("b", f"other{number}", bytes([number]) * SIZE)
         await talk(proxy.port, request(f"/b/other{number}", close=False), count=1)
     assert await reader.readexactly(SIZE) == proxy.bodies["k"]
@@ -120,7 +122,7 @@ async def test_a_range_that_is_sent_after_another_of_its_page_arrives_as_it_was(
     writer.write(ranged(200_000, SIZE))
     assert b"x-shade-cache: ram" in await reader.readuntil(b"\r\n\r\n")
     proxy.engine.cache.drop_object(ObjectRef("b", "ranges"), "test")
-    for number in range(6):  # more than the tier holds
+    for number in range(6):  # More than fit into the tier.
         proxy.origin.put("b", f"other{number}", bytes([number]) * SIZE)
         await talk(proxy.port, request(f"/b/other{number}", close=False), count=1)
     assert await reader.readexactly(SIZE - 200_000) == body[200_000:]

@@ -1,4 +1,4 @@
-"""Signatures in the fast lane: each one is verified, and a remembered request lets no other request pass."""
+"""Signed requests in the fast lane: every signature is verified, whatever requests are remembered."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ from tests.support.s3.lane import Watched, answers, request, talk
 
 @pytest.fixture
 async def strict(make_proxy, compiled):
-    """A warm proxy that admits only its own clients."""
+    """Return a warm proxy that admits its own clients only."""
     proxy = await make_proxy(
         anonymous=False, clients=CLIENTS, clock=ManualClock(), lane=Watched, compiled=compiled
     )
@@ -24,7 +24,7 @@ async def strict(make_proxy, compiled):
 
 
 async def send(proxy, data):
-    """Return status and body of one answer."""
+    """Send one request. Return status and body of the answer."""
     ((head, body),) = answers(await talk(proxy.port, data, count=1))
     return int(head[9:12]), body
 

@@ -1,4 +1,4 @@
-"""1,500 clients ask for one cold object at once, and a few of them continue in each turn of the loop."""
+"""1,500 clients ask for one cold object at once. In each turn of the event loop, only a few are served."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ BODY = bytes(i * 7 % 251 for i in range(3 * PAGE))
 
 
 class Turns:
-    """Counts the steps in each turn of the loop."""
+    """Counts the steps of each kind in each turn of the event loop, and keeps the highest counts."""
 
     def __init__(self):
         self.now = Counter()
@@ -31,7 +31,7 @@ class Turns:
         self.most[what] = max(self.most[what], self.now[what])
 
     def served(self, client, size_bytes):
-        """Note that bytes were written to a client."""
+        """Count a client to which bytes were written, once in each turn, and the bytes."""
         if client not in self._served:
             self._served.add(client)
             self.note("served")
@@ -47,7 +47,7 @@ class Turns:
 
 
 class HeldOrigin(MemoryOrigin):
-    """An origin that answers no GET before ``go``, and then raises ``error`` if that is set."""
+    """An origin that answers a GET only after ``go`` is set. If ``error`` is set, it raises that error."""
 
     def __init__(self):
         super().__init__(chunk_bytes=1000)
@@ -64,7 +64,9 @@ class HeldOrigin(MemoryOrigin):
 
 
 class Client(asyncio.Transport):
-    """A connection without a socket. The client takes written bytes at once, unless it is ``slow``."""
+    """A client's connection without a socket. The client takes written bytes at once, unless it
+    is ``slow``.
+    """
 
     def __init__(self, proxy, turns, *, slow=False):
         super().__init__()
@@ -88,7 +90,7 @@ class Client(asyncio.Transport):
 
     @property
     def bodies(self):
-        """Return statuses and bodies of the answers that have arrived whole."""
+        """Return status and body of each answer that has arrived whole."""
         found, rest = [], bytes(self.received)
         while b"\r\n\r\n" in rest:
             head, _, rest = rest.partition(b"\r\n\r\n")
@@ -111,7 +113,7 @@ class Client(asyncio.Transport):
         self.write(b"".join(pieces))
 
     def take(self):
-        """Note that the client has taken all bytes that were written."""
+        """Tell the proxy that the client has taken all bytes that were written."""
         self._protocol.resume_writing()
 
     def close(self):
@@ -143,7 +145,10 @@ async def turns():
 
 @pytest.fixture
 async def held(make_proxy, turns, compiled):
-    """Yield a proxy with a waiting origin that has one object of three pages. Looks and reads are counted."""
+    """Return a proxy whose origin waits, with one object of three pages.
+
+    The requests that the lane looks at, and the reads that it begins, are counted by turns.
+    """
 
     class Noted(FastLane):
         def look(self, raw, out):
@@ -181,7 +186,8 @@ async def ended(clients):
 def few(turns):
     assert turns.most["looks"] <= PER_TURN, turns.most
     assert turns.most["begun"] <= PER_TURN, turns.most
-    # Three kinds of steps: woken by a flight, begun with the whole body there, resumed in their turn.
+    # A turn has three kinds of steps: for readers that a flight wakes, for reads that begin when the whole
+    # body is there, and for readers whose turn has come again.
     assert turns.most["served"] <= 3 * PER_TURN, turns.most
     assert turns.most["bytes"] <= 3 * PER_TURN * 1.1 * TURN_BYTES, turns.most
 
@@ -191,7 +197,7 @@ def readings(proxy):
 
 
 async def answered(held, turns):
-    """Return clients that asked for one cold object and were all answered, a few in each turn."""
+    """Have clients ask for one cold object, and return them when all are answered, a few in each turn."""
     clients = connect(held, turns)
     for client in clients:
         client.ask("/b/cold")
@@ -218,7 +224,7 @@ async def test_all_hear_that_it_failed(held, turns):
 
 @pytest.mark.parametrize("when", ["before their turn", "while they wait for the origin", "while it comes"])
 async def test_those_that_leave_harm_nobody(held, turns, when):
-    """The client whose read started the flight for all others is among those that leave."""
+    """Clients that leave harm no other client, not even if the read of one of them started the flight."""
     clients = connect(held, turns)
     for client in clients:
         client.ask("/b/cold")
@@ -243,7 +249,7 @@ async def test_what_is_asked_behind_a_request_that_waits_is_answered_behind_it(h
     held.origin.go.set()
     held.origin.put("b", "warm", b"warm")
     first = connect(held, turns, 1)[0]
-    for _ in range(3):  # Remembered from now on.
+    for _ in range(3):  # The third answer comes from the request cache.
         first.ask("/b/warm")
         await until(lambda: first.bodies)
         first.received.clear()
@@ -287,7 +293,7 @@ async def test_a_proxy_that_stops_answers_those_that_wait_for_their_turn(held, t
 
 
 async def test_clients_that_take_all_at_once_are_sent_a_piece_in_their_turn(make_proxy, turns):
-    """Otherwise one turn of the loop would send 16 whole pages of 4 MiB."""
+    """Fast clients get a piece in each turn. Otherwise one turn would send 16 whole pages of 4 MiB."""
     whole = 4 * TURN_BYTES
     proxy = await make_proxy(page_size=whole, origin=MemoryOrigin(chunk_bytes=whole))
     proxy.origin.put("b", "big", body := bytes(whole))

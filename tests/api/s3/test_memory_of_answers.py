@@ -1,4 +1,4 @@
-"""An answer of many pages keeps only the memory of the page that is being sent."""
+"""An answer of many pages keeps no memory but that of the page that is being sent."""
 
 import asyncio
 import weakref
@@ -15,7 +15,7 @@ PAGE = 1 << 16
 
 @pytest.fixture
 def buffers(monkeypatch):
-    """Record the buffer of every page that was on its way."""
+    """Return weak references to the buffers of all flights that open from now on."""
     seen = []
     real = Flight.open
 
@@ -28,7 +28,7 @@ def buffers(monkeypatch):
 
 
 class HoldingBack(MemoryOrigin):
-    """Answers for the first page at once, and for the other pages when ``go_on`` is set."""
+    """Answers a GET of the first page at once, and a GET of a later page when ``go_on`` is set."""
 
     def __init__(self):
         super().__init__()
@@ -46,8 +46,8 @@ class HoldingBack(MemoryOrigin):
 async def test_a_page_that_was_sent_is_gone_while_the_next_is_waited_for(make_proxy, buffers):
     proxy = await make_proxy(origin=HoldingBack(), page_size=PAGE)
     proxy.origin.put("b", "k", b"x" * (PAGE + 100))
-    # The answer is held back in its middle: bytes that are sent before the page is whole do not come from the
-    # tier's files.
+    # The gate holds the first page back in its middle. Its bytes are then sent from the flight's buffer, not
+    # from a file of the tier.
     gate = proxy.origin.gate = Barrier()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(b"GET /b/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Clients that come late, leave early or write while a page is on its way: by callbacks and by a task."""
+"""Clients that come late, leave early or write while a page is on its way, by callbacks and by a task."""
 
 import asyncio
 import base64
@@ -46,7 +46,7 @@ async def setup(request, tmp_path) -> AsyncIterator[Setup]:
 
 
 async def begun(setup: Setup, *fields: str, steps=HALF_FIRST) -> Client:
-    """Return a client that asked for the object. The server's answer waits."""
+    """Return a client that has asked for the object, when the server's answer waits."""
     setup.server.scripts["/b/k"] = [steps, [WHOLE]]
     client = await setup.client()
     client.ask("/b/k", *fields)
@@ -77,7 +77,7 @@ async def test_who_joins_at_half_gets_all_of_it(setup):
     late = await setup.client()
     late.ask("/b/k")
     early, rest = await setup.client(), await setup.client()
-    assert (await early.get("/b/k", "Range: bytes=100-199")).body == BODY[100:200]  # Before the rest came.
+    assert (await early.get("/b/k", "Range: bytes=100-199")).body == BODY[100:200]  # This part has come.
     rest.ask("/b/k", f"Range: bytes={HALF + 5}-{HALF + 9}")
     across = await setup.client()
     across.ask("/b/k", f"Range: bytes={HALF - 5}-{HALF + 9}")
@@ -96,7 +96,7 @@ async def test_a_client_whose_range_never_came_gets_an_error_and_not_half_an_ans
     late.ask("/b/k", f"Range: bytes={HALF + 5}-{HALF + 9}")
     await turns()
     setup.server.go_on.set()
-    assert (await first.answer()).cut  # It had received a part.
+    assert (await first.answer()).cut  # The client had received a part.
     answer = await late.answer()
     assert (answer.status, answer.cut) == (503, False)
     assert b"<Code>ServiceUnavailable</Code>" in answer.body
@@ -124,7 +124,7 @@ async def test_a_client_whose_range_comes_too_late_leaves_in_time(tmp_path, by_c
         assert (answer.status, answer.cut) == (503, False)
         assert b"the origin has given no byte of the answer within 0.4 s" in answer.body
         (flight,) = setup.engine._filling.flights.all()
-        assert not flight.ended  # The page continues for the other client.
+        assert not flight.ended  # The fill goes on for the other client.
         assert (await first.answer()).body == BODY
         assert len(setup.server.asked) == 1
 
@@ -156,7 +156,7 @@ async def test_a_slow_client_holds_up_nobody_and_gets_its_bytes(setup):
     for client in fast:
         assert (await client.answer()).body == BODY
     await turns()
-    assert setup.engine._ledger.taken_bytes == 0  # The page is stored, and the slow client reads it there.
+    assert setup.engine._ledger.taken_bytes == 0  # The page is stored. The slow client reads it there.
     assert len(setup.engine._filling.flights) <= 1
     slow.writer.transport.resume_reading()
     assert (await slow.answer()).body == BODY
@@ -169,8 +169,8 @@ async def test_the_last_client_that_hangs_up_ends_the_read(setup, stage, monkeyp
     monkeypatch.setattr(Observer, "on_request", lambda _self, *, status, **_: seen.append(status))
     client = await begun(setup, steps=STAGES[stage])
     await client.close()
-    await setup.settle()  # Although the origin still waits.
-    assert seen == [CLIENT_CLOSED]  # A download that broke off is not a success.
+    await setup.settle()  # The origin's answer still waits.
+    assert seen == [CLIENT_CLOSED]  # A download that broke off is no success.
     assert await setup.cached("/b/k") in ({}, {"etag": '"e1"', "size": len(BODY), "pages": {}})
     setup.server.go_on.set()
     assert (await (await setup.client()).get("/b/k")).body == BODY
@@ -190,7 +190,7 @@ async def test_another_client_gets_all_when_the_first_one_hangs_up(setup, stage)
 
 
 async def served_in_part(setup: Setup) -> None:
-    """Leave a fill at half. No reader waits for it, because its only reader had its whole range."""
+    """Bring a fill to its half, with no reader: its only reader wanted a range that has already come."""
     client = await begun(setup, "Range: bytes=0-99")
     assert (await client.answer()).body == BODY[:100]
     await turns()
@@ -276,7 +276,7 @@ async def test_a_half_closed_client_ends_the_read_and_nobody_elses(setup):
 
 
 async def test_a_task_that_never_began_leaves_nothing(setup, monkeypatch):
-    """The client is gone before its task could continue after the origin's refusal."""
+    """A read by callbacks is refused by the origin and becomes a task, but the client is gone by then."""
     if not setup.by_callbacks:
         setup.started.append("/b/k")
     go_on, cancelled = PendingRead.go_on_by_task, []

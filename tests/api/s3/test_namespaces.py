@@ -1,4 +1,6 @@
-"""Two clients whose buckets have one name, through the listener: each gets the bytes of its own bucket."""
+"""Two clients whose buckets have the same name, through the listener: each gets the bytes of its
+own bucket.
+"""
 
 import asyncio
 
@@ -14,7 +16,7 @@ SECRET, MINE = b"secret" * 100, b"mine"
 
 
 class Accounts:
-    """An origin whose bucket names belong to accounts, one for each upstream."""
+    """An origin with one account for each upstream. Each account has its own bucket names."""
 
     def __init__(self) -> None:
         self.of = {upstream: MemoryOrigin() for upstream in UPSTREAMS.values()}
@@ -57,7 +59,7 @@ async def ask(proxy, name, operation="get_object", key="k", **asked):
 
 
 async def check_apart(proxy):
-    """Read as both clients over kept connections, so that the lane may use its request cache."""
+    """Check that each client gets its own objects. Kept connections let the request cache answer."""
     for _ in range(3):
         for name, body in (("alice", SECRET), ("mallory", MINE)):
             assert (await ask(proxy, name))[0] == body
@@ -78,7 +80,7 @@ async def test_reads_of_every_kind(proxy):
 
 
 async def test_requests_of_one_target_on_one_connection(proxy):
-    """Signed and unsigned requests alternate. Only their signatures differ."""
+    """Requests that differ only by their signature alternate: signed by one client, and unsigned."""
     await check_apart(proxy)
     for _ in range(3):
         assert b"secret" not in await proxy.get("/b/only")

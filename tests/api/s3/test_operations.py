@@ -1,4 +1,4 @@
-"""The operation of a request, and the cached objects that it may change."""
+"""The proxy finds the operation of each request, and the cached objects that the operation may change."""
 
 import botocore.session
 import pytest
@@ -118,10 +118,10 @@ def test_only_the_plain_current_object_is_read_from_a_cache(line, field, expecte
 
 # ------------------------------------------------------------------ comparison with the service model
 
-# Calls of Ceph, which the model of S3 does not have.
+# Operations of Ceph that the service model of S3 does not have.
 _OF_CEPH = {"AppendObject"}
-# Operations of S3 that answer 501 here: of directory buckets, of the tables of a bucket's metadata, of access
-# by attributes, of annotations, and of functions that answer a GET.
+# Operations of S3 that the proxy answers with 501: for directory buckets, for tables of a bucket's metadata,
+# for access by attributes, for annotations, and for functions that answer a GET.
 _NOT_HERE = {
     "CreateBucketMetadataConfiguration",
     "CreateBucketMetadataTableConfiguration",
@@ -142,8 +142,8 @@ _NOT_HERE = {
     "UpdateBucketMetadataJournalTableConfiguration",
     "WriteGetObjectResponse",
 }
-# The requests of these operations differ from those of another one only by parameters, so both have one name
-# here. ListDirectoryBuckets has another host.
+# These operations have the name of another operation here, because only parameters distinguish their
+# requests. ListDirectoryBuckets differs by its host, which is not compared.
 _NAMED_AS = {
     "GetBucketLifecycle": "GetBucketLifecycleConfiguration",
     "GetBucketNotification": "GetBucketNotificationConfiguration",
@@ -158,7 +158,9 @@ _NAMED_AS = {
 
 
 def model_requests():
-    """Return a request of each operation of S3, by its name, with the parameters that it must have."""
+    """Return a request for each operation of S3 by its name. It has the parameters that the model
+    requires.
+    """
     model, requests = botocore.session.get_session().get_service_model("s3"), {}
     for name in model.operation_names:
         operation = model.operation_model(name)

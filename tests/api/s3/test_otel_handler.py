@@ -1,4 +1,4 @@
-"""Otel spans of S3 requests: all but the hits of the fast lane have one, and no answer changes by it."""
+"""Otel spans of S3 requests. Each request except a hit of the fast lane has one, and answers are the same."""
 
 import asyncio
 from types import SimpleNamespace
@@ -69,7 +69,7 @@ async def test_hits_of_the_fast_lane_have_no_span(setup, tracer):
     tracer.begun.clear()
     for _ in range(3):
         assert (await client.get("/b/k")).field(b"x-shade-cache") == b"ram"
-    # Found by the lane too, but not remembered: each is parsed and reported.
+    # The fast lane answers this request too, but parses and reports it each time.
     assert (await client.get("/b/k", "If-None-Match: x", f"traceparent: {PARENT}")).status == 200
     assert tracer.begun == []
 
@@ -90,7 +90,10 @@ async def test_a_coalesced_read_has_its_own_span_and_no_request(setup, tracer):
 
 
 async def test_a_repeated_read_is_one_request_of_the_read_that_began_it(setup, tracer):
-    """Also where a kept connection, dialled for another read, tells of the failure."""
+    """Both attempts of a read count as one request in one otel span, whose parent is the read's span.
+
+    This holds even if the failure shows on a kept connection that was opened for another read.
+    """
     setup.server.scripts["/b/k"] = [[refusal(b"503 Slow Down", b"SlowDown")], [ok(SMALL)]]
     assert (await (await setup.client()).get("/b/k")).status == 200
     await setup.settle()
@@ -146,7 +149,10 @@ async def test_an_upload_is_forwarded_inside_its_span(setup, tracer):
 async def test_the_origin_gets_the_client_s_own_traceparent_of_a_forwarded_request_alone(
     tmp_path, monkeypatch, spans
 ):
-    """With spans and without. It is not among the fields that the proxy signs."""
+    """A client's traceparent reaches the origin on a forwarded request only, with and without otel spans.
+
+    The proxy does not sign this field.
+    """
     if spans:
         plain_spans(monkeypatch)
     async with set_up(tmp_path, by_callbacks=True) as setup:
@@ -199,7 +205,7 @@ async def test_requests_of_one_connection_are_no_parents_of_each_other(setup, tr
 
 
 async def test_the_task_of_a_connection_forgets_the_request_that_was_served(tracer):
-    """The time until the next request belongs to no span."""
+    """After a request, the time until the next request of the connection belongs to no otel span."""
     exchange = Exchange(None, now_s=0.0)
     exchange.request = SimpleNamespace(fields={})
     with OtelRequests(tracer, None).serving(exchange, None):
@@ -208,7 +214,7 @@ async def test_the_task_of_a_connection_forgets_the_request_that_was_served(trac
 
 
 async def run(setup, case):
-    """Send the requests of ``case``; return what clients and the origin saw."""
+    """Send the requests of ``case``. Return what clients and origin saw, and the statistics."""
     await setup.warm(2)
     setup.server.scripts |= {"/b/k": list(case.answers), "HEAD /b/k": [[head(SMALL)]]}
     answers = []
@@ -240,7 +246,7 @@ async def test_spans_change_nothing_that_is_seen(tmp_path, monkeypatch, name):
     async with set_up(tmp_path / "on", by_callbacks=True, **case.settings) as setup:
         on = await run(setup, case)
         assert [spans.under_way for spans in made] == [{}]
-    if case.is_timed or case.settings:  # which timer is first decides what is asked for once more
+    if case.is_timed or case.settings:  # The first of two timers decides what is requested again.
         off = {key: off[key] for key in ("answers", "cached")}
     for key, value in off.items():
         assert on[key] == value, (key, short(on[key]), short(value))

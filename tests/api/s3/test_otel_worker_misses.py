@@ -1,4 +1,4 @@
-"""Otel spans of requests that come to a worker: each has one in the process that answers it."""
+"""Otel spans of requests to a worker: each request has one, in the process that answers it."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @pytest.fixture
 def tracer(monkeypatch):
-    """Return the tracer of worker and coordinator, which are in one process here."""
+    """Return the tracer of both the worker and the coordinator, which run in one process here."""
     return plain_spans(monkeypatch)
 
 
@@ -102,7 +102,7 @@ async def test_each_request_has_one_span_and_none_is_left(tmp_path, tracer, name
             await worker.settle()
         served = of(tracer, "SERVER")
         answered = [span for span in served if "shadeproxy.relayed" not in span.facts]
-        # A request that finds the page of an earlier one in the cache is a hit.
+        # A request is a hit, without an otel span, if an earlier request has cached the page.
         assert 1 <= len(answered) <= len(case.asks)
         assert len({span.facts["aws.request_id"] for span in answered}) == len(answered)
         assert {id(get.parent) for get in of(tracer, "CLIENT") if get.parent} <= {id(span) for span in served}

@@ -1,4 +1,4 @@
-"""Writes and reads of a proxy in a cluster, over the listener."""
+"""Writes and reads through the listener of a proxy in a cluster that owns a share of the objects."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ WRITES = {
 
 @pytest.fixture
 async def owned(make_proxy):
-    """Return a proxy whose engine records its requests, and its ownership."""
+    """Return a proxy, its engine, which records writes and forwards, and its ownership."""
     ownership = SetOwnership()
     proxy, engine = await watched(
         make_proxy, ownership=ownership, rules=(Rule(freshness=Freshness.IMMUTABLE),)
@@ -39,7 +39,7 @@ async def owned(make_proxy):
 
 
 def answered(body=b""):
-    """Return the origin's answer to a write, in two pieces."""
+    """Return the origin's answer to a write, whose body comes in two pieces."""
 
     async def chunks():
         yield body[:5]
@@ -112,7 +112,8 @@ async def test_no_client_sees_success_of_a_write_whose_lease_has_ended(owned, na
     answer = await proxy.raw(WRITES[name])
     assert engine.events[1] == "forward"
     if name in {"copy", "complete"}:
-        # The head of such an answer proves nothing, so it may have been sent. The body does not end.
+        # A head with status 200 proves no success of these operations, so the head may have been sent. The
+        # body must not come to its end.
         assert b"</Result>" not in answer
     else:
         assert answer.startswith(b"HTTP/1.1 500")

@@ -1,5 +1,7 @@
-"""Paths written so that the check of rights could take them for one object, and the origin or the control API
-for another. Each of them names the same object everywhere, or is refused.
+"""Paths that two readers could understand differently: the check of rights, and the origin or the control
+API.
+
+Each path names the same object for all of them, or is refused.
 """
 
 import pytest
@@ -11,7 +13,7 @@ from tests.support.s3.clients import ACCESS, SECRET
 
 @pytest.fixture
 async def proxy(make_proxy):
-    """A proxy whose client has rights on the bucket "mine" only."""
+    """Return a proxy whose client has rights on the bucket "mine" only."""
     proxy = await make_proxy(
         clients=(ClientKey(ACCESS, SECRET, rights=(Right("mine"),)),), base_domains=("s3.local",)
     )
@@ -48,7 +50,9 @@ async def test_a_path_leads_into_no_other_bucket(proxy, target, method):
 
 @pytest.mark.parametrize("host", ["mine.s3.local", "other.mine.s3.local", "mine.s3.local:80"])
 async def test_a_host_and_a_path_name_one_bucket_together(proxy, host):
-    """The host names the bucket. All of the path is the key, even if it looks like a bucket and a key."""
+    """A host that names a bucket makes all of the path the key, even if the path looks like
+    bucket and key.
+    """
     answer = await proxy.raw(
         f"GET /other/secret HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
     )

@@ -1,5 +1,6 @@
-"""The listener of a node for the other nodes: it serves them alone, each write once, and its own objects
-only.
+"""The listener of a node for the other nodes of the cluster.
+
+It serves nodes only, executes each write once, and answers only for objects that the node owns.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ def signed(
     now_s=None,
     **fields,
 ):
-    """Return the header lines of a request of another node."""
+    """Return the header lines that another node would add to a request, signature included."""
     path, _, query = target.partition("?")
     extra = [("x-shade-peer", field)] if field else []
     extra += [("x-shade-nonce", nonce)] if nonce else []

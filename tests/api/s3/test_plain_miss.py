@@ -1,4 +1,7 @@
-"""Plain misses: which reads are plain, and what replaces one. test_lane_read.py compares all courses."""
+"""Plain misses: which reads become one, and which objects replace it when it turns out not to be plain.
+
+test_lane_read.py compares the effects of all misses.
+"""
 
 import asyncio
 
@@ -28,7 +31,7 @@ async def setup(tmp_path):
 
 @pytest.fixture
 def made(setup, monkeypatch):
-    """Return the classes of the objects that are made from now on."""
+    """Return a list to which the class of each object of MADE is appended when one is made."""
     made = []
     for kind in MADE:
 
@@ -41,7 +44,7 @@ def made(setup, monkeypatch):
 
 
 async def got(setup, *fields):
-    """Return the answer to a GET of the object, when nothing is under way any more."""
+    """Return the answer to a GET of the object, after all work for it has ended."""
     client = await setup.client()
     answered = await client.get("/b/k", *fields)
     await setup.settle()
@@ -99,7 +102,7 @@ async def test_a_client_that_leaves_ends_fill_and_slot(setup, made):
 
 @pytest.fixture
 def link(setup):
-    """Return the queue of the link, which jobs share."""
+    """Share the link to the origin by job. Return the queue of its reads."""
     link = LinkQueue(lambda _reader: OTHERS, LinkDepth(lambda: 0.0), page_bytes=PAGE)
     setup.reads.limited.share(link, {})
     return link

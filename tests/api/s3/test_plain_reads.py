@@ -1,4 +1,4 @@
-"""Plain reads of a worker: which reads are plain, and that they leave what the usual objects would leave."""
+"""Plain reads of a worker: which reads are plain, and that they end in the same state as other reads."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ NEWER = BODY[::-1]
 
 @asynccontextmanager
 async def served(directory, **settings):
-    """Yield a proxy and a worker in front of it."""
+    """Yield a proxy, and a worker of it."""
     async with set_up(directory, by_callbacks=True, **settings) as setup, fetching(setup) as worker:
         await setup.warm(2)
         await worker.warm(2)
@@ -40,12 +40,12 @@ async def served(directory, **settings):
 
 
 def plain(worker):
-    """Return the plain reads that are open."""
+    """Return the plain reads that are under way."""
     return [read for read in worker.fills._reads.values() if isinstance(read, PlainRead)]
 
 
 async def waiting(setup, client, *request):
-    """Send a request, and return when the server has it and waits."""
+    """Send a request. Return when the server has received a GET for it, and waits."""
     setup.server.reached.clear()
     client.ask(*request)
     await setup.server.reached.wait()
@@ -76,7 +76,7 @@ async def test_other_reads_are_not_plain(tmp_path, why):
         if why == "busy":
             await waiting(setup, other, "/b/k")
             client.ask("/b/k")
-            while setup.engine.readings != 2:  # The coordinator refuses it, and answers the relayed read.
+            while setup.engine.readings != 2:  # The coordinator does the read itself.
                 await asyncio.sleep(0.001)
         elif why == "write":
             async with setup.engine.writing([ObjectRef("b", "k")]):
@@ -104,7 +104,10 @@ async def test_a_reader_of_the_coordinator_joins_a_plain_read(tmp_path):
 
 @pytest.mark.parametrize("arrives", [0, 1000])
 async def test_another_attempt_fills_the_page_of_a_plain_read_that_failed(tmp_path, arrives):
-    """Before the first byte the request is relayed; later, the coordinator asks for the rest."""
+    """The client gets the whole body, and the page is cached, although the worker's read failed.
+
+    If no byte had come, the worker relays the request. Otherwise the coordinator asks for the rest.
+    """
     async with served(tmp_path) as (setup, worker):
         head = ok(BODY).removesuffix(BODY)
         begun = [head + BODY[:arrives], CUT] if arrives else [CUT]
@@ -164,15 +167,16 @@ async def test_plain_reads_are_counted_as_others_are(tmp_path, monkeypatch):
 
 
 class Late:
-    """A deadline that has passed."""
+    """A deadline that is over."""
 
     left_s = arriving_left_s = -1.0
 
 
 @asynccontextmanager
 async def late(setup, worker):
-    """Yield the ident of a read whose deadline has passed. The loop has had no time to tell the read, because
-    many others are late as well.
+    """Yield the ident of a read whose deadline is over, before the read is told of it.
+
+    The event loop has had no time to tell the read, because many other reads are late as well.
     """
     setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(BODY)]]
     await waiting(setup, await worker.client(), "/b/k")
@@ -253,7 +257,10 @@ async def test_a_head_with_another_length_than_its_page_is_not_stored(tmp_path):
 
 
 async def test_a_slot_is_released_once_when_a_read_cannot_be_allowed(tmp_path, monkeypatch):
-    """The read that has begun by then releases its slot again when its flight ends."""
+    """A read that fails while it is being allowed releases its slot once.
+
+    The read has begun by then, so it would release the slot a second time when its flight ends.
+    """
     async with served(tmp_path) as (setup, worker):
         setup.server.scripts["/b/k"] = [[ok(BODY)]]
 

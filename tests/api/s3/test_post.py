@@ -1,4 +1,4 @@
-"""Browser uploads: forms with policies that boto3 signs, and every way in which they must be refused."""
+"""Browser uploads: forms with policies that boto3 signs, and every reason for which a form is refused."""
 
 import asyncio
 import base64
@@ -31,7 +31,9 @@ def document(*conditions, expiration="2999-01-01T00:00:00Z", **others):
 
 
 def version_2(policy, **fields):
-    """Return ``fields`` with ``policy`` (a document, or its text), signed by Signature Version 2."""
+    """Return ``fields`` with ``policy`` and its signature of version 2. ``policy`` is a document, or its
+    text.
+    """
     text = policy if isinstance(policy, str) else base64.b64encode(json.dumps(policy).encode()).decode()
     digest = hmac.digest(SECRET.encode(), text.encode(), hashlib.sha1)
     signature = base64.b64encode(digest).decode()
@@ -39,7 +41,7 @@ def version_2(policy, **fields):
 
 
 def named(fields):
-    """Return ``fields`` with a signed policy that covers exactly these fields, for any key."""
+    """Return ``fields`` with a signed policy that allows these fields only, but any key."""
     others = [{name: value} for name, value in fields.items() if name.lower() != "key"]
     return version_2(document({"bucket": "b"}, ["starts-with", "$key", ""], *others), **fields)
 
@@ -156,7 +158,7 @@ async def test_dates_as_s3_and_rgw_take_them(closed, date):
 
 
 async def test_a_policy_holds_for_the_key_that_the_file_s_name_makes(closed):
-    """The policy says how the key must begin, even if the field ``key`` is nothing but ${filename}."""
+    """The policy is checked on the key that is stored, after ${filename} has been replaced in it."""
     policy = document({"bucket": "b"}, ["starts-with", "$key", "foo"])
     fields = version_2(policy, key="${filename}")
     await refused(
@@ -181,7 +183,7 @@ async def test_names_in_conditions_and_forms_are_the_same_in_any_case(closed):
 @pytest.mark.parametrize(
     "conditions",
     [
-        ({"key": "k"},),  # without a bucket, the policy would hold for every bucket of the signer
+        ({"key": "k"},),  # Without a bucket, the policy would hold for every bucket of the signer.
         ({"bucket": "other"}, {"key": "k"}),
         ({"bucket": "b"},),
         ({"bucket": "b"}, {"key": "k"}, ["starts-with", "$x-amz-meta-a", "x"]),
@@ -209,7 +211,10 @@ async def test_a_policy_without_its_signature_is_no_valid_form(closed, missing):
     "clients", [(), (ClientKey(ACCESS, SECRET),)], ids=["nobody known", "a client known"]
 )
 async def test_forms_need_a_named_client_where_anonymous_requests_are_let_in(make_proxy, clients):
-    """A page of any site can make a browser send a form, without a preflight."""
+    """A form must be signed by a known client, even where anonymous requests are allowed.
+
+    A page of any site can make a browser send a form without a preflight.
+    """
     proxy = await make_proxy(clients=clients)
     proxy.origin.put("b", "seed", b"seed")
     strangers = named({"key": "k"}) | {"AWSAccessKeyId": "nobody"}

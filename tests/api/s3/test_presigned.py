@@ -1,4 +1,4 @@
-"""A presigned URL allows each of its users only the signed request."""
+"""The holder of a presigned URL can send the signed request, and no other one."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def test_it_is_no_pass_for_whoever_sends_the_same_fields(proxy, version, f
     for _ in range(3):
         assert (await send(url, **fields))[0] in {200, 206}
     s3 = proxy.boto(access=ACCESS)
-    for key in ("mine", "secret"):  # The object is resident, and its target is known.
+    for key in ("mine", "secret"):  # Now the objects are resident, and the request cache knows their targets.
         for _ in range(2):
             await asyncio.to_thread(lambda key=key: s3.get_object(Bucket="b", Key=key)["Body"].read())
     for target in (plain, plain.replace("mine", "secret"), plain + "?", plain.replace("mine", "cold")):
@@ -85,7 +85,9 @@ async def test_another_query(proxy, version, more):
     ids=lambda fields: next(iter(fields)),
 )
 async def test_fields_that_were_not_signed(proxy, version, fields):
-    """An upload that became a copy could read every object that the signer may read."""
+    """A presigned upload with further fields is refused. One field would make a copy of it: the copy could
+    read any object that the signer may read.
+    """
     url = presigned(proxy, "put_object", version, Key="new")
     status, _, _ = await send(url, "PUT", b"body", **fields)
     assert status in {400, 403}
@@ -98,5 +100,5 @@ async def test_a_value_of_the_url_never_begins_another_field_of_the_answer(proxy
     try:
         _, fields, _ = await send(url)
     except ConnectionResetError:
-        return  # An origin that copies the value into its answer: the answer is cut off (test_forward.py).
+        return  # An origin may copy the value into its answer, which is then cut off (test_forward.py).
     assert "set-cookie" not in fields

@@ -1,4 +1,4 @@
-"""The end of a relayed answer, and the clients that a worker cuts off."""
+"""A worker relays answers of the coordinator: it finds their ends, and cuts off clients that take nothing."""
 
 import asyncio
 import tracemalloc
@@ -89,7 +89,7 @@ async def test_the_coordinator_learns_who_asks_and_by_which_scheme(tmp_path, pee
 
 
 class Hits:
-    """A fast lane that knows every answer."""
+    """A fast lane that has an answer to every request."""
 
     def answer(self, _raw, sender):
         sender.write(b"answer")
@@ -97,7 +97,7 @@ class Hits:
 
 
 class Client:
-    """A transport that always has the same number of bytes waiting."""
+    """A transport that always has 100 bytes waiting, as if the client took nothing."""
 
     def __init__(self):
         self.aborted = False
@@ -197,7 +197,7 @@ async def test_an_upload_that_was_pipelined_behind_a_miss_is_read_to_its_end():
 
 
 class Full(Owned):
-    """A transport that tells its protocol once that it is full."""
+    """A transport that becomes full at the next write, and then makes ``protocol`` pause, once."""
 
     def __init__(self):
         super().__init__()
@@ -253,7 +253,8 @@ async def test_many_big_answers_behind_an_upload_are_not_kept(answers):
             connection.coordinator_sent(head(200, b"Content-Length: %d" % (8 * len(body))))
             for _ in range(8):
                 connection.coordinator_sent(body)
-        # A piece of an answer that is put behind the kept bytes would show as a copy.
+        # A kept piece of an answer would be copied behind the bytes kept before, and the copy would show
+        # here.
         assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
     finally:
         tracemalloc.stop()
@@ -269,7 +270,10 @@ def test_a_head_without_an_end_is_given_away_and_not_kept():
 
 
 async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once():
-    """The last of many pipelined hits fills the client's socket. No held request then asks for more bytes."""
+    """Reading goes on although the last of many pipelined hits fills the client's socket.
+
+    There is no held request by which the worker would notice that it may read on.
+    """
     client, asked = Owned(), []
 
     class MissThenHits:
@@ -303,7 +307,10 @@ async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once()
 
 
 async def test_no_request_is_answered_after_an_answer_that_closes():
-    """A head that the coordinator refuses may end elsewhere than it seems: the rest is no request."""
+    """After an answer that closes the connection, the worker answers no further request.
+
+    A head that the coordinator refuses may end elsewhere than it seems, so what follows may be no request.
+    """
     client, coordinator = Owned(), Owned()
 
     async def connect(protocol, _peer):
@@ -323,7 +330,10 @@ async def test_no_request_is_answered_after_an_answer_that_closes():
 
 
 async def test_no_more_is_read_while_the_coordinator_takes_nothing():
-    """Even if a request gives the connection away, the worker notices that the coordinator is full."""
+    """A worker whose coordinator takes nothing stops reading from the client, also from an upload.
+
+    It goes on when the coordinator takes bytes again.
+    """
     client, coordinator = Owned(), Owned()
 
     async def connect(protocol, _peer):
@@ -346,7 +356,9 @@ async def test_no_more_is_read_while_the_coordinator_takes_nothing():
 
 
 async def test_an_answer_that_comes_after_the_timeout_does_not_cut_the_timeout_off():
-    """A slow client has not taken the 503 yet when the coordinator answers after all."""
+    """A client gets the whole 503 after a timeout, even if the coordinator answers before the client has read
+    it.
+    """
     client = Owned()
     asked = Asked(SimpleNamespace(), SimpleNamespace(), keep_alive=True, plain=True, found=None)
     late = SimpleNamespace(relayed_s=0.0, send=lambda outlet, _asked: outlet.write_pieces((b"503",)))

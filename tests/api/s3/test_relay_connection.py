@@ -1,4 +1,4 @@
-"""A worker connects to the coordinator, however busy it is, and does not wait for one that is gone."""
+"""A worker gets a connection to a busy coordinator, and does not wait for a coordinator that is gone."""
 
 import asyncio
 import socket
@@ -16,14 +16,14 @@ def path(tmp_path):
 
 
 def dead(path):
-    """Leave the name of a socket whose process has ended."""
+    """Leave a socket file whose process has ended."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         listening.listen()
 
 
 def of_another_kind(path):
-    """Leave the name of a file that is no socket."""
+    """Leave a file that is no socket."""
     Path(path).touch()
 
 
@@ -36,7 +36,7 @@ async def test_a_coordinator_that_is_gone_is_tried_once(path, monkeypatch, leave
 
 
 def filled(path):
-    """Return a listening socket with as many connections as it accepts, and these connections."""
+    """Return a listening socket whose queue is full, and the connections that fill it."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen(0)

@@ -1,4 +1,4 @@
-"""Sequences of requests on one connection of a worker: answered in order, as the coordinator does."""
+"""A worker answers a sequence of requests on one connection in order, and as the coordinator would."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shadeproxy.api.s3.relay import WorkerProtocol
 from tests.support.s3.forwarding import server_before
 
-BIG = bytes(range(256)) * 1200  # Many pages, and more than a socket takes.
+BIG = bytes(range(256)) * 1200  # Many pages, and more than a socket holds.
 PATIENCE_S = 60.0
 
 UPLOAD = b"u" * 70_000
@@ -43,7 +43,9 @@ NAMES = sorted(REQUESTS)
 
 
 class OnlyHits:
-    """The fast lane of a worker: all requests but hits are left to the coordinator."""
+    """The fast lane of a worker that answers hits only, so that the coordinator answers all other
+    requests.
+    """
 
     def __init__(self, lane):
         self._lane = lane
@@ -55,8 +57,9 @@ class OnlyHits:
 
 @pytest.fixture(params=[False, True], ids=["relays", "forwards"])
 async def scene(make_proxy, request):
-    """Yield a proxy, and the port of its worker. The worker relays all requests but hits, or forwards those
-    that it can.
+    """Yield a proxy, and the port of its worker, once for each kind of worker.
+
+    The worker answers hits. It relays all other requests, or it forwards those that a worker may forward.
     """
     proxy = await make_proxy()
     serves, forwards = server_before(proxy) if request.param else (None, None)
@@ -82,7 +85,7 @@ async def scene(make_proxy, request):
 
 
 async def answer_to(method, reader):
-    """Return status and body of the next answer, without the parts that differ between two equal requests."""
+    """Return status and body of the next answer, without those parts that differ from answer to answer."""
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
         status = int(head.split(b" ")[1])
@@ -104,7 +107,7 @@ async def answer_to(method, reader):
 
 
 async def converse(port, bucket, names, *, pipelined, step):
-    """Send the requests ``names``. Return their answers, until the connection ends."""
+    """Send the requests ``names``. Return their answers, as far as the connection brings them."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     requests = [REQUESTS[name] for name in names]
     sent = [
@@ -147,8 +150,8 @@ async def converse(port, bucket, names, *, pipelined, step):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 async def test_a_worker_answers_every_sequence_as_the_coordinator_does(scene, names, pipelined, step):
     proxy, worker_port = scene
-    # Timing decides which requests are left unanswered when a connection ends. Only the answers before its
-    # end are compared.
+    # After a request that ends the connection, timing decides which requests are still answered. So requests
+    # behind it are not compared.
     ends = next((at for at, name in enumerate(names) if name.startswith("last")), len(names) - 1)
     names = names[: ends + 1]
     both = []

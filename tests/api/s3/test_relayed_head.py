@@ -1,4 +1,4 @@
-"""The head that a client gets is the same whether its bytes were passed on, or its fields."""
+"""A relayed head is the same for the client, whether its bytes or its parsed fields were passed on."""
 
 import string
 
@@ -26,7 +26,10 @@ def written(fields, line=b"HTTP/1.1 200 OK"):
 
 
 def passed_on(data, body=b"body"):
-    """Return the head by its bytes; None if it is not plain. By the third time, a pattern recognises it."""
+    """Return the head whose bytes are passed on, with the node's name in it; None if the head is not plain.
+
+    The head is read three times, because a pattern recognises it by the third time.
+    """
     memory = memoryview(bytearray(data + body))
     found = [plain_head(memory, len(memory)) for _ in range(3)]
     assert found == found[:1] * 3
@@ -105,7 +108,9 @@ def test_a_length_that_is_no_number_is_not_passed_on(length):
 
 
 def test_a_head_whose_end_is_yet_to_come_is_not_plain():
-    """The memory may hold the rest of a head of an earlier answer."""
+    """A head is not plain before all of it has come. Behind its first bytes, the memory may still hold bytes
+    of an earlier head.
+    """
     data = written(FIELDS)
     memory = memoryview(bytearray(data))
     for filled in range(len(data)):

@@ -1,4 +1,4 @@
-"""Parsing: how a request names an object, and which requests are refused."""
+"""Parsing: how the bytes of a request name an object, and which requests are refused."""
 
 from urllib.parse import quote
 

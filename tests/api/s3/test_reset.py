@@ -1,5 +1,6 @@
-"""On the product's loop, a connection that is broken off ends at once, even if bytes wait to be sent. A
-client sees a reset, and another node a FIN.
+"""A connection that the proxy breaks off ends at once, even if bytes wait to be sent.
+
+A client then sees a reset, and another node a FIN.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ async def test_a_connection_that_is_broken_off_ends_at_once(tmp_path, by_fin, en
         except ConnectionResetError:
             was_reset = True
         except ssl.SSLError:
-            pass  # TLS did not end, but TCP did.
+            pass  # Only TCP came to an orderly end.
         assert was_reset is not by_fin
         writer.close()
     server.close()

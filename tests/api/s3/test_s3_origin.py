@@ -1,4 +1,4 @@
-"""Uploads through the real S3 origin to servers that do not wait for the whole body."""
+"""Uploads through the product's S3 origin to servers that answer before they have the whole body."""
 
 import asyncio
 import base64
@@ -22,7 +22,9 @@ REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\nConnection: close\r\n
 
 
 class Upstream:
-    """A server that answers as soon as it has the head, and keeps the received bytes of the body."""
+    """A server that answers when it has the head of a request. It keeps the bytes of the body that it
+    receives.
+    """
 
     def __init__(self, answer):
         self.answer = answer
@@ -111,8 +113,8 @@ async def test_a_client_that_goes_away_ends_the_upload_at_the_origin(silent):
 
 
 async def test_a_refusal_that_takes_its_connection_away_while_the_body_comes_reaches_the_client(make_proxy):
-    # The origin answers while our task that sends the body waits for the client. This must not cause an
-    # error.
+    # The origin answers while the task that sends the body waits for the client. The end of this task must
+    # not become an error.
     async with upstream_of(REFUSAL) as (_, url), origin_at(url) as origin:
         proxy = await make_proxy(origin=origin)
         for _ in range(20):

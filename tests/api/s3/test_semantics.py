@@ -1,4 +1,4 @@
-"""Ranges and conditions of cached reads follow RFC 9110 and the GetObject page."""
+"""Cached reads answer ranges and conditions as RFC 9110 and the S3 page of GetObject say."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_a_head_answers_as_its_get_would_without_the_body():
         ({"if_modified_since": "not a date"}, 200),
         ({"if_unmodified_since": MODIFIED}, 200),
         ({"if_unmodified_since": EARLIER}, 412),
-        # The S3 page names these two combinations.
+        # The S3 page names the next two combinations.
         ({"if_match": '"e"', "if_unmodified_since": EARLIER}, 200),
         ({"if_none_match": '"e"', "if_modified_since": EARLIER}, 304),
         ({"if_none_match": '"x"', "if_modified_since": MODIFIED}, 200),

@@ -1,4 +1,4 @@
-"""Clients that send a few bytes at a time, or take nothing: the proxy waits for them, but not for ever."""
+"""Clients that send a few bytes at a time, or take no bytes: the proxy waits for them, but not for ever."""
 
 import asyncio
 import socket
@@ -63,8 +63,8 @@ async def test_an_upload_that_stops_is_told_so_and_leaves_nothing(proxy, monkeyp
 
 
 async def reading_nothing(proxy, data):
-    """Yield a client that sends a request and takes no byte of the answer. There is little room for the
-    answer on the way.
+    """Return a client that has sent a request and takes no byte of the answer. Its receive buffer
+    is small.
     """
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -86,7 +86,7 @@ async def test_a_client_that_takes_nothing_is_cut_off(make_proxy, compiled, requ
     if how in {"lent", "copied"}:
         for _ in range(2):
             assert (await proxy.get("/b/k")).startswith(b"HTTP/1.1 200")
-    proxy.server._keepalive_s = 0.3  # Set it for the next client only: the reads above may take longer.
+    proxy.server._keepalive_s = 0.3  # For the next client only: the reads above may take longer.
     client = await reading_nothing(proxy, data)
     await until(lambda: any(event == "answer cut" for event, _ in proxy.log.events))
     why = next(fields["error"] for event, fields in proxy.log.events if event == "answer cut")
@@ -119,7 +119,7 @@ async def test_a_client_that_takes_little_between_two_looks_goes_on(make_proxy):
 
 
 class Waiting:
-    """A transport that always has the same number of bytes waiting."""
+    """A transport that always has 100 bytes waiting, as if the client took nothing."""
 
     def __init__(self, transport):
         self._transport = transport

@@ -1,5 +1,6 @@
-"""The 503 of a worker whose coordinator is stuck: it is sent like any other answer, and counted with its
-duration.
+"""The 503 of a worker whose coordinator does not answer.
+
+It is sent like any other answer, and counted with its duration.
 """
 
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from tests.support.clock import ManualClock
 
 
 class Outlet:
-    """A connection that keeps the bytes written."""
+    """A connection that records the bytes written."""
 
     def __init__(self):
         self.sent = b""

@@ -1,5 +1,6 @@
-"""Bodies that the worker that fetched them writes to the tier, once the coordinator has a place
-for the page.
+"""Delegated writes: the worker that fetched a page writes its body to the tier.
+
+The coordinator gives the page a place first.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ async def scene(tmp_path):
 
 
 def tell_writes(worker: FetchingWorker) -> list[int]:
-    """Return a list to which the length of each body that the worker writes is appended."""
+    """Return a list to which the worker appends the length of each body that it writes."""
     lengths = []
     write = worker.misses._bodies.write
 
@@ -46,7 +47,9 @@ def tell_writes(worker: FetchingWorker) -> list[int]:
 
 
 async def stop_before_it_writes(worker: FetchingWorker) -> None:
-    """Read /b/k, and stop the worker when its answer is sent and the body has a place."""
+    """Read /b/k. Stop the worker after its answer is sent, when the body has a place and is not
+    written yet.
+    """
     client = await worker.client()
     delegate = worker.fills.delegate
 
@@ -124,7 +127,7 @@ def delete_files(path: Path) -> None:
 
 
 def take_over(path: Path, lose: Callable[[Path], None]) -> HeldDirectory:
-    """Lose the files of a tier, and make a directory for another proxy, with segments of the same names."""
+    """Lose the files of a tier. Return a directory for another proxy, with segments of the same names."""
     segments = [(one.name, one.stat().st_size) for one in path.glob("*.seg")]
     lose(path)
     held = claim(path, setting="cache.ram.path")

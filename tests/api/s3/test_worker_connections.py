@@ -1,4 +1,4 @@
-"""The connections to the origin that a worker opens for its misses."""
+"""Connections that a worker opens to the origin for its misses."""
 
 import asyncio
 
@@ -14,7 +14,9 @@ BODY = bytes(range(256)) * 200
 
 
 class Delayed:
-    """Connections to the origin that open at ``go_on``. ``begun``: how many are being opened."""
+    """Has the worker's connections to the origin wait for ``go_on`` before they open. ``begun``
+    counts them.
+    """
 
     def __init__(self, worker: FetchingWorker) -> None:
         self.begun = 0
@@ -28,7 +30,7 @@ class Delayed:
         return await self._connect(peer)
 
     async def wait(self) -> None:
-        """Wait until a connection is being opened."""
+        """Wait until the worker opens a connection."""
         while not self.begun:
             await asyncio.sleep(0.001)
 
@@ -61,7 +63,10 @@ async def test_a_worker_without_an_idle_connection_opens_one_for_each_miss(tmp_p
 
 
 async def test_all_processes_share_the_slots_of_the_origin(tmp_path):
-    """``begun`` connections are those of reads that the coordinator gave a slot."""
+    """A worker opens no more connections to the origin than the coordinator has slots.
+
+    Each connection in ``begun`` is for a read to which the coordinator gave a slot.
+    """
     async with (
         set_up(tmp_path, by_callbacks=True, origin__max_connections=3) as setup,
         fetching(setup) as worker,

@@ -1,5 +1,7 @@
-"""Pages that workers fetch, in random interleavings: clients that come, leave and are slow, an origin in
-trouble, and a worker that is lost, stopped or refused at any moment.
+"""Pages that workers fetch while other things happen, in random order.
+
+Clients come, leave or are slow, the origin has troubles, and a worker is lost, stopped or refused at any
+moment.
 """
 
 import asyncio
@@ -24,13 +26,17 @@ TOGETHER = 10
 FIRST_SEED = int(os.environ.get("SHADEPROXY_FILL_SEED", "0"))
 ROOMY = {"cache__ram__capacity": "2 GiB"}
 IMPATIENT = {"origin__timeouts__first_byte": "400ms", "origin__timeouts__window": "600ms"}
-"""Clients of a worker that is stopped for longer than this are refused."""
+"""Time limits of reads. If a worker is stopped for longer, its clients are refused."""
 MISHAPS = ("none", "lost", "stopped", "stopped, then lost", "refused")
 
 
 @dataclass
 class Run:
-    """One run: ``keys`` are new objects. ``excuses``: events after which a page may be read once more."""
+    """One run on objects of its own, ``keys``.
+
+    ``excuses`` counts, for each object, the events after which its pages may be read once more.
+    ``ends`` counts how the answers ended.
+    """
 
     setup: Setup
     workers: list[FetchingWorker]
@@ -41,7 +47,7 @@ class Run:
     ends: Counter[str] = field(default_factory=Counter)
 
     async def play(self, mishap: str) -> None:
-        """Let clients read while ``mishap`` happens."""
+        """Let clients read while ``mishap`` befalls the first worker."""
         clients = [self._client() for _ in range(self.rng.randrange(2, 8))]
         async with asyncio.timeout(20):
             await asyncio.gather(*clients, self._mishap(mishap))
@@ -71,7 +77,7 @@ class Run:
         try:
             client = await door.client(receive_bytes=4096 if is_slow else 0)
         except OSError:
-            return  # The worker is dead.
+            return  # The worker has died.
         try:
             for _ in range(self.rng.randrange(1, 4)):
                 await self._some_turns()
@@ -85,7 +91,7 @@ class Run:
         size = len(body_of(path, ""))
         span = sorted(self.rng.randrange(size + 1) for _ in range(2))
         if ranged := self.rng.random() < 0.3 and span[0] < span[1]:
-            self.excuses[path] += 1  # A part may be read alone.
+            self.excuses[path] += 1  # The range may be read by itself.
         with suppress(ConnectionError, RuntimeError):  # uvloop raises RuntimeError for a lost connection.
             client.ask(path, *([f"Range: bytes={span[0]}-{span[1] - 1}"] if ranged else []))
         if self.rng.random() < 0.15:
@@ -101,7 +107,9 @@ class Run:
         return not answer.cut
 
     def _judge(self, path: str, answer: Answered, span: tuple[int, int]) -> None:
-        """Compare an answer, as far as it came."""
+        """Compare an answer, as far as it came, with the object. Note in ``excuses`` if it failed
+        or was cut.
+        """
         self.ends["cut" if answer.cut else str(answer.status)] += 1
         if answer.status == 0:
             return
@@ -116,7 +124,7 @@ class Run:
         self.excuses[path] += answer.cut
 
     async def settle(self) -> None:
-        """Check that both processes have given everything back."""
+        """Check that workers and coordinator hold nothing any more."""
         for worker in self.workers:
             await worker.settle()
         for worker in self.workers:
@@ -125,18 +133,21 @@ class Run:
                 assert worker.held == {"fills": 0, "misses": 0, "extents": 0, "connections": 0}
 
     def judge_gets(self) -> None:
-        """Compare the number of reads of each page with the troubles of its origin and of its readers."""
+        """Check that no page was read more often than the troubles of its origin and of its
+        readers explain.
+        """
         for key in self.keys:
             troubles = self.origin.troubles[key] + self.excuses[key] + self.excuses["all"]
-            # Workers request the first page of a longer object in vain (ADR 30).
+            # The first page of a longer object is left out, because workers request it in vain (ADR 30).
             for number in range(1) if len(body_of(key, "")) <= PAGE else range(1, 2):
                 most = 1 + troubles
                 assert self.origin.gets[f"{key} {number}"] <= most, (key, number, self.excuses)
 
 
 async def play_together(setup: Setup, origin: RandomOrigin, mishap: str, seeds: range) -> Counter[str]:
-    """Play the runs of ``seeds`` at once, each with its own workers and objects. Return how the answers
-    ended.
+    """Play the runs of ``seeds`` at the same time, each with its own workers and objects.
+
+    Return how often the answers ended in each way.
     """
     async with AsyncExitStack() as stack:
         runs = []

@@ -1,5 +1,5 @@
-"""Requests that a worker forwards, beside those of one process: client, origin and coordinator
-see the same.
+"""A request that a worker forwards has the same effects as one that a proxy of one process forwards: at the
+client, at the origin and in the coordinator.
 """
 
 import asyncio
@@ -51,10 +51,9 @@ def in_chunks(body: bytes, size: int = 50_000) -> bytes:
 
 
 class Case(NamedTuple):
-    """One request. ``answers``: the origin's answers, by method and target. ``relayed``: the coordinator
-    serves it.
+    """One request to a worker, and the origin's ``answers`` by method and target.
 
-    ``is_cut``: the client leaves when half of the body is sent.
+    ``relayed``: whether the coordinator serves it. ``is_cut``: the client leaves after half of the body.
     """
 
     method: str
@@ -157,18 +156,18 @@ async def send(client: Client, case: Case) -> None:
         client.writer.write(asked)
         assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         asked = b""
-    # Sent at once, because a broken body that comes with the head is refused in another way.
+    # Head and body are one write, because a broken body that comes later is refused in another way.
     client.writer.write(asked + body)
 
 
 def lingering(setup: Setup) -> set[ObjectRef]:
-    """Return the objects whose reads are not stored, because a write may still be carried out."""
+    """Return the objects of which no read is stored, because a write of them may still be carried out."""
     return set(setup.engine._versions.writing)
 
 
 async def run(setup: Setup, case: Case, worker: ForwardingWorker | None = None) -> dict[str, Any]:
-    """Send the request of ``case``, and return its effects: the answer, the cached object, the requests at
-    the origin, and the statistics.
+    """Send the request of ``case`` to the worker, or else to the proxy. Return its effects: the answer, the
+    cached object, the requests at the origin, and the statistics.
     """
     server: Any = setup.server
     server.scripts |= {"/b/k": [[ok(SMALL)]]}
@@ -223,7 +222,7 @@ async def test_what_a_worker_forwards_looks_as_forwarded_by_one_process(tmp_path
 
 
 async def begun(worker: ForwardingWorker, setup: Setup, sent: bytes = BODY) -> Client:
-    """Return a client whose upload is under way."""
+    """Return a client that has sent half of an upload, when the origin has got the first bytes of it."""
     client = await worker.client()
     client.writer.write(
         f"PUT /b/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 * len(BODY)}\r\n\r\n".encode()
@@ -385,7 +384,7 @@ async def test_one_connection_alternates_between_all_who_answer(scene):
 
 
 async def test_an_answer_before_the_end_of_its_body_ends_the_connection(scene):
-    """Otherwise both aiohttp and the worker would read the next bytes, and answers could change places."""
+    """The client gets no answer: aiohttp and the worker could else both read the next bytes."""
     setup, worker = scene
     client = await begun(worker, setup)
     (connection,) = worker.connections
@@ -411,7 +410,7 @@ async def test_the_end_of_a_forwarded_request_does_not_end_a_relayed_one(scene):
 
 
 async def test_big_deletes_are_refused_while_the_coordinator_is_behind(scene):
-    """A worker that could not send its messages would have to end, and all its clients with it."""
+    """The worker refuses them, because it has to end if it cannot send its messages."""
     setup, worker = scene
     setup.server.answers |= {"POST /b?delete": [answer(b"<DeleteResult></DeleteResult>")]}
     keys = b"".join(b"<Object><Key>%0900d</Key></Object>" % number for number in range(700))
@@ -430,7 +429,7 @@ async def test_big_deletes_are_refused_while_the_coordinator_is_behind(scene):
 
 @pytest.mark.parametrize("how", ["ends", "speaks"])
 async def test_an_upload_outlives_an_idle_connection_to_the_coordinator(scene, how):
-    """The coordinator closes connections that are idle for a while. It sends nothing without a request."""
+    """The upload goes on when the idle connection ends. Unexpected bytes on it cut the client off."""
     setup, worker = scene
     client = await worker.client()
     assert (await client.get("/b/k")).body == SMALL

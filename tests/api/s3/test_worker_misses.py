@@ -1,4 +1,4 @@
-"""A miss that a worker fetches, beside a miss of one process: clients and the cache see the same."""
+"""A miss that a worker fetches has the same effects on clients and cache as a miss of one process."""
 
 from typing import Any
 
@@ -12,8 +12,10 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def seen_by_client(answer: Answered) -> Answered:
-    """Return the parts that do not depend on the process: a relayed request finds the page already on its
-    way.
+    """Return the parts of an answer that are the same for a worker and for one process.
+
+    A relayed request may find the page on its way, so "coalesced" counts as "origin". The body of an answer
+    that was cut is left out.
     """
     fields = tuple(
         (name, b"origin" if (name, value) == (b"x-shade-cache", b"coalesced") else value)
@@ -23,8 +25,10 @@ def seen_by_client(answer: Answered) -> Answered:
 
 
 async def run(setup: Setup, case: Case, worker: FetchingWorker | None = None, twice: bool = False) -> Any:
-    """Send the request of ``case``, and return its effects: the answer, the cached object, the requests at
-    the origin, and the statistics. ``twice``: the first answer comes once more.
+    """Send the requests of ``case`` to the worker, or else to the proxy. Return their effects: the answers,
+    the cached object, the requests at the origin, and the statistics.
+
+    With ``twice``, the origin gives its first answer twice.
     """
     await setup.warm(2)
     if worker is not None:
@@ -50,11 +54,13 @@ async def run(setup: Setup, case: Case, worker: FetchingWorker | None = None, tw
     return seen
 
 
-# If an answer cannot be kept, the worker has requested it once, and the coordinator then requests it again.
+# Cases in which the worker cannot keep the first answer, so that the coordinator sends the request again.
 SHIFTED = {
     "two pages", "three pages", "pages one by one", "cut after the head, right", "cut after the head, wrong",
 }  # fmt: skip
-"""So the coordinator must get the first answer too."""
+"""The names of cases in which the origin must give its first answer twice, to the worker and to the
+coordinator.
+"""
 ASKED_TWICE = SHIFTED | {
     "200 for a range of the second page", "204", "304", "403", "404", "404 without a body", "412", "416",
     "500 always", "503 for long", "across two pages", "beyond the end", "chunked", "chunked, apart",
@@ -64,7 +70,9 @@ ASKED_TWICE = SHIFTED | {
 }  # fmt: skip
 COUNTED_TWICE = {"wrong always, a part of it"}
 UNPROVEN = {"cut, right", "cut, wrong"}
-"""Only the worker has the checksum of the bytes that the client got, so no other process can continue."""
+"""Cases in which the client's answer ends early. The worker has the only checksum of the bytes that the
+client got, so no other process can continue the answer.
+"""
 
 
 def is_with_one_repeated(asked: list[Any], once: list[Any]) -> bool:

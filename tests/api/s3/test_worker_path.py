@@ -1,4 +1,4 @@
-"""A worker counts the bytes of the object names that its questions to the coordinator hold."""
+"""A worker bounds the bytes of all object names in its unanswered questions to the coordinator."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ THIRD = 400 * 1024
 
 
 class Outbox:
-    """A channel to a coordinator that never answers."""
+    """An outbox to a coordinator that never answers."""
 
     def __init__(self):
         self.sent = []

@@ -1,4 +1,6 @@
-"""Pages that a worker prefetches for the coordinator: the same page, counts and memory as without it."""
+"""A prefetch by a worker has the same effects as one by the coordinator: the page, the counts and
+the memory.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -23,7 +25,7 @@ ETAG = '"e1"'
 
 
 class AnyRange(dict):
-    """Answers to every range of BODY."""
+    """A script by Range that has an answer to every range of BODY."""
 
     def __missing__(self, asked):
         start, _, last = asked.removeprefix("bytes=").partition("-")
@@ -48,7 +50,7 @@ SCRIPTS = {
 
 
 ASKED_TWICE = {"cut before the head", "missing", "too busy, then there", "without a version"}
-"""The worker's part of these answers cannot be used, so the coordinator asks once more."""
+"""Scripts whose first answer a worker cannot use, so that the coordinator sends the request again."""
 PAGES = {
     "more than a page": {0: BIG[:PAGE]},
     "a small one with a checksum": {0: b"small"},
@@ -62,15 +64,15 @@ def need(ref=REF, number=0):
 
 
 async def prefetch(setup, ref=REF):
-    """Fetch the first page as the prefetcher does. Return how it ended."""
+    """Fetch the first page as the prefetcher does. Return the outcome that the prefetcher would get."""
     ended = asyncio.get_running_loop().create_future()
     setup.engine.prefetch_port.begin(need(ref), ended.set_result)
     return await ended
 
 
 async def outcome(tmp_path, script, *, by_worker):
-    """Prefetch an object. Return the cached pages and the counts afterwards, and the result for
-    the caller.
+    """Prefetch an object, with a worker or without one. Return the cached pages, the counts, and the outcome
+    that the prefetcher gets.
     """
     async with AsyncExitStack() as stack:
         setup = await stack.enter_async_context(set_up(tmp_path, by_callbacks=True))
@@ -103,7 +105,11 @@ async def test_a_worker_fetches_what_the_coordinator_would(tmp_path, name):
 
 
 async def test_a_body_whose_checksum_only_the_worker_has_is_not_cached_in_part(tmp_path):
-    """A task could not verify the rest of the body, so the fetch fails. The next reader asks for all."""
+    """A body with a checksum that breaks off is not cached, because its rest could not be verified.
+
+    The checksum of the first bytes is in the worker, and the coordinator would fetch the rest. So the
+    prefetch fails, and the next reader asks for the whole body.
+    """
     found = await outcome(tmp_path, [[ok(BODY, crc32(BODY))[:-100_000], PAUSE, CUT], RANGES], by_worker=True)
     assert found["cached"] == {}
     assert found["told"][3] is BodyCutShort

@@ -1,4 +1,4 @@
-"""Pages that a worker fetches while a client leaves, comes late or asks for too much."""
+"""Pages that a worker fetches while a client leaves, comes late, or asks for more than memory allows."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ REST = part(BODY, HALF, len(BODY))
 
 
 async def go_on(setup: Setup) -> None:
-    """Let the server's answer continue to its next wait."""
+    """Let the server's answer go on until it waits again."""
     await setup.server.reached.wait()
     setup.server.reached.clear()
     setup.server.go_on.set()
@@ -25,8 +25,9 @@ async def go_on(setup: Setup) -> None:
 
 
 async def test_a_page_that_came_whole_is_stored_though_memory_is_short(tmp_path):
-    """The client leaves before the end is known, and memory is too short to finish a page without
-    a reader.
+    """A page that has come whole is stored, although its client has left before the coordinator knows of it.
+
+    Memory is too short to finish a page without a reader.
     """
     async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
         await setup.warm(2)
@@ -71,7 +72,7 @@ async def test_readers_do_not_wait_for_a_worker_that_is_stuck(tmp_path):
         await setup.server.reached.wait()
         await asyncio.sleep(0.25)
         other = await setup.client()
-        other.ask("/b/k")  # Joins the flight that the worker fills.
+        other.ask("/b/k")  # This client joins the flight that the worker fills.
         answer = await other.answer()
         assert (answer.status, answer.body) == (200, BODY)
         answer = await stuck.answer()
@@ -146,7 +147,7 @@ async def test_a_client_whose_bytes_crossed_its_refusal_does_not_hang(tmp_path):
         worker.wire.hold()
         await go_on(setup)
         await crossed.reader.readuntil(b"\r\n\r\n")
-        while setup.engine.readings > 1:  # The refused client has left; ``other`` reads on.
+        while setup.engine.readings > 1:  # The refused reader has left.
             await asyncio.sleep(0.001)
         worker.wire.go_on()
         await go_on(setup)
@@ -211,7 +212,7 @@ async def test_a_relayed_read_is_refused_though_the_coordinator_is_stuck(tmp_pat
     async with set_up(tmp_path, by_callbacks=True, **IMPATIENT) as setup, fetching(setup) as worker:
         worker.coordinator = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         worker.late.relayed_s = 0.1
-        taken = worker.extents.take(FILL_BYTES)  # So the request is relayed.
+        taken = worker.extents.take(FILL_BYTES)  # No memory is free: the read is relayed.
         assert taken is not None
         client = await worker.client()
         answer = await client.get("/b/k")

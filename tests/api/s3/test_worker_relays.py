@@ -1,6 +1,4 @@
-"""Reads that a worker relays to another node of the cluster: the client sees what the coordinator would have
-sent it.
-"""
+"""Reads that a worker relays to another node: the client gets the answer that the coordinator would give."""
 
 import asyncio
 import time
@@ -33,7 +31,7 @@ def origin():
 
 
 async def warm(worker):
-    """Let the worker have an idle connection to the other node."""
+    """Have the worker open a connection to the other node, and keep it idle."""
     while not worker.relayed:
         assert (await worker.ask("/b/b-small")).status == 200
         await asyncio.sleep(0.01)
@@ -72,7 +70,7 @@ async def test_answers_are_those_of_the_coordinator(tmp_path, origin):
                     assert [pair for pair in ours.fields if pair[0] not in _CHANGING] == [
                         pair for pair in theirs.fields if pair[0] not in _CHANGING
                     ]
-        # Plain reads alone end here: whole or in part, short or long.
+        # The worker itself answers plain reads only: of whole objects and of ranges, short and long.
         ended = {one["bytes_sent"] for one in worker.requests.ended if one["relayed_to"] == "b"}
         assert ended == {10, len(BODY), 5, 7, len(LONG), len(LONG) - 7}
         assert {str(row.result) for row in worker.counts.rows()} == {"ok"}
@@ -101,7 +99,7 @@ async def test_without_an_idle_connection_the_coordinator_reads_and_one_is_opene
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The pools for which a connection was opened, once for each."""
+    """Return a list to which the pool of each connection is appended when the connection is opened."""
     opened, connect = [], ConnectionPool._connect
 
     async def note(pool, address):
@@ -160,7 +158,9 @@ WHOLE = HEAD + b"Content-Length: 10\r\n\r\nfrom peers"
 
 @pytest.fixture
 async def scripted(tmp_path, origin):
-    """A worker, and the script by which the other node answers. A connection to it is idle."""
+    """Yield a worker with an idle connection to another node, and the scripted server that acts
+    as this node.
+    """
     server = ScriptedServer()
     server.scripts = {"/b/b-small": [[WHOLE]]}
     async with (
@@ -179,10 +179,10 @@ async def scripted(tmp_path, origin):
     ("answer", "status", "body"),
     [
         ([HEAD + b"Content-Length: 10\r\n\r\nhalf", PAUSE, b"-whole"], 200, b"half-whole"),
-        # The coordinator asks the node again, and passes on what only it understands.
+        # A worker does not understand chunks: the coordinator asks the node again, and passes its answer on.
         ([HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"], 200, b"abc"),
         ([b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone"], 404, b"none"),
-        # Nothing was sent to the client: the origin answers.
+        # In the next cases nothing was sent to the client before the failure, so the origin answers.
         ([CUT], 200, b"some bytes"),
         ([HEAD + b"Content-Length: 10\r\n\r\n", CUT], 200, b"some bytes"),
         ([b"HTTP/1.1 421 Misdirected\r\nContent-Length: 0\r\n\r\n"], 200, b"some bytes"),
@@ -235,7 +235,7 @@ async def test_a_client_that_leaves_as_a_long_answer_begins_holds_no_connection(
 
     def leave(outlet, *begun):
         made = stream(outlet, *begun)
-        # The loop learns of the client's end and of the answer in one turn.
+        # In one turn, the event loop learns that the client has left and that the answer has come.
         outlet.cut()
         outlet.connection_lost(None)
         made.cancel()
@@ -275,7 +275,10 @@ async def test_clients_with_an_upstream_of_their_own_are_the_coordinators(tmp_pa
 
 
 async def test_a_client_with_an_upstream_of_its_own_is_not_remembered(tmp_path, origin):
-    """The origin decides for it, also on objects that this node caches and has answered to others."""
+    """A client with an upstream of its own is always passed on to the coordinator.
+
+    For this client the origin decides on rights, also for objects that are cached and were sent to others.
+    """
     own = ClientKey("own", "own-secret", upstream="another")
     async with cluster(tmp_path, "a", "b", origin=origin, clients=(own,)) as (a, _), worker_of(a) as worker:
         worker.lane._handler._authenticator.adopt((own,), anonymous=True)

@@ -1,4 +1,4 @@
-"""Misses of a worker while jobs share the link: each is a read of its job, decided by the coordinator."""
+"""Misses of a worker while jobs share the link: the coordinator decides when each job's read may begin."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class OneAtATime(LinkDepth):
-    """A link that is full with one read."""
+    """A link on which one read at a time has room."""
 
     def has_room(self, flying, _flying_bytes):
         return not flying
@@ -24,7 +24,7 @@ class OneAtATime(LinkDepth):
 
 @pytest.fixture
 async def world(tmp_path):
-    """Return a setup, a worker of it, and the queue of its link, which the jobs a and b share."""
+    """Yield a proxy, a worker of it, and the queue of the link, which the jobs a and b share."""
     async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
         await setup.warm(2)
         await worker.warm(2)

@@ -1,1 +1,1 @@
-"""Helpers that tests of the S3 listener share."""
+"""Helpers that several tests of the S3 listener share."""

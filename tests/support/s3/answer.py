@@ -1,10 +1,10 @@
-"""Helpers to read answers of a listener, and to wait for conditions."""
+"""Helpers that read the answers of a listener, and that wait for conditions."""
 
 import asyncio
 
 
 def split(answer):
-    """Return (status, lower-case fields, body) of one answer."""
+    """Return (status, fields, body) of one answer. The names of the fields are in lower case."""
     head, _, body = answer.partition(b"\r\n\r\n")
     status, *lines = head.decode("utf-8", "surrogateescape").split("\r\n")
     fields = {}

@@ -1,5 +1,6 @@
-"""Scripts of an origin's answers, with the requests of clients. Each way of serving a miss must look
-alike.
+"""Cases: requests of clients, and scripts of the origin's answers to them.
+
+Every way to serve a miss must give the same results in a case.
 """
 
 import base64
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from tests.support.s3.scripted import CUT, PAGE, PAUSE, WAIT, Answer
 
 SMALL = bytes(range(256)) * 16
-HELD = bytes(range(256)) * 400  # Is held until it is verified.
+HELD = bytes(range(256)) * 400  # So long that the body is held until it is verified.
 BIG = bytes(range(256)) * 4000
 DATED = b"Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
 
@@ -31,7 +32,7 @@ def ok(body: bytes, *fields: bytes, **changed: bytes) -> bytes:
 
 
 def part(body: bytes, start: int, stop: int, size: int | None = None, etag: bytes = b'"e1"') -> bytes:
-    """Return the answer to a range of ``body``."""
+    """Return an origin's answer to a request for a range of ``body``."""
     told = b"Content-Range: bytes %d-%d/%d" % (start, stop - 1, len(body) if size is None else size)
     return ok(body[start:stop], told, status=b"206 Partial Content", etag=etag)
 
@@ -50,7 +51,7 @@ def sha256(body: bytes) -> bytes:
 
 
 def chopped(data: bytes, size: int) -> list[bytes | str]:
-    """Return ``data`` as arrivals of ``size`` bytes."""
+    """Return the steps of an answer whose bytes arrive ``size`` at a time."""
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     return [step for piece in pieces for step in (piece, PAUSE)]
 
@@ -60,9 +61,12 @@ def damaged(body: bytes) -> bytes:
 
 
 class Case(NamedTuple):
-    """A case. ``answers``: the origin's answers to the requests for one object; the last one is repeated.
-    ``asks``: the fields of each request of the client. ``started``: number of callback reads that begin;
-    None: at least one begins.
+    """Requests of a client for one object, and the origin's answers to the proxy's requests.
+
+    ``answers``: the origin's answers in order; the last one is repeated.
+    ``asks``: for each request of the client, its header fields.
+    ``started``: how many callback reads must begin; None if the number may be any from one on.
+    ``settings``: settings of the proxy.
     """
 
     answers: list[Answer]
@@ -70,10 +74,12 @@ class Case(NamedTuple):
     started: int | None = None
     settings: dict[str, str] = {}  # noqa: RUF012 - never changed
     is_timed: bool = False
-    """True if the order of two timers decides the counts, and whether the rest is requested once more."""
+    """True if two timers run, so that the first of them decides the counts, and whether the rest is requested
+    again.
+    """
     asks_again: bool = False
-    """True if a damaged body is requested again. The callbacks then request the whole body, without Range or
-    If-Match. The requests of a task may have them.
+    """True if a damaged body is requested again. A read by callbacks then requests the whole body, without
+    Range or If-Match. A read by a task may send these fields.
     """
 
 
@@ -277,5 +283,5 @@ CASES = {
 
 
 def short(seen: Any) -> str:
-    """Return a short text for a failure message: bodies are shown by their length."""
+    """Return a short text of a value for a failure message. Long byte strings are shown by their length."""
     return re.sub(r"b(['\"])(?:(?!\1).){60,}\1", lambda found: f"<{len(found[0])}>", repr(seen))

@@ -1,4 +1,4 @@
-"""Clients with keys, and the requests that they sign."""
+"""Known clients with their keys, and requests that they have signed."""
 
 from shadeproxy.api.s3 import ClientKey, Right
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request

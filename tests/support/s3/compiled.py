@@ -1,4 +1,4 @@
-"""The compiled and the interpreted form of known hits, side by side."""
+"""The compiled and the interpreted form of the request cache, side by side."""
 
 import re
 from urllib.parse import unquote
@@ -15,7 +15,7 @@ JOB = "x-shade-job: j;epoch=1;rank=0"
 
 
 class Sink:
-    """A Sender on an encrypted connection, which records the bytes sent."""
+    """A sender on an encrypted connection. It records the bytes sent."""
 
     descriptor = ENCRYPTED
 
@@ -40,10 +40,12 @@ class Sink:
 
 
 class Both:
-    """The compiled and the interpreted answers from the request cache of one lane."""
+    """Gives the answers of both forms, compiled and interpreted, from the request cache of one lane."""
 
     def __init__(self, proxy, clock=None):
-        """``clock``: of the request cache; None: that of ``proxy``."""
+        """Take the request cache of the proxy's lane. ``clock`` is its clock; by default, it is
+        the proxy's.
+        """
         self._memory, self._access_log = proxy.lane._memory, proxy.engine.access_log
         engine, clock = proxy.engine, proxy.clock if clock is None else clock
         self._memory.now_s = clock.now_s
@@ -87,7 +89,9 @@ def heads(proxy, *keys):
 
 
 def _matching(proxy, key, now_s):
-    """Yield requests whose If-Match names the cached version; in some of them the signature covers it."""
+    """Yield requests with an If-Match for the cached version. In some requests, the signature covers this
+    field.
+    """
     etag, part = _etag(proxy, key), ("range", "bytes=3-9000")
     yield request(f"/b/{key}", f"If-Match: {etag}", close=False)
     yield request(f"/b/{key}", *SDK, f"if-match: {etag}", "Range: bytes=3-7", JOB, close=False)

@@ -1,5 +1,6 @@
-"""An origin with an await between any two steps, threads that tests can inspect, and a client that
-disconnects.
+"""A client that disconnects at a given await, and an origin with many awaits.
+
+Tests can see whether threads of the origin still work.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from shadeproxy.origin.memory import MemoryOrigin
 
 
 class Hesitant(MemoryOrigin):
-    """Lets other tasks run before, between and after all of its steps."""
+    """An origin in memory that lets other tasks run before and after each of its steps."""
 
     @asynccontextmanager
     async def open(self, ref, **options):
@@ -45,7 +46,7 @@ async def _hesitating(chunks):
 
 
 class Cut:
-    """Disconnects the client of ``handler`` at await number ``at``; None: never."""
+    """Disconnects the client of ``handler`` at the await with number ``at``, or never if that is None."""
 
     def __init__(self, handler):
         self.handler = handler
@@ -74,7 +75,9 @@ class Cut:
 
 
 class Watched(ThreadPoolExecutor):
-    """Threads that know whether a call is still running although no task waits for it any more."""
+    """Threads that know whether one of them still runs a call, even if no task waits for the call
+    any more.
+    """
 
     def __init__(self):
         super().__init__(4)

@@ -1,4 +1,4 @@
-"""Requests that are sent exactly as given."""
+"""HTTP requests that are sent without any normalisation."""
 
 import asyncio
 import http.client
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 async def send(url, method="GET", body=None, **fields):
-    """Return (status, fields, body) for a request that is sent as given, without normalisation."""
+    """Send a request exactly as given. Return (status, fields, body) of the answer."""
 
     def ask():
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""A worker that fetches pages, in the same process as its coordinator: both sides, without processes."""
+"""A worker that fetches pages, and its coordinator, in one process."""
 
 import asyncio
 import os
@@ -34,10 +34,11 @@ FILL_BYTES = 16 * PAGE
 
 
 class Wire:
-    """The frames between worker and coordinator: delivered in order, one turn of the loop later. ``rng``:
-    delays some of them at random.
+    """Carries the messages between worker and coordinator in order, one turn of the event loop later.
 
-    ``is_cut``: the worker is dead. ``hold``: it is stopped, and neither half hears the other.
+    ``rng``: delays some messages at random, if given.
+    ``is_cut``: True when the worker is dead.
+    ``hold``: stops the worker, so that neither side hears the other.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -49,23 +50,25 @@ class Wire:
         self._deliver: list[Callable[[], None]] = []
 
     def hold(self) -> None:
-        """Deliver nothing until ``go_on``."""
+        """Deliver no message until ``go_on``."""
         self._is_held = True
 
     def go_on(self) -> None:
-        """Deliver the waiting frames, and all later ones."""
+        """Deliver the messages that wait, and all later ones."""
         self._is_held = False
         for deliver in self._deliver:
             asyncio.get_running_loop().call_soon(deliver)
 
     def _is_stopped(self, waiting: deque[bytes]) -> bool:
-        """Return whether nothing is delivered now: ``go_on`` delivers it, or it is lost."""
+        """Return whether no message may be delivered now. If the worker is dead, waiting messages
+        are lost.
+        """
         if self.is_cut:
             waiting.clear()
         return self.is_cut or self._is_held
 
     def outbox(self, hear: Callable[[], Callable[[bytes], None]]) -> Outbox:
-        """Return an outbox whose frames go to ``hear()``."""
+        """Return an outbox. ``hear()`` returns the function that gets its messages."""
         waiting: deque[bytes] = deque()
 
         def deliver() -> None:
@@ -95,7 +98,7 @@ class Wire:
 
 
 class KnowsNothing:
-    """A lane of a worker that has no hits."""
+    """A stand-in for the reads of a worker, in which no object is cached."""
 
     def cacheable(self, _ref: ObjectRef) -> bool:
         return True
@@ -115,7 +118,7 @@ class KnowsNothing:
 
 
 class Silent:
-    """An observer that ignores everything, like a worker's."""
+    """An observer that ignores all calls, as that of a worker does."""
 
     def on_job(self, _job: Any) -> None: ...
 
@@ -123,7 +126,9 @@ class Silent:
 
 
 class _Connection(WorkerProtocol):
-    """A connection that may be made after its worker died: then the kernel ends it."""
+    """A client's connection. If it is accepted after the worker has died, it ends, as the kernel would end
+    it.
+    """
 
     def __init__(self, wire: Wire, *parts: Any, **options: Any) -> None:
         super().__init__(*parts, **options)
@@ -136,7 +141,7 @@ class _Connection(WorkerProtocol):
 
 
 class FetchingWorker:
-    """A worker in front of ``setup``'s coordinator. ``begun``: fills that the coordinator allowed."""
+    """A worker of the proxy of ``setup``. ``begun``: paths of the fills that the coordinator has allowed."""
 
     def __init__(
         self,
@@ -147,7 +152,10 @@ class FetchingWorker:
         most_orders: int = 0,
         tracer: OtelTracer | None = None,
     ) -> None:
-        """``most_orders``: prefetches that go to it at a time. ``tracer``: makes otel spans of its reads."""
+        """Make a worker that gets at most ``most_orders`` prefetches at a time.
+
+        If ``tracer`` is given, it makes otel spans of the worker's reads.
+        """
         settings, clock = setup.settings, SystemClock()
         self.setup = setup
         self.wire = wire or Wire()
@@ -187,7 +195,7 @@ class FetchingWorker:
         )
         self.late = TimeoutAnswers(authorizer, clock=clock, bounds=read_bounds(settings))
         self.coordinator = setup.proxy.s3_address
-        """The address to which requests are relayed."""
+        """The address of the coordinator, to which the worker relays requests."""
         make: Callable[..., WorkerMisses] = WorkerMisses
         if self.spans is not None:
             make = partial(OtelWorkerMisses, tracer=tracer, spans=self.spans)
@@ -217,7 +225,7 @@ class FetchingWorker:
         self._server: asyncio.Server | None = None
 
     async def listen(self) -> None:
-        """Accept clients. From now on ``setup.client`` connects to this worker."""
+        """Accept clients."""
         loop = asyncio.get_running_loop()
 
         async def connect(protocol: asyncio.Protocol, _peer: str) -> None:
@@ -239,13 +247,13 @@ class FetchingWorker:
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def client(self, *, receive_bytes: int = 0) -> Client:
-        """Return a client of the worker."""
+        """Return a client that is connected to the worker."""
         client = await Client.open(self.address, receive_bytes=receive_bytes)
         self.setup.clients.append(client)
         return client
 
     async def warm(self, connections: int = 2) -> None:
-        """Keep connections to the server idle."""
+        """Open connections to the server, and keep them idle."""
         peer = self.gets.peer_of(ObjectRef("b", "warm"))
         assert peer is not None
         pool = self.gets.pool
@@ -255,7 +263,7 @@ class FetchingWorker:
             pool.put_back(connection)
 
     def lose(self) -> None:
-        """Die: from now on nothing is heard, sent, fetched or accepted."""
+        """Die: hear, send, fetch and accept nothing from now on."""
         self.wire.is_cut = True
         if self._server is not None:
             self._server.close()
@@ -268,8 +276,9 @@ class FetchingWorker:
 
     @property
     def held(self) -> dict[str, int]:
-        """Counts of the resources that are held: by work under way, or because their release was
-        forgotten.
+        """Return how many resources of each kind the worker holds.
+
+        After all work has ended, each count must be 0: otherwise a release was forgotten.
         """
         return {
             "fills": len(self.fills),
@@ -279,7 +288,7 @@ class FetchingWorker:
         }
 
     async def settle(self) -> None:
-        """Wait until nothing is under way. Check that both sides have given everything back."""
+        """Wait until nothing is under way. Check that worker and coordinator hold no resource any more."""
         deadline_s = asyncio.get_running_loop().time() + 5
         while not self.wire.is_cut and any(self.held.values()):
             await asyncio.sleep(0.001)
@@ -289,12 +298,12 @@ class FetchingWorker:
         if self.wire.is_cut:
             return
         while any(task.done() for task in self.misses._connecting):
-            await asyncio.sleep(0)  # The callback that forgets a task runs a step later.
+            await asyncio.sleep(0)  # A task is forgotten by a callback, one turn later.
         assert not self.misses._connecting
         assert self.wire.behind == 0
 
     async def close(self) -> None:
-        """Stop listening, and close the connections to the server."""
+        """Stop listening, and close all connections."""
         assert self._server is not None
         self._server.close()
         for connection in list(self.connections):
@@ -309,7 +318,7 @@ class FetchingWorker:
 
 @asynccontextmanager
 async def fetching(setup: Setup, **options: Any) -> AsyncIterator[FetchingWorker]:
-    """Open a worker in front of ``setup``."""
+    """Run a worker of the proxy of ``setup`` until the block ends."""
     worker = FetchingWorker(setup, **options)
     await worker.listen()
     try:

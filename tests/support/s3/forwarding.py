@@ -1,4 +1,4 @@
-"""A worker that forwards requests, in the process of its coordinator: both halves, without processes."""
+"""A worker that forwards requests, and its coordinator, in one process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ from tests.support.s3.scripted import Client, Setup
 
 
 class Uncounted:
-    """Statistics that are not read."""
+    """Takes counts of requests, and keeps none."""
 
     def count_forwarded(self, *_facts: Any) -> None: ...
 
@@ -47,14 +47,14 @@ class Uncounted:
 
 
 class NoHits:
-    """A fast lane that answers nothing."""
+    """A fast lane without any answer."""
 
     def answer(self, _raw: bytes, _out: Any) -> None:
         return None
 
 
 class ForwardingWorker:
-    """A worker in front of ``setup``'s coordinator."""
+    """A worker of the proxy of ``setup``, which forwards requests."""
 
     def __init__(self, setup: Setup, wire: Wire | None = None, tracer: OtelTracer | None = None) -> None:
         settings, clock = setup.settings, SystemClock()
@@ -113,25 +113,27 @@ class ForwardingWorker:
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def client(self) -> Client:
-        """Return a client of the worker."""
+        """Return a client that is connected to the worker."""
         client = await Client.open(self.address)
         self.setup.clients.append(client)
         return client
 
     def lose(self) -> None:
-        """Die: from now on the coordinator hears nothing, and its messages are lost."""
+        """Die: from now on the coordinator hears nothing of the worker, and messages to the
+        worker are lost.
+        """
         self.wire.is_cut = True
         self.forwards.close()
 
     async def settle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no request is under way, neither in the worker nor in the proxy."""
         async with asyncio.timeout(5):
             while len(self.forwards) or self.slots.taken:
                 await asyncio.sleep(0.001)
         await self.setup.settle()
 
     async def close(self) -> None:
-        """Stop listening, and close the connections to the server."""
+        """Stop listening, and close all connections."""
         assert self._server is not None
         self._server.close()
         for connection in list(self.connections):
@@ -146,7 +148,7 @@ class ForwardingWorker:
 async def forwarding(
     setup: Setup, wire: Wire | None = None, tracer: OtelTracer | None = None
 ) -> AsyncIterator[ForwardingWorker]:
-    """Open a worker in front of ``setup``."""
+    """Run a worker of the proxy of ``setup`` until the block ends."""
     worker = ForwardingWorker(setup, wire, tracer)
     await worker.listen()
     try:
@@ -156,8 +158,10 @@ async def forwarding(
 
 
 def server_before(proxy: Any) -> tuple[ForwardServer, WorkerForwards]:
-    """Return the two halves that forward requests for a worker in front of the listener of ``proxy``, whose
-    origin is in memory.
+    """Return the two sides that forward requests for a worker of ``proxy``: the worker's and the
+    coordinator's.
+
+    The origin of ``proxy`` is in memory.
     """
     wire, keys, clock = Wire(), SentKeys(), SystemClock()
     coordinator = AskedCoordinator(wire.outbox(lambda: forwards.hear), keys)

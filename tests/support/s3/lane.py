@@ -1,4 +1,4 @@
-"""A fast lane that counts its answers, and helpers that make requests and read answers as bytes."""
+"""A fast lane that counts its answers, and helpers that write requests and read answers as bytes."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ SIZES = {"empty": 0, "one": 1, "page": PAGE, "more": PAGE + 1, "two": 2 * PAGE, 
 
 
 def pattern(size):
-    """Return ``size`` bytes with a period that divides no page."""
+    """Return ``size`` bytes that repeat with a period of 251, which divides no page."""
     once = bytes(i * 7 % 251 for i in range(251))
     return (once * (size // 251 + 1))[:size]
 
@@ -21,8 +21,8 @@ _CHANGING = re.compile(rb"(?:(?<=\nx-amz-request-id: )|(?<=\nDate: ))[^\r]*|(?<=
 
 
 class Watched(FastLane):
-    """Counts the answers of this lane: all, those from the request cache, and of these those of the compiled
-    form.
+    """Counts the answers of this lane: all answers, those from the request cache (``known``), and those of
+    its compiled form (``compiled``).
     """
 
     def __init__(self, *args, **kwargs):
@@ -63,8 +63,9 @@ def request(target, *fields, method="GET", close=True):
 
 
 async def talk(port, data, *, pieces=(), count=None):
-    """Send on one connection (cut at ``pieces``). Return all bytes received until it was closed, or until
-    ``count`` answers were complete.
+    """Send ``data`` on one connection, in pieces that end at ``pieces``. Return the bytes received.
+
+    The connection is read until it closes, or until ``count`` answers are complete.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     received = bytearray()
@@ -85,7 +86,7 @@ async def talk(port, data, *, pieces=(), count=None):
 
 
 def answers(received):
-    """Return (head, body) of each complete answer."""
+    """Return (head, body) of each answer that is complete."""
     found, start = [], 0
     while (end := received.find(b"\r\n\r\n", start)) >= 0:
         head = received[start : end + 4]

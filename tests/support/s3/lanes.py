@@ -1,4 +1,6 @@
-"""The ways by which a request reaches the handler. To add a lane, add it to LANES only."""
+"""LANES: the ways by which a request reaches the handler. A new lane needs an entry there, and
+nothing else.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -11,7 +13,7 @@ from shadeproxy.api.s3.relay_connection import dial
 
 
 class GeneralLane(FastLane):
-    """A lane that answers nothing, so that aiohttp answers everything."""
+    """A lane without answers, so that aiohttp answers every request."""
 
     def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
         return None
@@ -22,7 +24,7 @@ def _general(proxy, _folder):
 
 
 def _compiled(proxy, _folder):
-    """Let the compiled form answer known hits."""
+    """Yield the port of a lane whose compiled request cache answers known hits."""
     own = proxy.engine.hits
     lane = FastLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen, own=own)
     assert lane.hits is not None
@@ -47,7 +49,9 @@ async def _fast(proxy, _folder):
 
 @asynccontextmanager
 async def _relay(proxy, folder):
-    """Make a worker: a fast lane of its own, and a Unix socket to the coordinator's general lane."""
+    """Yield the port of a worker that has a fast lane, and relays the rest to the general lane by a Unix
+    socket.
+    """
     path = str(folder / "relay")
     lane = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
     runner = web.ServerRunner(S3Server(proxy.handler, lane), shutdown_timeout=1.0)

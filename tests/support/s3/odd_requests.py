@@ -1,4 +1,4 @@
-"""Requests that are spelled oddly: names, cases, escapes, duplicates, Connection lists and nested XML."""
+"""Requests with odd spellings: of names, cases, escapes, duplicates, Connection lists and nested XML."""
 
 from urllib.parse import unquote, unquote_plus
 
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 
 def raw(line, *fields, body=b""):
-    """Return the bytes of a request."""
+    """Return a request as bytes."""
     lines = [f"{line} HTTP/1.1", "Host: h", *fields]
     if body or line.startswith(("PUT", "POST")):
         lines.append(f"Content-Length: {len(body)}")
@@ -14,8 +14,9 @@ def raw(line, *fields, body=b""):
 
 
 def meaning(request):
-    """Return bucket, key, parameters and fields (by CGI names) of a request that was not refused, as its
-    sender means it. Fail if the request has two meanings.
+    """Return bucket, key, parameters and fields (by their CGI names) that the sender of a request means.
+
+    The request is one that the proxy has accepted. The function fails if a request has two meanings.
     """
     line, *lines = request.partition(b"\r\n\r\n")[0].decode().split("\r\n")
     path, _, query = line.split(" ")[1].partition("?")
@@ -86,7 +87,7 @@ _PARAMETER_VALUES = ("", "", "1", "2", "mine/", "a+b", "a%26b=c", "%C3%BC", "%ff
 
 
 def _spelled(draw, text):
-    """Return ``text`` with some of its characters escaped, including those that must be."""
+    """Return ``text`` with some characters escaped: all that must be, and a few others."""
     if not _rarely(draw, 3):
         return "".join(char if char.isascii() and char != " " else _escaped(char) for char in text)
     form = draw(st.sampled_from("xX"))
@@ -140,7 +141,7 @@ _DELETES = st.lists(
 
 @st.composite
 def odd_requests(draw):
-    """Draw the bytes of a request in one of many spellings. A client may or may not be allowed to make it."""
+    """Draw a request in one of many spellings, as bytes. The client may have the rights for it or not."""
     method = draw(st.sampled_from(["GET", "HEAD", "PUT", "PUT", "POST", "POST", "DELETE", "OPTIONS"]))
     target, body = draw(_targets()), b""
     if method == "POST" and not _rarely(draw, 4):

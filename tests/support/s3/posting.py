@@ -1,4 +1,4 @@
-"""Browser uploads: forms, and policies that boto3 signs."""
+"""Browser uploads: the forms that a browser sends, and policies that boto3 has signed."""
 
 import boto3
 from botocore.config import Config

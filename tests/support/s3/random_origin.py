@@ -1,4 +1,6 @@
-"""An S3 server whose answers break off, come late, or are of a newer version, as drawn from a seed."""
+"""An S3 server with troubles, drawn from a seed: answers that break off, come late, or have a
+newer version.
+"""
 
 import random
 import re
@@ -16,7 +18,7 @@ _BEYOND = b"HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n\r\n"
 
 
 def body_of(path: str, tag: str) -> bytes:
-    """Return the bytes of a version. No two versions or objects have the same bytes at the same place."""
+    """Return the body of a version. No two versions, and no two objects, have the same bytes at one place."""
     rng = random.Random(path)
     size = SIZES[rng.randrange(len(SIZES))]
     period = b"".join(blake2b(f"{path} {tag} {n}".encode()).digest() for n in range(17))
@@ -24,20 +26,22 @@ def body_of(path: str, tag: str) -> bytes:
 
 
 class RandomOrigin(ScriptedServer):
-    """Every object exists. ``troubled``: probability that an answer is not a plain one."""
+    """An S3 server on which every object exists. ``troubled``: the probability that an answer has
+    a trouble.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.rng = random.Random(0)
         self.troubled = 0.0
         self.gets: Counter[str] = Counter()
-        """Requests of each object and page."""
+        """The number of GETs of each object and page."""
         self.troubles: Counter[str] = Counter()
-        """Number of answers that were not plain, for each object."""
+        """The number of answers with a trouble, for each object."""
         self.versions: Counter[str] = Counter()
 
     def tag(self, path: str) -> str:
-        """Return the ETag of the present version."""
+        """Return the ETag of the object's current version."""
         return f'"v{self.versions[path]}"'
 
     def _answer(self, method: str, path: str, fields: dict[str, str]) -> Steps:

@@ -1,9 +1,7 @@
-"""An origin that records every request unchanged, and a reader of these records that is independent of the
-product.
+"""An origin that records every request as it came, and a reader of these records.
 
-Law: no code of shadeproxy is used to read the requests that the proxy sent. ``understood`` reads as Ceph RGW
-does: fields under their CGI names (upper case, "-" as "_"), paths and queries decoded once, XML by its
-elements.
+Law: the reader shares no code with shadeproxy. ``understood`` reads a request as Ceph RGW does: fields under
+their CGI names (upper case, "-" as "_"), paths and queries decoded once, XML by its elements.
 """
 
 import asyncio
@@ -14,12 +12,12 @@ from urllib.parse import unquote, unquote_plus
 from xml.dom import minidom
 
 BODY = b"data"
-# Ceph RGW treats fields of these vendors like those of AWS.
+# Ceph RGW takes fields with these vendors' prefixes for fields of AWS.
 _OTHER_VENDORS = re.compile(r"X_(?:GOOG|DHO|RGW|OBJECT|CONTAINER|ACCOUNT)_")
 
 
 class Recorded(NamedTuple):
-    """One request: its line, its fields as they came, its body without transfer coding."""
+    """One request: its line, its fields as they came, and its body without transfer coding."""
 
     line: str
     fields: tuple[tuple[str, str], ...]
@@ -27,8 +25,9 @@ class Recorded(NamedTuple):
 
 
 class Understood(NamedTuple):
-    """A request as a server with RGW's rules understands it. ``deletes``: every Key of a DeleteObjects,
-    wherever it is in the document.
+    """A request as a server that reads like RGW understands it.
+
+    ``deletes`` has every Key of a DeleteObjects, wherever the Key is in the document.
     """
 
     method: str
@@ -41,13 +40,13 @@ class Understood(NamedTuple):
 
 
 class RecordingOrigin:
-    """Answers every request with success. ``requests``: all requests, in order."""
+    """An S3 server that answers every request with success. ``requests`` has all requests in order."""
 
     def __init__(self):
         self.requests = []
         self.url = ""
         self.metadata = ()
-        """Header fields of every object."""
+        """Header fields that every object has."""
 
     async def serve(self, reader, writer):
         try:
@@ -103,8 +102,9 @@ async def recording():
 
 
 def understood(recorded: Recorded) -> Understood:
-    """Read ``recorded``. Fail if a field or parameter is repeated, because two readers could then understand
-    the request differently.
+    """Return how RGW understands a request. Fail if a field or a parameter is repeated.
+
+    Two readers could understand such a request differently.
     """
     method, target, version = recorded.line.split(" ")
     assert version == "HTTP/1.1"

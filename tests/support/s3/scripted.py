@@ -1,4 +1,7 @@
-"""A whole proxy in front of an S3 server that answers by a script, with and without reads by callbacks."""
+"""A whole proxy in front of an S3 server whose answers follow a script.
+
+The proxy reads by callbacks or by tasks.
+"""
 
 import asyncio
 import re
@@ -22,48 +25,48 @@ from shadeproxy.origin.pool import ConnectionPool
 
 PAGE = 1 << 20
 CUT = "cut"
-"""Within an answer: the connection ends here."""
+"""A step of an answer: the connection ends here."""
 WAIT = "wait"
-"""Within an answer: the rest is sent when the test says so."""
+"""A step of an answer: the rest is sent when the test sets ``go_on``."""
 PAUSE = "pause"
-"""Within an answer: the rest comes in a later arrival."""
+"""A step of an answer: the rest comes later, in another arrival."""
 Steps = Sequence[bytes | str]
 Answer = Steps | dict[str, Steps]
-"""The arrivals of an answer; or arrivals by the Range of the request ("": none)."""
+"""The steps of an answer, or the steps for each Range that a request may have ("" for no Range)."""
 _PAUSE_S = 0.004
 _WARM = (
     b'HTTP/1.1 200 OK\r\nETag: "warm"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n'
     b"Content-Length: 4\r\n\r\nwarm"
 )
 _BUCKETS = b"<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>"
-# Parts of answers that differ each time.
+# Parts of answers that differ from answer to answer.
 _IDS = re.compile(rb"<RequestId>[^<]*</RequestId>|<HostId>[^<]*</HostId>|(?<=127\.0\.0\.1):[0-9]+")
 _CHANGING = {b"date", b"x-amz-request-id", b"x-amz-id-2", b"age"}
 
 
 class ScriptedServer:
-    """Answers the GETs of each path by its script, in order. The last answer is repeated."""
+    """Answers the GETs of each path in the order of the path's script. The last answer is repeated."""
 
     def __init__(self) -> None:
         self.scripts: dict[str, list[Answer]] = {}
         self.asked: list[tuple[str, ...]] = []
-        """Method, path, Range and If-Match of each request for an object other than the warm one."""
+        """Method, path, Range and If-Match of each request, except those for /b/warm."""
         self.fields: list[tuple[str, dict[str, str]]] = []
-        """Path and header fields, with lower-case names, of each request."""
+        """Path and header fields of each request. The names of the fields are in lower case."""
         self.connections = 0
         self.go_on = asyncio.Event()
         self.reached = asyncio.Event()
-        """Set when an answer waits for the test."""
+        """Set when an answer waits for ``go_on``."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
+        """Answer the requests of one connection until it ends."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         self.connections += 1
         try:
-            # RuntimeError: uvloop's, for a connection that was lost.
+            # uvloop raises RuntimeError for a lost connection.
             gone = (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError, RuntimeError)
             with suppress(*gone):
                 while await self._exchange(reader, writer):
@@ -117,7 +120,7 @@ class ScriptedServer:
 
 
 class Answered(NamedTuple):
-    """An answer as a client saw it. ``cut``: the connection ended before the answer did."""
+    """An answer as a client saw it. ``cut``: whether the connection ended before the answer did."""
 
     status: int
     fields: tuple[tuple[bytes, bytes], ...]
@@ -136,7 +139,9 @@ class Client:
 
     @classmethod
     async def open(cls, address: str, *, receive_bytes: int = 0) -> "Client":
-        """Connect. ``receive_bytes``: size of the socket's receive buffer."""
+        """Connect to an address. ``receive_bytes``: the size of the socket's receive buffer; 0 for the
+        default.
+        """
         host, _, port = address.rpartition(":")
         sock = socket.socket()
         sock.setblocking(False)
@@ -157,7 +162,7 @@ class Client:
         self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
 
     async def answer(self, *, bodiless: bool = False) -> Answered:
-        """Read one answer. Status 0: the connection ended without an answer."""
+        """Read one answer. Status 0 means that the connection ended before an answer came."""
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -167,7 +172,7 @@ class Client:
         fields = dict(pairs)
         body, cut = b"", False
         status = int(line.split()[1])
-        # The arrivals decide whether the head of an answer came before the time was up.
+        # The arrivals decide whether a head came in time, so the source that a 503 names may differ.
         changing = _CHANGING | {b"x-shade-cache"} if status == 503 else _CHANGING
         kept = tuple((name, value) for name, value in pairs if name not in changing)
         try:
@@ -206,7 +211,7 @@ class Client:
 
 @dataclass
 class Setup:
-    """A proxy in front of a scripted server. ``started``: callback reads that were begun."""
+    """A proxy in front of a scripted server. ``started``: the path of each callback read that began."""
 
     proxy: Proxy
     server: ScriptedServer
@@ -227,7 +232,7 @@ class Setup:
         return client
 
     async def warm(self, connections: int = 1) -> None:
-        """Keep connections to the server idle in the pool."""
+        """Open connections to the server, and keep them idle in the pool."""
         pool = self.pool
         taken = []
         assert await (await self.client()).get("/b/warm")
@@ -240,7 +245,7 @@ class Setup:
             pool.put_back(connection)
 
     async def settle(self) -> None:
-        """Wait until nothing is under way. Check that everything was given back."""
+        """Wait until nothing is under way. Check that no resource is held any more."""
         async with asyncio.timeout(10):
             await self.engine._filling.flights.drain()
             while not self.engine.idle or self.pool.in_use:
@@ -251,7 +256,7 @@ class Setup:
         self.engine.assert_quiescent()
 
     async def cached(self, path: str, pages: int = 4) -> dict[str, Any]:
-        """Return the known version of an object, and the bytes of its cached pages by number."""
+        """Return the ETag and the size of an object's known version, and its cached pages by number."""
         bucket, _, key = path[1:].partition("/")
         ref = ObjectRef(bucket, key)
         known = await self.engine.inspect(ref)
@@ -266,12 +271,12 @@ class Setup:
         }
 
     def counted(self) -> dict[str, Any]:
-        """Return the statistics that do not depend on time."""
+        """Return those statistics that do not depend on time."""
         shown = self.proxy.stats.snapshot()
         gets, errors = shown["origin"]["by_kind"]["get"], shown["origin"]["errors_by_kind"]
         return {
-            # The bytes of a damaged body are left out: a miss by callbacks counts its last piece, and a
-            # miss by a task does not.
+            # If a body was damaged, its bytes are left out: a miss by callbacks counts the last piece of it,
+            # and a miss by a task does not.
             "gets": (gets["requests"], 0 if "BodyDamaged" in errors else gets["bytes"]),
             "errors": errors,
             "buckets": shown["buckets"],
@@ -289,7 +294,7 @@ async def set_up(
     server: ScriptedServer | None = None,
     **changed: str,
 ) -> AsyncIterator[Setup]:
-    """Start a server, and a proxy in front of it. ``changed``: settings, with "__" for each dot."""
+    """Start a server, and a proxy in front of it. ``changed``: settings, with "__" in place of each dot."""
     server = server or ScriptedServer()
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     overrides = {

@@ -1,4 +1,4 @@
-"""A proxy that sends from the files of its RAM tier."""
+"""A proxy that sends bodies from the files of its RAM tier."""
 
 import os
 
@@ -9,7 +9,7 @@ RANGE = "bytes=5000-904999"
 
 
 async def sendfile_proxy(make_proxy, folder, *, compiled):
-    """Make a proxy whose RAM tier is below ``folder``, with two objects and a range that it remembers."""
+    """Make a proxy with its RAM tier in ``folder``. Its request cache knows two objects and a range."""
     proxy = await make_proxy(lane=Watched, compiled=compiled, page_size=1 << 20, ram=folder / "ram")
     proxy.bodies = {key: os.urandom(size) for key, size in (("k", SIZE), ("small", 20_000))}
     for key, body in proxy.bodies.items():

@@ -1,4 +1,4 @@
-"""Clients that read slowly, and clients that hang up."""
+"""Clients that read slowly, and clients that leave early."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from tests.support.s3.lane import answers
 
 
 async def read_slowly(port, data, *, count):
-    """Send on one connection, and return the bodies of ``count`` answers, read in small pieces."""
+    """Send ``data`` on one connection, and read ``count`` answers in small pieces. Return their bodies."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
     writer.write(data)
     received = bytearray()
@@ -20,7 +20,7 @@ async def read_slowly(port, data, *, count):
 
 
 async def connect_narrowly(proxy):
-    """Return a connection with small buffers on both sides, and its protocol."""
+    """Connect with small socket buffers at both ends. Return reader, writer, and the proxy's protocol."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
@@ -35,7 +35,7 @@ async def connect_narrowly(proxy):
 
 
 async def hang_up(proxy, data):
-    """Hang up a few times in the middle of the answers; return when the proxy has noticed."""
+    """Connect and leave in the middle of the answers, five times. Return when the proxy has noticed."""
     for _ in range(5):
         _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(data)

@@ -1,4 +1,4 @@
-"""An S3 server that records the writes to it, and answers by a script."""
+"""An S3 server that records writes, and whose answers follow a script."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ PUT_ANSWER = b'HTTP/1.1 200 OK\r\nETag: "new"\r\nContent-Length: 0\r\n\r\n'
 
 
 class Recorded(NamedTuple):
-    """One request that the server received. ``is_whole``: its body came to the end."""
+    """One request as the server received it. ``is_whole``: whether its body came to the end."""
 
     line: str
     fields: tuple[tuple[str, str], ...]
@@ -20,16 +20,19 @@ class Recorded(NamedTuple):
 
 
 class RecordingServer(ScriptedServer):
-    """Answers GETs as its parent, and other requests by ``answers``: steps by method and target."""
+    """Records requests that are no plain reads, and answers them with the steps of ``answers``.
+
+    The keys of ``answers`` are method and target. GETs without an entry are answered as by a ScriptedServer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.recorded: list[Recorded] = []
         self.answers: dict[str, Sequence[bytes | str]] = {}
         self.arrived = asyncio.Event()
-        """Set once bytes of a body have come."""
+        """Set when the first bytes of a body have come."""
         self.open_now = self.most_open = 0
-        """Requests with a body that are under way now, and the most that were at once."""
+        """The number of requests that are under way now, and the highest number at one time."""
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()

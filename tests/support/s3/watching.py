@@ -1,4 +1,4 @@
-"""The engine of a proxy under test, which records its writes and forwards."""
+"""The engine of a proxy under test, whose writes and forwards are recorded."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ from shadeproxy.core.errors import BodyMismatch, OriginUnavailable
 
 
 class Watched:
-    """An engine that records its writes and forwards, and whose answers a test can replace."""
+    """An engine that records its writes and forwards. A test can replace its answers."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -45,7 +45,7 @@ class Watched:
             async with self.engine.forward(request) as answer:
                 yield answer
         except BodyMismatch as error:
-            # An HTTP client raises this if it knows only that its request could not be written.
+            # An HTTP client that knows only that it could not write its request raises this error.
             raise OriginUnavailable("could not send") if self.wraps_failures else error from error
 
 

@@ -1,4 +1,4 @@
-"""The control listener over a real engine and an in-memory origin. After each test no read may be left."""
+"""The control listener over a real engine and an in-memory origin. No test may leave a read under way."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,7 +36,7 @@ from tests.support.listener_engine import make_engine
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run the tests on the product's event loop, because loops differ in writing and aborting."""
+    """Run the tests on the product's event loop, because event loops differ in how they write and abort."""
     return {"uvloop": uvloop.new_event_loop}
 
 
@@ -61,7 +61,9 @@ class Connection:
         return int(first.split()[1]), names
 
     async def body(self, fields: dict[str, str]) -> tuple[bytes, bool]:
-        """Return the body, and whether it is complete by the rules of HTTP."""
+        """Read the body that follows a head with these fields. Return the body, and whether it came to its
+        end.
+        """
         if "content-length" in fields:
             return await self.reader.readexactly(int(fields["content-length"])), True
         data = b""
@@ -100,7 +102,10 @@ class Listener:
         await self.engine._filling.flights.drain()
 
     def register(self, *samples: tuple, job: str | None = "train") -> None:
-        """Register a dataset "data" of samples, each (key) or (key, offset, length), and a job on it."""
+        """Register dataset "data" and, unless ``job`` is None, a job on it.
+
+        Each sample is (key), for a whole object, or (key, offset, length).
+        """
         builder = ManifestBuilder("data")
         for key, *place in samples:
             builder.add(ObjectRef("b", key), *place)

@@ -1,4 +1,4 @@
-"""Answers of a batch: the right bytes with true statuses, from the cache, the origin or past the cache."""
+"""Batch answers: each item has the right status and bytes, be they from the cache, the origin or a bypass."""
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -146,7 +146,8 @@ async def test_a_small_item_that_is_cut_short_is_a_status_and_the_answer_goes_on
 
 async def test_a_big_item_that_is_cut_short_breaks_the_connection_off(listen, order):
     memory = MemoryOrigin()
-    # The first body is whole and every later one is cut, for any order in which the pages are read.
+    # The origin sends its first body whole and cuts the later ones. So the item is cut, whichever of its
+    # pages is read first.
     origin = FaultyOrigin(memory, script=[None] + [Fault(cut_after_bytes=100)] * 8)
     listener = await listen(origin=origin)
     memory.put("b", "big", BIG)
@@ -234,7 +235,10 @@ async def test_http_1_0_is_told(listener):
 
 
 class Unmeasured(MemoryOrigin):
-    """Sends whole objects, whatever is asked for, and tells no length. ``cut``: tells one, and ends early."""
+    """Sends the whole object for every range, without its length.
+
+    With ``cut``, it sends the length too, but ends the body early.
+    """
 
     cut = False
 

@@ -1,4 +1,4 @@
-"""Calls that are refused, and their error texts. Nothing is read for them."""
+"""Batch and locate calls that are refused: their error texts. Nothing is read for such a call."""
 
 import msgspec
 import numpy as np

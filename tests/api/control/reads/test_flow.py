@@ -1,4 +1,4 @@
-"""The flow of a batch: order, lookahead, callers that are slow or go away, and limits on memory."""
+"""The flow of a batch answer: order, lookahead, callers that are slow or go away, and limits on memory."""
 
 import asyncio
 
@@ -84,7 +84,7 @@ async def test_cold_items_are_fetched_side_by_side_but_not_all_at_once(listener,
     while listener.engine.readings < lookahead.FILLS:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
-    # In the given order, the current item is read in addition to those that are fetched ahead.
+    # FILLS items are fetched ahead. In the given order, the item that is sent next is read in addition.
     assert listener.origin.gets == lookahead.FILLS + (order == "given")
     gate.release()
     frames = await rest(connection, head)
@@ -137,8 +137,8 @@ async def test_a_slow_caller_holds_little(listen, order):
     reads = -1
     while reads != (reads := listener.context.counted_stats().totals().requests - before):
         await asyncio.sleep(0.3)
-    # The sockets on loopback, one group in the transport and one gathered group hold these bytes, not all 59
-    # MB.
+    # Only the buffers of the loopback sockets, one group in the transport and one gathered group were read:
+    # much less than all 33 MB.
     assert reads * PAGE < 16 << 20
     assert listener.context.held.taken_bytes == 0
     connection.writer.transport.resume_reading()
@@ -156,7 +156,7 @@ async def test_a_caller_that_goes_away_ends_its_fetches(listener, order):
     await gate.reached.wait()
     await connection.close()
     async with asyncio.timeout(10):
-        # A fill that was cancelled returns its memory one step of the loop after its reader left.
+        # A cancelled fill returns its memory to the ledger one turn of the event loop after its reader left.
         while listener.engine.readings or listener.ledger.taken_bytes:
             await asyncio.sleep(0.01)
     gate.release()
@@ -172,7 +172,7 @@ async def test_a_caller_may_go_away_at_any_moment(listener, order, taken_bytes):
     connection, _ = await begin(listener, mixed, order=order)
     await connection.reader.readexactly(taken_bytes)
     await connection.close()
-    await listener.settled()  # Otherwise the fixture would find a read that is left.
+    await listener.settled()  # The fixture fails the test if a read is still under way.
 
 
 async def test_a_caller_that_goes_away_while_a_big_item_stands_still(listen):
@@ -232,7 +232,7 @@ async def test_a_caller_that_stops_is_cut_off_and_leaves_the_room_to_others(list
 
 
 async def test_a_caller_that_takes_little_goes_on(monkeypatch):
-    """The writer looks twice, and each time fewer bytes are waiting than before."""
+    """A caller that has taken some bytes each time that the writer looks is slow, but is not cut off."""
     monkeypatch.setattr(frames_of_answers, "KEEPALIVE_S", 0.01)
     taken, looks = asyncio.Event(), []
 

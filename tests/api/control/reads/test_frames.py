@@ -1,4 +1,4 @@
-"""Frames on a Unix socket: how far the sender may run ahead of the caller."""
+"""Batch frames on a Unix socket: how far the proxy may send ahead of a caller that has not read yet."""
 
 import asyncio
 import fcntl
@@ -19,7 +19,7 @@ DEFAULT_BYTES = int(Path("/proc/sys/net/core/wmem_default").read_text())
 
 
 def waiting_bytes(near: socket.socket) -> int:
-    """The number of bytes that were sent and not read yet."""
+    """Return the number of bytes that were sent to the caller, and that the caller has not read yet."""
     raw = fcntl.ioctl(near, termios.FIONREAD, bytes(4))
     return int(struct.unpack("i", raw)[0])
 
@@ -49,7 +49,8 @@ async def test_more_than_the_usual_buffer_is_sent_before_the_caller_reads(tmp_pa
             near.connect(str(path))
             near.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
             async with asyncio.timeout(20):
-                # A socket may hold one piece more than the size of its buffer.
+                # A buffer of the default size may hold one piece more than its size, but not half as much
+                # again.
                 while waiting_bytes(near) <= 1.5 * DEFAULT_BYTES:
                     await asyncio.sleep(0.01)
     finally:

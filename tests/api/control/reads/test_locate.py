@@ -1,4 +1,7 @@
-"""Locate calls: a process on this host copies the bytes from the named file, then compares the header."""
+"""Locate calls: a process on this host copies bytes from the file that the answer names.
+
+Afterwards it compares the record's header, to see whether the page has moved meanwhile.
+"""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Samples that were located before are answered in columns, with the same records, until their pages move."""
+"""Locate calls for samples that were located before, and whose pages have not moved.
+
+They are answered from columns, and the records in the answer are the same as before.
+"""
 
 import asyncio
 import json
@@ -32,7 +35,7 @@ def bodies(files, records):
 
 @pytest.fixture
 async def known(listener):
-    """Three whole objects and two parts, all of them located once."""
+    """Return a listener with five samples (three whole objects, two parts), all of them located once."""
     listener.put(small=SMALL, other=OTHER, big=BIG, tiny=b"x")
     listener.register(("small",), ("other",), ("big", 10, 50), ("big", PAGE + 7, 90), ("tiny",))
     await listener.warm("small", "other", "big", "tiny")
@@ -134,7 +137,7 @@ async def test_its_freshness_ends_when_the_rule_says(listen):
     await by_id(listener, 0)
     heads = listener.origin.heads
     listener.context.clock.advance(101.0)
-    assert (await by_id(listener, 0))[1]["status"].tolist() == [200]  # Answered during the check.
+    assert (await by_id(listener, 0))[1]["status"].tolist() == [200]  # Answered before the check has ended.
     await listener.settled()
     assert listener.origin.heads == heads + 1
 
@@ -159,7 +162,10 @@ async def test_a_digest_is_of_ids(listener):
 
 
 async def test_a_page_on_a_disk_is_told_only_while_its_bytes_can_be_trusted(listen, monkeypatch):
-    """The caller would read other bytes from the medium than those that were checked."""
+    """A caller gets the place of a page on disk only while the page's checked bytes are in memory.
+
+    Otherwise the caller would read the bytes from the medium again, and these were not checked.
+    """
     listener = await listen(on_disk=True)
     listener.put(small=SMALL, other=OTHER, big=BIG)
     listener.register(("small",), ("other",), ("big", 10, 50))
@@ -180,7 +186,7 @@ async def test_a_page_on_a_disk_is_told_only_while_its_bytes_can_be_trusted(list
     os.pwrite(segment.descriptor, b"x", handle.start)
     _, records = await by_id(listener, 0, 1, 2)
     assert records["status"].tolist() == [0, 200, 200]
-    # A batch call finds the damage, and fetches the object again.
+    # A batch call finds that the record is damaged, and fetches the object again.
     assert [frame.body for frame in await listener.frames([{"bucket": "b", "key": "small"}])] == [SMALL]
     _, records = await by_id(listener, 0)
     assert records["status"].tolist() == [200]

@@ -1,4 +1,7 @@
-"""Batch and locate read in the proxy's own namespace, or in the named one, with the credentials of that."""
+"""Batch and locate calls read in the namespace that they name, with that namespace's credentials.
+
+A call that names none reads in the proxy's own namespace.
+"""
 
 import json
 
@@ -12,7 +15,7 @@ TEAM = Upstream("client:a")
 
 
 class Accounts:
-    """An origin whose bucket names belong to accounts. It has two: the proxy's own, and another."""
+    """An origin with two accounts, the proxy's own and another one. Each account has its own bucket names."""
 
     def __init__(self) -> None:
         self.of = {SHARED: MemoryOrigin(), TEAM: MemoryOrigin()}
@@ -38,7 +41,7 @@ def items(*keys):
 
 
 async def test_a_batch_reads_whose_bucket_it_names(listener):
-    for _ in range(2):  # The first round finds nothing cached, the second one everything.
+    for _ in range(2):  # In the first round nothing is cached, in the second one everything.
         own = await listener.frames(items("k", "only"))
         assert [(frame.status, frame.body[:3]) for frame in own] == [(200, b"own"), (404, b'{"c')]
         team = await listener.frames(items("k", "only"), namespace="team-a")
@@ -72,7 +75,8 @@ async def test_samples_are_read_in_the_namespace_of_their_dataset(listener):
         assert b"own" not in body
     named = {**asked, "namespace": "team-a"}
     assert "a namespace belongs to items" in (await listener.refused("/v1/batch", named))[1]
-    # The clients of the namespace are gone from the configuration: no caller may read its cached pages.
+    # If the configuration has no client of the namespace any more, no caller may read the pages that are
+    # cached for it.
     listener.context.upstreams = {"": SHARED}
     for path in ("/v1/batch", "/v1/locate"):
         status, text = await listener.refused(path, asked)

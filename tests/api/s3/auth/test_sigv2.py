@@ -1,4 +1,4 @@
-"""Signature Version 2 in the Authorization header, signed by botocore's own signer."""
+"""Requests with a Signature Version 2 in the Authorization header, signed by botocore's own signer."""
 
 import asyncio
 import base64
@@ -17,14 +17,14 @@ from tests.support.s3.clients import ACCESS, SECRET
 
 @pytest.fixture
 async def closed(make_proxy):
-    """A proxy that refuses unsigned requests."""
+    """Return a proxy that refuses unsigned requests."""
     proxy = await make_proxy(anonymous=False)
     proxy.origin.put("b", "a key", b"body")
     return proxy
 
 
 def signed(method, target, secret=SECRET, **headers):
-    """Header lines of botocore's signature over ``target``."""
+    """Return the header lines of a request for ``target`` that botocore has signed."""
     request = AWSRequest(method, f"http://h{target}", headers=headers)
     HmacV1Auth(Credentials(ACCESS, secret)).add_auth(request)
     return [f"{name}: {value}" for name, value in request.headers.items()]
@@ -75,7 +75,7 @@ async def test_the_signature_covers_method_path_amz_fields_and_date(closed):
     ("date", "authorization", "code"),
     [
         ("Sat, 29 Oct 1994 19:43:31 GMT", None, b"RequestTimeTooSkewed"),
-        # The codes of S3 and Ceph RGW. A wrong clock is reported before a wrong signature.
+        # S3 and Ceph RGW answer with these codes. A wrong clock is reported before a wrong signature.
         ("Sat, 29 Oct 1994 19:43:31 GMT", f"AWS {ACCESS}:xyz", b"RequestTimeTooSkewed"),
         ("Fri, 07 Jul 9999 21:53:04 GMT", f"AWS {ACCESS}:xyz", b"RequestTimeTooSkewed"),
         ("yesterday", None, b"AccessDenied"),

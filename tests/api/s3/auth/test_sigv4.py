@@ -1,4 +1,4 @@
-"""Signatures made by botocore verify for every request, and for no request that was altered afterwards."""
+"""Every request that botocore signed is accepted, and no request that was changed after it was signed."""
 
 import hashlib
 import time
@@ -33,7 +33,7 @@ ACCESS, SECRET = "AKEXAMPLE", "s3cr3t/+="
 CREDENTIALS = Credentials(ACCESS, SECRET)
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 name = st.text(st.sampled_from("abcdefgh-"), min_size=1, max_size=8)
-# Leave out parameters that are part of a signature: they would be a second way to sign.
+# Draw no parameters that are part of a signature, because the request would then be signed in two ways.
 parameter = text.filter(lambda n: n and not n.lower().startswith(("aws", "x-amz-")))
 header_value = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
 
@@ -44,7 +44,7 @@ def authenticator(*, anonymous=False, skew=0.0, region=None, **client):
 
 
 def signed(method="GET", key="k", query=(), headers=(), *, auth="header", body=b"", token=None, expires=60):
-    """Return (method, target, header fields) as botocore sends them."""
+    """Return (method, target, header fields) of a request as botocore signs and sends it."""
     raw_query = "&".join(f"{quote(n, safe='-_.~')}={quote(v, safe='-_.~')}" for n, v in query)
     url = f"http://proxy:9000/b/{quote(key, safe='/-_.~')}" + (f"?{raw_query}" if raw_query else "")
     request = AWSRequest(method, url, dict(headers), body if auth == "header" else b"")
@@ -171,7 +171,7 @@ def test_a_signed_date_that_does_not_exist(monkeypatch, auth, kind):
 @pytest.mark.parametrize("auth", ["header", "query", "v2"])
 def test_session_tokens_belong_to_their_key(auth):
     other = authenticator(session_token="tok+en/=")
-    if auth != "v2":  # botocore keeps it in a header of the URL's user, see test_clients
+    if auth != "v2":  # A "v2" URL does not hold the token: its user sends it as a header.
         assert accept(signed(auth=auth, token="tok+en/="), other).identity.name == ACCESS
     for token in (None, "other"):
         with pytest.raises(AccessDenied, match="session token"):
@@ -258,7 +258,7 @@ def test_no_secret_in_a_repr():
 
 
 def test_a_space_of_another_alphabet_is_text():
-    """If it were folded like other spaces, it could replace one of them after signing."""
+    """A no-break space is not folded like an ASCII space, so it cannot replace one after signing."""
     method, target, fields = signed(headers=[("x-amz-meta-a", "b c")])
     altered = [(name, "b\u00a0c" if name == "x-amz-meta-a" else value) for name, value in fields]
     with pytest.raises(SignatureMismatch):

@@ -1,4 +1,4 @@
-"""Bodies of uploads: the examples of the S3 documentation, and every way to break them."""
+"""Bodies of uploads: the examples of the S3 documentation, and every way in which a body may be broken."""
 
 import base64
 import hashlib
@@ -34,7 +34,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Scope, signing_key
 from tests.support.clock import ManualClock
 
-# "Example: transferring payload in multiple chunks" in the S3 API reference.
+# From "Example: transferring payload in multiple chunks" in the S3 API reference.
 ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 DATE = "20130524T000000Z"
 SCOPE = Scope("20130524", "us-east-1")
@@ -76,7 +76,7 @@ async def pieces_of(data, step):
 
 
 async def deliver(plan, data, step=1000):
-    """Return the bytes that the origin got before an error, and the error."""
+    """Return the bytes that the origin gets, and the error that ended the body, or else its trailers."""
     body, got = UploadBody(plan, pieces_of(data, step)), b""
     try:
         async for piece in body.pieces():
@@ -147,7 +147,7 @@ FOUR = 4 * 1024
 
 
 def chain(*datas):
-    """Return chunks with the signatures that they have in this order."""
+    """Return these chunks, each with the signature that it has at its place in the chain."""
     chunks, previous = [], SEED
     for data in (*datas, b""):
         text = (
@@ -368,6 +368,6 @@ def test_deletes_that_are_refused(document):
 
 
 def test_a_key_with_elements_inside_is_refused():
-    """Another reader of the document may see another key in it."""
+    """A key with elements inside is refused, because another reader of the document may see another key."""
     with pytest.raises(MalformedBody, match="holds text alone"):
         parse_delete(b"<Delete><Object><Key>a<x/>b</Key></Object></Delete>")
