@@ -138,7 +138,7 @@ def test_reads_without_an_epoch_are_counted_by_windows(per_s, behind):
     # At the beginning of each window the job is behind, because the need asks for a second of reads in
     # advance.
     assert found.count(behind) > 150
-    assert found[-1] is True or found[-1] is behind
+    assert behind in found[-8:]  # at the beginning of a window, a job that keeps up is behind too
     assert reading.schedule.elapsed_s <= 10.25
 
 

@@ -95,7 +95,7 @@ async def test_a_key_is_a_key_whatever_it_looks_like(client, refused, path):
     assert "totals" not in await answer.text()
 
 
-async def test_numbers_of_jobs_and_epochs_cannot_fill_the_memory(client):
+async def test_long_names_of_jobs_cannot_fill_the_memory(client):
     """A job's name of more than 128 characters is refused, because the proxy keeps names in memory."""
     async with client.put("/v1/jobs/" + "j" * 129, json={"dataset": "d"}) as answer:
         assert answer.status == 400

@@ -104,6 +104,7 @@ async def test_a_client_that_takes_little_between_two_looks_goes_on(make_proxy):
     proxy.origin.put("b", "k", bytes(SIZE))
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 15)
     writer.write(b"GET /b/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
     taken = len(await reader.read(1000))
     (connection,) = proxy.server.connections
     while taken < SIZE:
@@ -114,6 +115,7 @@ async def test_a_client_that_takes_little_between_two_looks_goes_on(make_proxy):
             while before is not None and connection._progress() == before and taken < SIZE:
                 taken += len(await reader.read(1 << 16))
                 await asyncio.sleep(0)
+    assert (taken, await reader.read()) == (SIZE, b"")
     writer.close()
     assert all(event != "answer cut" for event, _ in proxy.log.events)
 

@@ -235,7 +235,7 @@ class Setup:
         """Open connections to the server, and keep them idle in the pool."""
         pool = self.pool
         taken = []
-        assert await (await self.client()).get("/b/warm")
+        assert (await (await self.client()).get("/b/warm")).status == 200
         (peer,) = pool._idle
         while len(taken) < connections:
             taken.append(await pool.take(peer))
