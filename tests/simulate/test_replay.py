@@ -121,7 +121,7 @@ def test_more_readers_of_parts_than_two_per_cent_hold_pages_cost_no_more_than_wi
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8, 0.9])
-@pytest.mark.parametrize("objects", [500, 20_000])
+@pytest.mark.parametrize("objects", [500, 8_000])
 def test_shuffled_epochs_of_a_stock_client_hit_what_is_cached(objects, share):
     trace = uniform(objects, 3, seed=1)
     hits = hits_of(trace, "default", int(share * objects)).reshape(3, -1).mean(axis=1)
