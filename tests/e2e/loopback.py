@@ -29,7 +29,9 @@ class _Server(socketserver.ThreadingTCPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: object) -> None:
-        """Ignore errors of connections. Tests kill proxies and cut answers, so connections often break off."""
+        """Ignore errors of connections. Tests kill proxies and cut answers, so connections often
+        break off.
+        """
 
 
 @contextmanager

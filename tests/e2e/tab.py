@@ -80,7 +80,9 @@ def go_live(tab: Any, url: str) -> None:
 
 
 def violations(tab: Any) -> list[tuple[str, list[str]]]:
-    """Return the accessibility faults that axe-core finds, of any impact: the rule and the elements of each."""
+    """Return the accessibility faults that axe-core finds, of any impact: the rule and the elements
+    of each.
+    """
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(tab).response["violations"]

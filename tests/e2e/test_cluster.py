@@ -167,7 +167,9 @@ class Training:
 
 @pytest.mark.parametrize("fault", ["kill", "stop", "flush", "restart"])
 def test_a_job_goes_on_while_the_engine_fails(join, engine, fault):
-    """The calls of all ranks succeed while Redis fails. At the end all proxies have the scores of all ranks."""
+    """The calls of all ranks succeed while Redis fails. At the end all proxies have the scores of
+    all ranks.
+    """
     a, b = join(), join()
     joined(a, b)
     register(a)

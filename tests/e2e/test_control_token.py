@@ -96,7 +96,9 @@ def reload(served, event):
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_reload_closes_both_sides_or_neither(serve, config, bucket_directory, workers):
-    """A SIGHUP may require signatures only if a token is already required, or is required by the same reload."""
+    """A SIGHUP may require signatures only if a token is already required, or is required by the
+    same reload.
+    """
     served = serve(
         config("[auth]\n" + CLIENT),
         origin__kind="file",

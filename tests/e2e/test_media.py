@@ -165,7 +165,9 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
 
 @pytest.fixture
 def failing_medium(tmp_path):
-    """Return an ext4 file system that only this test uses. The test can make it read-only and writable again."""
+    """Return an ext4 file system that only this test uses. The test can make it read-only and
+    writable again.
+    """
     work = tmp_path / "loop"
     work.mkdir()
     try:

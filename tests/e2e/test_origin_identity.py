@@ -25,7 +25,9 @@ def read(client, key: str) -> tuple[bytes, str]:
 
 @contextmanager
 def forwarding() -> Iterator[tuple[int, Callable[[str], None]]]:
-    """Yield a port that forwards connections, and a function that sets the URL to which they are forwarded."""
+    """Yield a port that forwards connections, and a function that sets the URL to which they are
+    forwarded.
+    """
     targets: list[tuple[str, int]] = []
 
     def copy(source: socket.socket, sink: socket.socket) -> None:
@@ -149,7 +151,9 @@ def test_a_proxy_whose_origin_is_itself_says_so(serve):
 
 @pytest.mark.parametrize("place", [["s3://data/"], ["--url", "http://127.0.0.1:9001"]])
 def test_purge_all_takes_no_place(tmp_path, place):
-    """The command purges the directories of this machine. So it accepts neither a proxy's URL nor a prefix."""
+    """The command purges the directories of this machine. So it accepts neither a proxy's URL nor a
+    prefix.
+    """
     settings = [f"cache.ram.path={tmp_path}/ram", "cache.disk.capacity=0"]
     arguments = [item for setting in settings for item in ("--set", setting)]
     ended = run_command("purge", "--all", *place, *arguments)

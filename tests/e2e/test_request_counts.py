@@ -18,7 +18,9 @@ PIECE = 9_000
 
 @pytest.fixture(params=["1 plain", "1 tls", "3 plain", "3 tls"])
 def served(request, serve, fake_origin, tmp_path, monkeypatch):
-    """Run a proxy of one or three processes. ``served.opened()`` returns a new connection to its S3 listener."""
+    """Run a proxy of one or three processes. ``served.opened()`` returns a new connection to its S3
+    listener.
+    """
     count, kind = request.param.split()
     settings = {}
     certificate = write_certificate(tmp_path)

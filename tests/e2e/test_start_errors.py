@@ -1,4 +1,6 @@
-"""The messages that a user reads when ``serve`` cannot start, or starts although its origin does not answer."""
+"""The messages that a user reads when ``serve`` cannot start, or starts although its origin does
+not answer.
+"""
 
 import json
 import os

@@ -54,7 +54,9 @@ class Scene:
         self.served, self.origin, self.by_worker = served, origin, by_worker
 
     def everywhere(self, who: str, key: str = "k") -> set[tuple[int, str]]:
-        """Return the answers of all processes to the same read, sent with and without the additional field."""
+        """Return the answers of all processes to the same read, sent with and without the
+        additional field.
+        """
         found = {self.by_worker[who].ask(key), self.by_worker[who].ask(key, plain=False)}
         for _ in range(10):
             with closing((client := Client(self.served, who)).connection):

@@ -1,4 +1,6 @@
-"""Writes in a cluster. The owner executes them, and reports success only while it surely still is the owner."""
+"""Writes in a cluster. The owner executes them, and reports success only while it surely still is
+the owner.
+"""
 
 import asyncio
 

@@ -27,7 +27,9 @@ PLAIN = ReadRequest(SMALL)
 
 @pytest.fixture
 def beside(make_bench):
-    """Return a function that makes an engine with two objects, and the reads of a worker beside this engine."""
+    """Return a function that makes an engine with two objects, and the reads of a worker beside
+    this engine.
+    """
 
     async def make(*, rules=(), warm=True, by_verdicts=False, is_elsewhere=None, **kwargs):
         share = Share.create()

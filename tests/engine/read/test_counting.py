@@ -71,7 +71,9 @@ async def test_a_suffix_is_told_from_where_it_begins(make_bench, known):
 
 @pytest.fixture
 def placement_notes(monkeypatch):
-    """Record the calls by which placement learns of reads. Each call says whether an order explains the read."""
+    """Record the calls by which placement learns of reads. Each call says whether an order explains
+    the read.
+    """
 
     def watch(bench):
         placement, noted = bench.cache.placement, []

@@ -204,7 +204,9 @@ RAM here. Pages on a disk are tested in tests/api/control/reads/test_located_aga
 
 @pytest.fixture(params=[(LONG, True), (PAGE, False)], ids=["pinned", "copied"])
 async def handles(make_bench, request):
-    """Return a bench, and handles of the two pages of one object. Sendfile may send all bytes of both pages."""
+    """Return a bench, and handles of the two pages of one object. Sendfile may send all bytes of
+    both pages.
+    """
     page, disk = request.param
     bench = await warmed(make_bench, b"x" * 2 * page, page_size=page, disk_bytes=int(disk) << 20)
     made = [bench.engine.find_handle(REF, at, bench.clock.now_s()) for at in (0, page)]

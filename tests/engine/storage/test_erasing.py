@@ -1,4 +1,6 @@
-"""The engine refuses a write if a restart could bring the old version back. It tries failed erasures again."""
+"""The engine refuses a write if a restart could bring the old version back. It tries failed
+erasures again.
+"""
 
 import asyncio
 import errno
