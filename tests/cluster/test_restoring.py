@@ -24,7 +24,9 @@ def three(cluster):
 
 
 def beat_until_leased(cluster, node):
-    """Send the beats that follow each other without a rest after the log has become empty."""
+    """Send the three beats that follow each other without a rest after the log has become empty. Return
+    whether the node then has a lease.
+    """
     for _ in range(3):
         cluster.beat(node)
     assert node.inc == cluster.server.inc

@@ -131,8 +131,7 @@ async def test_a_disk_that_fails_for_good_is_left_out_without_the_others(make_be
     _, broken, sound = by_tier(bench)
     assert bench.cache.media[1].tier.disabled_reason is not None
     assert bench.cache.media[2].tier.disabled_reason is None
-    # The broken disk lost all its pages, and the sound one lost no more than the pages that it had not stored
-    # yet.
+    # The broken disk keeps no page. The sound disk lacks only a few pages.
     assert broken == 0
     assert sound > COUNT - 64
     tiers = bench.counted_stats().snapshot()["tiers"]
