@@ -1,4 +1,4 @@
-"""The documents name only existing things, and all of them."""
+"""The documents name all commands, settings, metrics and calls that exist, and no others."""
 
 import re
 from dataclasses import fields

@@ -55,8 +55,8 @@ class Gets:
 
 
 class Page:
-    """A receiver of a body. ``ends`` has, for each end of the read, how it ended and how many slots and
-    connections were held then.
+    """A receiver of a body. ``ends`` says how the read ended. After a complete body it also has the number of
+    open slots and of connections back in the pool.
     """
 
     def __init__(self, reads: "Reads") -> None:

@@ -140,7 +140,7 @@ async def test_answers_at_the_pace_of_their_clients_do_not_fill_the_link():
     assert queue.flying == 0
     assert queue.flows["a"].guess_bytes <= PAGE
     assert queue.flows["a"].start <= 20 * PAGE
-    queue.end(slot)  # The slot ends a second time when the stream is over, which changes nothing.
+    queue.end(slot)  # The stream is over now.
     assert queue.flying == 0
 
 
@@ -179,8 +179,8 @@ async def test_jobs_with_long_reads_get_no_more_bytes():
         for _ in range(20):
             reads.ask("b", 10_000)
     order = reads.served()
-    # From its second read on, each job is charged the length of its previous read. So at any time the jobs
-    # differ by a long read at most.
+    # A read is charged by a guess until its length is known. So at any time the two jobs differ by a first
+    # guess and a long read at most.
     got = {"a": 0, "b": 0}
     for job, size in order[:300]:
         got[job] += size
