@@ -42,7 +42,8 @@ _ROOM = {"cache__ram__capacity": "1 GiB"}
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module: Any) -> Iterator[dict[str, Route]]:
     directory = tmp_path_factory.mktemp("routes")
-    # The gateway frees deleted objects late, and every client writes a hundred megabytes a few times.
+    # The gateway needs this much room, because it frees deleted objects late. Every client writes a hundred
+    # megabytes a few times.
     for rgw in run_rgw(directory, store_gib=8, settings=f"rgw_dns_name = {DOMAIN}"):
         certificate = write_certificate(directory, hosts=[DOMAIN, f"*.{DOMAIN}"])
         config = directory / "clients.toml"

@@ -239,8 +239,8 @@ async def test_a_client_that_is_slow_holds_its_answer_and_gets_it(tmp_path, orig
 
 
 async def test_a_short_answer_does_not_keep_the_memory_for_a_long_one(tmp_path, origin, monkeypatch):
-    """A short answer does not keep the memory for a long one. If a client takes no bytes, the data written to
-    it stays in memory, even after the read has ended.
+    """A short answer does not keep memory that was taken for a long one. If a client takes no bytes, the data
+    written to it stays in memory, even after the read has ended.
     """
     origin.put("b", "b-mega", bytes(1_000_000))
     written, write_pieces = [], PendingRead.write_pieces

@@ -1,4 +1,6 @@
-"""The documents name all commands, settings, metrics and calls that exist, and no others."""
+"""The documents name only commands, settings and links that exist. They explain every number of the
+statistics and every control call.
+"""
 
 import re
 from dataclasses import fields

@@ -133,7 +133,7 @@ def trailers(play: Play) -> None:
     """Play uploads of aws-chunked bodies with a trailing checksum, as SDKs send them. They must store the
     same object as a plain upload.
 
-    The play at the origin uploads in the plain form, because RGW 18 does not know the other one.
+    The play at the origin uploads in the plain form, because RGW 18 does not know the chunked one.
     """
     for size in (10, 70_000):
         data = bytes(range(256)) * (size // 256) + b"." * (size % 256)

@@ -1,8 +1,8 @@
 """One rank of a DistributedDataParallel training in which each rank has a proxy of its own.
 test_cluster_training.py starts four ranks.
 
-The rank writes files for the test into its own directory: the ids of each step, and at the end its draws, the
-scores and the model. After the step given by ``--pause`` it waits until the test lets it go on.
+The rank writes files for the test into its own directory. They have the ids of each step, and at the end the
+draws, the scores and the model. After the step given by ``--pause`` it waits until the test lets it go on.
 """
 
 import argparse

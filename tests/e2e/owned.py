@@ -179,7 +179,9 @@ class Traffic:
             task.join()
 
     def goes_on(self, *, writes=False):
-        """Wait until further objects were read and further objects were written."""
+        """Wait until clients have read further objects. With ``writes``, also wait until they have written
+        some.
+        """
         reads, written = self.reads, self.writes
         wait_for(lambda: self.reads > reads + 60 and (not writes or self.writes > written + 10))
 

@@ -447,7 +447,7 @@ def test_one_call_has_the_statistics_of_all_proxies_also_when_one_hangs(three):
         began_s = time.monotonic()
         found = {one["node"]: one for one in a.get("/v1/stats?cluster=1")["nodes"]}
         assert time.monotonic() - began_s < 4.0
-        # As long as the node has its lease, it is asked. After that it is away.
+        # Node c is asked as long as it has its lease. After that it is away.
         assert "gave no answer in 2 s" in found[node]["problem"]
         assert found[cluster(b)["node"]]["problem"] == ""
     finally:

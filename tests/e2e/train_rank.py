@@ -1,7 +1,7 @@
 """One rank of a DistributedDataParallel training through the proxy. test_training.py starts two ranks.
 
-The rank writes files for the test into its own directory: a line of ids for each step, a checkpoint every few
-steps, and its final state. After the step given by ``--die`` it kills itself with SIGKILL.
+The rank writes files for the test into its own directory. They are a line of ids for each step, a checkpoint
+every few steps, and its final state. After the step given by ``--die`` it kills itself with SIGKILL.
 """
 
 import argparse

@@ -138,8 +138,8 @@ async def test_a_purge_ends_though_readers_do_not(make_bench):
 
 @pytest.mark.parametrize("prefix", ["", "p/"])
 async def test_a_purge_lets_others_run_every_few_pages(make_bench, prefix):
-    """A purge lets other tasks run after every few pages. None of the steps that it repeats for each page or
-    object is done for all of them in one turn of the loop.
+    """A purge lets other tasks run after every few pages. It repeats some steps for each page or object. It
+    never does all repetitions of a step in one turn of the loop.
     """
     count = 3000
     bench = await make_bench(budget_bytes=1 << 22)

@@ -137,8 +137,8 @@ async def service(request, monkeypatch, tmp_path):
 
 @asynccontextmanager
 async def reading(service, monkeypatch):
-    """Yield three things: a function ``read()`` that reads an object through the S3 origin, a list of the key
-    and token of each read, and a function ``passes(time)`` that makes time pass.
+    """Yield two functions and a list. ``read()`` reads an object through the S3 origin, and ``passes(time)``
+    makes time pass. The list has the key and the token of each read, and is yielded second.
     """
     store, clock = Store(), ManualClock()
     provider = ChainCredentials(clock=clock)

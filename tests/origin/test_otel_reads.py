@@ -119,9 +119,8 @@ def test_wrong_bytes_end_it_with_their_error(world):
 
 
 def test_a_read_that_is_handed_over_sends_no_span(world):
-    """A read that is handed over to a coroutine sends no span, because the coroutine has one. The coroutine's
-    span has the request that began the read as its parent. This holds whichever connection reports the
-    failure.
+    """A read that is handed over to a coroutine sends no span, because the coroutine sends one. The parent of
+    the coroutine's span is the request that began the read, whichever connection reports the failure.
     """
     read = world.start()
     world.inner.reads[0].hand_over(OriginUnavailable("down"))

@@ -74,8 +74,8 @@ def test_indices_of_hazards(seed):
 
 @given(seeds, st.integers(1, 12), st.booleans())
 def test_histories_of_pages_in_slots_and_as_ghosts(seed, sets, taught):
-    """The histories of pages are equal, whether the pages are in slots or are ghosts. Pages are missed, get
-    slots, lose them to other pages, and are read again. The table has room for only few ghosts.
+    """With compiled code and without it, the histories of pages are equal. Pages are missed, get slots, lose
+    them to other pages, and are read again. The table has room for only few ghosts.
     """
 
     def work():

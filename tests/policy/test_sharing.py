@@ -1,5 +1,5 @@
-"""Needs of jobs that fit, the shares of the other jobs, and the adjustment of weights over time. The expected
-values are the cases of the design.
+"""Needs of jobs that fit, the shares of the other jobs, and the weights that rise while a need is missed. The
+expected values are the cases of the design.
 """
 
 import math
@@ -136,7 +136,8 @@ def test_jobs_of_which_nothing_is_known_do_no_harm():
 @pytest.mark.parametrize("claims", [1, 10])
 def test_claims_leave_a_client_without_a_job_its_hits(claims, monkeypatch):
     """Jobs with needs leave a client without a job its hits. Ten jobs announce everything, beside a client
-    that reads a hot set. ``claims`` of the jobs have the highest weight that a need can give.
+    that reads a hot set. ``claims`` of the jobs have needs, and the highest weight that so many needs can
+    give.
     """
     random, jobs, samples, hot, epochs = np.random.default_rng(0), 10, 100, 50, 6
     columns = [random.integers(0, hot, samples * epochs)]

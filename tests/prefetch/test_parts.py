@@ -92,8 +92,8 @@ async def test_several_readers_of_one_object_are_told_apart(make_fetching):
 
 
 async def test_room_that_is_scattered_over_tiers_is_none(make_fetching):
-    """Room that is scattered over two tiers does not cause a fetch. Together the two tiers have room for the
-    object, but neither has room for a page. So a fetch would be in vain.
+    """Room that is scattered over two tiers does not cause a fetch. Together the two tiers have enough free
+    room for a page, but neither has enough alone. So a fetch would be in vain.
     """
     fetching = await make_fetching(policy="static", ram_bytes=4 * PAGE, disk_bytes=4 * PAGE)
     fetching.bench.origin.put("b", "first", BODY)

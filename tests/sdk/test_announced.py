@@ -113,7 +113,7 @@ def test_coming_epochs_are_foretold_where_they_can_be_known(make_job, proxy, kin
         wrapped.set_epoch(1)
         next(iter(wrapped))
         assert job.flush()
-        # Only epoch 3 is sent. The order of epoch 2 was announced early and was right, so it is not sent
+        # Only the order of epoch 3 is sent. An order that was announced early and was right is not sent
         # again.
         assert len(proxy.pieces) == sent + 1
 

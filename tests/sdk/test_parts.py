@@ -122,7 +122,7 @@ def test_the_time_of_computing_is_summed_until_it_is_sent():
     progress.timed(8, 0.5, 2.0)
     progress.timed(8, 0.0, 1.0)
     assert progress.take() == [(0, 16, 0.5, 3.0)]
-    progress.timed(0, 0.0, 1.0)  # No sample follows the last batch, only its time.
+    progress.timed(0, 0.0, 1.0)  # This is the time of the last batch, after which no sample follows.
     progress.begin(1, 0)
     progress.timed(4, 0.0, 0.5)
     assert progress.take() == [(0, 16, 0.0, 1.0), (1, 4, 0.0, 0.5)]

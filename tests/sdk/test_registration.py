@@ -1,4 +1,4 @@
-"""A run was silent while another run took its name. It continues under another name."""
+"""While a run was silent, another run took its name. The silent run then continues under another name."""
 
 import logging
 import multiprocessing

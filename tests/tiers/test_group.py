@@ -1,4 +1,6 @@
-"""The files of a cache can be read by their owner only. If a group is set, its members can read them too."""
+"""Only the owner can read the files of a cache. If a group is set, its members can read the segments, and no
+other file.
+"""
 
 import os
 import stat

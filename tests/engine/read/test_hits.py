@@ -184,8 +184,8 @@ def found(engine, handles, now_s):
     return bool(engine.hits._samples.find(ONE, np.array([0]), now_s).here[0])
 
 
-# Each function returns whether an entrance of the engine answers by the handles. handles[0] is the handle of
-# the object's first page.
+# Each function returns whether one call of the engine answers by the handles. handles[0] is the handle of the
+# object's first page.
 ANSWERS = {
     "find_handle": lambda engine, handles, now_s: engine.find_handle(REF, 0, now_s) is handles[0],
     "take": lambda engine, handles, now_s: engine.take(handles[0], None, now_s) is not None,
@@ -197,8 +197,8 @@ ANSWERS = {
     "find_samples": found,
 }
 MAY_BE_COLD = {"find_handle", "find_samples"}
-"""The entrances that do not touch the page's bytes. ``find_samples`` looks only at the page's tier, which is
-RAM here. Pages on a disk are tested in tests/api/control/reads/test_located_again.py.
+"""The calls that do not touch the page's bytes. ``find_samples`` looks only at the page's tier, which is RAM
+here. Pages on a disk are tested in tests/api/control/reads/test_located_again.py.
 """
 
 
