@@ -19,9 +19,9 @@ def lost(**fields):
 
 
 def test_samples_that_left_the_cache_before_the_next_order_came_are_lost_at_its_beginning():
-    # When the next order is known, 400 samples are still to be read. At most 125 of the cached samples, a
-    # quarter of the cache, may be fetched ahead. 20 of them are on their way, so 105 wait for their readers.
-    # The cache lacks the samples that are neither still to be read nor kept.
+    # When the next order is known, 400 samples are still to be read. At most 125 cached samples, a quarter of
+    # the cache, may be fetched ahead. Of these, 20 are on their way, and 105 wait for their readers. The
+    # cache lacks the samples that are neither still to be read nor kept.
     missing = 1 - (400 + 500 - 105) / 1000
     furthest = 500 / (1 - missing)
     assert lost() == pytest.approx(furthest / 8 * missing)

@@ -109,7 +109,8 @@ def test_reads_that_were_faster_than_the_mean_are_fitted():
 
 
 def test_an_epoch_takes_as_long_as_training_says():
-    # The proxy sees the first read only when it has ended, and the last report only when it arrives.
+    # An epoch takes as long as training reports. The proxy measures another time, because it sees the first
+    # read only when the read has ended, and the last report only when it arrives.
     one = epoch(0, truth(), 0.2)
     for factor in (0.9, 1.2):
         seen = msgspec.structs.replace(one, wall_s=one.wall_s * factor)

@@ -59,8 +59,8 @@ def test_of_coming_epochs_only_as_much_counts_as_was_read_of_the_last(job, how):
 
 
 def test_nothing_of_a_job_that_leaves_its_tails_is_fetched_twice_as_often(job):
-    """The unread tail of an epoch is not fetched again for each epoch. In one case the job leaves the tail of
-    each epoch unread. In the other case its order does not contain the tail.
+    """Unread tails do not stay in a job's order. The job reads only about half of each announced epoch, and
+    its order stays believed. Almost nothing of the order is left afterwards, so no tail is fetched for it.
     """
     for epoch in (1, 2):
         job.announce(job.epochs[epoch], epoch=epoch)
