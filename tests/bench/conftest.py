@@ -1,4 +1,6 @@
-"""Small servers with known faults, each a process of its own like the real ones."""
+"""Fixtures that run small servers with known faults. Each server is a process of its own, like the
+real ones.
+"""
 
 import sys
 from contextlib import ExitStack
@@ -27,7 +29,9 @@ def stack():
 
 @pytest.fixture
 def make_origin(stack, tmp_path):
-    """Return a function that runs the bench's own origin. Another ``seed`` gives wrong bytes."""
+    """Return a function that runs the origin of the bench. With another ``seed`` the origin sends wrong
+    bytes.
+    """
 
     def make(name="origin", **options):
         return stack.enter_context(origin(tmp_path, name=name, **options))
@@ -42,7 +46,7 @@ def certificate(tmp_path):
 
 @pytest.fixture
 def make_fake(stack, tmp_path):
-    """Return a function that runs ``fake_server.py`` with one fault."""
+    """Return a function that runs ``fake_server.py`` with the given fault."""
 
     def make(fault):
         log = tmp_path / f"{fault}.log"
@@ -60,8 +64,8 @@ def pieces():
 
 @pytest.fixture
 def plan():
-    """Return a function that makes a ``Planned`` row whose measurement returns ``found``, or raises it if it
-    is an exception.
+    """Return a function that makes a ``Planned`` row. The row's measurement returns ``found``, or raises it
+    if it is an exception.
     """
 
     def make(found, name="a row", target=None, **more):
@@ -77,7 +81,9 @@ def plan():
 
 @pytest.fixture
 def three_rows(plan):
-    """Return a suite of three rows: one met, one not met, one failed."""
+    """Return a suite of three rows: the first meets its target, the second misses it, and the third one
+    fails.
+    """
 
     def suite(_scale):
         yield plan(Measured(10.0, 20.0, (9.0, 11.0), (20.0, 20.0)), "fast")

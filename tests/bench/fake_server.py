@@ -1,4 +1,6 @@
-"""A server of the bench's objects with one fault: slow, ram, closing, endless or refusing."""
+"""A server of the bench's objects that has the fault named by its argument: slow, ram, closing, endless or
+refusing.
+"""
 
 import asyncio
 import hashlib

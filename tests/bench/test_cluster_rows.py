@@ -1,4 +1,4 @@
-"""The rows of owned pages: their pure parts, and their helpers with real servers."""
+"""The rows of the bench about page ownership: their pure functions, and their helpers with real servers."""
 
 import http.client
 import re
@@ -38,7 +38,7 @@ def source(stack, tmp_path):
 
 @pytest.fixture
 def sender_to(stack):
-    """Return a function that connects to a server until the test ends."""
+    """Return a function that connects to a server. The connection closes when the test ends."""
     return lambda server: stack.enter_context(closing(Sender(server)))
 
 

@@ -1,4 +1,4 @@
-"""A first epoch of many readers: every byte is compared, and a hit fails the row."""
+"""The row about a first epoch of many readers: every byte is compared, and a hit makes the row fail."""
 
 from contextlib import contextmanager
 
@@ -49,7 +49,9 @@ def test_hits_and_wrong_bytes_fail_the_row(ours, make_origin):
 
 
 def test_the_number_of_processes_fits_the_machine(monkeypatch, make_origin):
-    """Eight processes on 16 cores, four on 8, none on 4."""
+    """The number of processes follows from the machine: eight workers on 16 cores, four on 8, and
+    none on 4.
+    """
     asked = []
 
     @contextmanager

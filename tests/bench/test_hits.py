@@ -1,4 +1,6 @@
-"""The comparison of CPU: it shows which side is slower, and gives no figure when a byte is wrong."""
+"""The comparison of CPU time for hits: it shows which side is slower, and gives no number if a byte
+is wrong.
+"""
 
 import shutil
 from dataclasses import replace

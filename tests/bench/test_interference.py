@@ -1,4 +1,4 @@
-"""A stock client beside a job: the job's hints, and its reads."""
+"""The row about a client without hints beside a job: the job's hints, and its reads."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""The proxies that the cluster suite measures."""
+"""The proxies that the cluster suite of the bench measures."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,6 @@
-"""Predictions beside measured epochs: the comparisons, the choices, and a tiny run of everything."""
+"""Predictions compared with measured epochs: the comparisons, the choices of settings, and a tiny run of the
+whole suite.
+"""
 
 from pathlib import Path
 
@@ -32,7 +34,9 @@ READ = SAMPLES * SAMPLE_BYTES
 
 
 def found(point, *, slower=1.0):
-    """Return the measurements of a run in a world that behaves exactly like the replay."""
+    """Return measurements of a run that behaves exactly as the replay predicts. With ``slower`` its epochs
+    take longer by this factor.
+    """
     first = _replayed(point, 0.0, slower)
     later = [_replayed(point, point.cached, slower) for _ in range(2)]
     profile = Profile(
@@ -89,7 +93,7 @@ def test_hits_of_the_study_with_an_announced_order_are_predicted():
             if one.point.announced:
                 errors[one.point.name] = compare(predictor, one, of[0].point).hit_error
     assert len(errors) == 25
-    # Not explained; see docs/adr/0047.
+    # This error has no explanation; see docs/adr/0047.
     known = {"50%, 8 workers, announced, 100 ms, 2 MB/s"}
     assert {name for name, error in errors.items() if abs(error) > 0.01} == known
     assert max(map(abs, errors.values())) < 0.02
@@ -121,7 +125,7 @@ def test_choices_are_judged_by_real_times_and_costs(whole):
     assert len(choices.plan) == len(choices.cheapest) == len(choices.biggest) == 32
     assert not any(one.late for one in choices.plan)
     assert max(one.regret for one in choices.plan) < 0.03
-    # If all but the profiled run take twice as long as predicted, chosen runs are late.
+    # If all runs except the profiled one take twice as long as predicted, some chosen runs are late.
     slow = (whole[0], *(found(one.point, slower=2.0) for one in whole[1:]))
     assert any(one.late for one in choose_all(slow).plan)
     assert choose_all(whole).plan[0].deadline_s < 2 * EPOCHS * whole[0].epoch_s
@@ -155,7 +159,8 @@ def test_the_sdk_reads_batches_on_running_servers():
     one = run_sdk(Point(0.5, 1, True, 0.002), samples=64, epochs=2)
     assert one.profile.loader == Loader(workers=1, batch_size=32, reads_at_once=32)
     first, later = (epoch.samples for epoch in one.profile.epochs)
-    # A located page may be evicted before it is copied. It is then read again, and counts twice.
+    # A located page may be evicted before the reader has copied it. The page is then read again, and the
+    # sample counts twice.
     assert first == 64 <= later <= 70
     assert one.epoch_s >= one.first.compute_s == 64 / 400
     assert compare(Predictor(one.profile), one, one.point).group == "batches by the SDK"

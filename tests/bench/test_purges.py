@@ -1,4 +1,4 @@
-"""The long runs take a purge as done only when its operation is."""
+"""The long runs count a purge as done only when its operation has ended."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The reads of the suite "ratios", which hints it sends when, and which reads it counts."""
+"""The suite "ratios": its reads, the time at which it sends each hint, and the reads that it counts."""
 
 import numpy as np
 import pytest

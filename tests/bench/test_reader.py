@@ -1,4 +1,4 @@
-"""The client on which all checks depend: it accepts only the right bytes."""
+"""The client by which the bench checks all bodies. It accepts only the right bytes."""
 
 import itertools
 

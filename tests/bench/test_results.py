@@ -1,4 +1,4 @@
-"""The judgement of rows, the written results, and the rows that can never pass silently."""
+"""The judgement of rows, the written results, and rows that must never pass silently."""
 
 import io
 import json
@@ -197,7 +197,7 @@ def test_the_machine_line_says_how_python_was_built(monkeypatch, optimised, said
 
 
 def test_the_cpu_of_descendants_counts():
-    # The parent sleeps. Its child, whose CPU is counted, works until it is ended.
+    # The parent sleeps. Its child, whose CPU time counts, works until it is killed.
     burn = "import time; end = time.time() + 30\nwhile time.time() < end: pass"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
     with subprocess.Popen([sys.executable, "-c", parent], start_new_session=True) as process:

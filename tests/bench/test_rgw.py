@@ -1,5 +1,5 @@
-"""Ceph RGW as a reference: a missing RGW is reported, everything that was started ends, and clients get the
-credentials.
+"""Ceph RGW as a reference of the bench. A missing RGW is reported, all started programs end, and the clients
+get the credentials.
 """
 
 import importlib.util
@@ -29,8 +29,8 @@ INFO = "main_access_key=M\nmain_secret_key=S\nalt_access_key=A\nalt_secret_key=T
 
 @pytest.fixture
 def script(monkeypatch, tmp_path):
-    """Return a function that writes a start script. The script runs the shell commands ``start``, and records
-    with which arguments it was called.
+    """Return a function that writes a start script. The script runs the shell commands ``start``. It records
+    the first argument of each call.
     """
     monkeypatch.setattr(rgw, "PROGRAMS", ())
     monkeypatch.setattr(rgw, "SCRIPT", tmp_path / "start.sh")
@@ -115,7 +115,7 @@ def test_a_refused_object_fails_the_cells(make_origin):
 
 @pytest.fixture
 def signed(make_origin, stack, tmp_path):
-    """Run a server that accepts only ``ACCOUNT``."""
+    """Run a server that accepts only the account ``ACCOUNT``."""
     keeper = proxy(
         tmp_path, make_origin(), ram_bytes=8 * 1024**2, signed=True, clients=[ACCOUNT], name="keeper"
     )
@@ -146,7 +146,9 @@ def test_clients_sign_with_the_credentials_of_the_job(stack, signed, client):
 
 
 def test_both_sides_of_a_cell_get_the_account(signed, small, arena, monkeypatch):
-    """The server ``signed`` replaces the gateway. It knows only this account, and accepts no object."""
+    """Both sides of a cell sign with the account. The server ``signed`` stands for the gateway. It accepts
+    only this account, and its objects cannot be written.
+    """
     monkeypatch.setattr(matrix, "rgw", lambda *_, **__: nullcontext(rgw.Gateway(signed, ACCOUNT, CLIENT)))
     put = []
     monkeypatch.setattr(matrix, "put_objects", lambda _gateway, pieces: put.extend(pieces))

@@ -1,4 +1,6 @@
-"""The load of several processes: as on small machines where cores are few, and growing with the processes."""
+"""The load on servers of several processes. With few cores it is as on small machines, and it grows with the
+number of processes.
+"""
 
 import pytest
 

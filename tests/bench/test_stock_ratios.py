@@ -1,4 +1,4 @@
-"""The reads of stock clients beside a job, and which hints of the job are sent when."""
+"""The reads of clients without hints beside a job, and the time at which each hint of the job is sent."""
 
 import json
 
@@ -26,7 +26,7 @@ def trace(*hints):
 
 
 class Called:
-    """Stands for a proxy: notes the control calls by the number of reads before them."""
+    """A stand-in for a proxy. It records each control call with the number of reads before the call."""
 
     authority = "proxy"
 

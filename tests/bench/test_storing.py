@@ -1,4 +1,6 @@
-"""Misses beside nginx: only misses count, every byte is compared, and the row says what was stored."""
+"""Misses beside nginx: only misses count, every byte is compared, and the row reports how many objects were
+stored.
+"""
 
 import shutil
 
@@ -42,7 +44,7 @@ def test_nothing_is_asked_for_twice():
     new = NewObjects(4000)
     asked = new.take(3) + new.take(2)
     assert asked == [Piece(4000, number) for number in range(5)]
-    # 32 connections; each can have 200 answers a second.
+    # There are 32 connections, and each gets at most 200 answers a second.
     assert most_misses(1.0) > 32 * 200
 
 
@@ -96,7 +98,9 @@ def test_a_full_cache_of_nginx_evicts(source, stack, tmp_path):
 
 
 def test_what_is_not_stored_fails_a_row_of_a_growing_tier(source, make_origin):
-    """An origin stores nothing."""
+    """In a row about a growing tier, objects that are not stored make the row fail. Here an origin replaces
+    the proxy, and stores nothing.
+    """
     other = make_origin("other", latency_s=LATENCY_S)
     with pytest.raises(BenchError, match=r"^origin stored only 0% of the objects$"):
         compared(other, source, all_stored=True)

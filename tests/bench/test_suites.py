@@ -1,4 +1,4 @@
-"""Each suite's own measurement, tiny: it runs, counts correctly, and notices faults."""
+"""The measurement of each suite in a tiny run: it ends, counts correctly, and notices faults."""
 
 import importlib.util
 from contextlib import closing
@@ -119,7 +119,7 @@ def test_bodies_are_not_compared_in_windows_that_count(make_origin, stock, clien
 
 @pytest.fixture
 def count(monkeypatch):
-    """Return a count for two workers and a window of 10 s. ``at(s)`` sets the clock."""
+    """Return a counter for two workers and a window of 10 s. ``at(s)`` sets the clock."""
     now = [0.0]
     monkeypatch.setattr(clients.time, "perf_counter", lambda: now[0])
     counted = clients._Count(Job("boto3", "http://127.0.0.1:1", 4000, 2, 2, 10.0, compare=False))

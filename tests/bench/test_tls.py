@@ -1,4 +1,4 @@
-"""Rows over TLS: the same honesty as without it."""
+"""Rows over TLS make the same checks as rows without TLS."""
 
 import shutil
 import socket
@@ -30,7 +30,9 @@ def encrypted(make_origin, certificate):
 
 
 def test_bytes_are_compared_over_tls_too(make_origin, certificate, encrypted, pieces):
-    """Bodies longer and shorter than a TLS record, and many connections."""
+    """Bytes are compared over TLS too. The bodies are longer and shorter than a TLS record, and many
+    connections are used.
+    """
     assert encrypted.url.startswith("https://")
     assert read_pieces(encrypted, [*pieces, Piece(300_000, 1)], connections=3).requests == 41
     wrong = make_origin("wrong", certificate=certificate, seed=1)

@@ -1,4 +1,4 @@
-"""Stock traffic: each trace matches its name, and is the same for the same seed."""
+"""Traffic of clients without hints: each trace matches its name, and the same seed gives the same trace."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""The model of a training loop, and the rows made with it. Counts are compared, never times."""
+"""The model of a training loop, and the rows of the bench that use it. The tests compare counts,
+never times.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -40,8 +42,8 @@ def test_an_answer_that_is_no_object_ends_the_epoch(make_origin):
 
 @pytest.fixture
 def busy_for(monkeypatch):
-    """Return a function that reads one object from a server that answers 503 a number of times first, and
-    returns how many requests came.
+    """Return a function that reads one object from a server which first answers 503 ``refusals`` times. The
+    function returns the number of requests.
     """
     monkeypatch.setattr("shadeproxy_bench.loader.PAUSE_S", 0.0)
 
@@ -87,8 +89,8 @@ def test_without_prefetching_nothing_comes_ahead():
 
 
 def test_with_an_announced_order_samples_come_ahead():
-    """There are more samples than the workers read ahead of the consumer, so workers alone do not explain
-    the prefetched pages.
+    """With an announced order, pages are prefetched before they are read. There are more samples than the
+    workers read ahead, so the workers alone do not explain the prefetched pages.
     """
     run = train(TINY._replace(samples=2048), ALL, epochs=2)
     assert run.prefetch["used"] > 0

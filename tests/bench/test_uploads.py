@@ -1,4 +1,4 @@
-"""Uploads: the origin takes the right bytes only, directly and through the proxy."""
+"""The row about uploads: the origin accepts only the right bytes, directly and through the proxy."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Memory is touched and given back, and never more than half of the available memory."""
+"""The bench touches memory and gives it back. It never touches more than half of the available memory."""
 
 import subprocess
 import sys
@@ -29,8 +29,8 @@ print(taken // 1024**2, most - before, within - before, after - before)
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """Return a function that simulates a machine of ``available`` MiB, and a control group of ``limit`` MiB
-    if given.
+    """Return a function that acts as a machine with ``available`` MiB of free memory. If ``limit`` is given,
+    a control group limits the memory.
     """
     monkeypatch.setattr(module, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(module, "_CGROUP_LIMIT", tmp_path / "memory.max")
@@ -49,7 +49,7 @@ def test_it_touches_all_and_keeps_a_page_in_each_mib():
     told = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True).stdout
     taken, most, within, after = map(int, told.split())
     assert taken == 400
-    assert most >= 399  # the kernel counts pages in batches for each processor
+    assert most >= 399  # The kernel counts pages in batches for each processor, so the number is not exact.
     assert within < 40
     assert after <= within
 

@@ -1,4 +1,6 @@
-"""Several processes beside one: the workers must have worked, and the load grows with them."""
+"""A proxy of several processes beside a proxy of one. The workers must have worked, and the load grows with
+the number of workers.
+"""
 
 import pytest
 
@@ -55,7 +57,9 @@ def test_what_is_no_hit_fails_the_row(ours):
 
 
 def test_what_is_not_stored_fails_only_rounds_that_count(source):
-    """The origin stores nothing."""
+    """Objects that are not stored make only rounds fail that count. Here an origin replaces the proxy, and
+    stores nothing.
+    """
     new = NewObjects(4000)
     assert ask_misses(ReaderLoad(), new, all_stored=False, **FEW)(source).answers > 0
     with pytest.raises(BenchError, match=r"^origin stored only 0% of the objects$"):

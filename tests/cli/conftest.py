@@ -1,4 +1,4 @@
-"""A command line without the composition root: tests replace what commands call of it by stand-ins."""
+"""A command line without the composition root. Tests replace the parts of it that commands call."""
 
 import json
 import os
@@ -28,7 +28,9 @@ def clean_environment(monkeypatch, tmp_path):
 
 @pytest.fixture
 def shade():
-    """``shade(ARGUMENTS)`` runs ``shadeproxy ARGUMENTS``. A traceback of the command fails the test."""
+    """Return a function ``shade(ARGUMENTS)`` that runs ``shadeproxy ARGUMENTS``. A traceback of the command
+    fails the test.
+    """
 
     def shade(*arguments):
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -41,7 +43,7 @@ def shade():
 
 @pytest.fixture
 def composition(monkeypatch):
-    """The stand-in for the composition root: set ``serve`` and ``build_origin`` on it."""
+    """Return the stand-in for the composition root. Tests set ``serve`` and ``build_origin`` on it."""
     stand_in = SimpleNamespace()
 
     def serve(settings, load):
@@ -67,7 +69,9 @@ def taken_port():
 
 @pytest.fixture
 def control():
-    """A control listener that answers with ``control.answer`` (status, body) and records the requests."""
+    """Run a control listener that answers with ``control.answer`` (status, body), and records the
+    requests.
+    """
     noted = SimpleNamespace(answer=(200, "{}"), requests=[])
 
     class Handler(BaseHTTPRequestHandler):
@@ -106,8 +110,8 @@ def control():
 
 @pytest.fixture
 def check(shade, composition, tmp_path):
-    """``check(ARGUMENTS)`` runs ``shadeproxy check`` with small directories and free ports.
-    ``check.origin``: the origin that it checks.
+    """Return a function ``check(ARGUMENTS)`` that runs ``shadeproxy check`` with small directories and free
+    ports. ``check.origin`` is the origin that the command checks.
     """
     setup = SimpleNamespace(origin=FakeOrigin())
     composition.build_origin = lambda _settings: SimpleNamespace(origin=setup.origin)

@@ -1,4 +1,4 @@
-"""inspect: its calls to the control listener, and its output for a prefix and for one key."""
+"""``shadeproxy inspect``: its calls to the control listener, and its output for a prefix and for one key."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""check: every row that fails says what to change."""
+"""``shadeproxy check``: every row that fails says what to change."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ from tests.support.cluster_log import FakeLog, Server
 
 
 def failures(result):
-    """The failed rows, each as ("name: detail", "what to change")."""
+    """Return the failed rows, each as ("name: detail", "what to change")."""
     lines = result.stdout.splitlines()
     return [
         (line.removeprefix("failed  "), lines[number + 1].strip().removeprefix("change: "))
@@ -210,7 +210,9 @@ def test_directory_that_is_none(check, tmp_path):
 
 @pytest.fixture
 def file_system(monkeypatch):
-    """``file_system(total, free)`` sets the size and the free room of every file system, in MiB."""
+    """Return a function ``file_system(total, free)``. It sets size and free room of every file system, in
+    MiB.
+    """
     real = os.statvfs
 
     def file_system(total: int, free: int, inodes: int = 100) -> None:
@@ -374,7 +376,7 @@ SEALS = Seals("trainers", ["a secret of sixteen"])
 
 @pytest.fixture
 def engine(monkeypatch):
-    """The log of a cluster, with a view of ``engine.view``."""
+    """Return the log of a cluster. Its view is ``engine.view``."""
     monkeypatch.setenv("SECRET", "a secret of sixteen")
     server = Server()
     checking = import_module("shadeproxy.cli.cluster_check")
@@ -383,7 +385,7 @@ def engine(monkeypatch):
 
 
 def view_of(*addresses, seals=SEALS, arguments=OWNED, **differing):
-    """Return a view of proxies with the settings of ``arguments``, but for ``differing``."""
+    """Return a view of proxies with the settings of ``arguments``, except for ``differing``."""
     settings = Settings.load(None, arguments[1::2])
     own = {"wire": WIRE, "origin": origin_digest(settings), "config": agreed(settings)}
     facts = [
@@ -394,7 +396,7 @@ def view_of(*addresses, seals=SEALS, arguments=OWNED, **differing):
 
 
 def row(result, name):
-    """Return the line of a row, and the line with its change."""
+    """Return the line of a row, and the line that says what to change."""
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     place = next(place for place, line in enumerate(lines) if f" {name}: " in line)
     return lines[place], lines[place + 1]

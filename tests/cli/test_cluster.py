@@ -1,4 +1,4 @@
-"""cluster status, owner and forget: their calls, their output, and their errors."""
+"""``shadeproxy cluster`` status, owner and forget: their calls, their output, and their errors."""
 
 import json
 
@@ -112,7 +112,7 @@ def test_forget_sends_the_node(shade, control):
 
 @pytest.fixture
 def soon(control, monkeypatch):
-    """Let the share move at the second look of a command that waits."""
+    """Let the share move when a waiting command asks for the second time."""
     looks = []
 
     def look(_seconds):

@@ -1,4 +1,4 @@
-"""stats and purge: their calls to the control listener, their output, and their errors."""
+"""``shadeproxy`` stats and purge: their calls to the control listener, their output, and their errors."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from shadeproxy.telemetry.stats import Stats
 
 @pytest.fixture
 def counted():
-    """A snapshot of the real ``Stats``, so that a renamed number breaks a test here."""
+    """Return a snapshot of the real ``Stats``. So a renamed number breaks a test here."""
     stats = Stats()
     job = JobContext("resnet", epoch=3)
     stats.record_read("train", Source.RAM, 1024, job)
@@ -30,7 +30,7 @@ def counted():
 
 
 def cells(text, first):
-    """The cells of the row that begins with ``first``."""
+    """Return the cells of the row that begins with ``first``."""
     rows = [re.findall(r"\S+(?: (?:B|KiB|MiB|GiB|s)\b)?", line) for line in text.splitlines()]
     return next(row for row in rows if row and row[0] == first)
 
@@ -74,7 +74,7 @@ def test_stats_as_json(shade, control, counted):
 
 @pytest.fixture
 def waits(monkeypatch):
-    """Return the seconds of the waits that were asked for. Ctrl-C ends the third one."""
+    """Return the list of waits in seconds. Ctrl-C ends the third wait."""
     waits = []
 
     def sleep(seconds):
@@ -129,7 +129,7 @@ def test_stats_cuts_no_name_and_no_number_in_a_narrow_terminal(shade, control, m
     monkeypatch.setenv("COLUMNS", columns)
     text = shade("stats", "--url", control.url).stdout
     assert "\u2026" not in text
-    # A folded name goes on in the first column of the next lines.
+    # A name that is folded continues in the first column of the next lines.
     folded = "".join(line.split()[0] for line in text.splitlines() if line.split())
     assert name in folded
     assert "1,234" in text
@@ -169,7 +169,7 @@ def test_purge_of_what_is_no_s3_uri(shade, uri):
 
 
 def test_nobody_listens(shade, taken_port):
-    """Nothing listens at port 1."""
+    """The error says that no proxy listens. Port 1 stands for a port without a listener."""
     result = shade("stats", "--url", "http://127.0.0.1:1")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -250,7 +250,7 @@ def test_a_token_that_is_no_reference_is_refused_and_not_shown(shade, reference,
         ),
         ((500, '{"error": {"code": "x", "message": "broken"}}'), "error: broken\n"),
         ((500, '{"error": {}}'), "error: status 500\n"),
-        # These are answers of other services that speak JSON.
+        # Such answers come from other services that speak JSON.
         ((500, "{}"), "answered 500, but not as a control listener does"),
         ((404, '{"error": "no such page"}'), "answered 404, but not as a control listener does"),
         ((404, '{"detail": "Not Found"}'), "answered 404, but not as a control listener does"),

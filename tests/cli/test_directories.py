@@ -1,5 +1,5 @@
-"""check: its rows about directories that a start would refuse, or that another process holds. It changes
-nothing.
+"""``shadeproxy check``: its rows about directories that a start would refuse, or that another process has
+locked. The command changes nothing.
 """
 
 import json
@@ -17,7 +17,7 @@ HERE = ("--set", "origin.endpoint=http://origin:7480")
 
 
 def rows(result, mark):
-    """The rows with this mark, each as ("name: detail", "what to change")."""
+    """Return the rows with this mark, each as ("name: detail", "what to change")."""
     lines = [*result.stdout.splitlines(), ""]
     return [
         (line.removeprefix(mark).strip(), lines[number + 1].strip().removeprefix("change: "))
@@ -33,7 +33,7 @@ def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
 
 @pytest.fixture
 def ram(tmp_path):
-    """A directory of the RAM tier with a cache of http://origin:7480."""
+    """Return a directory of the RAM tier with a cache of http://origin:7480."""
     path = tmp_path / "ram"
     path.mkdir(mode=0o700)
     (path / "lock").touch()
@@ -44,8 +44,8 @@ def ram(tmp_path):
 
 @pytest.fixture
 def hold():
-    """``hold(directory, ...)`` starts a process that locks the directories and listens at a port, and returns
-    the port.
+    """Return a function ``hold(directory, ...)``. It starts a process that locks the directories and listens
+    at a port. It returns the port.
     """
     code = (
         "import os, socket, sys; from pathlib import Path; from shadeproxy.core.locks import lock\n"

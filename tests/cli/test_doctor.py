@@ -1,4 +1,6 @@
-"""doctor without a running proxy: this is its first finding, and it reports nothing that it cannot check."""
+"""``shadeproxy doctor`` without a running proxy. The first finding says that no proxy runs, and nothing is
+reported that cannot be checked.
+"""
 
 import json
 
@@ -13,7 +15,9 @@ from tests.support.profiles import epoch, profile, truth
 
 @pytest.fixture
 def doctor(shade, check, tmp_path):
-    """``doctor(ARGUMENTS)`` runs the command without a running proxy, and returns the lines of its output."""
+    """Return a function ``doctor(ARGUMENTS)``. It runs the command without a running proxy, and returns the
+    lines of the output.
+    """
 
     def run(*arguments):
         result = shade(
@@ -75,7 +79,9 @@ def test_the_report_for_machines_says_the_same(shade, check):
 
 
 def test_a_cause_stays_whole_whatever_it_says():
-    """The words of a cause may come from another program, here from the TLS library."""
+    """A cause is shown as a whole, even if it contains the separators of the text. Its words may come from
+    another program, here from the TLS library.
+    """
 
     class Mute:
         def get(self, _path):

@@ -1,4 +1,4 @@
-"""``shadeproxy init``: it writes a configuration that works, and only if the origin answered."""
+"""``shadeproxy init`` writes a configuration that works. It writes one only if the origin has answered."""
 
 from types import SimpleNamespace
 
@@ -11,8 +11,8 @@ from tests.support.cli_origin import FakeOrigin
 
 @pytest.fixture
 def init(shade, composition, tmp_path, monkeypatch):
-    """``init(ARGUMENTS)`` runs ``shadeproxy init`` in an empty directory. ``init.setup.probes``: the answers
-    of the origin, in turn: an error, or None for success.
+    """Return a function ``init(ARGUMENTS)`` that runs ``shadeproxy init`` in an empty directory.
+    ``init.setup.probes`` has the results of the origin's probes in turn: an error, or None for success.
     """
     monkeypatch.chdir(tmp_path)
     setup = SimpleNamespace(probes=[None])

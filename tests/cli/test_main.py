@@ -1,4 +1,6 @@
-"""serve, config, demo, version: how they start, and the one line that they print if they cannot."""
+"""The commands serve, config, demo and version: how they start, and the one line that they print if they
+cannot.
+"""
 
 import gc
 import importlib.util

@@ -1,4 +1,4 @@
-"""``shadeproxy plan --place``, run as a command."""
+"""The command ``shadeproxy plan --place``."""
 
 import json
 
@@ -52,7 +52,8 @@ def test_json_has_shares_loads_and_what_simple_placements_reach(shade, devices):
         assert sum(dataset["shares"].values()) == pytest.approx(1, abs=0.001)
     loads = [one["load"] for one in report["devices"]]
     assert max(loads) == report["makespan"] == pytest.approx(report["bound"], rel=0.01)
-    assert report["cascade"] > 2 * report["makespan"]  # 60 reads a second of video drown the disk that seeks
+    # Sixty reads a second of video are too many for the device that seeks.
+    assert report["cascade"] > 2 * report["makespan"]
     assert report["devices"][-1]["capacity_bytes"] is None
 
 
@@ -117,7 +118,9 @@ def test_a_proxy_whose_jobs_have_read_nothing_is_said(shade, monkeypatch, tmp_pa
 
 
 def test_prefixes_that_are_markup_or_control_a_terminal_are_shown_as_they_are(shade, devices, tmp_path):
-    """The prefixes of a recording are names that clients chose."""
+    """A prefix that looks like markup or controls a terminal is shown as it is. The prefixes of a recording
+    are names that clients chose.
+    """
     path, names = tmp_path / "t.npz", ["[/red]", "[bold]x", "a\x1b[2J"]
     reads = np.arange(30, dtype=np.uint64)
     np.savez(

@@ -1,4 +1,4 @@
-"""``shadeproxy plan``, run as a command, on the profile of a replayed run."""
+"""The command ``shadeproxy plan``, on the profile of a replayed run."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.support.traces import save_trace
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """The path of a profile: three epochs of 8,192 samples with 8 workers."""
+    """Return the path of a profile: three epochs of 8,192 samples with 8 workers."""
     path = tmp_path_factory.mktemp("profiles") / "profile.json"
     path.write_bytes(msgspec.json.encode(profile(*(epoch(number, truth(), 0.2) for number in range(3)))))
     return path
@@ -39,7 +39,8 @@ def test_a_table_with_the_cheapest_row_marked(shade, kept, prices):
     assert "announced" in result.stdout
     assert "outside the profile" in result.stdout
     assert "prices of 2026-11-01" in result.stdout
-    assert result.stdout.count("±") == 16  # 2 caches, 2 workers, 2 orders, 2 instances
+    # one row for each combination of 2 caches, 2 numbers of workers, 2 orders and 2 instances
+    assert result.stdout.count("±") == 16
 
 
 def test_json_has_the_rows_and_what_was_chosen(shade, kept):

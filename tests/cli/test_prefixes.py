@@ -1,4 +1,6 @@
-"""warm, purge, pin and unpin: their calls to the control listener, their output, and their errors."""
+"""The commands warm, purge, pin and unpin: their calls to the control listener, their output, and their
+errors.
+"""
 
 import json
 
@@ -26,8 +28,8 @@ PINNED = {"uri": "s3://b/d/", "objects": 2, "pages": 1500, "bytes": 2048, "held"
 
 @pytest.fixture
 def answering(control, monkeypatch):
-    """``answering(changes, ...)``: the listener answers with these operations in turn, the last one for ever.
-    The command does not pause between its calls.
+    """Return a function ``answering(changes, ...)``. The listener then answers with these operations in turn,
+    and repeats the last one for ever. The command does not pause between its calls.
     """
 
     def answering(*changes):

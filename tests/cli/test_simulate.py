@@ -1,4 +1,4 @@
-"""``shadeproxy simulate``, run as a command."""
+"""The command ``shadeproxy simulate``."""
 
 import json
 import math
@@ -60,7 +60,8 @@ def test_a_trace_file_and_what_is_announced(shade, here):
         return json.loads(result.stdout)["rows"][0]["hit_ratio"]
 
     unknown = ratio()
-    # Any 80 of 400 pages hit a fifth of uniform draws; the standard deviation of 1,600 draws is 0.01.
+    # With any 80 of 400 pages cached, a fifth of uniform draws hit. The standard deviation of 1,600 draws is
+    # 0.01.
     assert unknown == pytest.approx(0.2, abs=0.03)
     assert unknown + 0.1 < ratio("--announce", "epoch") < ratio("--announce", "all")
     assert not (here / "simulate.png").exists()

@@ -1,4 +1,4 @@
-"""stats --watch: the output fits the terminal, and the important part is always there."""
+"""``shadeproxy stats --watch``: the output fits the terminal, and its important part is always visible."""
 
 import copy
 
@@ -15,7 +15,7 @@ JOBS = 40
 
 @pytest.fixture
 def stats():
-    """Statistics of many jobs and buckets. The busiest job is "resnet50", in epoch 12."""
+    """Return statistics of many jobs and buckets. The busiest job is "resnet50", in epoch 12."""
     clock = iter(range(1_000_000_000))
     health = {"answering": True, "throttled": 3}
     stats = Stats(origin_health=lambda: health, now_s=lambda: float(next(clock)))
@@ -48,7 +48,7 @@ def test_it_fits_and_shows_origin_and_running_epoch(stats, width, height):
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("live")
     assert lines[1].startswith("origin up")
-    # The first job is the one that reads most now, in its running epoch.
+    # The first job is the one that reads most at present, with its running epoch.
     assert lines[lines.index(next(line for line in lines if line.startswith("job"))) + 1].split()[:2] == [
         "resnet50",
         "12",

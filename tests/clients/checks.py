@@ -1,5 +1,5 @@
-"""What is asked of every client on every route. A check raises when something is wrong; its docstring is a
-row of the table in docs/clients.md.
+"""The checks that are made with every client on every route. A check raises if something is wrong. The
+docstring of a check is a row of the table in docs/clients.md.
 """
 
 import os
@@ -22,8 +22,8 @@ class NotOffered(Exception):
 
 @dataclass
 class Session:
-    """One client on one route with a bucket of its own. ``wrong`` makes the same client with a wrong secret;
-    ``truth``: a boto3 client that reads and writes the S3 server directly, past the proxy.
+    """One client on one route, with a bucket of its own. ``wrong`` makes the same client with a wrong secret.
+    ``truth`` is a boto3 client that reads and writes the S3 server directly, without the proxy.
     """
 
     client: Client
@@ -43,7 +43,7 @@ class Session:
         return body
 
     def seed(self, body: Body) -> None:
-        """Write past the client and the proxy."""
+        """Write an object directly to the S3 server, past the client and the proxy."""
         self.truth.put_object(Bucket=self.bucket, Key=body.key, Body=body.path.read_bytes())
         self.route.forget(self.bucket)
 
@@ -75,7 +75,7 @@ def download(session: Session) -> None:
             assert path.stat().st_size == body.size_bytes, f"{turn} {body.key}: {path.stat().st_size} bytes"
             assert digest(path) == body.sha256, f"{turn} {body.key} is not what is stored"
         if session.route.proxied and turn == "warm":
-            # Some clients list before they read; listings are always the origin's.
+            # Some clients list before they read, and the origin answers every listing.
             read = session.route.origin_bytes() - before
             assert read < 1 << 20, f"{read} bytes came from the origin for a warm read"
 
@@ -190,7 +190,7 @@ def _error_of(session: Session, client: Client, key: str) -> str:
 
 
 def comparable(text: str, session: Session) -> str:
-    """An error text without what differs between two runs anyway."""
+    """Return an error text without the parts that differ between any two runs."""
     text = text.replace(session.route.endpoint, "ENDPOINT").replace(session.route.host, "ENDPOINT")
     text = text.replace(session.bucket, "BUCKET").replace(str(session.scratch), "SCRATCH")
     text = re.sub(r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d\S*", "TIME", text)
@@ -200,9 +200,9 @@ def comparable(text: str, session: Session) -> str:
 
 
 def essence(text: str) -> str:
-    """What a client's error means: its class or exit status, and the codes it names. Messages are not the
-    same with and without the proxy (docs/semantics.md), and a client may show the message where there is
-    one, else the code.
+    """Return the meaning of a client's error: its class or exit status, and the codes that it names. Messages
+    differ with and without the proxy (docs/semantics.md). A client may show the message if there is one, and
+    the code otherwise.
     """
     codes = _CODES.findall(text.replace(_SIGNATURE_MESSAGE, "SignatureDoesNotMatch"))
     return " ".join(dict.fromkeys([text.partition(":")[0], *codes]))

@@ -1,11 +1,11 @@
 """The interface by which the checks use any client: operations by name, and errors as text.
 
-Operations that a client may offer, each with the arguments that the checks give it: ``put(path, key)`` and
-``get(key, path)`` carry a file; ``part(key, start, stop, path)`` a half-open range into a file;
-``resume(key, path)`` completes a file that holds the first half; ``listing(prefix)`` returns [key, size]
-pairs; ``delete(keys)``; ``sync_up(directory, prefix)`` and ``sync_down(prefix, directory)``. An operation
-whose name begins with ``try_`` is a check of this client alone: ``try_x(scratch)`` raises when something is
-wrong, and its docstring says what it does.
+A client may offer these operations, with the arguments that the checks give. ``put(path, key)`` and
+``get(key, path)`` transfer a file. ``part(key, start, stop, path)`` reads a half-open range into a file.
+``resume(key, path)`` completes a file that has the first half of the object. ``listing(prefix)`` returns
+[key, size] pairs. There are also ``delete(keys)``, ``sync_up(directory, prefix)`` and ``sync_down(prefix,
+directory)``. An operation whose name begins with ``try_`` is a check for this client only. ``try_x(scratch)``
+raises if something is wrong, and its docstring says what it does.
 """
 
 import json
@@ -21,26 +21,26 @@ TIMEOUT_S = 300
 
 
 class ClientFailed(Exception):
-    """The client reported an error; the text is its own."""
+    """The client reported an error. The text is the client's own."""
 
 
 class Absent(Exception):
-    """The client is not installed; the text says what was looked for."""
+    """The client is not installed. The text names the program or library that was not found."""
 
 
 class Client(Protocol):
     version: str
     offers: dict[str, str]
-    """Names of operations, with their docstrings."""
+    """The operations that the client offers: names with their docstrings."""
 
     def call(self, operation: str, **arguments: Any) -> Any:
-        """Raises ClientFailed."""
+        """Call an operation. Raises ClientFailed."""
 
     def close(self) -> None: ...
 
 
 class Library:
-    """A library of Python, used in a process of its own (see libraries/child.py)."""
+    """A Python library, which runs in a process of its own (see libraries/child.py)."""
 
     def __init__(self, module: str, route: Route, bucket: str, home: Path) -> None:
         where = {

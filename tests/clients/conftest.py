@@ -1,5 +1,5 @@
-"""A gateway, the routes to it, and the record of every client's results, from which docs/clients.md is
-written.
+"""Fixtures: a gateway, the routes to it, and a record of every client's results. docs/clients.md is written
+from this record.
 """
 
 import os
@@ -42,7 +42,8 @@ _ROOM = {"cache__ram__capacity": "1 GiB"}
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module: Any) -> Iterator[dict[str, Route]]:
     directory = tmp_path_factory.mktemp("routes")
-    # Deleted objects are collected late, and every client writes a hundred megabytes a few times.
+    # The gateway needs this much room, because it frees deleted objects late. Every client writes a hundred
+    # megabytes a few times.
     for rgw in run_rgw(directory, store_gib=8, settings=f"rgw_dns_name = {DOMAIN}"):
         certificate = write_certificate(directory, hosts=[DOMAIN, f"*.{DOMAIN}"])
         config = directory / "clients.toml"
@@ -80,7 +81,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module: Any) -> I
 
 @dataclass(frozen=True)
 class Stage:
-    """The parts that all clients share."""
+    """The routes, bodies and record that all clients share."""
 
     routes: dict[str, Route]
     bodies: list[Body]

@@ -1,5 +1,5 @@
-"""The bodies that clients transfer: files of every relevant size, with their SHA-256. This module knows
-neither clients nor servers.
+"""The bodies that clients transfer: files of every relevant size, with their SHA-256. This module must not
+know any client or server.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ SIZES_BYTES = {
 
 @dataclass(frozen=True)
 class Body:
-    """A file, and the key of its object."""
+    """A file to transfer, and the key of its object."""
 
     key: str
     path: Path
@@ -41,8 +41,8 @@ def write_body(path: Path, size_bytes: int, key: str, seed: str) -> Body:
 
 
 def write_corpus(directory: Path) -> list[Body]:
-    """Write one body of each size. The keys need escaping in URLs and in XML, but have no characters that
-    shells or clients read as patterns.
+    """Write one body of each size, and return the bodies. The keys need escaping in URLs and in XML. They
+    have no characters that shells or clients read as patterns.
     """
     return [
         write_body(directory / f"body-{at}", size, f"data/{label}/ü a&b.bin", label)

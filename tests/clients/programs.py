@@ -1,4 +1,4 @@
-"""Programs of the command line, each only with the flags that a user would give it."""
+"""Command-line programs, each with only those flags that a user would give it."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from .client import TIMEOUT_S, Absent, ClientFailed
 
 
 class Program:
-    """Runs one program; a subclass says which, and what its operations are called."""
+    """Runs one program. A subclass names the program and its commands for the operations."""
 
     executable: ClassVar[str]
     ask_version: ClassVar[list[str]]
@@ -44,13 +44,15 @@ class Program:
         }
 
     def prepare(self) -> None:
-        """Write configuration, add to the environment."""
+        """Write the program's configuration, and add to its environment."""
 
     def short_version(self, said: str) -> str:
         return said.splitlines()[0]
 
     def run(self, *arguments: str, output: Path | None = None) -> str:
-        """Raises ClientFailed with what the program said. ``output``: a file for what it prints."""
+        """Run the program, and return its output. ``output`` is a file for the output. Raises ClientFailed
+        with the program's error text.
+        """
         with (output or Path("/dev/null")).open("ab") as file:
             done = subprocess.run(
                 [self._found, *arguments], stdout=file if output else subprocess.PIPE, stderr=subprocess.PIPE,
@@ -70,7 +72,7 @@ class Program:
         return called(**arguments)
 
     def close(self) -> None:
-        """Nothing runs between calls."""
+        """Do nothing, because no process runs between calls."""
 
 
 _OPERATIONS = {"put", "get", "part", "resume", "listing", "delete", "sync_up", "sync_down"}
@@ -98,7 +100,7 @@ class AwsCli(Program):
 
     def listing(self, prefix: str) -> list[tuple[str, int]]:
         lines = self.aws("s3", "ls", "--recursive", "--page-size", "3", self.uri(prefix)).splitlines()
-        # Date, time, size, and a key that may hold spaces.
+        # The columns are date, time, size, and the key, which may contain spaces.
         columns = [line.split(maxsplit=3) for line in lines]
         return [(key, int(size)) for _, _, size, key in columns]
 
@@ -142,7 +144,7 @@ class S5cmd(Program):
         return "s5cmd " + said.strip().partition("-")[0]
 
     def s5(self, *arguments: str, output: Path | None = None) -> str:
-        # Ten retries with long pauses are the default: an error would take a minute.
+        # By default s5cmd tries ten times with long pauses, so an error would take a minute.
         return self.run(
             "--retry-count", "2", "--endpoint-url", self.route.endpoint, *arguments, output=output
         )
@@ -197,11 +199,11 @@ class Rclone(Program):
         self.environment |= {
             "RCLONE_CONFIG": str(self.home / "rclone.conf"),
             "RCLONE_CONFIG_AT_TYPE": "s3",
-            # ETags of a directory's files are not MD5; with this provider rclone does not expect that.
+            # The ETags of a directory's files are no MD5. With this provider rclone does not expect MD5.
             "RCLONE_CONFIG_AT_PROVIDER": "Other" if self.route.name == "file" else "Ceph",
             "RCLONE_CONFIG_AT_ENDPOINT": self.route.endpoint,
             "RCLONE_CONFIG_AT_ENV_AUTH": "true",
-            # Otherwise an error would be retried for a minute.
+            # By default rclone would repeat an error for a minute.
             "RCLONE_RETRIES": "1",
             "RCLONE_LOW_LEVEL_RETRIES": "2",
         }

@@ -11,18 +11,18 @@ from tests.support.tables import Notes, table_head, write_between_marks
 OK, NOT_OFFERED, SAYS, FAILS = "ok", "-", "says: ", "fails with: "
 ROUTES = ("direct", "plain", "tls", "file")
 CLUSTER_ROUTES = ("direct", "node", "node-tls")
-"""The routes of a run through proxies that own nothing."""
+"""The routes of a run through proxies that own no object."""
 PLAYED = CLUSTER_ROUTES if os.environ.get("SHADEPROXY_CLIENTS_CLUSTER") else ROUTES
-"""The routes of this run."""
+"""The routes of the present run."""
 _COLUMNS = {"HTTP": "plain", "TLS": "tls"}
-"""The routes through the proxy in front of the store that have a column of their own."""
+"""The columns of the table for routes through the proxy in front of the gateway, with their routes."""
 _BESIDE = "try_"
 _CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync")
 
 
 @dataclass
 class Record:
-    """Outcomes by client, check and route. An outcome is OK, NOT_OFFERED, "says: ..." where an error was
+    """The outcomes, by client, check and route. An outcome is OK, NOT_OFFERED, "says: ..." if an error was
     expected, or a description of the failure.
     """
 
@@ -40,12 +40,14 @@ class Record:
 
 
 def write_table(record: Record, path: Path) -> None:
-    """Replace the text between the marks in ``path``."""
+    """Replace the tables between the marks in the document ``path``."""
     write_between_marks(path, "make clients", _tables(record))
 
 
 def write_cluster_table(record: Record, path: Path) -> None:
-    """Replace the text between the marks of a run through proxies that own nothing: a row for each client."""
+    """Replace the table between the marks for a run through proxies that own no object. It has a row for each
+    client.
+    """
     notes = Notes()
     lines = [*_said_of_run(), *table_head(["client", "direct", "HTTP", "TLS"])]
     for client, version in record.versions.items():
@@ -105,7 +107,9 @@ def _cell(record: Record, client: str, check: str, notes: Notes) -> str:
 
 
 def _route_cell(record: Record, client: str, route: str, notes: Notes) -> str:
-    """Return how all checks of a client ended on one route. Those of the second table are only counted."""
+    """Return how all checks of a client ended on one route. Checks of the second table are only counted, and
+    not named.
+    """
     beside = [check for one, check in record.meanings if one == client and check.startswith(_BESIDE)]
     by_check = {check: record.outcome(client, check, route) for check in (*_CHECKS, *beside)}
     if set(by_check.values()) == {NOT_OFFERED}:

@@ -1,10 +1,10 @@
-"""Real clients on several routes: an operation that works on the gateway itself works through the proxy,
-plain and over TLS. An operation that fails there fails with the same message. In a run of its own, the
-proxies own nothing, and relay to the owner.
+"""Real clients on several routes. An operation that works on the gateway itself works through the proxy too,
+plain and over TLS. An operation that fails at the gateway fails with the same error. In a separate run the
+proxies own no object, and relay to the owner.
 
-Each route plays the whole life of a bucket with one client. The direct route comes first. If its outcome is
-not "ok", the fault is the gateway's or the client's, and docs/clients.md shows it beside the others. A proxy
-in front of a directory shows whose fault it is, because no gateway takes part there.
+On each route one client plays the whole life of a bucket. The direct route to the gateway comes first. If its
+outcome is not "ok", the fault lies with the gateway or the client, and docs/clients.md shows it. On the route
+"file" the proxy serves a directory without a gateway, so this route shows which of the two has the fault.
 """
 
 import os
@@ -34,7 +34,7 @@ LIBRARIES = {
     "s3torchconnectorclient": "use_s3torchconnector",
 }
 PROGRAMS: dict[str, type[Program]] = {"awscli": AwsCli, "s5cmd": S5cmd, "rclone": Rclone, "s3cmd": S3cmd}
-# Programs with dependencies of their own are in separate environments, which the Makefile names.
+# Programs whose dependencies do not fit the others have environments of their own, which the Makefile names.
 PLACES = [
     *(Path(place) for place in os.environ.get("SHADEPROXY_CLIENTS_PATH", "").split(":") if place),
     Path(sys.executable).parent,
@@ -48,7 +48,7 @@ def make_client(name: str, route: Route, bucket: str, home: Path) -> Client:
 
 
 def outcome_of(name: str, session: Session) -> tuple[str, str]:
-    """Return the outcome in a few words that can be compared, and after a failure also the client's own
+    """Return the outcome in a few words that can be compared. After a failure, also return the client's own
     words.
     """
     try:
@@ -69,8 +69,8 @@ def outcome_of(name: str, session: Session) -> tuple[str, str]:
 
 
 def agree(direct: str, proxied: str) -> bool:
-    """The same failure. An error may name more than the gateway's does: the gateway's errors carry no
-    message, and some clients show nothing else.
+    """Return whether both outcomes show the same failure. An error through the proxy may name more than the
+    gateway's. The gateway's errors have no message, and some clients show only the message.
     """
     for kind in (SAYS, FAILS):
         if direct.startswith(kind) and proxied.startswith(kind):

@@ -1,4 +1,4 @@
-"""docs/clients.md: its tables say what the clients' outcomes are, on every route."""
+"""docs/clients.md: its tables show the outcomes of each client on every route."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,9 @@ def rows(text, heading):
 
 @pytest.fixture
 def note():
-    """``note(record, client, check, cell, texts)`` notes the outcomes that a cell tells of."""
+    """Return a function ``note(record, client, check, cell, texts)`` that records the outcomes which a table
+    cell describes.
+    """
 
     def note(record, client, check, cell, texts, *, meaning=""):
         outcomes = dict.fromkeys(ROUTES, NOT_OFFERED if cell == "not offered" else OK)
@@ -42,7 +44,9 @@ def note():
 
 
 def test_the_columns_of_routes_agree_with_the_cells_of_the_last_run(tmp_path, note):
-    """Read the outcomes from the cells of single checks, and write the tables again."""
+    """The route columns of the last run agree with its cells. The test reads the outcomes from the cells of
+    single checks, and writes the tables again.
+    """
     text = DOCUMENT.read_text()
     table = text.partition("<!-- end -->")[0]
     texts = dict(re.findall(rf"^(\d+)\. The client ({FAILS}.*)$", table, re.MULTILINE))

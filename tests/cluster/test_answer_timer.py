@@ -1,4 +1,4 @@
-"""One timer for many reads: each is given up when its own time is over, and not before."""
+"""One timer serves many reads. Each read is given up when its own time is over, and not before."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from shadeproxy.cluster.answer_timer import AnswerTimer
 
 
 class Loop:
-    """A loop whose time the test sets."""
+    """A stand-in for the event loop whose time the test sets."""
 
     def __init__(self):
         self.now_s = 100.0
@@ -59,7 +59,7 @@ def loop():
 
 def test_each_read_is_given_up_when_its_own_time_is_over(loop):
     timer, reads = AnswerTimer(loop), [Read(loop) for _ in range(4)]
-    # The patience with a node changes: a later read may have to be given up before an earlier one.
+    # The patience with a node changes. So a later read may have to be given up before an earlier one.
     for read, seconds in zip(reads, (3.0, 1.0, 2.0, 2.0), strict=True):
         timer.watch(read, seconds)
     timer.forget(reads[3])

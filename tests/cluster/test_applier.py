@@ -1,4 +1,4 @@
-"""Which ranks read through this proxy."""
+"""The applier knows which ranks read through this proxy."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ async def one():
 
 
 def begin(one, number):
-    """Let a job begin, and its rank 0 call this proxy."""
+    """Register a job, and let its rank 0 call this proxy."""
     one.applier.apply(PutDataset(dataset()), here=True)
     one.applier.apply(PutJob(f"j{number}", "train", 1, 1.0, 60.0, 0), here=True)
 

@@ -1,4 +1,4 @@
-"""Changes that wait for the log: none is answered twice, and none of a deleted job is sent."""
+"""Changes that wait for the log. No change is answered twice, and no change of a deleted job is sent."""
 
 import asyncio
 import time
@@ -21,7 +21,9 @@ def server():
 
 
 async def test_a_change_that_finds_no_room_in_the_backlog_is_made_alone(server):
-    """It is answered when it is dropped; a proxy that is cut off must not answer it again."""
+    """A change for which the backlog has no room is made at this proxy alone. Its call is answered when the
+    change is dropped, and must not be answered a second time when the proxy is cut off.
+    """
     async with Sharing(FakeLog(server), "a") as a:
         await a.register(count=20_000)
         a.replication.backlog._most_bytes = 50_000
@@ -46,7 +48,9 @@ async def test_nothing_is_to_be_sent_after_the_last_unsent_change_was_dropped(pa
 
 
 async def test_nothing_is_to_be_sent_after_the_last_unsent_change_came_back(packed):
-    """The log took it, but its answer was late, so it was queued again."""
+    """Nothing is left to send once the last unsent change has come back from the log. The log had accepted
+    it, but the answer was late, so the change was queued again.
+    """
     backlog = Backlog()
     first, second = backlog.add(None, packed), backlog.add(None, packed)
     backlog.came_back(first)
@@ -134,7 +138,9 @@ async def test_waiting_frozen_columns_of_a_job_that_is_gone_are_dropped(server):
 
 
 async def test_what_a_job_got_after_its_deletion_is_sent(server):
-    """Cut off, the proxy makes the deletion at once, and again when its event comes back."""
+    """Changes that a job gets after its deletion are sent. A proxy that is cut off makes the deletion at
+    once. It makes it again when the deletion's event comes back.
+    """
     async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
         await a.register(count=20_000)
         await until(b.knows)
@@ -151,7 +157,9 @@ async def test_what_a_job_got_after_its_deletion_is_sent(server):
 
 
 async def test_of_the_frozen_columns_of_one_epoch_only_the_first_waits(server):
-    """All ranks of a proxy ask at the same moment, and each call sends a column."""
+    """Of all columns that ranks freeze for one epoch, only the first waits in the backlog. All ranks of a
+    proxy ask at the same moment, and each call brings a column.
+    """
     async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
         await a.register(count=20_000)
         await until(b.knows)

@@ -1,5 +1,6 @@
-"""An answer that its owner breaks off ends the connection between nodes by a FIN, because TCP never repeats a
-reset that the network has lost. The asking node resets its own client at once, and publishes nothing.
+"""An answer that its owner breaks off ends the connection between the nodes by a FIN. TCP never repeats a
+reset that the network has lost. The asking node then resets the connection of its own client at once, and
+caches nothing.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ from tests.support.relaying import cluster
 
 PARTS = {"large": bytes(range(251)) * 60, "long": bytes(range(251)) * 6000}
 LIMIT_S = 10
-"""Far less than the time without a byte after which a body is given up."""
+"""A limit in seconds. It is far below the time without a byte after which a node gives a body up."""
 
 
 class Breaking(MemoryOrigin):
-    """Has another version of each page but the first one, while ``breaks``."""
+    """An origin that changes the version after the first page, while ``breaks`` is True."""
 
     breaks = False
 
@@ -42,7 +43,7 @@ def origin():
 
 
 async def end_of(client):
-    """Return the bytes until the connection ends, and whether it was reset."""
+    """Return the bytes until the end of the connection, and whether the connection was reset."""
     got = b""
     try:
         while piece := await client.reader.read(1 << 16):
@@ -58,7 +59,7 @@ async def test_a_lost_reset_of_the_owner_holds_no_client(tmp_path, origin, fast,
     async with cluster(tmp_path, "a", "b", origin=origin, fast=fast) as (a, b):
         with lossy_link(b.peer_port) as link:
             a.view.facts["b"] = NodeFacts(node="b", weight=1.0, peer=f"127.0.0.1:{link.port}")
-            for _ in range(2):  # An idle connection between the nodes is left.
+            for _ in range(2):  # These reads leave an idle connection between the nodes.
                 assert (await a.ask("/b/b-small")).status == 200
             origin.breaks = True
             client = await a.client()

@@ -1,4 +1,4 @@
-"""The rate of a clock is found in spite of slow answers and of steps of the server's clock."""
+"""The rate of a clock is measured correctly in spite of slow answers and of steps of the server's clock."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,9 @@ def test_slow_answers_change_it_little(rate):
 
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0, 0.5])
 def test_steps_of_the_servers_clock_change_nothing(step_s):
-    """It was set, or another server with another clock took over."""
+    """Steps of the server's clock do not change the measured rate. The clock was set, or another server with
+    another clock has taken over.
+    """
     stepped = readings(step_s=lambda at: step_s * (at >= 200) + step_s * (at >= 450))
     assert rate_of(stepped) == pytest.approx(1.0)
 

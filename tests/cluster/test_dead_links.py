@@ -1,6 +1,6 @@
-"""A request to a node that the network no longer reaches ends after ``dead_link_s``; one to a node that works
-for long does not. Both nodes live, so no FIN and no reset comes. The packets are lost between real network
-namespaces.
+"""A request to a node that the network no longer reaches ends after ``dead_link_s``. A request to a node that
+works on it for longer does not end. Both nodes live, so there is no FIN and no reset. The packets are lost
+between real network namespaces.
 """
 
 import json

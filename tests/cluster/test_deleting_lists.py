@@ -1,4 +1,4 @@
-"""A DeleteObjects with several writers, one of which gets no answer."""
+"""A DeleteObjects whose keys have several owners, one of which gives no answer."""
 
 import base64
 import hashlib
@@ -18,7 +18,9 @@ OWN = ObjectRef("b", "a-own")
 async def test_the_own_objects_of_a_list_without_an_outcome_are_not_cached_for_a_while(
     tmp_path, monkeypatch, error
 ):
-    """As with a list whose keys all have one writer: the origin may still delete them."""
+    """The objects that this node owns are not cached for a while if the DeleteObjects has no known outcome.
+    The origin may still delete them. The rule is the same for a list whose keys all have one owner.
+    """
     origin = MemoryOrigin()
     origin.put("b", OWN.key, b"of a")
     origin.put("b", "b-other", b"of b")

@@ -1,4 +1,4 @@
-"""The task that beats, with the log in memory and with a real Redis."""
+"""The task that sends beats, with a log in memory and with a real Redis."""
 
 import asyncio
 
@@ -33,8 +33,8 @@ async def until(condition):
 
 
 def whole(beats):
-    """Return whether the nodes have one settled view that names all of them, and each object has
-    one owner.
+    """Return whether all nodes have one settled view that names all of them, and each object has one
+    owner.
     """
     members = [one.membership for one in beats]
     views = {view and view.id for member in members for view in (member.view, member.settled)}
@@ -48,13 +48,13 @@ def whole(beats):
 
 
 def idle(beats):
-    """Return whether no node owns an object."""
+    """Return whether no node owns any object."""
     return not any(one.membership.mine(x, one._clock()) for one in beats for x in OBJECTS)
 
 
 @pytest.fixture(params=["fake", "redis"])
 async def connect(request, tmp_path):
-    """Return a call that opens another connection to one log."""
+    """Return a function that opens a further connection to one log."""
     if request.param == "fake":
         server = Server()
         yield lambda: FakeLog(server)
@@ -107,7 +107,9 @@ async def test_nodes_find_each_other_again_after_redis_lost_everything(tmp_path)
 
 @pytest.mark.parametrize(("field", "damaged"), [("inc", b"\xff"), ("n:b", b"b1 1 1 0 0 x")])
 async def test_damaged_state_of_the_engine_is_a_problem_until_it_is_mended(tmp_path, field, damaged):
-    """Other programs may write into the engine. The beats go on, or the node would refuse writes for ever."""
+    """Damaged state in Redis is reported as a problem until it is repaired. Other programs may write into
+    Redis. The beats must continue, or the node would refuse writes for ever.
+    """
     with redis_server(tmp_path) as server:
         logs = [RedisLog(server.url, "c", timeout_s=10) for _ in "ab"]
         beats = [heartbeat(name, log) for name, log in zip("ab", logs, strict=True)]
@@ -131,13 +133,13 @@ async def test_changes_are_told(connect):
     one.start()
     await until(lambda: whole([one]))
     await one.aclose()
-    # The incarnation, then the view with the lease.
+    # The calls report the incarnation, and then the view with the lease.
     assert len(told) >= 2
     assert set(told) == {one.membership.inc}
 
 
 class Failing(FakeLog):
-    """A log whose beats raise ``error``, if a test sets one."""
+    """A log whose beats raise ``error`` if the test has set one."""
 
     error = None
 
@@ -162,7 +164,7 @@ async def test_a_problem_is_logged_once_and_so_is_its_end(starts_cut_off):
 
 async def test_a_defect_is_logged_once_and_counted_and_the_beats_go_on():
     log, counters = Failing(Server()), ClusterCounters()
-    log.error = ValueError("a defect")  # No log may raise it.
+    log.error = ValueError("a defect")  # a defect, because a log must never raise this error
     one = heartbeat("a", log, counters=counters)
     with structlog.testing.capture_logs() as lines:
         one.start()
@@ -178,7 +180,9 @@ async def test_a_defect_is_logged_once_and_counted_and_the_beats_go_on():
 
 
 async def test_a_node_that_could_not_act_on_an_answer_has_no_lease_and_trusts_nothing_of_before():
-    """Perhaps it was not distrusted, although the views say that other nodes have written."""
+    """A node that could not act on an answer has no lease, and trusts nothing that it has cached. Perhaps the
+    node did not distrust its pages, although the views say that other nodes have written.
+    """
     defects = []
 
     def adopted():
@@ -237,7 +241,7 @@ async def test_a_hurried_beat_is_sent_at_once_and_many_do_not_flood_the_log():
     server.open(server.inc)
     server.propose(ViewId(server.inc, 0), [one.membership.duties._seat])
     one.start()
-    async with asyncio.timeout(0.9):  # A beat that is not hurried comes after a second.
+    async with asyncio.timeout(0.9):  # A beat that is not hurried would come only after a second.
         while server.beats < 3:
             one.hurry()
             await asyncio.sleep(0.01)
@@ -246,7 +250,7 @@ async def test_a_hurried_beat_is_sent_at_once_and_many_do_not_flood_the_log():
 
 
 class Standing:
-    """A clock that stands until a test sets it."""
+    """A clock that stands still until a test sets it."""
 
     now_s = 1000.0
 
@@ -255,17 +259,21 @@ class Standing:
 
 
 def slow(server, clock, name="a"):
-    """Return the beats of a node that rests for hours, unless it need not."""
+    """Return the heartbeat of a node that rests for hours between beats. It rests only when no next step is
+    due at once.
+    """
     facts = NodeFacts(node=name, weight=1.0)
     timing = Timing(lease_s=30_000.0)
     return Heartbeat(Membership(facts, name + "1", SEALS, timing), FakeLog(server), clock=clock)
 
 
 async def test_a_node_opens_the_log_proposes_its_view_and_gets_its_lease_without_a_rest():
-    """Writes are refused until then."""
+    """A node opens the log, proposes its view and gets its lease without a rest in between. It refuses writes
+    until it has the lease.
+    """
     server, clock = Server(), Standing()
     one = slow(server, clock)
-    for _ in range(3):  # It opens the log, and proposes the first view after two beats without one.
+    for _ in range(3):  # The node opens the log. After two beats without a view it proposes the first view.
         await one.beat()
         clock.now_s += 40_000
     await one.beat()
@@ -334,7 +342,9 @@ async def test_an_answer_is_acted_on_before_the_calls_that_follow_from_it(monkey
 
 
 async def test_a_node_sends_one_beat_at_a_time(monkeypatch):
-    """Otherwise an older answer could arrive last, and take an older view and lease into use."""
+    """A node sends only one beat at a time. Otherwise an older answer could arrive last, and the node would
+    use its older view and lease.
+    """
     log, under_way = FakeLog(Server()), []
     answer = log.beat
 

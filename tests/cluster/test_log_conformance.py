@@ -1,4 +1,4 @@
-"""One suite for every log: the one in memory, by which the protocol is tested, and that in Redis."""
+"""One suite for every log: the log in memory, on which the protocol is tested, and the log in Redis."""
 
 import asyncio
 import random
@@ -109,7 +109,8 @@ async def test_a_view_settles_when_all_nodes_of_both_views_have_adopted_it(log):
         assert answer.settled.number == old.number
         assert [record.node for record in answer.nodes] == ["a", "b", "c", "d"]
     assert (await log.beat(Beat("c", "b", old))).settled.number == old.number
-    # c no longer gets a lease, and its message that it left the old view is enough.
+    # Node c no longer gets a lease. Its message that it has left the old view is enough to settle the new
+    # one.
     answer = await log.beat(Beat("c", "b", new))
     assert (answer.token, answer.settled.number) == ("", new.number)
     assert [record.node for record in answer.nodes] == ["a", "b", "d"]
@@ -177,7 +178,9 @@ async def test_a_new_life_of_the_server_is_a_new_closed_incarnation(cluster, log
 
 
 class Side:
-    """One of two logs that are compared. Numbers of views and incarnations differ, so their places count."""
+    """One of two logs that are compared. They number views and incarnations differently, so each number is
+    replaced by its place in the order of first appearance.
+    """
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -225,7 +228,7 @@ class Side:
             case "forget":
                 return await self.log.forget(self.incs[life], node)
             case "fail over":
-                await asyncio.sleep(0.002)  # Numbers of views are milliseconds.
+                await asyncio.sleep(0.002)  # Wait, because numbers of views are times in milliseconds.
                 return self.cluster.fail_over()
 
 
@@ -335,7 +338,7 @@ def test_a_connection_that_was_reset_is_opened_again(redis):
         assert log.counters.engine_errors == 0
         await log.close()
 
-    uvloop.run(call())  # The product's loop, where a write to such a connection raises RuntimeError.
+    uvloop.run(call())  # Use the product's loop, where a write to such a connection raises RuntimeError.
 
 
 async def test_a_server_that_stands_still_costs_the_timeout_and_no_more(tmp_path):

@@ -21,7 +21,7 @@ def cluster():
 
 @pytest.fixture
 def three(cluster):
-    """Three nodes that have settled."""
+    """Return three nodes that have a settled view."""
     nodes = cluster.start_three(15)
     assert [bool(cluster.mine(node)) for node in nodes] == [True] * 3
     return nodes
@@ -85,7 +85,7 @@ def test_a_view_makes_doubtful_only_what_it_moves(cluster, three):
     assert kept < before
     assert all(a.trusts(x, read) for x in kept)
     assert not any(a.trusts(x, read) for x in before - kept)
-    # d leaves again, because objects that come back may have been written elsewhere.
+    # When d leaves, its objects come back. They are not trusted, because d may have written them.
     cluster.run(140, a, b, c)
     assert cluster.mine(a) == before
     assert {x for x in before if a.trusts(x, read)} == kept
@@ -173,7 +173,9 @@ def test_after_a_loss_of_the_log_the_nodes_propose_their_view_again(cluster, thr
 
 
 def test_a_log_that_comes_back_empty_empties_no_view(cluster, three):
-    """dingodb/DingoCache#80: the first answer after an outage listed no members, and all pages were lost."""
+    """When the log comes back empty, the nodes keep their view. In dingodb/DingoCache#80 the first answer
+    after an outage listed no members, and all pages were lost.
+    """
     view = three[0].view
     cluster.server.lose()
     for _ in range(5):
@@ -207,7 +209,9 @@ def test_a_goodbye_does_not_end_the_lease_of_another_process(cluster, three):
 
 
 def test_a_node_that_has_no_lease_in_a_new_incarnation_gives_none_up(cluster, three):
-    """There, its last count may be that of another process."""
+    """A node that has no lease in a new incarnation gives none up. The count that it knows may there belong
+    to another process.
+    """
     a = three[0]
     cluster.server.lose()
     cluster.beat(a)
@@ -270,7 +274,7 @@ def test_a_node_that_does_not_fit_gets_no_share_and_says_why(cluster, three, fac
     assert said in odd.duties.refusal
     assert [cluster.mine(node) for node in three] == shares
     assert cluster.mine(odd) == set()
-    # The others leave one by one, as in an upgrade; then it is the cluster.
+    # The other nodes leave one by one, as in an upgrade. Then this node is the cluster.
     cluster.run(8, odd)
     assert odd.duties.refusal == ""
     assert cluster.mine(odd) == set(OBJECTS)

@@ -1,7 +1,8 @@
-"""Leases and views under random interleavings of beats, pauses, losses, crashes, writes and new views.
+"""Leases and views under random sequences of beats, pauses, losses, crashes, writes and new views.
 
-Each number of an example is one action on one node or object, so that hypothesis can shrink what it finds.
-``make test`` runs 2,000 examples, ``make model-test`` 100,000 (``MODEL_EXAMPLES``).
+An example is a list of numbers. Each number is one action on one node or object, so hypothesis can shorten
+the examples that it finds. ``make test`` runs 2,000 examples, ``make model-test`` 100,000
+(``MODEL_EXAMPLES``).
 """
 
 import os
@@ -38,7 +39,7 @@ ACTIONS = [
 
 
 def act(world, number):
-    """Do the action that a number names, and check every invariant."""
+    """Carry out the action that ``number`` names, and check every invariant."""
     getattr(world, ACTIONS[number % len(ACTIONS)])(number // len(ACTIONS))
     world.check()
 
@@ -53,8 +54,8 @@ def walk(seed, **options):
 
 
 class ForgetsItsRun(Server):
-    """A fault: it does not notice that it became another process and lost the last writes of the previous
-    one.
+    """A faulty log: it does not notice that it became another process, which has lost the last writes of the
+    process before.
     """
 
     def __init__(self, now_ms):
@@ -78,7 +79,7 @@ class ForgetsItsRun(Server):
 
 
 class Talks(Server):
-    """A fault: it grants leases in a new incarnation at once."""
+    """A faulty log: it grants leases in a new incarnation at once."""
 
     def beat(self, beat):
         answer = super().beat(beat)
@@ -89,7 +90,7 @@ class Talks(Server):
 
 
 class SettlesByTheViewAlone(Server):
-    """A fault: it does not wait for the nodes of earlier views."""
+    """A faulty log: it settles a view without waiting for the nodes of earlier views."""
 
     def settle(self):
         self.need = {seat.node for seat in self.view.seats}
@@ -97,7 +98,7 @@ class SettlesByTheViewAlone(Server):
 
 
 class TakesAnyBoot(Server):
-    """A fault: it grants the lease to every process with the node's id."""
+    """A faulty log: it grants the lease to every process that has the node's id."""
 
     def beat(self, beat):
         if beat.node in self.nodes:
@@ -106,7 +107,7 @@ class TakesAnyBoot(Server):
 
 
 class RestoresNothing(Server):
-    """A fault: it is opened at once, without the view that is to be restored."""
+    """A faulty log: when a view is to be restored, it opens at once without this view."""
 
     def propose(self, base, seats, kept=""):
         if kept:
@@ -115,7 +116,7 @@ class RestoresNothing(Server):
 
 
 class KeepsNoSeats(Server):
-    """A fault: it gives restored seats to any process."""
+    """A faulty log: it gives restored seats to any process."""
 
     def propose(self, base, seats, kept=""):
         made = super().propose(base, seats, kept)
@@ -160,7 +161,7 @@ def distrusted_by_the_view(self, number):
 
 
 TAKE_LEASE, JUDGE_SHARE = Membership._take_lease, Membership._judge_share
-MUTANTS = {  # "seed": the seed of a walk that finds the fault, tried first.
+MUTANTS = {  # "seed" is the seed of a walk that finds the fault. This walk is tried first.
     "a read joins any flight": {"seed": 465, "world": {"check_joins": False}},
     "a fill gets the epoch of its end": {"seed": 998, "world": {"stamp_flights": False}},
     "a write is not checked again": {"seed": 451, "world": {"check_again": False}},
@@ -214,7 +215,9 @@ def test_no_order_of_events_gives_two_owners_or_an_old_answer(objects, numbers, 
 
 
 def test_the_walks_come_to_acknowledged_writes_and_new_views():
-    """If an event never happened, its rules would not be tested."""
+    """The walks reach acknowledged writes and new views often enough. The rules for an event that never
+    happens would not be tested.
+    """
     worlds = [walk(seed) for seed in range(100)]
     assert sum(world.acknowledged for world in worlds) > 50
     assert sum(world.removed for world in worlds) > 10

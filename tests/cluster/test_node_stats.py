@@ -1,4 +1,6 @@
-"""Statistics of other nodes: asked all at once, within a limit, and only by nodes that know the secret."""
+"""Statistics of the other nodes. All nodes are asked at once, within a time limit. Only a node that knows the
+secret gets an answer.
+"""
 
 import asyncio
 import errno

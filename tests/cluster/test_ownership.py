@@ -1,4 +1,4 @@
-"""The port to ownership over the real membership, a log in memory and a clock that tests set."""
+"""The port for ownership, over the real membership, a log in memory, and a clock that tests set."""
 
 import asyncio
 from math import inf
@@ -30,8 +30,9 @@ OWN, CHECK, FOREIGN = Standing.OWN, Standing.CHECK, Standing.FOREIGN
 
 
 class Node:
-    """One node. ``told``: the calls of its hooks, in order: "void", or the objects that stay trusted.
-    ``shown``: the leases that its other processes were shown, each with the number of such calls before.
+    """One node. ``told`` lists the calls of its hooks in order: "void", or the set of objects that stay
+    trusted. ``shown`` lists the leases that the node's workers were shown, each with the number of hook calls
+    before it.
     """
 
     def __init__(self, world, name, boot="1"):
@@ -92,7 +93,7 @@ def world():
 
 @pytest.fixture
 async def three(world):
-    """Three nodes that have settled, so long ago that no write of an earlier node can arrive."""
+    """Return three nodes that settled so long ago that no write of an earlier node can arrive."""
     nodes = [world.start(name) for name in "abc"]
     await world.run(80)
     for node in nodes:
@@ -182,7 +183,7 @@ CALLS = {
 async def test_the_first_call_of_any_kind_after_the_end_of_a_lease_voids_all_answers(world, three, call):
     a = three[0]
     own = next(iter(a.all(OWN)))
-    a.heartbeat._clock = None  # Nothing but a call may look at the clock.
+    a.heartbeat._clock = None  # From here on, only an explicit call may ask for the time.
     left_s = a.member.lease_left_s(world.now_s)
     world.now_s += left_s - 0.001
     CALLS[call](a, own)
@@ -252,7 +253,8 @@ async def test_while_the_log_is_silent_objects_are_answered_by_their_rule_alone(
     assert a.mine() == set()
     assert a.told == ["void"]
     assert {ref for ref in REFS if a.owned.trusts(ref, began)} == own & RULED
-    # It comes back empty. Until it grants leases again, the rule is not enough.
+    # The log comes back empty. Until it grants leases again, the freshness rule is not enough to trust a
+    # page.
     world.server.up = True
     world.server.lose()
     await world.run(1)
@@ -277,7 +279,9 @@ async def test_a_read_that_began_without_a_lease_is_never_trusted(world, three):
 
 
 async def beats(world, *nodes):
-    """Let a tenth of a second pass with each look of a waiting call, and send beats as they are due."""
+    """Let a tenth of a second pass with each check of a waiting call. Send the beats of ``nodes``
+    meanwhile.
+    """
     while True:
         await asyncio.sleep(ownership._LOOK_S / 4)
         world.now_s += 0.1
@@ -350,7 +354,7 @@ async def test_other_processes_answer_only_by_a_lease_after_what_it_distrusts_wa
     await a.heartbeat.beat()
     assert a.shown == [(world.now_s + TIMING.lease_s, 0)]
     a.shown.clear()
-    await world.run(9, a, b)  # The node c is away, so the view changes.
+    await world.run(9, a, b)  # The node c stops, so the view changes.
     assert len(a.told) > 1
     for calls in range(1, len(a.told) + 1):
         marked = [until_s for until_s, before in a.shown if before == calls - 1]

@@ -1,4 +1,4 @@
-"""Patience with other nodes, and the nodes that reads go past."""
+"""The patience of a node with other nodes, and the choice of nodes that reads no longer ask."""
 
 import asyncio
 

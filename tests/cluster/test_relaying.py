@@ -1,4 +1,4 @@
-"""Reads and writes through a node that does not own the object: the answer of the owner, or of the origin."""
+"""Reads and writes through a node that does not own the object. The owner answers, or else the origin."""
 
 import asyncio
 import base64
@@ -105,7 +105,7 @@ async def test_the_owner_counts_the_read_with_its_job_and_the_near_node_counts_a
     await a.ask("/b/b-small", "x-shade-job: train;epoch=3;rank=1")
     for node in nodes:
         node.engine.access_log.flush()
-    # The request cache answers the second one, and its hits are counted many at a time.
+    # The request cache of b answers the second read, and its hits are counted many at a time.
     assert b.peer_requests.ended[0]["job"].job == "train"
     assert b.peer_requests.ended[0]["job"].epoch == 3
     read = b.engine._counting._stats.snapshot()
@@ -269,7 +269,7 @@ async def test_a_node_that_is_gone_costs_reads_nothing_but_its_cache_and_stops_w
 
 @asynccontextmanager
 async def beside(tmp_path, origin, serve, **options):
-    """Yield the node a of a cluster in which ``serve`` answers as the node b."""
+    """Yield node a of a cluster. The function ``serve`` answers in place of node b."""
     async with listening(serve) as address, cluster(tmp_path, "a", origin=origin, **options) as (a,):
         a.view.facts["b"] = NodeFacts(node="b", weight=1.0, peer=address)
         yield a
@@ -306,7 +306,7 @@ async def test_an_answer_that_breaks_off_cuts_the_client(tmp_path, origin):
 
 
 def breaks_off_after(count, etag):
-    """Return a node that sends ``count`` bytes of ``BODY`` with this ETag, and ends the connection."""
+    """Return a node that sends ``count`` bytes of ``BODY`` with this ETag, and then ends the connection."""
 
     async def node(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
@@ -358,7 +358,9 @@ async def test_a_write_whose_node_gives_no_answer_has_an_unknown_outcome(tmp_pat
 async def test_a_write_waits_no_longer_for_a_node_than_the_node_can_confirm_it(
     tmp_path, origin, monkeypatch, method, sent
 ):
-    """A node that stands still keeps its connections. When its lease is over, others act for it."""
+    """A write waits for another node no longer than that node can confirm it. A node that stands still keeps
+    its connections. After its lease other nodes may act in its place.
+    """
     monkeypatch.setattr(peers, "_LATE_ANSWER_S", 0.5)
     asked = asyncio.Event()
 
@@ -399,7 +401,7 @@ async def test_an_answer_that_does_not_fit_the_request_is_no_success(tmp_path, o
 
     async with beside(tmp_path, origin, lying) as a:
         read = await a.ask("/b/b-small", *([f"Range: {wanted}"] if wanted else []))
-        # A broken answer is known as such before its head is used.
+        # The node recognises a broken answer before it uses the answer's head.
         assert read.cut or read.status == 503 or (read.status, read.body) == (200, b"some bytes")
 
 
@@ -477,7 +479,9 @@ async def test_a_node_that_the_others_refuse_says_why_it_writes_nothing(nodes, o
 
 
 async def test_a_request_of_another_node_is_never_sent_to_a_third(nodes):
-    """The views may change between the check of the listener and the read."""
+    """A request that came from another node is never sent on to a third node. The view may change between the
+    listener's check and the read.
+    """
     a, b = nodes
     was = RELAYED.set(True)
     try:

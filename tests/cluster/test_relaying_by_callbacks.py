@@ -1,4 +1,4 @@
-"""Reads that another node answers, by callbacks and by a task: the client sees the same."""
+"""Reads that another node answers. By callbacks or by a task, the client sees the same."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ def origin():
 
 
 def watched(node):
-    """Return a list that gets an entry for each read by callbacks that begins at ``node``."""
+    """Return a list that receives the path of each read by callbacks that begins at ``node``."""
     begun, start = [], node.relays.start
 
     def start_and_note(peer, ref, path, **options):
@@ -46,7 +46,7 @@ def watched(node):
 
 
 async def warm(node, *fields):
-    """Let the node know a client, and have an idle connection to its peer."""
+    """Send requests until the node knows this client and has an idle connection to the other node."""
     for _ in range(3):
         assert (await node.ask("/b/b-small", *fields)).status == 200
 
@@ -121,7 +121,9 @@ WHOLE = HEAD + b"Content-Length: 10\r\n\r\nfrom peers"
 
 @pytest.fixture
 async def scripted(tmp_path, origin):
-    """A node and the script by which its peer answers. The peer's connection is idle."""
+    """Yield a node, and the server that stands for the other node and follows a script. The connection
+    between them is idle.
+    """
     server = ScriptedServer()
     server.scripts = {"/b/b-small": [[WHOLE]]}
     async with (
@@ -146,7 +148,7 @@ async def scripted(tmp_path, origin):
     [
         ([HEAD + b"Content-Length: 10\r\n\r\nhalf", PAUSE, b"-whole"], 200, b"half-whole", {"ok": 5}),
         ([HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"], 200, b"abc", {"ok": 5}),
-        # Nothing was sent to the client: the origin answers.
+        # The client has received nothing yet, so the origin answers.
         ([CUT], 200, b"some bytes", {"ok": 4, "fallback": 1}),
         ([b"HTTP/1.1 200", CUT], 200, b"some bytes", {"ok": 4, "fallback": 1}),
         ([HEAD + b"Content-Length: 4\r\n\r\nmore than said"], 200, b"some bytes", {"ok": 4, "fallback": 1}),
@@ -237,7 +239,9 @@ async def test_a_client_that_is_slow_holds_its_answer_and_gets_it(tmp_path, orig
 
 
 async def test_a_short_answer_does_not_keep_the_memory_for_a_long_one(tmp_path, origin, monkeypatch):
-    """A client that takes nothing holds what was written to it, also after the read has ended."""
+    """A short answer does not keep memory that was taken for a long one. If a client takes no bytes, the data
+    written to it stays in memory, even after the read has ended.
+    """
     origin.put("b", "b-mega", bytes(1_000_000))
     written, write_pieces = [], PendingRead.write_pieces
     async with cluster(tmp_path, "a", "b", origin=origin) as (a, _):
@@ -268,8 +272,9 @@ async def test_a_read_beyond_the_memory_for_whole_answers_is_relayed_in_pieces(t
 
 @pytest.mark.parametrize("cause", ["view", "stop"])
 async def test_an_answer_that_no_task_takes_gives_its_connection_back(scripted, cause):
-    """Between the head of the answer and the task that should read it, the object may come to this node, or
-    the node may stop. A connection that is not given back holds up the end of the proxy for ever.
+    """An answer that no task takes over gives its connection back. After the head of the answer, and before a
+    task reads the body, the object may move to this node, or the node may stop. A connection that is not
+    given back would block the end of the proxy for ever.
     """
     a, server = scripted
     server.scripts["/b/b-small"] = [[HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]]
@@ -292,8 +297,9 @@ async def test_an_answer_that_no_task_takes_gives_its_connection_back(scripted, 
 
 
 async def test_a_client_that_joined_a_read_of_another_node_is_sent_on(tmp_path, origin):
-    """Another node's read of a page fails after the object has moved. A client that waited for the same page
-    is not that node: its read goes to the owner.
+    """A client that has joined another node's read gets its answer from the owner if the read fails. Another
+    node reads a page here, and this read fails because the object has moved. The waiting client is not that
+    node, so its request may be sent on.
     """
     asked, go_on, reads = asyncio.Event(), asyncio.Event(), Reads(lambda _ref: (b"", ""))
     reads.ready = False

@@ -19,7 +19,9 @@ def owners(names, weights):
 
 
 def test_owners_never_change_between_releases():
-    """Two releases that differ here would both believe that they own an object."""
+    """The owner of an object never changes between releases. Two releases that differed here would both
+    believe that they own the object.
+    """
     refs = [ObjectRef("bucket", f"train/{number}.jpg") for number in range(16)]
     refs.append(ObjectRef("bucket", "train/0.jpg", "team"))
     equal, weighted = Rendezvous(nodes(4), [1] * 4), Rendezvous(nodes(4), [1, 2.5, 0, 7])
@@ -66,8 +68,8 @@ def test_a_new_weight_of_one_node_moves_objects_only_from_or_to_it():
 
 
 def test_the_order_of_the_hashes_bits_does_not_matter():
-    """Names that are numbered one after the other have hashes without a pattern, so no node gets more of
-    them.
+    """The order of the bits in the hashes does not matter. Names with consecutive numbers have hashes without
+    a pattern, so no node gets more of them.
     """
     numbers = np.arange(100_000, dtype=np.uint64)
     found = np.bincount(Rendezvous(nodes(4), [1] * 4).find_many(numbers))

@@ -1,4 +1,4 @@
-"""Hints are the same at all proxies of a cluster, whatever happens to the log meanwhile."""
+"""All proxies of a cluster have the same hints, whatever happens to the log."""
 
 import asyncio
 import time
@@ -61,7 +61,7 @@ async def test_everything_that_is_told_to_one_proxy_comes_to_the_other(two):
 
 
 async def test_a_run_begins_at_all_proxies(two):
-    """Each proxy counts the epochs of its own reads of the job."""
+    """The run of a job begins at all proxies. Each proxy counts the epochs in its own reads of the job."""
     a, b = two
     for begins in (0, 1, 0):
         await a.register(begins=begins)
@@ -132,7 +132,9 @@ async def test_a_starting_proxy_draws_from_the_column_that_was_frozen_before(ser
 
 
 async def test_a_proxy_that_joins_later_draws_from_the_column_that_was_frozen_first(server):
-    """The event of the column is before the position of the snapshot, so only the snapshot has it."""
+    """A proxy that joins later draws from the column that was frozen first. The column's event lies before
+    the position of the snapshot, so only the snapshot contains the column.
+    """
     ones, twos = np.full(100, 1.0, np.float32), np.full(100, 2.0, np.float32)
     async with Sharing(FakeLog(server), "a") as a:
         await a.register()
@@ -188,7 +190,9 @@ async def test_a_starting_proxy_waits_only_for_a_while_for_a_log_that_fails(serv
 
 
 async def test_an_order_has_the_ranks_that_read_through_this_proxy(two):
-    """The reads of this proxy would contradict an order of ranks whose reads it never sees."""
+    """At each proxy, an order contains the ranks that read through this proxy. The proxy never sees the reads
+    of other ranks. Their part of the order would look contradicted.
+    """
     a, b = two
     await a.register()
     await until(b.knows)
@@ -315,7 +319,8 @@ async def test_nothing_fails_without_the_log_and_all_is_published_when_it_is_bac
     await a.announce([9, 8, 7])
     await a.make(EndRank("j", 1))
     await b.score([2], [0.25])
-    await asyncio.sleep(3 * FLUSH_S)  # The scores of b are taken out to be published, and must be put back.
+    # In this time the scores of b are taken out of the backlog to be published. They must be put back.
+    await asyncio.sleep(3 * FLUSH_S)
     assert a.order() == [9, 8, 7]
     assert a.hints.jobs.get("j").begun == {0, 1}
     assert b.order() is None
@@ -331,7 +336,9 @@ async def test_nothing_fails_without_the_log_and_all_is_published_when_it_is_bac
 
 
 async def test_a_log_that_takes_nothing_more_is_named_as_long_as_changes_wait(server, two, monkeypatch):
-    """A full engine still answers reads and renews leases."""
+    """A log that accepts no more writes is reported as long as changes wait for it. A full Redis still
+    answers reads and renews leases.
+    """
     a, b = two
     await a.register()
     await until(b.knows)
@@ -361,7 +368,7 @@ async def test_a_log_that_lost_all_gets_all_back(server, two):
     await a.announce([1, 2, 3])
     a.keeper.look.set()
     await until(lambda: server.claims)
-    b.keeper.look.set()  # It finds the snapshot of another log than the one that it knew.
+    b.keeper.look.set()  # The snapshot that b finds is of another log than the one that it knew.
     await until(lambda: b.order() == [1, 2, 3])
     async with Sharing(FakeLog(server), "c") as c:
         await until(lambda: c.knows() and c.scores()[1] == 0.5)
@@ -425,7 +432,7 @@ async def test_a_forged_event_changes_nothing(server, two):
     for at in (0, 5, len(body) - 1):
         server.append("k", body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
     server.append("k", b"")
-    server.append("s:j", body)  # An event of one stream in another stream.
+    server.append("s:j", body)  # An event of one stream lies in another stream.
     async with Sharing(FakeLog(server), "x", cluster="other") as other:
         assert other.replication.refusal
     await until(lambda: b.counters.refused.get("sender", 0) == 5)

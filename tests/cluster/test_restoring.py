@@ -1,4 +1,4 @@
-"""A log that lost everything gets its view back at once from a node that knows it (docs/adr/0065)."""
+"""A log that lost all its data gets its view back at once from a node that knows the view (docs/adr/0065)."""
 
 from dataclasses import replace
 
@@ -19,12 +19,14 @@ def cluster():
 
 @pytest.fixture
 def three(cluster):
-    """Three nodes that have settled."""
+    """Return three nodes that have a settled view."""
     return cluster.start_three(15)
 
 
 def beat_until_leased(cluster, node):
-    """Send the beats that follow each other at once, after the log became empty."""
+    """Send the three beats that follow each other without a rest after the log has become empty. Return
+    whether the node then has a lease.
+    """
     for _ in range(3):
         cluster.beat(node)
     assert node.inc == cluster.server.inc
@@ -59,7 +61,9 @@ def test_a_seat_is_kept_for_the_process_that_had_it(cluster, three):
 
 
 def test_a_node_whose_lease_is_over_restores_nothing(cluster, three):
-    """Another node may have taken its share and changed the view meanwhile, and may be cut off now."""
+    """A node whose lease is over does not restore its view. Another node may have taken its share and changed
+    the view meanwhile, and may be cut off now.
+    """
     a, b, c = three
     cluster.run(12, a, b)
     cluster.server.lose()
@@ -83,7 +87,9 @@ def test_a_node_that_knows_a_view_that_is_not_settled_restores_nothing(cluster, 
 
 
 def test_a_node_that_lost_its_seat_lost_its_lease_and_restores_nothing(cluster, three):
-    """Later views settle without its acknowledgement, so it cannot know that its own is the last one."""
+    """A node that lost its seat also lost its lease, and restores no view. Later views settle without its
+    acknowledgement. So it cannot know whether its own view is the last one.
+    """
     c = three[2]
     cluster.server.forget(cluster.server.inc, "c")
     for node in three * 3:
@@ -119,7 +125,9 @@ async def log(logs):
 
 
 async def restored(logs, log, *nodes):
-    """Lose the log, and restore its view; return the inc before and the id of the view."""
+    """Let the log lose its data, and restore its view. Return the incarnation before, and the id of the
+    restored view.
+    """
     old = await opened(log, *nodes)
     logs.lose()
     inc = (await log.beat(Beat(nodes[0], "b", old))).inc

@@ -1,4 +1,4 @@
-"""An origin that needs longer for the first byte than one node waits for another."""
+"""The origin needs longer for the first byte than one node waits for another node."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -16,7 +16,9 @@ WHOLE = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\nfrom peers'
 
 
 class HeldOrigin(MemoryOrigin):
-    """Answers nothing about keys that begin with "b-x" until ``go_on`` is set, and counts the questions."""
+    """An origin that answers no request for keys that begin with "b-x" until ``go_on`` is set. It counts
+    these requests.
+    """
 
     def __init__(self):
         super().__init__()
@@ -51,7 +53,9 @@ class HeldOrigin(MemoryOrigin):
 @pytest.mark.parametrize("near", ["task", "callbacks"])
 @pytest.mark.parametrize("owner", ["task", "callbacks"])
 async def test_an_owner_that_waits_for_its_origin_is_waited_for(tmp_path, near, owner, method):
-    """The origin is read once, and the owner does not count as failing."""
+    """A node waits for an owner that waits for its origin. The origin is read once, and the owner does not
+    count as failing.
+    """
     origin, reads = HeldOrigin(), Reads(lambda _ref: (b"body", '"e"'))
     async with cluster(
         tmp_path, "a", "b", origin=origin, patience_s=0.2, interim_every_s=0.05, fast=near == "callbacks"
@@ -77,7 +81,7 @@ async def test_an_owner_that_waits_for_its_origin_is_waited_for(tmp_path, near, 
 
 
 async def test_clients_get_no_interim_answers(tmp_path):
-    """Some cannot read them."""
+    """Clients get no interim answers, because some clients cannot read them."""
     origin = HeldOrigin()
     async with cluster(tmp_path, "a", "b", origin=origin, patience_s=0.2, interim_every_s=0.02) as (a, b):
         for node, path in ((a, "/b/b-x"), (b, "/b/b-x2")):
@@ -113,8 +117,8 @@ async def test_a_node_that_gives_signs_and_then_hangs_is_given_up(tmp_path, step
 
 @pytest.mark.parametrize("form", ["task", "callbacks"])
 async def test_the_owner_caches_what_the_near_node_did_not_wait_for(tmp_path, monkeypatch, form):
-    """Otherwise no node would ever cache it: each later read would wait in vain again, and ask the origin
-    twice.
+    """The owner caches an object although the asking node did not wait for it. Otherwise no node would ever
+    cache the object. Each later read would wait in vain, and ask the origin twice.
     """
     origin = MemoryOrigin()
     origin.put("b", "b-x", b"body")

@@ -1,4 +1,4 @@
-"""The snapshot has the hints of all proxies, whichever proxy writes it."""
+"""The snapshot in the log has the hints of all proxies, whichever proxy writes it."""
 
 import asyncio
 import time
@@ -20,7 +20,9 @@ def server():
 
 
 async def test_a_proxy_without_state_that_joins_an_empty_log_first_gets_the_hints_of_the_others(server):
-    """Its empty snapshot is the first one in the log. Another proxy then writes one with its own hints."""
+    """A proxy without state that is the first to join an empty log gets the hints of the others. Its empty
+    snapshot is the first one in the log. Another proxy then writes a snapshot with its own hints.
+    """
     async with Sharing(FakeLog(server), "b") as b:
         await b.register()
         server.up = False
@@ -33,7 +35,9 @@ async def test_a_proxy_without_state_that_joins_an_empty_log_first_gets_the_hint
 
 @pytest.mark.parametrize("takes_it", [False, True])
 async def test_hints_are_given_back_although_the_log_fails_in_between(server, monkeypatch, takes_it):
-    """Its second snapshot, the one that has all hints, cannot be written at first, or the answer is lost."""
+    """A proxy gives its hints back to an empty log although the log fails meanwhile. The write of its second
+    snapshot, which has all hints, fails at first, or its answer is lost.
+    """
     async with Sharing(FakeLog(server), "b") as b:
         await b.register()
         server.up = False
@@ -58,7 +62,9 @@ async def test_hints_are_given_back_although_the_log_fails_in_between(server, mo
 
 
 async def test_proxies_that_put_their_hints_into_an_empty_log_at_once_lose_none(server):
-    """Only one of their snapshots takes the place of the first one. The others must write again."""
+    """Proxies that put their hints into an empty log at the same time lose none. Only one of their snapshots
+    can replace the first one. All other proxies must write again.
+    """
     owners = [Sharing(FakeLog(server), name) for name in "bcd"]
     async with Sharing(FakeLog(server), "a") as a, owners[0], owners[1], owners[2]:
         for one in owners:
@@ -74,7 +80,9 @@ async def test_proxies_that_put_their_hints_into_an_empty_log_at_once_lose_none(
 
 
 async def test_a_log_that_lost_its_data_gets_long_hints_again(server, monkeypatch):
-    """A snapshot does not store what the log has. A log without data has nothing."""
+    """A log that lost its data gets long hints again. A snapshot refers to long content that the log has.
+    After the loss the log has none, so the snapshot must bring the content too.
+    """
     monkeypatch.setattr(events, "INLINE_BYTES", 64)
     async with Sharing(FakeLog(server), "b") as b:
         await b.register()
@@ -91,7 +99,9 @@ async def test_a_log_that_lost_its_data_gets_long_hints_again(server, monkeypatc
 
 @pytest.fixture
 async def without_blobs(server, monkeypatch):
-    """Yield the log of a stopped cluster, with a name whose blobs have expired."""
+    """Yield the log of a stopped cluster, whose blobs have expired. The yielded value is the position that
+    the proxy had reached.
+    """
     monkeypatch.setattr(events, "INLINE_BYTES", 64)
     async with Sharing(FakeLog(server), "a") as a:
         await a.register("gone")
@@ -162,7 +172,9 @@ async def test_a_proxy_whose_blobs_are_dropped_at_once_says_so(server, monkeypat
 
 @pytest.fixture
 async def lacking(server, monkeypatch):
-    """Yield a proxy that lacks a job and would be the first one to write a snapshot, and a complete one."""
+    """Yield two proxies. The first one lacks a job, and would be the first to write a snapshot. The second
+    one has all hints.
+    """
     monkeypatch.setattr(snapshot_keeper, "_LOOK_S", 0.1)
     async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
         await b.register()
@@ -181,7 +193,9 @@ async def test_a_proxy_that_lacks_hints_does_not_write_the_snapshot(lacking):
 
 
 async def test_a_snapshot_from_before_the_missed_event_does_not_count(lacking):
-    """Its writer had not seen yet what this proxy lacks."""
+    """A snapshot from before the missed event does not help the proxy. The writer of this snapshot had not
+    seen that event either.
+    """
     a, b = lacking
     sealed, followed = (await a.log.names())["snapshot"], b.keeper.followed
     after = dict(followed.after)
@@ -212,7 +226,9 @@ async def test_a_proxy_that_lacks_hints_writes_the_snapshot_if_no_other_does(lac
 
 @pytest.mark.parametrize("refused", ["before the deletion", "after the deletion"])
 async def test_a_proxy_does_not_lack_scores_of_a_deleted_job(server, refused):
-    """The other proxies may stop to read the job's scores before these ones: no snapshot contains them."""
+    """A proxy does not wait for scores of a deleted job. The other proxies may have stopped reading the job's
+    scores before these came. So no snapshot contains them.
+    """
     async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
         await a.register()
         await until(b.knows)
@@ -241,7 +257,7 @@ async def write_snapshot(one):
 
 
 async def merged(one):
-    """Let ``one`` merge the present snapshot."""
+    """Let the proxy ``one`` merge the present snapshot."""
     one.keeper.merge_soon()
     await one.keeper.step()
 
@@ -266,7 +282,7 @@ async def test_other_orders_are_taken_from_a_snapshot_before_the_withdrawal(pair
     await write_snapshot(a)
     await a.make(WithdrawOrder("j", 0, 1))
     await until(lambda: b.order(1) is None)
-    b.hints.orders.withdraw("j", 0, 0, 0.0)  # As if its event had been missed.
+    b.hints.orders.withdraw("j", 0, 0, 0.0)  # Act as if b had missed the event of this order.
     await merged(b)
     assert b.order(0)
 
@@ -323,7 +339,9 @@ async def test_a_missed_frozen_column_is_taken_from_a_later_snapshot(pair):
 
 
 async def test_a_snapshot_is_stored_again_before_the_log_drops_its_blobs(server, monkeypatch):
-    """Although nothing has changed since: a proxy that joins after a quiet weekend must get the hints."""
+    """A snapshot is stored again before the log drops its blobs, even if nothing has changed. A proxy that
+    joins after a quiet weekend must get the hints.
+    """
     monkeypatch.setattr(snapshot_keeper, "_LOOK_S", 0.1)
     async with Sharing(FakeLog(server), "a") as a:
         await a.register(count=20_000)

@@ -1,4 +1,4 @@
-"""A client or an owner that stops taking bytes, without ending its connection, holds nothing for ever."""
+"""A client or an owner stops taking bytes, and keeps its connection. It blocks nothing for ever."""
 
 import asyncio
 import socket
@@ -36,7 +36,7 @@ async def until(condition):
 @pytest.mark.parametrize("key", ["b-long", "b-short"])
 async def test_a_client_that_takes_nothing_is_cut_off_and_frees_the_owner(tmp_path, origin, fast, key):
     async with cluster(tmp_path, "a", "b", origin=origin, fast=fast, send_bytes=8192) as (a, b):
-        for _ in range(2):  # An idle connection between the nodes is left.
+        for _ in range(2):  # These reads leave an idle connection between the nodes.
             assert (await a.ask("/b/b-short")).status == 200
         a.runner.server._keepalive_s = 1.0
         client = await Client.open(f"127.0.0.1:{a.port}", receive_bytes=4096)
@@ -65,7 +65,9 @@ async def takes_all(reader, _writer):
 
 @asynccontextmanager
 async def never_accepting(*, full):
-    """Yield the address of a program that hangs: the kernel opens connections until the backlog is full."""
+    """Yield the address of a program that hangs. The kernel opens connections for it until the backlog is
+    full.
+    """
     with ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))
@@ -88,7 +90,9 @@ OWNERS = {
 @pytest.mark.parametrize("size", [4, len(LONG)])
 @pytest.mark.parametrize("owner", OWNERS)
 async def test_a_write_ends_although_its_owner_does_nothing(tmp_path, origin, monkeypatch, owner, size):
-    """No FIN comes from a machine that has lost its network or its power."""
+    """A write ends although its owner does nothing. A machine that has lost its network or its power sends no
+    FIN.
+    """
     timeouts = Timeouts(connect_s=READ_S, read_s=READ_S, pool_s=READ_S)
     monkeypatch.setitem(Peers.__init__.__kwdefaults__, "timeouts", timeouts)
     async with OWNERS[owner]() as address, cluster(tmp_path, "a", origin=origin) as (a,):

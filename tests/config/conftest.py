@@ -15,7 +15,7 @@ def clean_environment(monkeypatch):
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a configuration file and returns its path."""
+    """Return a function that writes a configuration file and returns its path."""
 
     def write(text):
         path = tmp_path / "config.toml"
@@ -27,7 +27,9 @@ def write(tmp_path):
 
 @pytest.fixture
 def refused(write):
-    """``refused(text, overrides)``: the error text for a file with that text. "{file}" replaces its path."""
+    """Return a function ``refused(text, overrides)``. It returns the error text for a file with that text.
+    "{file}" stands for the file's path.
+    """
 
     def refused(text="", *overrides):
         path = write(text)

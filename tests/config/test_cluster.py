@@ -1,4 +1,4 @@
-"""The table [cluster]: values that are refused, and secrets that are never shown."""
+"""The table [cluster] of the configuration: values that are refused, and secrets that are never shown."""
 
 import pytest
 

@@ -19,7 +19,9 @@ def keys(table, at=()):
 
 
 def examples():
-    """The content of config.toml with the examples switched on, which are comments like "#key = ..."."""
+    """Return the contents of config.toml with its examples switched on. The examples are comments like "#key
+    = ...".
+    """
     return tomllib.loads(re.sub(r"(?m)^#(?=[a-z\[])", "", CONFIG.read_text()))
 
 
@@ -34,7 +36,7 @@ def test_every_key_is_there():
 
 
 def test_every_key_has_a_comment():
-    # Several keys in a row may share the comment above them.
+    # Several keys in a row may share the comment above the first one.
     for block in CONFIG.read_text().split("\n\n"):
         for section in re.split(r"(?m)^#?\[.*\]$", block)[1:]:
             assert section.lstrip().startswith(("#", "access_key")), section

@@ -1,5 +1,5 @@
-"""Namespaces of clients: which one the settings give to a client, and which settings contradict
-each other.
+"""Namespaces of clients: the namespace that the settings give to a client, and settings that contradict each
+other.
 """
 
 import pytest
@@ -58,7 +58,7 @@ def test_each_upstream_has_a_namespace_unless_one_is_named(tmp_path):
         f'{OTHER}\nnamespace = "shared"',
     )
     assert namespaces(settings) == ["key:AK1", "key:AK2", "", "team", "team", ""]
-    # The proxy itself reads in a namespace with the credentials of its first client.
+    # In a namespace, the proxy's own reads use the credentials of the first client of this namespace.
     assert build_upstreams(settings) == {
         "": "shared",
         "key:AK1": "client:c0",
@@ -68,7 +68,9 @@ def test_each_upstream_has_a_namespace_unless_one_is_named(tmp_path):
 
 
 def test_another_account_behind_the_same_client_is_another_namespace(tmp_path):
-    """Pages of the former account must not be served for the new one."""
+    """If a client's upstream becomes another account, its namespace changes too. Pages of the former account
+    must not be served to the new one.
+    """
     assert namespaces(load(tmp_path, OWN)) != namespaces(load(tmp_path, OTHER))
 
 

@@ -1,5 +1,5 @@
-"""Secrets are given by reference, never in the configuration. A listener that other machines can reach needs
-authentication.
+"""Secrets are given by reference, and never in the configuration itself. A listener that other machines can
+reach needs authentication.
 """
 
 import pytest
@@ -150,7 +150,7 @@ def test_text_in_the_place_of_a_table_that_may_hold_secrets_is_not_shown(key, mo
 @pytest.mark.parametrize("listen", ["127.0.0.1:9000", "127.8.8.8:1", "[::1]:9000", "localhost:9000"])
 def test_loopback_needs_no_authentication(listen):
     assert str(Settings.load(None, [f"s3.listen={listen}"]).s3.listen) == listen
-    # A call that names this address in its Host field is accepted, too.
+    # The proxy also accepts calls whose Host field names this address.
     assert KnownHosts().knows(listen)
 
 

@@ -1,4 +1,4 @@
-"""Which source of a setting wins, and the error texts for wrong settings."""
+"""The source of a setting that wins over the others, and the error texts for wrong settings."""
 
 import pickle
 import tomllib
@@ -331,7 +331,7 @@ def test_workers_are_chosen_by_the_cores(write, monkeypatch, cores, machine, num
     assert (settings.s3.workers, settings.s3.processes) == ("auto", number)
     shown = write_toml(settings.masked(), settings.note)
     assert f'workers = "auto"  # here {number}; {path}' in shown
-    # The number was chosen at the start. It does not change when the limits on cores change.
+    # The number was chosen at the start. It stays, even if the limits on cores change.
     monkeypatch.setattr("shadeproxy.config.sections.available_cores", lambda: 64)
     assert settings.model_copy(update={"rules": ()}).s3.processes == number
     assert pickle.loads(pickle.dumps(settings)).s3.processes == number

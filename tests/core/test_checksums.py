@@ -1,4 +1,4 @@
-"""Checksums: known answers, and the same result however the input is cut into pieces."""
+"""Checksums have the known values, and the result is the same however the input is cut into pieces."""
 
 import hashlib
 import itertools
@@ -21,11 +21,12 @@ def digest(name, *pieces):
 @pytest.mark.parametrize(
     ("name", "check"),
     [
-        # CRC RevEng catalogue: the CRC of "123456789".
+        # These values are from the CRC RevEng catalogue: the CRC of "123456789".
         ("x-amz-checksum-crc32", "cbf43926"),
         ("x-amz-checksum-crc32c", "e3069283"),
         ("x-amz-checksum-crc64nvme", "ae8b14860a799888"),
-        # hashlib computes the expected value: these cases only show that each name has the right function.
+        # hashlib computes the expected values. So these cases only show that each name stands for the right
+        # function.
         ("x-amz-checksum-sha1", hashlib.sha1(b"123456789").hexdigest()),
         ("x-amz-checksum-sha256", hashlib.sha256(b"123456789").hexdigest()),
     ],

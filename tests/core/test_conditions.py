@@ -34,9 +34,10 @@ PROCEED, NOT_MODIFIED, FAILED = Verdict.PROCEED, Verdict.NOT_MODIFIED, Verdict.F
         ({"if_unmodified_since": EARLIER}, FAILED),
         ({"if_unmodified_since": MODIFIED}, PROCEED),
         ({"if_unmodified_since": LATER}, PROCEED),
-        # The S3 API page: if If-Match is true and If-Unmodified-Since is false, the answer is 200.
+        # The S3 API page says: if If-Match is true and If-Unmodified-Since is false, the answer is 200.
         ({"if_match": '"abc"', "if_unmodified_since": EARLIER}, PROCEED),
-        # If If-None-Match is false and If-Modified-Since is true, the answer is 304.
+        # The S3 API page also says: if If-None-Match is false and If-Modified-Since is true, the answer is
+        # 304.
         ({"if_none_match": '"abc"', "if_modified_since": EARLIER}, NOT_MODIFIED),
         ({"if_none_match": '"x"', "if_modified_since": LATER}, PROCEED),
         ({"if_match": '"x"', "if_none_match": '"abc"'}, FAILED),

@@ -1,4 +1,6 @@
-"""Cores that a process may use, read from /proc and cgroup files as kernels and containers show them."""
+"""The number of cores that a process may use, read from /proc and cgroup files as kernels and containers show
+them.
+"""
 
 import os
 from pathlib import Path
@@ -13,8 +15,8 @@ V1 = "35 31 0:32 / {point} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """``machine(line of mountinfo, /proc/self/cgroup, {file below the mount: content})`` makes these files
-    and returns the path that stands for /proc. The process may run on 16 cores.
+    """Return a function ``machine(line of mountinfo, /proc/self/cgroup, {file below the mount: content})``.
+    It makes these files, and returns the path that stands for /proc. The process may run on 16 cores.
     """
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
 

@@ -1,4 +1,4 @@
-"""The deadline of a request, and the minimum rate of a body, on a clock that the tests move."""
+"""The deadline of a request, and the minimum rate of a body. The tests move the clock."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Text files that are replaced as a whole."""
+"""Text files that are always replaced as a whole."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The fair queue: clients take turns, and each client's waiters are served in the order in which
+"""The fair queue. Clients are served in turn, and the waiters of one client in the order in which
 they came.
 """
 

@@ -1,4 +1,4 @@
-"""The compiled heads and the Python code beside them: equal results."""
+"""The compiled code for heads and the Python code beside it give equal results."""
 
 import pytest
 from hypothesis import given
@@ -53,7 +53,7 @@ def heads_of_answers(draw):
 
 
 def both(work):
-    """Return what ``work`` returns or raises, compiled and interpreted."""
+    """Return the two results or errors of ``work``: compiled and interpreted."""
     results = []
     for compiled in (True, False):
         with pytest.MonkeyPatch.context() as patch:

@@ -1,6 +1,4 @@
-"""The facts about a Python's build that follow from its build variables, as several distributions
-set them.
-"""
+"""Facts about a Python's build that follow from its build variables, as several distributions set them."""
 
 import pytest
 
@@ -39,7 +37,7 @@ def test_only_what_is_certain_is_said(build):
 
 @pytest.mark.parametrize("use", ["", USES])
 def test_a_distribution_s_python_is_never_called_slow(use):
-    # Debian builds its Python with ``make profile-opt``, and its variables show neither that nor the flags.
+    # Debian builds its Python with ``make profile-opt``. The build variables show neither this nor the flags.
     assert (
         is_optimised({"CONFIG_ARGS": "'--enable-shared' '--prefix=/usr'", "PGO_PROF_USE_FLAG": use}, "/usr")
         is None

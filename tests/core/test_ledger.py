@@ -20,7 +20,7 @@ async def test_demand_waits_in_order_and_is_granted():
 
     tasks = [asyncio.create_task(taker("big", 60)), asyncio.create_task(taker("small", 10))]
     await asyncio.sleep(0)
-    assert ledger.waiting == 2  # The small request does not overtake the large one.
+    assert ledger.waiting == 2  # The small request waits too, because it must not overtake the large one.
     ledger.give(80)
     await asyncio.gather(*tasks)
     assert order == ["big", "small"]

@@ -1,4 +1,6 @@
-"""The lock of a directory: the error names the process that holds it, also if another process took it."""
+"""The lock of a directory. The error names the process that holds the lock, even if another process
+took it.
+"""
 
 import errno
 import fcntl
@@ -25,8 +27,8 @@ os.read(0, 1)
 
 @pytest.fixture
 def orphan(tmp_path):
-    """The pids of a worker and of its parent. The parent took the lock and is dead; the worker
-    inherited it.
+    """Return the pids of a worker and of its parent. The parent took the lock and is dead, and the worker has
+    inherited the lock.
     """
     taker = subprocess.Popen(
         [sys.executable, "-c", _TAKE, str(tmp_path / "lock")],
@@ -99,7 +101,9 @@ def test_a_broken_disk_does(tmp_path, monkeypatch):
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """A descriptor that holds the lock as ``holder_of`` does. It is closed in the first pause of ``lock``."""
+    """Return the list of pauses of ``lock``. Another descriptor holds the lock as ``holder_of`` does, and
+    gives it up in the first pause.
+    """
     os.close(locks.lock(tmp_path / "lock"))
     descriptor = os.open(tmp_path / "lock", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -128,7 +132,9 @@ def test_a_start_does_not_wait_for_a_holder(tmp_path, monkeypatch):
 
 
 def test_who_asks_and_never_ends_is_named(tmp_path, monkeypatch):
-    """For example a ``shadeproxy doctor`` that was stopped while it looked."""
+    """A process that asks for the holder and never ends is named. For example, a ``shadeproxy doctor`` may
+    have been stopped while it asked.
+    """
     os.close(locks.lock(tmp_path / "lock"))
     monkeypatch.setattr(locks, "sleep", lambda _seconds: None)
     with (tmp_path / "lock").open() as file:

@@ -1,4 +1,4 @@
-"""Memory limits of control groups, read from files as kernels and containers show them."""
+"""The memory limits of control groups, read from files as kernels and containers show them."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ V1 = "35 31 0:32 {root} {point} rw,relatime - cgroup cgroup rw,memory"
 
 @pytest.fixture
 def machine(tmp_path):
-    """``machine(line of mountinfo, /proc/self/cgroup, {file below the mount: content})`` makes these files
-    and returns the path that stands for /proc.
+    """Return a function ``machine(line of mountinfo, /proc/self/cgroup, {file below the mount: content})``.
+    It makes these files, and returns the path that stands for /proc.
     """
 
     def machine(mount: str, group: str, files: dict[str, str], root: str = "/") -> Path:
@@ -60,7 +60,9 @@ def test_version_1(machine, tmp_path):
 
 
 def test_version_1_in_a_container_without_a_namespace(machine):
-    """The process sees the group's name on the host, and the root of the mount is that group."""
+    """With version 1, a container without a cgroup namespace gets its own limit. The process sees the group's
+    name on the host. The root of the mount is this group.
+    """
     proc = machine(V1, "4:memory:/docker/abc\n", {"memory.limit_in_bytes": f"{GIB}\n"}, root="/docker/abc")
     assert memory_limit(proc).limit_bytes == GIB
 

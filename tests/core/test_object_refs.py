@@ -1,5 +1,5 @@
-"""The product passes a namespace wherever it makes an ``ObjectRef``. The default is the proxy's own
-namespace, which is wrong for another client's object.
+"""The product passes a namespace wherever it makes an ``ObjectRef``. The default, the proxy's own namespace,
+would be wrong for another client's object.
 """
 
 import ast
@@ -8,7 +8,8 @@ from pathlib import Path
 import shadeproxy
 
 ROOT = Path(shadeproxy.__file__).parent
-# Packages that need no namespace: an origin tells accounts apart by credentials, and the others use only one.
+# Packages that need no namespace. An origin tells accounts apart by their credentials, and the other packages
+# use only one account.
 ELSEWHERE = ("origin", "bench", "demo", "studies")
 FIELDS = 3
 

@@ -1,4 +1,4 @@
-"""``InPool``: the calculation runs on a thread, and its result arrives on the event loop."""
+"""``InPool``: work runs on a thread of a pool, and its result arrives on the event loop."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def pool():
 
 @pytest.fixture
 async def reported():
-    """A queue of the errors that the loop's exception handler gets."""
+    """Return a queue that receives the errors of the loop's exception handler."""
     errors = asyncio.Queue()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: errors.put_nowait(str(context["exception"])))
@@ -63,7 +63,7 @@ async def test_work_that_a_shutdown_ends_is_no_failure(pool, reported):
     results = []
     run = InPool(pool)
     run(go_on, results.append, never)
-    run(lambda: 2, results.append, never)  # It waits for the only thread.
+    run(lambda: 2, results.append, never)  # This work waits, because the first work holds the only thread.
     await asyncio.to_thread(begun.wait)
     ending = asyncio.create_task(asyncio.to_thread(pool.shutdown))
     while not pool._shutdown:

@@ -1,4 +1,4 @@
-"""Which spellings name one origin, and which do not."""
+"""Spellings that name the same origin, and spellings that do not."""
 
 import pytest
 

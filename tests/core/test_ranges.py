@@ -15,7 +15,7 @@ from shadeproxy.core.types import Span
         ("bytes=-5", RangeSpec(None, 5)),
         ("Bytes=1-2", RangeSpec(1, 2)),
         ("bytes= 1-2 ", RangeSpec(1, 2)),
-        # S3 answers these with the whole object.
+        # S3 answers these values with the whole object.
         (None, None),
         ("", None),
         ("bytes=-", None),

@@ -1,4 +1,6 @@
-"""``Signer``, which keeps the hashes of the unchanging parts, makes the same signatures as ``signature``."""
+"""``Signer`` makes the same signatures as ``signature``, although it keeps the hashes of the parts that do
+not change.
+"""
 
 import hashlib
 import hmac

@@ -1,4 +1,6 @@
-"""core/sigv4.py against botocore's own S3 signer, over generated keys, queries and headers."""
+"""core/sigv4.py makes the same signatures as botocore's S3 signer, for generated keys, queries and header
+fields.
+"""
 
 from datetime import UTC, datetime
 from unittest import mock

@@ -1,4 +1,4 @@
-"""``reset_on_close``: the other end sees a reset, and none of the bytes that waited."""
+"""``reset_on_close``: the other end sees a reset, and receives none of the bytes that still waited."""
 
 import socket
 

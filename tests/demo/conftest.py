@@ -1,4 +1,4 @@
-"""A small report to show and to plot, and a console that records its output."""
+"""Fixtures: a small report to show and to plot, and a console that records its output."""
 
 import io
 

@@ -1,4 +1,6 @@
-"""The documents name only existing things, and all of them."""
+"""The documents name only commands, settings and links that exist. They explain every number of the
+statistics and every control call.
+"""
 
 import re
 from dataclasses import fields

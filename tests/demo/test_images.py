@@ -23,7 +23,8 @@ def test_the_same_digit_is_seen_anew_each_time():
 
 def test_no_source_digit_is_in_both_splits():
     train, test = Photographer("train"), Photographer("test")
-    # A source image whose pixels are in both splits would be a leak, even under two different numbers.
+    # The two splits must not share a source image. Shared pixels would be a leak, even under two different
+    # numbers.
     assert not {digit.tobytes() for digit in train.sources} & {digit.tobytes() for digit in test.sources}
     assert len(train.sources) + len(test.sources) == 1797
 

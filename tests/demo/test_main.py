@@ -1,4 +1,4 @@
-"""The demo itself, smaller: real servers, a real training, measured numbers."""
+"""The demo itself at a smaller size, with real servers, a real training, and measured numbers."""
 
 import json
 import signal
@@ -28,9 +28,9 @@ def test_a_training_through_the_proxy_is_measured(tmp_path, console):
     first, second = report.runs[0].epochs
     assert report.dataset.objects == OBJECTS
     assert 0.19 * report.dataset.bytes < report.cache_bytes <= 0.2 * report.dataset.bytes
-    # Every sample is read once and comes from the origin, when it is asked for or before. Samples at the
-    # beginning of the second epoch may be prefetched already. A sample that is evicted between its locate
-    # call and the reader's copy is asked for twice.
+    # Every sample is read once and comes from the origin, on demand or by prefetching. The first samples of
+    # the second epoch may be prefetched already. A sample that is evicted between its locate call and the
+    # reader's copy is requested twice.
     assert first.distinct_samples == OBJECTS
     assert OBJECTS <= first.requests < 1.2 * OBJECTS
     assert first.origin_requests >= OBJECTS
@@ -55,7 +55,7 @@ def keys(monkeypatch):
 
 
 def test_an_existing_server_gets_the_objects_once(tmp_path, console, keys):
-    # A proxy over a directory serves as the existing S3 server.
+    # A proxy in front of a directory acts as the existing S3 server.
     (tmp_path / "buckets" / "mine").mkdir(parents=True)
     settings = {
         "origin": {"kind": "file", "path": str(tmp_path / "buckets")},
@@ -108,7 +108,7 @@ def test_a_report_directory_that_cannot_be_made_is_named(tmp_path, console):
 
 
 def descendants(pid: int) -> set[int]:
-    """Processes below ``pid``."""
+    """Return the pids of all descendants of ``pid``."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -145,8 +145,8 @@ def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
         "import sys; from pathlib import Path; from shadeproxy.demo.main import run_demo;"
         "run_demo(Path(sys.argv[1]), objects=int(sys.argv[3]), work_dir=Path(sys.argv[2]))"
     )
-    # Enough images that storing them takes longer than seeing that it began. Other phases are long enough
-    # anyway.
+    # This phase needs many images, so that the test sees the phase before it ends. The other phases last long
+    # enough.
     objects = 3000 if phase == "storing them" else 600
     command = [sys.executable, "-c", script, str(tmp_path / "reports"), str(work), str(objects)]
     with said.open("wb") as log:
@@ -154,7 +154,7 @@ def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
     reached = partial(work.glob, PHASES.get(phase, PHASES["starting a training"]))
     try:
         deadline = time.monotonic() + 60
-        # Wait for the loader's workers: they are children of the training, which is a child of the demo.
+        # Wait for the workers of the loader. They are children of the training, which is a child of the demo.
         while not list(reached()) or (phase == "training" and len(descendants(demo.pid)) < 4):
             assert demo.poll() is None, said.read_text()
             assert time.monotonic() < deadline
@@ -166,7 +166,7 @@ def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
             "the pattern is that of the directories it makes"
         )
         demo.send_signal(number)
-        demo.send_signal(number)  # An impatient user sends the signal twice: that changes nothing.
+        demo.send_signal(number)  # An impatient user sends the signal twice, which changes nothing.
         assert demo.wait(30) != 0
     finally:
         demo.kill()

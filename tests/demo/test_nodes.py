@@ -1,4 +1,6 @@
-"""The demo with several proxies, smaller: a real cluster with a real Redis or Valkey, and a real training."""
+"""The demo with several proxies at a smaller size: a real cluster with a real Redis or Valkey, and a real
+training.
+"""
 
 import json
 
@@ -27,10 +29,10 @@ def test_a_training_through_two_proxies_is_measured_beside_one(tmp_path, console
     nodes = report.together.nodes
     assert [node.share for node in nodes] == pytest.approx([0.5, 0.5], abs=0.1)
     for epoch in range(2):
-        # A read counts at one proxy only. A sample that is twice in a batch is one read, and one that is
-        # evicted between its locate call and the reader's copy is two.
+        # A read counts at one proxy only. A sample that occurs twice in a batch is read once. A sample that
+        # is evicted between its locate call and the reader's copy is read twice.
         assert 0.7 * OBJECTS < sum(node.epochs[epoch].requests for node in nodes) < 1.2 * OBJECTS
-        # Each rank deals with a part of all samples, of which the other proxy caches half.
+        # Each rank reads a part of all samples, and the other proxy caches half of this part.
         assert all(0.1 * OBJECTS < node.lan_reads[epoch] < 0.4 * OBJECTS for node in nodes)
         assert all(node.lan_bytes[epoch] > 1000 * node.lan_reads[epoch] for node in nodes)
     assert all(node.epochs[1].hits_ram for node in nodes)

@@ -1,4 +1,4 @@
-"""Child processes: they leave nothing behind, and the error of one that fails says why."""
+"""Child processes leave nothing behind. The error of a child that fails says why it failed."""
 
 import os
 import select
@@ -27,7 +27,7 @@ def test_descendants_are_gone_when_the_block_ends(tmp_path):
     with running("family", command, log=tmp_path / "log", env=os.environ, piped=True) as child:
         grandchild = os.pidfd_open(int(child.process.stdout.readline()))
     assert child.process.returncode == -signal.SIGTERM
-    # The pidfd of a process is readable once the process has ended. This process ignores SIGTERM.
+    # The pidfd becomes readable once the process has ended. This process ignores SIGTERM.
     ended, _, _ = select.select([grandchild], [], [], 30)
     os.close(grandchild)
     assert ended
@@ -48,14 +48,15 @@ def test_an_interrupt_ends_them_too(tmp_path):
     children = []
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    # After an interrupt all results are thrown away, so processes get SIGKILL and no SIGTERM before.
+    # After an interrupt all results are thrown away. So the processes get SIGKILL at once, without SIGTERM
+    # before.
     assert children[0].process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_waits_until_what_is_begun_is_begun_and_what_is_removed_is_gone(tmp_path, number):
     done = []
-    # A process that runs in the background ignores some of these signals.
+    # A process in the background ignores some of these signals, so restore their default first.
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with pytest.raises(KeyboardInterrupt), termination_as_interrupt():
@@ -92,7 +93,7 @@ def test_a_signal_while_a_directory_is_removed_does_not_leave_half_of_it(tmp_pat
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup does this.
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup ignores SIGHUP in this way.
     try:
         with termination_as_interrupt():
             os.kill(os.getpid(), signal.SIGHUP)

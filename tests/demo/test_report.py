@@ -60,7 +60,7 @@ def test_the_table_fits_a_terminal_and_leaves_the_first_epoch_out(make_run, make
     console.print(comparison(make_report(*runs), TITLES))
     rows = console.file.getvalue().splitlines()
     row = next(line for line in rows if "ShadeProxy+SDK" in line)
-    # 250 of 1,000 reads: the mean leaves out the first epoch, which only fills the cache.
+    # 25.0 % is 250 of 1,000 reads. The mean leaves out the first epoch, which only fills the cache.
     assert row.split() == [
         "ShadeProxy+SDK",
         "25.0%",

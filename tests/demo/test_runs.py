@@ -1,4 +1,4 @@
-"""The data source of each contestant, and the end of its training."""
+"""The data source of each contestant of the demo, and the end of its training."""
 
 import os
 import select
@@ -30,7 +30,9 @@ def test_without_a_cache_the_origin_is_read_as_an_s3_server_and_not_by_batch_cal
 
 
 def test_a_training_is_gone_when_its_events_are_no_longer_wanted(tmp_path, monkeypatch):
-    """The training also ends while a traceback, and so its frames, are still referred to."""
+    """The training process ends when the demo stops reading its events. This holds even while a traceback
+    keeps its frames alive.
+    """
     child = 'import os, time; print(\'{"type": "step"}\', os.getpid(), flush=True); time.sleep(600)'
     monkeypatch.setattr(runs, "_TRAIN", (sys.executable, "-c", child))
     monkeypatch.setattr(runs.msgspec.json, "Decoder", lambda _: SimpleNamespace(decode=bytes.split))

@@ -1,4 +1,4 @@
-"""Comparison of two answers, and the required answer to a read where the origin differs from the standard."""
+"""Comparison of two answers, and the required answer to a read if the origin differs from the standard."""
 
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ Comparable = tuple[int, list[tuple[str, str]], bytes | str]
 
 
 def comparable(answer: Answer) -> Comparable:
-    """Return status, the compared fields in order, and the body; for an error, its Code instead
-    of the body.
+    """Return the parts of an answer that are compared: status, fields in order, and body. For an error, the
+    Code replaces the body.
     """
     hidden = IGNORED_FIELDS.keys() | (ERROR_FIELDS.keys() if answer.status >= 400 else set())
     fields = sorted((name, value) for name, value in answer.fields if name not in hidden)
@@ -25,7 +25,7 @@ def comparable(answer: Answer) -> Comparable:
 
 
 def error_code(body: bytes) -> str:
-    """Return the Code of an error document; "" for an empty one."""
+    """Return the Code of an error document, or "" for an empty body."""
     if not body:
         return ""
     try:
@@ -52,7 +52,7 @@ def _without_checksums(expected: Comparable) -> Comparable:
 
 def _expected(origin: Peer, request: Request, stored: Stored, due: Outcome) -> Comparable:
     own = origin.send(request)
-    # RGW sends Content-Range in a 200 if the range is invalid.
+    # RGW sends Content-Range in a 200 if the requested range is invalid.
     ignored = due.range is None and any(name == "Range" for name, _ in request.fields)
     if due.status == own.status and due.status < 300 and not ignored:
         return comparable(own)
@@ -63,7 +63,9 @@ def _expected(origin: Peer, request: Request, stored: Stored, due: Outcome) -> C
 
 
 def _without_body(request: Request, due: Outcome, plain: Answer, size: int) -> Comparable:
-    """Return a 304, 412 or 416. ``plain``: the answer to the same request without conditions and range."""
+    """Return the required 304, 412 or 416. ``plain`` is the answer to the same request without conditions and
+    range.
+    """
     assert plain.status == 200, plain
     if due.status == 304:
         repeated = [pair for pair in comparable(plain)[1] if pair[0] in _REPEATED_BY_304]

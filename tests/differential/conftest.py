@@ -1,4 +1,4 @@
-"""moto as the origin, and two proxies in front of it, for all tests of a module."""
+"""moto as the origin, and two proxies in front of it, which all tests of a module share."""
 
 import logging
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from .sides import FORMS, Sides, make_sides
 def sides(
     request: pytest.FixtureRequest, serve_for_module: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sides]:
-    # Its error log would hold a traceback for each date that moto cannot parse.
+    # Without this, the log of moto would have a traceback for each date that moto cannot parse.
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     with ExitStack() as stack:

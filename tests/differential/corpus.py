@@ -1,7 +1,6 @@
-"""Objects to read: sizes around that of a page, every kind of header that an object may have, every kind of
-key.
+"""The objects to read: sizes around the size of a page, every kind of header field, and every kind of key.
 
-Keys are written as on the wire, so that two spellings of one key are two different requests.
+Keys are written as on the wire, so two spellings of one key are two different requests.
 """
 
 import base64
@@ -44,7 +43,7 @@ HEADERS: tuple[Fields, ...] = (
 
 @dataclass(frozen=True)
 class Stored:
-    """One object at the origin. ``raw_key``: the key on the wire. ``etag``: with its quotes."""
+    """One object at the origin. ``raw_key`` is the key on the wire. ``etag`` includes the quotes."""
 
     raw_key: str
     body: bytes
@@ -52,7 +51,7 @@ class Stored:
     last_modified: str
 
     def dated(self, seconds: int) -> str:
-        """Return an HTTP date that many seconds after the last modification."""
+        """Return the HTTP date ``seconds`` after the last modification."""
         return format_datetime(
             parsedate_to_datetime(self.last_modified) + timedelta(seconds=seconds), usegmt=True
         )
@@ -66,7 +65,7 @@ def fill(origin: Peer, bucket: str) -> list[Stored]:
         body = rng.randbytes(SIZES[number % len(SIZES)])
         fields = HEADERS[number % len(HEADERS)]
         if number % 3 == 0:
-            # moto keeps a checksum only of an upload that names its algorithm.
+            # moto keeps a checksum only if the upload names its algorithm.
             algorithm = ("x-amz-sdk-checksum-algorithm", "CRC32")
             fields = (*fields, ("x-amz-checksum-crc32", crc32(body)), algorithm)
         stored.append(store(origin, bucket, raw_key, body, fields))

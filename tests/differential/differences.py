@@ -1,6 +1,6 @@
-"""The list of allowed differences between the origin's answer and the proxy's, each with its reason.
+"""The list of permitted differences between the origin's answer and the proxy's, each with its reason.
 
-docs/semantics.md, "Differences from the origin", names every entry; test_documents.py holds it to that.
+docs/semantics.md, "Differences from the origin", names every entry, and test_documents.py checks this.
 Everything else is compared byte for byte.
 """
 
@@ -15,7 +15,7 @@ IGNORED_FIELDS: dict[str, str] = {
     "x-shade-cache": "the proxy's own",
     "x-shade-node": "names the proxy of a cluster that answered in place of the asked one",
 }
-"""Fields that are not compared, in lower case."""
+"""Fields that are never compared, in lower case."""
 
 ERROR_FIELDS: dict[str, str] = {
     "content-length": "an error document names its request",
@@ -25,8 +25,8 @@ ERROR_FIELDS: dict[str, str] = {
     "accept-ranges": "says nothing about an error",
     "access-control-allow-origin": "without an Origin in the request it says nothing",
 }
-"""In answers with status 400 or above these fields are not compared either. The Code in their
-document is compared.
+"""Fields that are not compared either in answers with status 400 or above. The Code in the error document is
+compared.
 """
 
 NAMED: dict[str, str] = {
@@ -36,4 +36,4 @@ NAMED: dict[str, str] = {
     "412": "carries no field of the object",
     "416": "carries Content-Range with the object's size",
 }
-"""Differences that concern more than one field. compare.py shows the comparison that is made instead."""
+"""Differences that concern more than one field. compare.py makes a special comparison for each of them."""

@@ -1,7 +1,7 @@
-"""Browser uploads with signed policies, as a scene like those in operations.py.
+"""Browser uploads with signed policies, as one more scene like those in operations.py.
 
-Of the answer to an upload, only status and error code are compared, because servers choose the fields and the
-Location of a 204 or 201. moto checks no policy, so this scene is played at servers that do.
+Of the answer to an upload, only status and error code are compared. Servers choose the fields and the
+Location of a 204 or 201 themselves. moto checks no policy, so this scene is played only at servers that do.
 """
 
 import base64
@@ -16,7 +16,9 @@ from .wire import Request
 
 
 def form_uploads(play: Play) -> None:
-    """Uploads that the policy allows are stored. Other uploads are refused with the same code."""
+    """Play form uploads. Uploads that the policy permits are stored, and all others are refused with the same
+    code.
+    """
     allowed = {"Content-Type": "text/x", "x-amz-meta-form": "1"}
     for status in ("204", "201", "200"):
         _post(play, {"key": f"form/{status}", "success_action_status": status, **allowed})

@@ -1,7 +1,7 @@
-"""Everything of S3 that is not a cached read, as one script that is played at the origin and through a proxy.
+"""The S3 operations that are not cached reads, as one script. It is played at the origin and through a proxy.
 
-Each play has a bucket of its own. Parts that always differ between two plays (the bucket's name, upload and
-version ids, times, request ids) are masked. The rest of every answer must be the same.
+Each play has a bucket of its own. Parts that always differ between two plays are masked: the bucket's name,
+upload and version ids, times, and request ids. Everything else in each answer must be equal.
 """
 
 import base64
@@ -24,7 +24,7 @@ _MASKED_FIELDS = {
     "last-modified",
     "x-amz-version-id",
     "x-amz-copy-source-version-id",
-    # moto repeats in each answer the value that was once signed.
+    # moto repeats in each later answer the value that was signed at the upload.
     "x-amz-content-sha256",
     "x-amz-sdk-checksum-algorithm",
 }
@@ -32,7 +32,7 @@ _MASKED_FIELDS = {
 
 @dataclass
 class Play:
-    """One run of the script. ``transcript``: the answer to each step, masked."""
+    """One run of the script. ``transcript`` has the masked answer to each step."""
 
     peer: Peer
     bucket: str
@@ -49,8 +49,8 @@ class Play:
         bucket: str | None = None,
         briefly: bool = False,
     ) -> Answer:
-        """Send to ``/bucket`` + ``rest``. ``promised``: put the body's SHA-256 into the signature.
-        ``briefly``: as for ``note``.
+        """Send a request to ``/bucket`` + ``rest``, and record the answer. With ``promised``, the signature
+        covers the body's SHA-256. ``briefly`` is passed to ``note``.
         """
         if body is None and method in {"PUT", "POST"}:
             body = b""
@@ -59,7 +59,7 @@ class Play:
         return self.note(Request(method, target, fields, body, hashed), briefly=briefly)
 
     def note(self, request: Request, *, briefly: bool = False) -> Answer:
-        """Send, and record the answer. ``briefly``: record only its status and error code."""
+        """Send a request, and record the answer. With ``briefly``, record only status and error code."""
         answer = self.peer.send(request)
         label = f"{request.method} {request.target}".replace(self.bucket, "BUCKET")
         label = re.sub(r"(uploadId|versionId|token|marker)=[^&]*", r"\1=ID", label)
@@ -130,10 +130,10 @@ def objects(play: Play) -> None:
 
 
 def trailers(play: Play) -> None:
-    """Play uploads of aws-chunked bodies with a trailing checksum, as SDKs send them. They store the same as
-    a plain upload.
+    """Play uploads of aws-chunked bodies with a trailing checksum, as SDKs send them. They must store the
+    same object as a plain upload.
 
-    The origin's play uploads plainly: RGW 18 does not know this form.
+    The play at the origin uploads in the plain form, because RGW 18 does not know the chunked one.
     """
     for size in (10, 70_000):
         data = bytes(range(256)) * (size // 256) + b"." * (size % 256)
@@ -224,7 +224,9 @@ def _md5(document: bytes) -> tuple[str, str]:
 
 
 def cross_origin(play: Play) -> None:
-    """Play requests of browsers: they are never answered from the cache, and never signed."""
+    """Play requests of browsers with an Origin field. They are never answered from the cache, and never
+    signed.
+    """
     play.send("PUT", "/shared", b"for pages")
     play.send("PUT", "?cors", _CORS, _md5(_CORS))
     for _ in range(2):
@@ -306,7 +308,7 @@ def versions(play: Play) -> None:
 
 def clearing(play: Play) -> None:
     play.send("DELETE")
-    # One key in each request, because RGW deletes several keys at once, and lists them in the order in which
+    # Delete one key in each request. RGW deletes several keys at once, and lists them in the order in which
     # they were deleted.
     for key in (b"one", b"none"):
         document = b"<Delete><Object><Key>" + key + b"</Key></Object></Delete>"
@@ -314,7 +316,8 @@ def clearing(play: Play) -> None:
     play.send("GET", "/one")
     listed = play.send("GET", "?versions").body.decode()
     for key, version in re.findall(r"<Key>([^<]*)</Key><VersionId>([^<]*)</VersionId>", listed):
-        # RGW leaves the version out of some answers while the object is being read, as by prefetching.
+        # RGW leaves the version out of some answers while the object is being read, for example by
+        # prefetching.
         play.send("DELETE", f"/{quote(unescape(key))}?versionId={version}", briefly=True)
     play.send("DELETE")
     play.send("HEAD")

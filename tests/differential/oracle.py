@@ -1,8 +1,8 @@
-"""The answer to a read by RFC 9110 and the S3 GetObject page: a second opinion where servers disagree.
+"""The answer to a read by RFC 9110 and the S3 GetObject page, as a second opinion if servers disagree.
 
-Servers differ in their treatment of weak and several entity tags, `*`, invalid dates, two dates at once and
-invalid ranges. There the proxy follows the standard, whatever its origin does. Written independently of the
-product: sections 13.1, 13.2.2 and 14.2, word by word.
+Servers treat these cases differently: weak and several ETags, `*`, invalid dates, two dates at once and
+invalid ranges. In these cases the proxy follows the standard, whatever its origin does. This module was
+written without the product's code, word by word from sections 13.1, 13.2.2 and 14.2.
 """
 
 import re
@@ -15,19 +15,21 @@ from .wire import Request
 _DATE_FORMS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 _TAG = re.compile(r'(W/)?"([^"]*)"|([^\s",]+)')
 CONDITIONAL = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range"})
-# Numbers with more digits than a 64-bit offset are invalid here, although the grammar has no bound.
+# The grammar has no bound on digits. Numbers with more digits than a 64-bit offset are invalid here.
 _RANGE = re.compile(r"bytes=[ \t]*(?:([0-9]{1,20})-([0-9]{0,20})|-([0-9]{1,20}))[ \t]*", re.IGNORECASE)
 
 
 class Outcome(NamedTuple):
-    """``range``: the bytes that a 206 has, written as the shortest Range field that asks for them."""
+    """The required outcome of a read. ``range`` has the bytes of a 206, written as the shortest Range field
+    that asks for them.
+    """
 
     status: int
     range: str | None = None
 
 
 def outcome(request: Request, stored: Stored) -> Outcome:
-    """Return the outcome of a plain read of ``stored``."""
+    """Return the required outcome of a read of ``stored``."""
     fields = {name.lower(): value for name, value in request.fields}
     modified = _date(stored.last_modified)
     assert modified is not None

@@ -1,4 +1,4 @@
-"""GetObject and HeadObject in every form that a client may send, as hypothesis strategies."""
+"""Hypothesis strategies for GetObject and HeadObject in every form that a client may send."""
 
 from collections.abc import Iterator, Sequence
 
@@ -32,7 +32,9 @@ _OTHER_FIELDS = (
 
 
 def ranges(size: int) -> st.SearchStrategy[str]:
-    """Return values of Range for an object of ``size`` bytes: valid, clamped, reversed, several, nonsense."""
+    """Return values of Range for an object of ``size`` bytes: valid, beyond the end, reversed, several
+    ranges, and nonsense.
+    """
     edges = sorted(
         {0, 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, size - 1, size, size + 1, 10**12} - {-1}
     )
@@ -121,7 +123,7 @@ def reads(draw: st.DrawFn, bucket: str, objects: Sequence[Stored]) -> tuple[Requ
 
 
 def pinned(bucket: str, objects: Sequence[Stored]) -> Iterator[tuple[Request, Stored]]:
-    """Return reads that are always played: every form of range around every size of object."""
+    """Yield reads that are played in each run: every form of range, for every size of object."""
     by_size = {len(stored.body): stored for stored in objects}
     for size, stored in by_size.items():
         forms = (

@@ -1,6 +1,7 @@
 """An origin and two proxies in front of it, one plain and one over TLS. All get the same requests.
 
-Each of the two may be one that owns nothing: then it relays to a second proxy, which owns every object.
+In one form of the suite each of the two proxies owns no object, and relays to a second proxy, which owns
+every object.
 """
 
 import ssl
@@ -35,13 +36,13 @@ secret_env = "TRAINER_SECRET"
 
 ALONE = "alone"
 FORMS = (ALONE, "through a proxy that owns nothing")
-"""The forms of the suite: each asked proxy caches what it is asked for, or relays it to the owner."""
+"""The forms of the suite. In the first form each asked proxy caches. In the second it relays to the owner."""
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """The proxy that is asked. ``caching``: the proxy that caches for it: itself, or the owner. ``node``: the
-    node id of the owner; None if the asked proxy is alone.
+    """A proxy that the suite asks. ``caching`` is the proxy that caches for it: the asked proxy itself, or
+    the owner. ``node`` is the owner's node id, or None if the asked proxy is in no cluster.
     """
 
     name: str
@@ -50,13 +51,13 @@ class Proxy:
     node: str | None = None
 
     def forget(self, bucket: str) -> None:
-        """Make every object of ``bucket`` cold."""
+        """Purge every object of ``bucket``, so that the next read is cold."""
         self.caching.call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
 
 
 @dataclass
 class Sides:
-    """An origin and its proxies. ``bucket`` exists at the origin."""
+    """An origin and its proxies. ``bucket`` is a bucket that exists at the origin."""
 
     origin: Peer
     proxies: tuple[Proxy, ...]
@@ -64,11 +65,11 @@ class Sides:
 
     @property
     def alone(self) -> bool:
-        """True if each asked proxy caches what it is asked for."""
+        """Return whether each asked proxy caches the objects itself."""
         return all(proxy.node is None for proxy in self.proxies)
 
     def compare(self, request: Request, expected: Comparable, *, warm_by: Request) -> None:
-        """Ask each proxy while the object is cold, and twice after ``warm_by`` has read it.
+        """Ask each proxy once while the object is cold, and twice after ``warm_by`` has read the object.
 
         Raises AssertionError at the first answer that is not ``expected``.
         """
@@ -92,8 +93,8 @@ class Sides:
 def make_sides(
     serve: Any, endpoint: str, credentials: Credentials, directory: Path, form: str = ALONE
 ) -> Iterator[Sides]:
-    """Start the proxies. ``serve``: the fixture that starts one. ``endpoint``: "http://host:port" of the
-    origin.
+    """Start an origin's proxies. ``serve`` is the fixture that starts a proxy. ``endpoint`` is the origin's
+    URL, "http://host:port".
     """
     config = directory / "differential.toml"
     config.write_text(_CONFIG)
@@ -130,7 +131,7 @@ def make_sides(
             return Proxy(name, peer, caching, node)
 
         plain = proxy("plain", None, 0.2)
-        # The owner of this one checks each object with the origin before it answers.
+        # The owner behind this proxy checks each object with the origin before it answers.
         secure = proxy("tls", certificate.client_context(), 600.0, **tls)
         origin = stack.enter_context(Peer(endpoint.partition("://")[2], credentials))
         bucket = f"diff-{uuid.uuid4().hex[:10]}"

@@ -1,5 +1,5 @@
-"""The differential suite, for any origin. The tests of each origin call these functions with their own
-bounds.
+"""The differential suite, for any origin. The tests of each origin call these functions with their own bounds
+on examples.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _SAFE = "/-_.~"
 
 
 def _bounded(examples: int) -> settings:
-    # The examples are the same in each run, so that a failed run fails again.
+    # Each run has the same examples, so a run that failed fails again.
     return settings(
         max_examples=examples,
         deadline=None,
@@ -31,7 +31,7 @@ def _bounded(examples: int) -> settings:
 
 
 def reads_are_the_origins(sides: Sides, *, examples: int) -> None:
-    """GetObject and HeadObject of objects that exist, in every form."""
+    """Compare GetObject and HeadObject of objects that exist, in every form."""
     objects = fill(sides.origin, sides.bucket)
 
     def compare(request: Request, stored: Stored) -> None:
@@ -79,7 +79,7 @@ def _escaped(char: str, *, lower: bool) -> str:
 
 
 def keys_are_the_origins(sides: Sides, *, examples: int) -> None:
-    """Any key in any spelling is read, listed and missed as at the origin."""
+    """Compare reads and listings of any key in any spelling, and reads of a missing key."""
 
     @_bounded(examples)
     @given(spelled_keys())
@@ -99,17 +99,18 @@ def keys_are_the_origins(sides: Sides, *, examples: int) -> None:
 
 
 def operations_are_the_origins(sides: Sides) -> None:
-    """Every operation that is forwarded, and the errors of each."""
+    """Compare every operation that is forwarded, and the errors of each."""
     play_scenes(sides, SCRIPT)
 
 
 def play_scenes(sides: Sides, scenes: Iterable[Scene]) -> None:
-    """Play each scene at the origin and through the proxies; the transcripts are the same."""
+    """Play each scene at the origin and through the proxies, and compare the transcripts."""
     plays = [Play(sides.origin, f"{sides.bucket}-0", is_origin=True)]
     for number, proxy in enumerate(sides.proxies, 1):
         plays.append(Play(proxy.peer, f"{sides.bucket}-{number}", is_origin=False))
     expected, *others = plays
-    # Side by side, because in a cluster each change of a bucket waits until all proxies have agreed.
+    # Play all sides at the same time. In a cluster, each change of a bucket waits until all proxies have
+    # agreed.
     with ThreadPoolExecutor(len(plays)) as pool:
         for scene in scenes:
             list(pool.map(scene, plays))

@@ -1,4 +1,4 @@
-"""The documentation names every difference that the comparison allows."""
+"""docs/semantics.md names every difference that the comparison permits."""
 
 from pathlib import Path
 

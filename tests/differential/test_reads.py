@@ -1,4 +1,6 @@
-"""The same read to moto and to the proxy: cold, warm, warm again on one connection; plain and over TLS."""
+"""The same read at moto and at the proxy: cold, then warm, then warm again on one connection, both plain and
+over TLS.
+"""
 
 from .suite import keys_are_the_origins, reads_are_the_origins
 

@@ -1,7 +1,7 @@
-"""A client that sends exactly the given bytes, signed, and keeps the answer unchanged.
+"""A client that sends exactly the given bytes with a signature, and keeps the answer unchanged.
 
-It never normalises a path, joins header fields or follows redirects, because answers of two servers can only
-be compared if both got the same request. One keep-alive connection for each `Peer`; it is opened again when
+It does not normalise paths, join header fields or follow redirects. Answers of two servers can be compared
+only if both servers got the same request. Each `Peer` has one keep-alive connection, and opens it again if
 the server has closed it.
 """
 
@@ -15,7 +15,7 @@ from typing import Self
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD, Credentials, sign_request
 
 PAGE_BYTES = 4096
-"""The proxies' page, the smallest that can be configured: an object of many pages is still small."""
+"""The page size of the proxies. It is the smallest possible one, so even an object of many pages is small."""
 
 _TIMEOUT_S = 30.0
 Fields = tuple[tuple[str, str], ...]
@@ -23,7 +23,7 @@ Fields = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Request:
-    """A request. ``target``: the raw path with its query, as sent. ``fields`` without Host and signature."""
+    """A request. ``target`` is the raw path with its query, as sent. ``fields`` lack Host and signature."""
 
     method: str
     target: str
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """``fields``: names in lower case, in wire order. ``body``: decoded from chunks, and
+    """An answer. ``fields`` has names in lower case, in wire order. ``body`` is without chunk framing, and
     otherwise unchanged.
     """
 
@@ -45,14 +45,16 @@ class Answer:
     reason: str = field(default="", compare=False)
 
     def field(self, name: str) -> str | None:
-        """Return the only value of ``name``; None if it is absent."""
+        """Return the only value of ``name``, or None if the field is absent."""
         values = [value for key, value in self.fields if key == name]
         assert len(values) <= 1, (name, values)
         return values[0] if values else None
 
 
 class Peer:
-    """One server. ``host``: the value of the Host field, which the signature covers. ``tls``: its context."""
+    """One server. ``host`` is the value of the Host field, which the signature covers. ``tls`` is the context
+    for TLS, or None.
+    """
 
     def __init__(
         self, address: str, credentials: Credentials | None, *, tls: ssl.SSLContext | None = None
@@ -79,8 +81,8 @@ class Peer:
         self._received.clear()
 
     def send(self, request: Request) -> Answer:
-        """Return the answer to ``request``. Send it once more if an idle connection turns out to
-        be closed.
+        """Return the answer to ``request``. If the connection was idle and turns out to be closed, send the
+        request once more.
         """
         was_open = self._socket is not None
         try:

@@ -1,4 +1,6 @@
-"""A web page in a real Chromium. It is served under any name; that name can then lead to a proxy."""
+"""A web page shown in a real Chromium under any host name. The host name can later be made to lead to a
+proxy.
+"""
 
 import http.client
 import json
@@ -22,10 +24,10 @@ _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
 class Site(ThreadingHTTPServer):
-    """A web site on a loopback address. ``page``: the document at /page, whose script reports once.
+    """A web site on a loopback address. ``page`` is the HTML served at /page; its script sends one report.
 
-    ``leads_to``: URL of a listener that gets all other requests unchanged, as if the site's name now led to
-    it (DNS rebinding).
+    ``leads_to`` is the URL of another listener, or "". If it is set, the site passes all other requests on to
+    that listener unchanged. So the site's name leads to the listener, as after DNS rebinding.
     """
 
     daemon_threads = True
@@ -93,13 +95,15 @@ def chromium() -> str:
 
 @contextmanager
 def _shown(url: str, directory: Path) -> Iterator[None]:
-    """Show ``url`` in Chromium; every name under ``.example`` leads to this machine."""
+    """Show ``url`` in Chromium until the block ends. All host names that end in ``.example`` resolve to this
+    machine.
+    """
     log = (directory / "chromium.log").open("wb")
     process = subprocess.Popen(
         [
             chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--disable-background-networking", "--disable-component-update", "--no-first-run",
-            # A browser with an older or looser notion of local networks would send these requests, too.
+            # Switch this check off, because browsers with an older or looser one send these requests too.
             "--disable-features=LocalNetworkAccessChecks",
             f"--host-resolver-rules={_NAMES}",
             f"--user-data-dir={directory / 'profile'}", "--remote-debugging-port=0", url,
@@ -116,7 +120,9 @@ def _shown(url: str, directory: Path) -> Iterator[None]:
 
 
 def visit(page: str, directory: Path, *, host: str = "evil.example", leads_to: str = "", **given: str) -> Any:
-    """Show ``page`` under ``host`` and return its script's report. The script gets ``given``."""
+    """Show ``page`` under the name ``host``, and return the report of its script. The script can read
+    ``given``.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with Site(page, leads_to) as site:
         serving = threading.Thread(target=site.serve_forever, args=(0.05,))

@@ -1,8 +1,8 @@
-"""One rank of a DistributedDataParallel training whose ranks have a proxy each. test_cluster_training.py
-starts four.
+"""One rank of a DistributedDataParallel training in which each rank has a proxy of its own.
+test_cluster_training.py starts four ranks.
 
-It writes data for the test into its own directory: the ids of each step, and at the end the draws, its scores
-and the model. After the step in ``--pause`` it waits until the test has done something to its proxy.
+The rank writes files for the test into its own directory. They have the ids of each step, and at the end the
+draws, the scores and the model. After the step given by ``--pause`` it waits until the test lets it go on.
 """
 
 import argparse
@@ -22,14 +22,16 @@ import shadeproxy_sdk as shade
 EPOCHS = 3
 BATCH_SIZE = 6
 EPOCH_PAUSE_S = 1.0
-"""Scores are shared within half a second, and the latest by that order stays. Epochs of real trainings last
-longer than that.
+"""Seconds of pause before each epoch. Proxies share scores within half a second, so at the next draw all have
+the latest scores. Epochs of a real training last longer than the pause.
 """
 PAUSED, GO_ON = "paused", "go-on"
 
 
 def body_of(key):
-    """Return the bytes of an object, which tell whether another object's, or other bytes, were read."""
+    """Return the bytes of an object. Each object has other bytes, so the reader sees whether it got the right
+    ones.
+    """
     return f"{key} ".encode() * 400
 
 
@@ -46,7 +48,9 @@ def pause(directory):
 
 
 def wait_for_proxy(client):
-    """Wait until the proxy answers. A rank that has no answer when it draws an epoch draws it alone."""
+    """Wait until the proxy answers. Without an answer at the draw of an epoch, a rank would draw from its own
+    scores only.
+    """
     end_s = time.monotonic() + 60
     while True:
         try:
@@ -57,7 +61,7 @@ def wait_for_proxy(client):
 
 
 def flush(job):
-    """Deliver all reports: also those that wait because the proxy did not answer a moment ago."""
+    """Deliver all reports, including those that wait because the proxy gave no answer shortly before."""
     end_s = time.monotonic() + 30
     while not job.flush():
         assert time.monotonic() < end_s, "the proxy takes no reports"
@@ -71,13 +75,13 @@ def main():
     parser.add_argument("--control")
     parser.add_argument("--mode")
     parser.add_argument("--directory", type=Path)
-    parser.add_argument("--pause", default="")  # for example 1:5, after step 5 of epoch 1
+    parser.add_argument("--pause", default="")  # "1:5" means: pause after step 5 of epoch 1
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     meeting = (args.directory / "meeting").as_uri()
     dist.init_process_group("gloo", init_method=meeting, rank=args.rank, world_size=args.world_size)
-    # Without an origin to fall back to, every byte comes from a proxy of the cluster.
+    # The client knows no origin, so every byte comes from a proxy of the cluster.
     client = shade.Client(args.control, retry_s=0.2)
     data = shade.S3Dataset(client, bucket="train", decode=decode)
     job = client.job(

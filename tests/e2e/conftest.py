@@ -1,4 +1,4 @@
-"""Origins, and helpers to observe a running proxy."""
+"""Fixtures for origins, and helpers that observe a running proxy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +19,6 @@ def bucket_directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake_origin() -> Iterator[FakeOrigin]:
-    """Run an S3 server in this process that a test can make fail."""
+    """Run an S3 server in this process. Tests make it fail on request."""
     with running() as server:
         yield server

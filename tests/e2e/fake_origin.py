@@ -14,9 +14,9 @@ _ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>told to</Messa
 
 
 class FakeOrigin:
-    """The S3 server. ``objects``: bodies by path. ``failing``: (status, code) of every answer, or None.
-    ``denied``: access keys that may not read. ``skew_s``: seconds by which its clock is ahead. ``asked``:
-    method, path and fields of every request.
+    """The S3 server. ``objects`` maps paths to bodies. ``failing`` is the (status, code) of every answer, or
+    None to answer well. ``denied`` has the access keys that may not read. ``skew_s`` is the number of seconds
+    by which the server's clock is ahead. ``asked`` lists method, path and header fields of every request.
     """
 
     def __init__(self) -> None:

@@ -23,13 +23,15 @@ class _Server(socketserver.ThreadingTCPServer):
         return connection, address
 
     def cut_off(self) -> None:
-        """End all connections, as the death of a process does."""
+        """End all connections at once, as the kernel does when the server's process dies."""
         for connection in self._accepted:
-            with suppress(OSError):  # It has ended.
+            with suppress(OSError):  # The connection may have ended already.
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: object) -> None:
-        """Ignore connections that break off, because killed proxies and cut answers are normal here."""
+        """Ignore errors of connections. Tests kill proxies and cut answers, so connections often
+        break off.
+        """
 
 
 @contextmanager

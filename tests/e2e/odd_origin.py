@@ -1,7 +1,8 @@
-"""An S3 server over raw sockets that answers each object in its own way: wrongly, oddly or in a rare form.
+"""An S3 server over raw sockets that gives wrong, odd or rare answers. Each object has its own kind of
+answer.
 
-The key names the kind of answer, and ``KINDS`` has all kinds. Each kind lists the whole bodies that are
-right, so that any answer can be compared byte for byte.
+The object's key names the kind, and ``KINDS`` lists all kinds. Each kind lists the whole bodies that are
+right. So a test can compare any answer byte for byte.
 """
 
 import hashlib
@@ -22,21 +23,21 @@ from .loopback import served
 PAGE = 64 << 10
 LONG = 3 * PAGE + 1000
 SHORT = 1000
-RESET = b"<reset>"  # at the end of an answer: the connection is reset
-CLOSE = b"<close>"  # at the end of an answer: the connection is closed
-_LATER = b"<later>"  # the bytes after this come a little later, in a packet of their own
+RESET = b"<reset>"  # ends an answer: the server then resets the connection
+CLOSE = b"<close>"  # ends an answer: the server then closes the connection
+_LATER = b"<later>"  # splits an answer: the bytes behind it are sent a little later, in another packet
 _RANGE = re.compile(rb"(?i)\r\nrange: bytes=(\d*)-(\d*)\r\n")
 _XML = b"<?xml version='1.0'?><Error><Code>%b</Code><Message>told to</Message></Error>"
 
 
 def body_of(version: int, size: int = LONG) -> bytes:
-    """Return the bytes of a version. No two versions have the same bytes at the same place."""
+    """Return the bytes of a version. Bytes at the same place differ between any two versions."""
     return random.Random(version * 1_000_003 + size).randbytes(size)
 
 
 class Asked(NamedTuple):
-    """One request. ``number``: number of earlier requests by that method for the object. ``bounds``: bounds
-    of its Range.
+    """One request. ``number`` is the number of earlier requests with the same method for the same object.
+    ``bounds`` has the first and last byte of its Range field.
     """
 
     method: str
@@ -50,9 +51,9 @@ Answer = Callable[[Asked], bytes]
 
 @dataclass
 class Kind:
-    """A kind of answer. ``bodies``: the whole bodies that are right. ``outcome`` of a whole GET: "right",
-    "error" (of S3), "cut" (an aborted connection), or several of them. ``keeps``: True if the object may
-    be cached.
+    """A kind of answer. ``bodies`` has the whole bodies that are right. ``outcome`` has the permitted results
+    of a whole GET through the proxy: "right", "error" (an S3 error) or "cut" (an aborted connection).
+    ``keeps`` is True if the proxy may cache the object.
     """
 
     answer: Answer
@@ -74,7 +75,7 @@ def error(status: str, code: bytes) -> bytes:
 def well(
     asked: Asked, body: bytes, *fields: str, etag: str | None = '"v1"', status: str = "", ranges: bool = True
 ) -> bytes:
-    """Return the answer of a correct server whose object is ``body`` with these fields."""
+    """Return the answer of a correct server for the object ``body`` with the header fields ``fields``."""
     named = list(fields) + ([f"ETag: {etag}"] if etag is not None else [])
     if asked.bounds is None or not ranges:
         answer = head(status or "200 OK", *named, f"Content-Length: {len(body)}")
@@ -89,7 +90,9 @@ def well(
 
 
 def framed(asked: Asked, body: bytes, content: bytes, *fields: str, version: str = "HTTP/1.1") -> bytes:
-    """Return an answer that sends ``content`` for ``body``, framed by ``fields``. Ranges are ignored."""
+    """Return a whole answer. ``fields`` describe the framing of ``body``, and ``content`` is sent as it is.
+    The answer ignores Range.
+    """
     answer = head("200 OK", *fields, version=version)
     return answer if asked.method == "HEAD" else answer + content
 
@@ -125,8 +128,8 @@ CHUNKED = "Transfer-Encoding: chunked"
 
 
 def _identity() -> None:
-    """Entity tags that identify a version, and others that do not. In "changing", each answer is another
-    version.
+    """Add the kinds with odd ETags: some identify a version, and some do not. In "changing" each answer has
+    another version.
     """
     tags = {
         "weak": 'W/"same"', "none": None, "empty": "", "quotes-only": '""', "unquoted": "abc",
@@ -195,7 +198,7 @@ def _identity() -> None:
 
 
 def _framing() -> None:
-    """Ways to mark the end of a body."""
+    """Add the kinds with different ways to mark the end of a body."""
     tags = {"etag": (TAG,), "no-etag": (), "weak": ('ETag: W/"w"',)}
     for size, body in (("long", L0), ("short", S0)):
         for tagged, tag in tags.items():
@@ -274,8 +277,8 @@ def _framing() -> None:
         )
     for size, body in (("long", L0), ("short", S0), ("page", V[1][:PAGE])):
         for when, between in (("at-once", b""), ("later", _LATER)):
-            # A body with a shorter length looks right until the surplus arrives, and the proxy cannot wait
-            # for that.
+            # The proxy cannot wait for surplus bytes. Until they arrive, a body whose stated length is too
+            # short looks right.
             simple(
                 f"surplus-{size}-{when}",
                 "cut|error|right",
@@ -296,7 +299,9 @@ def _framing() -> None:
 
 
 def _heads() -> None:
-    """Heads that are invalid, and others that are only rare. The object of a rare one is right."""
+    """Add the kinds with odd heads. Some heads are invalid. The others are only rare, and then the object is
+    right.
+    """
     good = f"{TAG}\r\n{CL_SHORT}"
     odd = {
         "interim-100": ("right", f"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n{good}", True),
@@ -345,8 +350,8 @@ def _heads() -> None:
     simple("half-a-head", "error", lambda _: b"HTTP/1.1 200 O" + CLOSE)
     simple("nothing-then-right", "right", lambda a: CLOSE if a.number == 0 else well(a, S0), S0, keeps=True)
     simple("head-has-a-body", "right", lambda a: well(a._replace(method="GET"), S0), S0, keeps=True)
-    # A second answer follows the answer to a HEAD, while the connection idles. It does not answer the next
-    # request.
+    # The origin answers the HEAD, and then sends a second answer over the idle connection. The proxy must not
+    # take this answer for that of the next request.
     simple(
         "head-has-an-answer-behind",
         "right",
@@ -406,7 +411,7 @@ def _statuses() -> None:
     simple("error-404-as-json", "error", lambda a: well(a, b'{"ok": true}', status="404 Not Found"))
     simple("error-404-empty", "error", lambda _: head("404 Not Found", "Content-Length: 0"))
     document = _XML % b"SlowDown"
-    # Without an entity tag the object cannot be cached; the bytes are those that the origin sent.
+    # Without an ETag the object cannot be cached. The right bytes are the document that the origin sent.
     simple("xml-error-with-200", "right", lambda a: well(a, document, etag=None), document)
     simple(
         "error-once", "right",
@@ -420,7 +425,7 @@ def _bodiless(asked: Asked, answer: bytes) -> bytes:
 
 
 def _ranges() -> None:
-    """Answers to ranges; a whole GET gets a correct answer."""
+    """Add the kinds with odd answers to a Range. A whole GET gets a correct answer."""
     simple("ranges-ignored", "right", lambda a: well(a, L0, ranges=False), L0, keeps=True)
 
     def odd(name: str, content_range: str | None, sent: Callable[[bytes], bytes] = lambda some: some) -> None:
@@ -481,7 +486,7 @@ for fill in (_identity, _framing, _heads, _statuses, _ranges):
 
 @dataclass
 class OddOrigin:
-    """A running server. ``asked``: method, object and Range of every request."""
+    """A running odd server. ``asked`` lists method, object and Range of every request."""
 
     url: str = ""
     asked: list[tuple[str, str, tuple[int, int | None] | None]] = field(default_factory=list)
@@ -539,7 +544,7 @@ def odd_origin() -> Iterator[OddOrigin]:
                 self.request.sendall(rest)
             if reset:
                 self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.request.close()  # otherwise the server would first end the connection in good order
+                self.request.close()  # Without this the server would first end the connection in good order.
             return not (close or reset)
 
     with served(Handler) as origin.url:

@@ -1,7 +1,7 @@
-"""Proxies that share their pages, as processes, with a real Redis or Valkey. Fixtures, and helpers to observe
-them.
+"""Fixtures and helpers for clusters with page ownership: proxies as processes, and a real Redis or Valkey.
 
-The origin is a proxy of its own, without a cache: an S3 server on which the tests count requests.
+The origin of the cluster is one more proxy without a cache. It is an S3 server whose statistics count the
+requests.
 """
 
 import http.client
@@ -41,8 +41,8 @@ lease = "500 ms"
 
 @pytest.fixture
 def late_writes_end_soon(monkeypatch):
-    """Let proxies answer without a check soon after their start, and not after a minute. Only then does a
-    test of a lease's end show anything.
+    """Shorten the time in which late writes may still arrive, from a minute to a moment. Until it is over, a
+    new proxy checks each answer with the origin. So a test of a lease's end would show nothing.
     """
     monkeypatch.setenv(LATE_WRITE, "0.2")
 
@@ -66,8 +66,8 @@ def origin(serve, bucket_directory, tmp_path):
 
 @pytest.fixture
 def join(serve, engine, origin, tmp_path, monkeypatch):
-    """Start a proxy of the cluster; settings as in ``serve``, and ``secret``: its cluster.secret. Those that
-    run at the end of the test must end quiescent.
+    """Start a proxy of the cluster. Settings are given as to ``serve``, and ``secret`` is its cluster.secret.
+    At the end of the test all running proxies must stop quiescent.
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -105,12 +105,12 @@ def cluster(proxy):
 
 
 def settled(*proxies):
-    """Wait until all proxies have one settled view with all of them, and a lease."""
+    """Wait until all proxies have the same settled view, which names all of them, and each has a lease."""
     wait_for(lambda: is_settled([cluster(proxy) for proxy in proxies]))
 
 
 def get(proxy, key, *, timeout_s=10):
-    """Return the body of an object, and the header of the answer."""
+    """Return the body of an object, and the header fields of the answer."""
     with opened(f"{proxy.s3}/data/{key}", timeout_s=timeout_s) as answer:
         return answer.read(), answer.headers
 
@@ -128,19 +128,19 @@ def owner_of(key, proxies):
 
 
 def shares(proxies):
-    """Return the keys of each proxy's share, in the order of the proxies."""
+    """Return, for each proxy in turn, the keys that this proxy owns."""
     owners = {key: owner_of(key, proxies) for key in KEYS}
     return [[key for key in KEYS if owners[key] is proxy] for proxy in proxies]
 
 
 def sent_bodies(origin):
-    """Return how many objects the origin has sent."""
+    """Return how many objects the origin has sent so far."""
     found = origin.stats()["requests"]["by_operation"].get("GetObject", {"statuses": {}})
     return sum(found["statuses"].values())
 
 
 def put_until(proxy, key, body, limit_s=30.0):
-    """Repeat a write that is answered 500 or 503 until it succeeds; return how long that took."""
+    """Repeat a write as long as the answer is 500 or 503. Return the seconds until it succeeded."""
     began_s = time.monotonic()
     while True:
         try:
@@ -154,10 +154,10 @@ def put_until(proxy, key, body, limit_s=30.0):
 
 
 class Traffic:
-    """Writers and readers at proxies. Each key has one writer, which writes growing numbers.
+    """Clients that write and read at the proxies. Each key has one writer, which writes growing numbers.
 
-    ``stale``: answers older than the last acknowledged write of before the read. ``failures``: reads that
-    failed twice, and writes that were answered in another way than by success, 500 or 503.
+    ``stale`` lists answers that were older than the last write acknowledged before the read began.
+    ``failures`` lists reads that failed twice, and writes with an answer other than success, 500 or 503.
     """
 
     def __init__(self, readers, writer, keys):
@@ -179,7 +179,9 @@ class Traffic:
             task.join()
 
     def goes_on(self, *, writes=False):
-        """Wait until more objects were read, and written."""
+        """Wait until clients have read further objects. With ``writes``, also wait until they have written
+        some.
+        """
         reads, written = self.reads, self.writes
         wait_for(lambda: self.reads > reads + 60 and (not writes or self.writes > written + 10))
 

@@ -1,5 +1,5 @@
-"""The page of the control listener in a tab of a headless Chromium. Playwright sees, clicks and types as a
-person does.
+"""The dashboard of the control listener in a tab of a headless Chromium. Playwright reads, clicks and types
+as a person does.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: 
 expect = sync_api.expect
 LIMIT_S = 60
 WIDE = {"width": 1100, "height": 1300}
-# Collects each text of the state from the first one on.
+# A script that collects each text that the element "state" shows, from the first one on.
 _COLLECT = """
 window.states = [];
 addEventListener("DOMContentLoaded", () => {
@@ -41,13 +41,14 @@ def started() -> Iterator[Any]:
 
 @contextmanager
 def opened(browser: Any, settings: dict[str, Any]) -> Iterator[Any]:
-    """Open a tab that shares nothing with others. Fail at its end if a script raised an error, if the browser
-    complained (of a violation of the page's policy, say), or if anything but 127.0.0.1 was asked.
+    """Open a tab that shares nothing with other tabs. At its end, fail if a script raised an error, if the
+    browser complained, or if a request went to another address than 127.0.0.1. The browser complains, for
+    example, when the page violates its content security policy.
     """
     wrong = []
 
     def note_message(message: Any) -> None:
-        # Tests make the proxy refuse or go away: that a request failed is no fault of the page.
+        # Ignore failed requests. Tests make the proxy refuse or end, which is no fault of the page.
         if not message.text.startswith("Failed to load resource: "):
             wrong.append(message.text)
 
@@ -69,7 +70,7 @@ def expect_state(tab: Any, kind: str) -> None:
 
 
 def expect_within(tab: Any, selector: str, text: str) -> None:
-    """Wait until ``text`` is shown within an element; a space stands for any white space."""
+    """Wait until the element shows ``text``. A space in ``text`` matches any white space."""
     expect(tab.locator(selector)).to_contain_text(text, use_inner_text=True)
 
 
@@ -79,7 +80,9 @@ def go_live(tab: Any, url: str) -> None:
 
 
 def violations(tab: Any) -> list[tuple[str, list[str]]]:
-    """Return what axe-core finds, of any impact: its rule, and the elements."""
+    """Return the accessibility faults that axe-core finds, of any impact: the rule and the elements
+    of each.
+    """
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(tab).response["violations"]

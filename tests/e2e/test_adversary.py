@@ -1,4 +1,4 @@
-"""A job whose orders and scores are false, beside an honest one, on the running proxy."""
+"""A job that sends false orders and scores, beside an honest job, on the running proxy."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ SCORES = "application/vnd.shadeproxy.scores"
 
 
 class Jobs:
-    """Two jobs on data sets of their own, which read in turn through one proxy."""
+    """Two jobs, each with a dataset of its own, that read in turn through one proxy."""
 
     def __init__(self, proxy) -> None:
         self.proxy = proxy
@@ -48,8 +48,9 @@ class Jobs:
         return answer.headers["x-shade-cache"] in {"ram", "disk"}
 
     def train(self, told=None) -> tuple[float, float]:
-        """Return the hit ratios of both jobs from the second epoch on. ``told``: sends the other job's hints
-        before its reads of a place; None: true hints, like those of the honest job.
+        """Return the hit ratios of both jobs from the second epoch on. ``told`` is a function that sends the
+        other job's hints, called before the reads of each place. With None the other job sends true hints, as
+        the honest job does.
         """
         orders = [[self.random.permutation(COUNT) for _ in range(EPOCHS)] for _ in range(2)]
         hits = np.zeros((2, EPOCHS, COUNT))
@@ -93,8 +94,8 @@ def scored(ids: np.ndarray, scores: np.ndarray) -> bytes:
 
 @pytest.mark.timeout(300)
 def test_lies_cost_their_own_job_and_nobody_else(make_jobs):
-    """Beside a job with false hints the honest job has no fewer hits than beside another honest job. The
-    false job has fewer.
+    """False hints harm only the job that sends them. The honest job has no fewer hits than beside another
+    honest job. The job with false hints has fewer hits.
     """
     share, others_share = make_jobs().train()
     jobs = make_jobs()
@@ -108,12 +109,12 @@ def test_lies_cost_their_own_job_and_nobody_else(make_jobs):
             for bad in (np.nan, np.inf, -np.inf, -1.0):
                 scores = np.where(ids == place, bad, 1.0)
                 refused.append(jobs.call("POST", "jobs/other/scores", scored(ids, scores), SCORES)[0])
-            # Post huge scores, reversed each time.
+            # Post huge scores, and swap high and low ones each time.
             huge = np.where((ids + place // 40) % 2, 3e38, 0.0)
             assert jobs.call("POST", "jobs/other/scores", scored(ids, huge), SCORES)[0] == 200
         if place == 0:
-            # Announce everything six times an epoch, so that every page seems to be due soon. The reads do
-            # not follow this order.
+            # Announce every sample six times an epoch, so that every page seems to be due soon. The job's
+            # reads do not follow this order.
             for coming in (epoch, epoch + 1):
                 jobs.announce("other", coming, np.concatenate([random.permutation(COUNT) for _ in range(6)]))
             beyond = np.array([COUNT, 1 << 31])
@@ -123,7 +124,8 @@ def test_lies_cost_their_own_job_and_nobody_else(make_jobs):
     honest, liar = jobs.train(lie)
     assert set(refused) == {400}
     assert all(believed["honest"])
-    # The first epoch shows it. Later some false announcements may come true by chance.
+    # Check belief only where the job's first reads have shown the lie. Later some false announcements may
+    # come true by chance.
     later = believed["other"][COUNT // 40 :]
     assert sum(later) <= 0.5 * len(later), "the stats say that it fell back"
     assert honest >= share - 0.02

@@ -1,4 +1,6 @@
-"""Batch and locate of a real proxy: the documented example, the socket, and an eviction during a copy."""
+"""Batch and locate calls to a real proxy: the example of the documentation, the Unix socket, and evictions
+during a copy.
+"""
 
 import http.client
 import json
@@ -49,8 +51,9 @@ def test_the_example_of_the_document(serve, bucket_directory):
 
 
 def test_located_bytes_are_right_or_known_to_be_wrong_while_pages_leave(serve, bucket_directory, objects):
-    """The cache has room for a third of the objects, and every round evicts the pages that the previous one
-    located.
+    """Located bytes are right, or the reader sees that they are not, although pages are evicted meanwhile.
+    The cache has room for a third of the objects. Every round of reads evicts the pages that the previous
+    round located.
     """
     proxy = serve(
         origin__kind="file",
@@ -71,7 +74,7 @@ def test_located_bytes_are_right_or_known_to_be_wrong_while_pages_leave(serve, b
         for number, record in enumerate(np.frombuffer(data, names["record"], count, 8 + json_bytes)):
             if record["status"] != 200:
                 continue
-            if number == 5:  # Now evict the rest of the located pages.
+            if number == 5:  # Read the other objects, to evict the rest of the located pages.
                 others = [{"bucket": "data", "key": key} for key in keys if key not in asked]
                 post(proxy, "/v1/batch", {"items": others})
             with Path(files[record["file"]]).open("rb", buffering=0) as file:
@@ -106,6 +109,6 @@ def test_the_socket_serves_batches_and_a_second_proxy_does_not_take_it(
         serve(**settings)
     assert proxy.get("/v1/info")["socket"] == str(path)
     proxy.stop(9)
-    proxy.start()  # The socket that the killed proxy left is replaced.
+    proxy.start()  # The new process replaces the socket that the killed process left.
     assert proxy.stop() == 0
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Web pages in a real Chromium against both listeners: they can neither write nor read through them."""
+"""Web pages in a real Chromium send requests to both listeners. No page can write or read through them."""
 
 import asyncio
 import urllib.error
@@ -49,8 +49,8 @@ return out;
 
 @pytest.fixture(params=["1", "2"], ids=["alone", "workers"])
 def served(request, serve, bucket_directory):
-    """Run a proxy with the default listeners, which accept anonymous requests. Object "kept" is warm in
-    every lane.
+    """Run a proxy with the default listeners, which accept anonymous requests. Object "kept" is cached, and
+    every lane has answered it.
     """
     chromium()
     (bucket_directory / "data" / "kept").write_bytes(SECRET)

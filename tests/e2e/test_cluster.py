@@ -1,4 +1,6 @@
-"""Two and three proxies as processes, and a real Redis or Valkey between them, which fails in every way."""
+"""Two or three proxies as processes share hints through a real Redis or Valkey. The server fails in every
+way.
+"""
 
 import asyncio
 import json
@@ -22,7 +24,7 @@ COUNT = 200
 
 @pytest.fixture
 def join(serve, engine, bucket_directory):
-    """Start a proxy of a cluster; settings as in ``serve``."""
+    """Start a proxy of a cluster. Settings are given as to ``serve``."""
     for n in range(COUNT):
         (bucket_directory / "data" / f"{n:05d}").write_bytes(n.to_bytes(4, "little") * 256)
 
@@ -118,7 +120,9 @@ def test_a_refused_call_has_the_same_answer_as_without_a_cluster(join):
 
 
 class Training:
-    """Ranks in threads, one at each proxy. Each posts scores, progress and orders, and reads."""
+    """Training ranks in threads, one at each proxy. Each rank posts scores, progress and orders, and reads
+    samples.
+    """
 
     def __init__(self, *proxies):
         self.failures, self._done, self._steps = [], threading.Event(), [0] * len(proxies)
@@ -138,7 +142,7 @@ class Training:
             rank.join()
 
     def goes_on(self):
-        """Wait until every rank has made some more steps."""
+        """Wait until every rank has made some further steps."""
         before = list(self._steps)
         wait_for(lambda: all(now > then + 20 for now, then in zip(self._steps, before, strict=True)))
 
@@ -163,7 +167,9 @@ class Training:
 
 @pytest.mark.parametrize("fault", ["kill", "stop", "flush", "restart"])
 def test_a_job_goes_on_while_the_engine_fails(join, engine, fault):
-    """No call of a rank fails, and at last all proxies have the scores of all ranks."""
+    """The calls of all ranks succeed while Redis fails. At the end all proxies have the scores of
+    all ranks.
+    """
     a, b = join(), join()
     joined(a, b)
     register(a)
@@ -288,8 +294,9 @@ def test_without_a_cluster_the_client_of_the_engine_is_not_imported(serve, bucke
 
 
 def test_an_announced_order_brings_hits_to_the_rank_that_reads_it(join):
-    """Two ranks draw with replacement, each at its own proxy with room for a fifth of the data. Each proxy
-    sees half of the job's reads, and must not take the other half for a broken promise.
+    """An announced order brings hits to both ranks. The ranks draw with replacement, and each reads at its
+    own proxy with room for a fifth of the data. Each proxy sees only half of the job's reads. The proxy must
+    not take the missing half for reads that contradict the order.
     """
     size = 1024 + 256
     a, b = (join(cache__ram__capacity=str(COUNT // 5 * size)) for _ in range(2))

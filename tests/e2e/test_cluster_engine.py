@@ -1,4 +1,6 @@
-"""A real Redis that asks for TLS, a user and a password, and grants the rights that docs/cluster.md names."""
+"""A real Redis that requires TLS, a user name and a password. The user has exactly the rights that
+docs/cluster.md names.
+"""
 
 import re
 import socket
@@ -18,7 +20,7 @@ PASSWORD = "hunter2-of-the-engine"
 
 @pytest.fixture
 def engine(tmp_path):
-    """Run a server with a listener for TLS beside the plain one, and name it by its URL for the user."""
+    """Run a Redis with a TLS listener and a plain one. Return its URL for the user."""
     folder = tmp_path / "redis"
     folder.mkdir()
     made = write_certificate(folder)

@@ -1,5 +1,5 @@
 """Four ranks train together (DistributedDataParallel, gloo), each through a proxy of its own. The proxies
-share their pages, and one of them is killed in the middle of an epoch.
+share their pages. The test kills one proxy in the middle of an epoch.
 """
 
 import json
@@ -41,7 +41,9 @@ freshness = "immutable"
 
 
 def free_address():
-    """Return an address that a proxy has again after its restart: the ranks know no other one."""
+    """Return a free address for a proxy. The proxy gets the same address after its restart, because the ranks
+    know no other one.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
@@ -49,7 +51,7 @@ def free_address():
 
 @pytest.fixture(scope="module")
 def proxies(serve_for_module, tmp_path_factory):
-    """Start a cluster with a proxy for each rank, which have room for the whole data set together."""
+    """Start a cluster with one proxy for each rank. Together the proxies have room for the whole dataset."""
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "buckets" / "train").mkdir(parents=True)
     for key in KEYS:
@@ -74,7 +76,9 @@ def proxies(serve_for_module, tmp_path_factory):
 
 
 class Training:
-    """The ranks, each a process with a proxy of its own. ``pause``: where rank KILLED waits for ``go_on``."""
+    """The ranks of the training, each a process with a proxy of its own. ``pause`` is the step after which
+    rank KILLED waits for ``go_on``.
+    """
 
     def __init__(self, proxies, directory, mode, *, pause):
         self._directory = directory
@@ -105,7 +109,7 @@ class Training:
         (self._directory / f"rank{KILLED}" / GO_ON).touch()
 
     def ends(self):
-        """Wait for all ranks, and return what each has written at its end."""
+        """Wait until all ranks have ended. Return the results that each rank has written."""
         codes = [rank.wait(60) for rank in self._ranks]
         assert codes == [0] * RANKS, "\n".join(self._logs())
         return [
@@ -120,12 +124,14 @@ class Training:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 def test_ranks_train_one_epoch_together_while_a_proxy_is_killed_and_comes_back(proxies, tmp_path, mode):
-    """``mode`` is also the name of the job."""
+    """The ranks complete one epoch although a proxy is killed and comes back. ``mode`` is also the name of
+    the job.
+    """
     with Training(proxies, tmp_path, mode, pause="1:4") as training:
         training.wait_until_paused()
         proxies[KILLED].stop(signal.SIGKILL)
         training.go_on()
-        time.sleep(0.5)  # The rank reads on, and its proxy does not answer.
+        time.sleep(0.5)  # In this time the rank continues to read, and its proxy does not answer.
         proxies[KILLED].start()
         ends = training.ends()
     settled(*proxies)
@@ -143,7 +149,7 @@ def test_ranks_train_one_epoch_together_while_a_proxy_is_killed_and_comes_back(p
 
 
 def holders(proxies, key):
-    """Return the numbers of the proxies that have cached an object."""
+    """Return the numbers of the proxies whose cache has the object."""
     return [number for number, proxy in enumerate(proxies) if has_cached(proxy, key)]
 
 
@@ -161,7 +167,7 @@ def all_ids(steps):
 
 
 def assert_exact(epoch, mode, parts, ends):
-    """All ranks draw the same epoch, and each trains its own part of it."""
+    """Assert that all ranks draw the same epoch, and that each rank trains its own part of it."""
     assert {tuple(end["corrections"][epoch]) for end in ends} == {tuple(ends[0]["corrections"][epoch])}
     if mode == "uniform" or epoch == 0:
         assert sorted(sample for part in parts for sample in part) == list(range(SAMPLES))
@@ -173,8 +179,8 @@ def assert_exact(epoch, mode, parts, ends):
 
 
 def assert_one_board(proxies, job, ends):
-    """All proxies have the scores of all ranks, as soon as the last ones have come through the engine: for a
-    sample that one rank alone has read in the last epoch, those of that rank.
+    """Assert that all proxies soon have the same scores. A sample that only one rank read in the last epoch
+    must have the score that this rank reported.
     """
 
     def read():
@@ -185,7 +191,8 @@ def assert_one_board(proxies, job, ends):
     boards = read()
     assert np.isfinite(boards[0]).mean() > 0.9, "a killed proxy takes its last quarter of a second with it"
     readers = Counter(sample for end in ends for sample in set(end["announced"][-1]))
-    # Scores that the killed proxy did not take arrive late, and may then be the latest ones of their samples.
+    # The killed proxy did not take some scores. They are delivered later, and may then replace newer scores
+    # of their samples.
     late = {sample for order in ends[KILLED]["announced"][:-1] for sample in order}
     for rank, end in enumerate(ends):
         alone = {sample for sample in end["announced"][-1] if readers[sample] == 1}

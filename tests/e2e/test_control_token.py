@@ -1,4 +1,4 @@
-"""A proxy that requires signatures of S3 clients requires a token of callers of the control listener."""
+"""A proxy that requires signatures on the S3 listener also requires a token on the control listener."""
 
 import os
 import signal
@@ -96,7 +96,9 @@ def reload(served, event):
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_reload_closes_both_sides_or_neither(serve, config, bucket_directory, workers):
-    """SIGHUP may require signatures only together with a token, or after it."""
+    """A SIGHUP may require signatures only if a token is already required, or is required by the
+    same reload.
+    """
     served = serve(
         config("[auth]\n" + CLIENT),
         origin__kind="file",

@@ -1,4 +1,6 @@
-"""A proxy that may open few descriptors, with more clients than that: it goes on, and recovers by itself."""
+"""A proxy has more clients than descriptors. It continues to serve, and recovers by itself when clients
+leave.
+"""
 
 import http.client
 import socket
@@ -18,7 +20,7 @@ LIMIT = 256
 
 @pytest.fixture
 def few_descriptors(monkeypatch):
-    """Limit the descriptors of processes started from now on to ``LIMIT``, as a hard limit."""
+    """Limit the descriptors of all processes that start from now on. ``LIMIT`` is a hard limit."""
     real = subprocess.Popen
 
     def start(command, **options):
@@ -55,7 +57,7 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     (found,) = [one for one in proxy.get("/v1/doctor")["findings"] if one["name"] == "connections refused"]
     assert f"of {LIMIT} descriptors" in found["cause"]
     assert "LimitNOFILE" in found["remedy"]
-    # The supervisor's probe, a call for statistics, and earlier clients all work as before.
+    # A supervisor's probe, a call for statistics and clients that connected earlier still get answers.
     assert urllib.request.urlopen(f"{proxy.control}/healthz", timeout=10).status == 200
     first = crowd[0]
     for path in ("/data/0", "/data/1"):
@@ -69,14 +71,17 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     close(crowd)
     wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
     assert client.get_object(Bucket="data", Key="2")["Body"].read() == fake_origin.objects["/data/2"]
-    # The rest is of use: a client, kept connections to the origin, two descriptors for each segment.
+    # Ten descriptors more than in the idle proxy are permitted: a client's connection, idle connections to
+    # the origin, and two for each segment.
     wait_for(lambda: descriptors(proxy) <= idle + 10)
     assert proxy.get("/readyz") == {"status": "ready"}
     assert not log_of(proxy, "s3_request_failed")
 
 
 def test_with_none_left_it_refuses_and_comes_back(few_descriptors, serve, fake_origin, tmp_path):
-    """Connections of the control listener are not counted, so they can take all descriptors."""
+    """A proxy without any free descriptor refuses connections, and accepts them again later. The control
+    listener has no limit on connections, so its clients can take all descriptors.
+    """
     fake_origin.objects = {f"/data/{n}": bytes([n]) * 50_000 for n in range(4)}
     proxy = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
     idle = descriptors(proxy)

@@ -1,4 +1,4 @@
-"""A proxy in trouble says so, in /readyz, in /v1/stats and through ``shadeproxy doctor``."""
+"""A proxy reports its own faults in /readyz, in /v1/stats and through ``shadeproxy doctor``."""
 
 import json
 import os
@@ -13,7 +13,9 @@ from tests.support.served import names, readyz, wait_for
 
 
 def doctor(served, *arguments: str, url: str = "") -> tuple[int, dict]:
-    """Return exit status and report. Without ``url`` the configuration says where to ask."""
+    """Run ``shadeproxy doctor``, and return exit status and report. Without ``url`` the command takes the
+    address from the configuration.
+    """
     command = ["doctor", "--json", *served.arguments, *arguments, *(["--url", url] if url else [])]
     done = run_command(*command, environment=served.environment)
     assert done.stdout, done.stderr
@@ -76,7 +78,8 @@ def test_wrong_credentials_are_told_from_an_origin_that_is_down(proxy, fake_orig
 
 
 def test_throttling_that_was_waited_out_is_seen(proxy, fake_origin):
-    wait_for(lambda: fake_origin.asked)  # the proxy's own first request, which must not be the one that fails
+    # Wait for the proxy's own first request, because this request must not be the one that fails.
+    wait_for(lambda: fake_origin.asked)
     fake_origin.fail_next = 1
     assert fetch(proxy, "/data/2") == 200
     assert proxy.stats()["origin"]["health"]["throttled"] == 1
@@ -105,7 +108,7 @@ def test_settings_that_wait_and_a_reload_that_failed_are_remembered(serve, bucke
 
 def test_without_a_proxy_it_says_so_and_checks_what_it_can(serve, bucket_directory):
     served = serve(origin__kind="file", origin__path=str(bucket_directory))
-    # The flags of the start let the system choose the port, so nothing answers at the address that they name.
+    # The flags let the system choose the ports. So no proxy answers at the address that the flags name.
     status, report = doctor(served)
     assert (status, report["running"]) == (1, False)
     held = {f"{key}.path is held" for key in ("cache.ram", "state")}

@@ -1,4 +1,4 @@
-"""The learnt read histories are kept over a restart, also after kill -9."""
+"""The proxy keeps learnt read histories over a restart, even after kill -9."""
 
 import signal
 
@@ -10,10 +10,10 @@ OBJECTS, LEARNING_ROUNDS = 130, 14
 
 @pytest.fixture
 def looped(serve, bucket_directory):
-    """Return a function that makes a proxy with room for two thirds of the objects, which has read all of
-    them in turn many times.
+    """Return a function that makes a proxy with room for two thirds of the objects, and reads all objects in
+    turn many times.
 
-    LRU would hit none of these reads.
+    With LRU none of these reads would hit.
     """
     for number in range(OBJECTS):
         (bucket_directory / "data" / str(number)).write_bytes(bytes(20_000))

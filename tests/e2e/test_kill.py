@@ -1,7 +1,8 @@
-"""kill -9 while clients read and write: every object is compared with the origin, and pages survive.
+"""Kill the proxy with kill -9 while clients read and write. Then compare every object with the origin; cached
+pages survive.
 
-`make test` runs a few rounds; SHADEPROXY_KILL_ROUNDS sets how many. `make crash` kills at more kinds of
-points.
+`make test` runs a few rounds; SHADEPROXY_KILL_ROUNDS sets the number. `make crash` also kills at other points
+of the code.
 """
 
 import os
@@ -26,7 +27,7 @@ def body(seed: int) -> bytes:
 
 
 class Traffic:
-    """Clients that read and overwrite objects until the proxy is gone."""
+    """Clients that read and overwrite objects until the proxy has ended."""
 
     def __init__(self, proxy, seed: int) -> None:
         self._proxy = proxy
@@ -55,7 +56,9 @@ class Traffic:
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 @pytest.mark.parametrize("disks", [0, 2])
 def test_kill_9_under_load(serve, bucket_directory, tmp_path, disks):
-    """``disks``: number of further disks. Each round loses one of them with all its pages."""
+    """After kill -9 every answer is right. ``disks`` is the number of additional disks. Each round deletes
+    one of these disks with all its pages.
+    """
     (tmp_path / "rules.toml").write_text(RULES)
     for n, key in enumerate(KEYS):
         (bucket_directory / "data" / key).write_bytes(body(n))
@@ -68,7 +71,7 @@ def test_kill_9_under_load(serve, bucket_directory, tmp_path, disks):
         cache__ram__capacity="256 KiB",
         cache__disk__capacity="512 KiB",
         cache__disks=f"[{', '.join(tables[:disks])}]",
-        policy__name="lru",  # evicts, demotes and promotes all the time
+        policy__name="lru",  # moves pages between the tiers all the time
     )
     rng, survived = random.Random(ROUNDS), 0
     for turn in range(ROUNDS):
@@ -89,5 +92,6 @@ def test_kill_9_under_load(serve, bucket_directory, tmp_path, disks):
             if answer.data != (bucket_directory / "data" / key).read_bytes():
                 wrong.append((turn, key, answer.headers["x-shade-cache"]))
         assert wrong == []
-    # The number of pages depends on how far the clients got; `make crash` counts the pages that must survive.
+    # The number of surviving pages depends on the progress of the clients. `make crash` checks exactly which
+    # pages survive.
     assert survived >= 5 * ROUNDS

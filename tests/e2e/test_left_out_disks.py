@@ -1,4 +1,6 @@
-"""A disk that a start left out, and that is back later, has no answers that were overwritten meanwhile."""
+"""A start leaves a disk out, clients overwrite objects, and the disk comes back. The old versions on the disk
+are not served.
+"""
 
 import signal
 import urllib.request
@@ -66,7 +68,7 @@ def test_a_disk_that_was_away_has_no_old_answers(serve, bucket_directory, tmp_pa
     assert bodies == expected
     assert "disk" in sources
     assert any("was not used by the latest start" in str(line) for line in log_of(served))
-    # In a start with the same disks nothing is checked again, once all pages were checked.
+    # The pages were checked in the session before. A start with the same disks checks none of them again.
     served.stop()
     served.start_whole()
     assert served.stats()["tiers"]["disks[0]"]["in_doubt"] == 0

@@ -1,5 +1,5 @@
-"""Media that are full, read-only or deleted: a start says what to change, and a running proxy continues to
-serve.
+"""The medium of a tier or of the state is full, read-only or deleted. A start says what to change, and a
+running proxy continues to serve.
 """
 
 import os
@@ -20,7 +20,7 @@ SIZE = 100_000
 
 @pytest.fixture
 def small_medium(tmp_path):
-    """Return ``mount``: ``mount(name)`` makes a file system of its own, of 8 MiB."""
+    """Return a function ``mount(name)`` that mounts a new file system of 8 MiB."""
     mounted = []
 
     def mount(name):
@@ -55,7 +55,7 @@ def filled(bucket_directory):
 
 
 def read_all(served, bucket_directory) -> set[str]:
-    """Read and compare every object; return the sources of the answers."""
+    """Read every object, compare its bytes, and return the sources of the answers."""
     sources = set()
     for path in sorted((bucket_directory / "data").glob("[0-9]*")):
         with urllib.request.urlopen(f"{served.s3}/data/{path.name}", timeout=30) as answer:
@@ -100,7 +100,7 @@ def test_a_full_medium_does_not_keep_the_proxy_from_starting(
     served = serve(**filled, **{setting.replace(".", "__"): str(medium)})
     state = medium if name == "state" else medium.parent / "proxy0" / "state"
     register(served, "first")
-    # Wait until it is on disk, so that only later changes lack room.
+    # Wait until the dataset is on disk. After that only later changes find no room.
     wait_for(lambda: b"datasets/first" in (state / "cache.db-wal").read_bytes())
     fill_up(medium)
     register(served, "second")
@@ -142,7 +142,7 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
     served = serve(**filled)
     read_all(served, bucket_directory)
     served.stop()
-    served.start()  # with catalogues, which must be emptied before a segment is changed
+    served.start()  # The new session has catalogues. It must make them empty before it changes a segment.
     wait_for(lambda: not served.stats()["gauges"]["recovering_segments"])
     home = tmp_path / "proxy0"
     for name in ("ram", "disk", "state"):
@@ -165,7 +165,9 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
 
 @pytest.fixture
 def failing_medium(tmp_path):
-    """Return an ext4 file system of its own, which a test can make read-only and repair."""
+    """Return an ext4 file system that only this test uses. The test can make it read-only and
+    writable again.
+    """
     work = tmp_path / "loop"
     work.mkdir()
     try:
@@ -177,7 +179,7 @@ def failing_medium(tmp_path):
 
 
 def put_all(served, body) -> dict[int, list[str]]:
-    """Write all objects; return their names by the status of the answer."""
+    """Write all objects. Return the names of the objects, grouped by the status of the answer."""
     answers = {}
     for number in range(40):
         request = urllib.request.Request(f"{served.s3}/data/{number}", body, method="PUT")
@@ -214,7 +216,9 @@ def test_what_was_acknowledged_on_a_medium_that_failed_is_not_undone(
 def test_where_nothing_can_be_noted_a_write_is_refused_and_not_carried_out(
     failing_medium, serve, filled, bucket_directory, tmp_path
 ):
-    """There is no tmpfs, and state and disk tier are on the device that fails."""
+    """The proxy refuses a write, and does not carry it out, if it has no place to store the tombstone. There
+    is no tmpfs, and the state and the disk tier are both on the failing device.
+    """
     settings = {
         "cache__ram__path": str(tmp_path / "no-tmpfs"),
         "cache__disk__path": str(failing_medium.root / "disk"),

@@ -1,4 +1,6 @@
-"""Rules and dashboard use only names and labels that a running proxy shows, and promtool accepts them."""
+"""The alert rules and the Grafana dashboard use only metric names and labels that a running proxy exports.
+promtool accepts the rules.
+"""
 
 import json
 import re
@@ -37,7 +39,7 @@ def metrics_examples():
 
 @pytest.fixture(scope="module")
 def metrics(serve_for_module, tmp_path_factory):
-    """Return the metrics of a proxy that has read for a job."""
+    """Return the metrics of a proxy that has answered reads of a job."""
     directory = tmp_path_factory.mktemp("buckets")
     (directory / "data").mkdir()
     (directory / "data" / "k").write_bytes(b"x" * 1000)
@@ -51,7 +53,7 @@ def metrics(serve_for_module, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shown(metrics):
-    """Return the label names of each metric."""
+    """Return the label names of each exported metric."""
     found = {}
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:
@@ -90,7 +92,7 @@ def test_each_rule_says_what_to_do_and_is_tested():
     tests = yaml.safe_load((MONITORING / "alerts-test.yml").read_text())["tests"]
     quiet, *wrong = ({one["alertname"]: one for one in test["alert_rule_test"]} for test in tests)
     fired = {name for test in wrong for name, one in test.items() if one.get("exp_alerts")}
-    # The last entry of a name in a test may say that it no longer fires.
+    # Search all entries of a test, because the last one may expect that the alert has stopped.
     fired |= {one["alertname"] for test in tests for one in test["alert_rule_test"] if one.get("exp_alerts")}
     names = {rule["alert"] for rule in rules()}
     assert fired == names == set(quiet)

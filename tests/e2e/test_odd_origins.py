@@ -1,6 +1,6 @@
-"""Origins that answer wrongly, oddly or in rare forms, through a running proxy. For each kind of answer the
-client gets right bytes, an S3 error or an aborted connection, without a long wait. It never gets wrong
-bytes or a cached wrong answer, and the proxy never logs a traceback.
+"""Origins send wrong, odd or rare answers to a running proxy. For each kind of answer the client soon gets
+right bytes, an S3 error or an aborted connection. The client never gets wrong bytes, the proxy caches no
+wrong answer, and it logs no traceback.
 """
 
 import http.client
@@ -42,7 +42,7 @@ def proxy(request, origin, serve_for_module):
 
 
 class Got:
-    """An answer that a client received. ``kind``: "right", "wrong", "error", "cut" or "late"."""
+    """An answer that a client received. ``kind`` is "right", "wrong", "error", "cut" or "late"."""
 
     def __init__(self, proxy, method: str, key: str, **headers: str) -> None:
         self.status, self.fields, self.body, self.cut = 0, {}, b"", ""
@@ -98,7 +98,7 @@ def test_no_wrong_byte_reaches_a_client(proxy, origin, name):
 
 
 def read_range(proxy, name, unseen, span):
-    """Read a range of an object that is known by now, and of one that was never requested."""
+    """Read a range of an object that the proxy has seen before, and then a range of a new object."""
     kind = KINDS[name]
     for key in (name, unseen):
         for _ in range(2):
@@ -110,7 +110,7 @@ def read_range(proxy, name, unseen, span):
 
 
 def ask_heads(proxy, name):
-    """Send HEADs, each followed by a GET that may use the same connection to the origin."""
+    """Send HEADs. A GET that may use the same connection to the origin follows each HEAD."""
     kind = KINDS[name]
     for _ in range(3):
         head = Got(proxy, "HEAD", name)
@@ -122,7 +122,7 @@ def ask_heads(proxy, name):
         if kind.outcome == {"error"}:
             assert head.status >= 300 or head.cut, head.status
         if "behind" in name:
-            time.sleep(0.1)  # the connection idles, and the surplus answer arrives
+            time.sleep(0.1)  # In this time the connection idles, and the surplus answer arrives.
         assert Got(proxy, "GET", name).judged(kind.bodies, _WHOLE) in kind.outcome
 
 
@@ -140,7 +140,7 @@ def test_there_are_as_many_kinds_as_were_tried():
 
 @pytest.fixture
 def passing(serve):
-    """Run a proxy, and an origin of its own that counts requests."""
+    """Run a proxy, and an origin for this proxy only that counts requests."""
     with odd_origin() as running:
         proxy = serve(
             origin__endpoint=running.url,
@@ -170,7 +170,7 @@ def test_metadata_that_is_not_utf_8_is_cached(serve, name, workers):
                 first.fields.get("x-amz-meta-a"),
             )
         assert len([asked for asked in running.asked if asked[1]]) == 1
-        for number in range(6):  # By now workers fetch too.
+        for number in range(6):  # By this time workers also fetch from the origin.
             assert Got(proxy, "GET", f"{name}.{number}").fields["x-shade-cache"] == "origin"
             assert Got(proxy, "GET", f"{name}.{number}").fields["etag"] == first.fields["etag"]
         assert len([asked for asked in running.asked if asked[1]]) == 7
@@ -202,7 +202,8 @@ def test_each_read_of_what_cannot_be_cached_is_one_get(passing, name):
 def test_what_cannot_be_cached_is_said_once(passing):
     proxy, _ = passing
     warning = "the origin sends objects that lack a strong ETag, or a length: they are not cached"
-    # It may have been found already that the root of this origin is none of an S3 server.
+    # Only this warning must be absent. Another one may be present: that the root of this origin is no S3
+    # server.
     assert warning not in proxy.get("/readyz").get("warnings", [])
     for number in range(3):
         Got(proxy, "GET", f"etag-weak-short-changing.{number}")
@@ -215,8 +216,8 @@ def test_what_cannot_be_cached_is_said_once(passing):
 
 
 def test_an_object_that_loses_its_identity_leaves_the_cache(passing):
-    """A gateway was put in front of the origin, so the version of the cached object can no longer be
-    checked.
+    """The cache drops an object whose version the origin no longer identifies. Here a gateway was put in
+    front of the origin, so the cached version can no longer be checked.
     """
     proxy, _ = passing
     body = KINDS["head-utf8-in-value"].bodies[0]
@@ -250,7 +251,7 @@ def test_batches_stream_what_cannot_be_cached(passing, name, status):
     kind, names = KINDS[name], {}
     exec(block("read_batch").replace("127.0.0.1:9001", proxy.control.removeprefix("http://")), names)
     items = [{"bucket": "data", "key": name}, {"bucket": "data", "key": name, "offset": 10, "length": 100}]
-    for _ in range(2):  # the first read discovers it
+    for _ in range(2):  # The first read discovers the case, and the second one finds it known.
         whole, part = names["read_batch"](proxy.control.removeprefix("http://"), {"items": items})
         assert whole[1] == status, whole
         if status == 200:

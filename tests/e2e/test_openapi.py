@@ -1,7 +1,7 @@
-"""The control listener against its own description. Requests that schemathesis makes from /openapi.json are
-answered as it says, and never with a 5xx that is the proxy's own fault.
+"""The control listener against its own /openapi.json. Requests that schemathesis generates get the documented
+answers. No request gets a 5xx that is the proxy's fault.
 
-``make test`` runs it derandomised and bounded; ``make fuzz-control EXAMPLES=2000`` runs it for longer.
+``make test`` runs the test derandomised and bounded. ``make fuzz-control EXAMPLES=2000`` runs it for longer.
 """
 
 import importlib
@@ -21,7 +21,9 @@ schemathesis = pytest.importorskip("schemathesis", reason="pip install --group t
 EXAMPLES = int(os.environ.get("SHADEPROXY_CONTROL_EXAMPLES", "6"))
 LONG = EXAMPLES > 6
 ORIGINS = {"origin_refused", "origin_failed", "origin_unavailable", "origin_throttled", "origin_slow"}
-"""Codes of 5xx answers that are the origin's fault. Only calls that list or read the origin may give them."""
+"""Codes of the 5xx answers for which the origin is responsible. Only calls that list or read the origin may
+give them.
+"""
 
 
 USE = """
@@ -46,7 +48,7 @@ def proxy(serve_for_module, tmp_path_factory):
     for name in ("a", "b", "c"):
         (buckets / "data" / name).write_bytes(name.encode() * 1000)
     proxy = serve_for_module(origin__kind="file", origin__path=str(buckets))
-    # Make a dataset, a job and an object whose names the generated requests may hit.
+    # Make a dataset, a job and an object with short names that the generated requests can hit.
     put(proxy, "/v1/datasets/0", {"bucket": "data", "prefix": ""})
     put(proxy, "/v1/jobs/0", {"dataset": "0"})
     return proxy
@@ -102,7 +104,7 @@ def test_every_call_answers_as_it_is_described(proxy):
 
 
 def undescribed(value, schema, components, place="answer"):
-    """Yield the places of fields in ``value`` that ``schema`` does not name."""
+    """Yield the paths of all fields in ``value`` that ``schema`` does not describe."""
     if (reference := schema.get("$ref")) is not None:
         schema = components[reference.rpartition("/")[2]]
     if isinstance(value, dict):
@@ -113,7 +115,7 @@ def undescribed(value, schema, components, place="answer"):
             elif isinstance(others, dict):
                 yield from undescribed(inner, others, components, f"{place}.{name}")
             elif schema.get("type") == "object" and not named:
-                return  # any object
+                return  # the schema permits any object
             elif not schema.get("anyOf"):
                 yield f"{place}.{name}"
     elif isinstance(value, list) and "items" in schema:
@@ -173,7 +175,8 @@ def test_a_generated_client_works(proxy, tmp_path):
         [*command, "--output-path", "made"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, made.stdout + made.stderr
-    # It leaves out contents that it has no form for, as JSON lines; calls that take only those are missing.
+    # schemathesis cannot generate some kinds of content, such as JSON lines. Calls that accept only those are
+    # not tested.
     kinds = {"application/json", "application/octet-stream"}
     wanted = {
         one["operationId"]

@@ -1,4 +1,6 @@
-"""Announced orders over HTTP, on the running proxy: how many hits they bring, and which are refused."""
+"""Announced orders over HTTP on a running proxy: the hits that they bring, and the orders that the proxy
+refuses.
+"""
 
 import json
 import urllib.error
@@ -44,7 +46,7 @@ def put_order(proxy, epoch: int, ids: np.ndarray, query: str = "rank=0") -> byte
 
 @pytest.fixture
 def trained(serve, bucket_directory: Path):
-    """Run a proxy with room for a fifth of a registered dataset, and a job on the dataset."""
+    """Run a proxy with room for a fifth of a registered dataset, and register a job on that dataset."""
     for n in range(COUNT):
         (bucket_directory / "data" / f"{n:05d}").write_bytes(n.to_bytes(4, "little") * (SIZE // 4))
     proxy = serve(
@@ -59,7 +61,7 @@ def trained(serve, bucket_directory: Path):
 
 
 def hits_of(proxy, orders: list[np.ndarray], announce) -> float:
-    """Read epochs one after the other; return the share of hits from the second epoch on."""
+    """Read one epoch after another. Return the share of hits from the second epoch on."""
     pool, hits, reads = urllib3.PoolManager(), 0, 0
     for epoch, order in enumerate(orders):
         for place, n in enumerate(order.tolist()):
@@ -81,8 +83,9 @@ def draws(epochs: int) -> list[np.ndarray]:
 
 
 def test_an_announced_order_doubles_the_hits_of_draws_and_the_next_epoch_adds_to_it(trained):
-    """With a fifth cached, the hit ratio is 20 % if nothing is known, 49 % with this epoch announced, and 54
-    % with the next epoch announced at half.
+    """Announcing an order at least doubles the hits of random draws, and announcing the next epoch adds more.
+    With room for a fifth, the hit ratio without an order is 20 %. It is 49 % with the current epoch
+    announced, and 54 % if the next epoch is announced at half of it.
     """
     orders = draws(4)
 
@@ -195,7 +198,8 @@ def test_the_second_run_of_a_job_of_one_epoch_is_believed_too(trained):
             assert pool.request("GET", f"{trained.s3}/data/{n:05d}", headers=headers).status == 200
         state = json.loads(call(trained, "GET", "/v1/jobs/again"))["order"]
         assert state["believed"]
-        # The latest reads are counted later: hits together, and all when the place moves.
+        # The state may lack up to 64 reads. Hits are counted together, and all reads are counted when the
+        # place moves.
         assert state["found"] > run * COUNT - 64
         assert state["surprises"] == 0
         pool.clear()

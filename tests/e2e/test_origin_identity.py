@@ -1,5 +1,5 @@
-"""A cache belongs to one origin. A start with another origin never destroys it, and the proxy itself is no
-origin.
+"""A cache belongs to one origin. A start with another origin never destroys the cache. A proxy refuses itself
+as its origin.
 """
 
 import socket
@@ -25,7 +25,9 @@ def read(client, key: str) -> tuple[bytes, str]:
 
 @contextmanager
 def forwarding() -> Iterator[tuple[int, Callable[[str], None]]]:
-    """Yield a port, and a function that sets the URL to which the port's connections lead."""
+    """Yield a port that forwards connections, and a function that sets the URL to which they are
+    forwarded.
+    """
     targets: list[tuple[str, int]] = []
 
     def copy(source: socket.socket, sink: socket.socket) -> None:
@@ -60,8 +62,8 @@ def forwarding() -> Iterator[tuple[int, Callable[[str], None]]]:
 
 @pytest.fixture
 def other_origin(serve, bucket_directory, tmp_path):
-    """Return settings of a second origin, over directories with a cached object of the first origin under
-    the same name.
+    """Return settings of a second origin. Their directories hold the first origin's cache, which has an
+    object of the same name.
     """
     (bucket_directory / "data" / "00000").write_bytes(OBJECT)
     other = tmp_path / "other"
@@ -70,7 +72,7 @@ def other_origin(serve, bucket_directory, tmp_path):
     directory = {"cache__ram__path": str(tmp_path / "kept"), "state__path": str(tmp_path / "state")}
     first = serve(origin__kind="file", origin__path=str(bucket_directory), **directory)
     assert read(first.client(), "00000")[1] == "origin"
-    # A page is stored a moment after its reader has it.
+    # A page is stored a moment after the reader has received it.
     wait_for(lambda: read(first.client(), "00000")[1] == "ram")
     first.stop()
     return {"origin__kind": "file", "origin__path": str(other), **directory}
@@ -132,7 +134,9 @@ def test_a_check_beside_a_running_proxy_of_the_same_configuration_is_well(
 
 
 def test_a_proxy_whose_origin_is_itself_says_so(serve):
-    """The endpoint has another name than the proxy, so the configuration cannot show it: a forwarded port."""
+    """A proxy whose origin is the proxy itself reports this. A forwarded port gives the proxy another
+    address, so the configuration alone does not show the loop.
+    """
     with forwarding() as (port, lead_to):
         proxy = serve(origin__endpoint=f"http://127.0.0.1:{port}", origin__credentials="anonymous")
         lead_to(proxy.s3)
@@ -147,7 +151,9 @@ def test_a_proxy_whose_origin_is_itself_says_so(serve):
 
 @pytest.mark.parametrize("place", [["s3://data/"], ["--url", "http://127.0.0.1:9001"]])
 def test_purge_all_takes_no_place(tmp_path, place):
-    """The command empties directories of this machine, so it accepts neither a proxy's URL nor a prefix."""
+    """The command purges the directories of this machine. So it accepts neither a proxy's URL nor a
+    prefix.
+    """
     settings = [f"cache.ram.path={tmp_path}/ram", "cache.disk.capacity=0"]
     arguments = [item for setting in settings for item in ("--set", setting)]
     ended = run_command("purge", "--all", *place, *arguments)

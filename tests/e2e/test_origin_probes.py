@@ -1,4 +1,6 @@
-"""A quiet origin is asked whether it answers, by one process only, and each of these requests is counted."""
+"""While no client reads, one process of the proxy asks the origin whether it still answers. Each of these
+requests is counted.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Batches in a cluster whose proxies share their pages: at any proxy, and by the SDK from every owner."""
+"""Batches in a cluster with page ownership: at any proxy, and by the SDK from the owner of each sample."""
 
 import http.client
 import json
@@ -27,7 +27,9 @@ buckets = ["data"]
 
 @pytest.fixture
 def bodies(bucket_directory):
-    """Make objects of all sizes, and a bucket that the proxies may not read. Return the objects' bodies."""
+    """Make objects of all sizes, and a bucket that the proxies must not read. Return the bodies of the
+    objects.
+    """
     drawn = random.Random(0)
     sizes = {"empty": 0, "page": PAGE_BYTES, "long": LONG_BYTES, "more": 2 * LONG_BYTES}
     found = {key: drawn.randbytes(size) for key, size in sizes.items()}
@@ -62,7 +64,7 @@ def three(join, bodies, page_bytes):
 
 @pytest.fixture
 def alone(serve, origin, tmp_path, three):
-    """Start a proxy that is in no cluster, over the same origin."""
+    """Start a proxy with the same origin that is in no cluster."""
     config = tmp_path / "alone.toml"
     config.write_text(RULES.format(cache="true"))
     return serve(
@@ -79,7 +81,9 @@ def connected(proxy):
 
 
 def batch(proxy, **call):
-    """Return index, status and body of each item of an answer; of a refused item, the code of its error."""
+    """Return index, status and body of each item of a batch answer. A refused item has the error code in
+    place of the body.
+    """
     frames, is_complete = parse_frames(proxy.call("POST", "/v1/batch", call))
     assert is_complete
     return [(f.index, f.status, f.body if f.status == 200 else f.error["code"]) for f in frames]
@@ -110,7 +114,9 @@ ITEMS = [
 
 @pytest.mark.parametrize("order", ["given", "ready"])
 def test_a_batch_at_any_proxy_has_the_bytes_and_statuses_of_one_proxy(three, alone, order):
-    """All reads are made twice: the first time no proxy has anything."""
+    """A batch at any proxy of the cluster has the bytes and statuses that a single proxy gives. Each batch is
+    read twice, and first from empty caches.
+    """
     for _ in range(2):
         wanted = batch(alone, items=ITEMS, order=order)
         assert {status for _, status, _ in wanted} == {200, 403, 404, 416}
@@ -129,7 +135,9 @@ def test_a_batch_reads_each_object_from_the_origin_once(three, origin):
 
 
 def big_objects(directory, count=48):
-    """Make objects of almost a page of 1 MiB, more than socket buffers hold: many are half on their way."""
+    """Make objects of almost a page of 1 MiB. They do not fit into socket buffers, so many are on their way
+    at the same time.
+    """
     drawn = random.Random(1)
     bodies = {f"big/{n:03d}": drawn.randbytes((1 << 20) - n) for n in range(count)}
     (directory / "data" / "big").mkdir()
@@ -152,7 +160,7 @@ def test_an_owner_that_is_killed_during_a_batch_costs_no_item(three, bucket_dire
     connection.request("POST", "/v1/batch", call, {"Content-Type": "application/json"})
     answer = connection.getresponse()
     first = answer.read(1 << 16)
-    # The answer waits for its reader now, and some of the next bodies are half on their way.
+    # The answer waits for its reader now. Some of the next bodies have been received only in part.
     c.process.send_signal(signal.SIGSTOP)
     first += answer.read(1 << 21)
     c.stop(signal.SIGKILL)
@@ -205,7 +213,8 @@ def test_the_sdk_reads_an_epoch_once_from_the_owners(three, client, manifest, bo
         found = client.read_many(manifest, part)
         assert found == [bodies[manifest[number].key] for number in part]
     pages = {"empty": 1, "long": 4, "more": 7}
-    # Fetched ahead, an object turns out to be too long for that, and is opened again at its turn.
+    # An object that was fetched ahead may turn out to be too long for that. It is then opened a second time
+    # in its turn.
     assert sent_bodies(origin) - sent <= sum(pages.get(key, 1) for key in bodies) + 2
     reads = [one.stats()["totals"]["requests"] for one in three]
     shares = [sum(owner_of(manifest[i].key, three) is one for i in ids) for one in three]
@@ -266,7 +275,7 @@ def test_the_sdk_reads_on_while_an_owner_is_killed_and_comes_back(three, client,
 
 
 def _is_asked(proxy, client, manifest, ids):
-    """Return whether a proxy is asked for its own samples."""
+    """Return whether the SDK asks this proxy for samples that the proxy owns."""
     before = proxy.stats()["totals"]["requests"]
     client.read_many(manifest, ids)
     return proxy.stats()["totals"]["requests"] > before and cluster(proxy)["lease_s"] > 0

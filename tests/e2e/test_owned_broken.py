@@ -1,5 +1,5 @@
-"""Two proxies that share their pages, as processes, with a network between them that loses resets: the owner
-breaks off a body, and the client of the asked proxy sees an aborted connection at once.
+"""Two proxies with page ownership, and a network between them that loses resets. The owner breaks off a body.
+The client of the asked proxy then sees an aborted connection at once.
 """
 
 import http.client
@@ -13,7 +13,7 @@ from .odd_origin import KINDS, odd_origin
 from .owned import owner_of, settled
 
 LIMIT_S = 10
-"""Far less than the time without a byte after which a body is given up."""
+"""A limit in seconds. It is far below the time without a byte after which a proxy gives a body up."""
 
 
 @pytest.mark.parametrize("kind", ["cut-in-the-body", "chunk-cut"])

@@ -1,6 +1,7 @@
-"""Three proxies that share their pages, as processes, with a real Redis or Valkey: each object has one owner.
+"""Three proxies as processes, with a real Redis or Valkey, in a cluster where each object has one owner.
 
-The origin is a proxy of its own, without a cache: an S3 server on which the tests count requests.
+The origin of the cluster is one more proxy without a cache. It is an S3 server whose statistics count the
+requests.
 """
 
 import http.client
@@ -39,7 +40,7 @@ def connected(proxy):
 
 
 def read_again(connection, key):
-    """Return the body of an object, over a connection that stays open."""
+    """Return the body of an object, read over a connection that stays open."""
     connection.request("GET", f"/data/{key}")
     return connection.getresponse().read()
 
@@ -51,7 +52,7 @@ def origin_requests(origin):
 
 
 def answers_alone(origin, proxy, key):
-    """Return whether the proxy answers without asking the origin."""
+    """Return whether the proxy answers a read without a request to the origin."""
     get(proxy, key)
     before = origin_requests(origin)
     assert get(proxy, key)[1]["x-shade-cache"] == "ram"
@@ -141,8 +142,8 @@ def test_reads_and_writes_go_on_when_an_owner_is_killed(three):
         took_s = put_until(b, other, b"x")
         traffic.goes_on(writes=True)
     traffic.assert_right()
-    # A killed owner is retired after 1.25 leases that begin at most a beat after its last one; the rest is
-    # time for a machine that does other things.
+    # A killed owner is retired after 1.25 leases. These begin at most one beat after the owner's last beat.
+    # The remaining time allows for a busy machine.
     assert took_s < 2 * LEASE_S + 2 * LEASE_S / 3 + 5
     assert {row["result"] for row in a.stats()["cluster"]["relayed"]} > {"ok"}
     c.start()
@@ -185,7 +186,7 @@ def test_an_owner_that_was_paused_never_serves_what_was_overwritten_meanwhile(th
         put(a, key, b"old")
         assert get(c, key)[0] == b"old"
         wait_for(lambda key=key: answers_alone(origin, c, key))
-    # These reads wait in the kernel when c continues, so they are its first work, before any beat.
+    # These requests wait in the kernel. When c continues, it reads them before it sends any beat.
     waiting = [(key, connected(c)) for key in keys for _ in range(8)]
     for key, connection in waiting:
         assert read_again(connection, key) == b"old"
@@ -211,7 +212,9 @@ def test_an_owner_that_was_paused_never_serves_what_was_overwritten_meanwhile(th
 
 @pytest.mark.usefixtures("late_writes_end_soon")
 def test_writes_at_an_owner_that_stands_still_are_answered_when_its_lease_is_over(three, origin):
-    """The owner keeps its connections, so that nothing but its lease tells that it will not answer."""
+    """Writes whose owner is stopped are answered once the lease of the owner is over. The owner's connections
+    stay open, so only the end of the lease shows that the owner will not answer.
+    """
     a, b, c = three
     *_, keys = shares(three)
     client, name = a.client(), {"Bucket": "data", "Key": keys[1]}
@@ -233,7 +236,7 @@ def test_writes_at_an_owner_that_stands_still_are_answered_when_its_lease_is_ove
             opened(request, timeout_s=30)
         except urllib.error.HTTPError as error:
             return error.code, b"may have carried out the write" in error.read()
-        return None  # On a slow machine the owner may be away before this write is sent.
+        return None  # On a slow machine the owner may lose its seat before this write is sent.
 
     c.process.send_signal(signal.SIGSTOP)
     try:
@@ -357,8 +360,8 @@ def test_the_listener_for_proxies_serves_no_client(three):
 
 
 def test_announced_orders_bring_hits_in_the_caches_of_all(join, bucket_directory):
-    """Two ranks draw with replacement, each at its own proxy. Each proxy has room for a fifth of the data,
-    and sees half of the reads of both ranks.
+    """Announced orders bring hits in the caches of all proxies. Two ranks draw with replacement, each at its
+    own proxy with room for a fifth of the data. Each proxy sees half of the reads of both ranks.
     """
     count, size = 200, 1024 + 256
     (bucket_directory / "train").mkdir()
@@ -389,7 +392,7 @@ def test_announced_orders_bring_hits_in_the_caches_of_all(join, bucket_directory
 
 
 def shadeproxy(proxy, *arguments):
-    """Run a command about a proxy; return its exit status, and all that it wrote."""
+    """Run a ``shadeproxy`` command against a proxy. Return the exit status and all output."""
     ended = run_command(*arguments, "--url", proxy.control)
     return ended.returncode, ended.stdout + ended.stderr
 
@@ -444,7 +447,7 @@ def test_one_call_has_the_statistics_of_all_proxies_also_when_one_hangs(three):
         began_s = time.monotonic()
         found = {one["node"]: one for one in a.get("/v1/stats?cluster=1")["nodes"]}
         assert time.monotonic() - began_s < 4.0
-        # While its lease counts it is asked. Later it is away.
+        # Node c is asked as long as it has its lease. After that it is away.
         assert "gave no answer in 2 s" in found[node]["problem"]
         assert found[cluster(b)["node"]]["problem"] == ""
     finally:
@@ -453,7 +456,7 @@ def test_one_call_has_the_statistics_of_all_proxies_also_when_one_hangs(three):
 
 def test_the_doctor_names_what_is_wrong_with_the_cluster(three, join, engine):
     findings = {one["name"] for one in three[0].get("/v1/doctor")["findings"]}
-    assert findings <= {"event loop late"}  # as late as the machine is busy
+    assert findings <= {"event loop late"}  # A finding of this name only shows that the machine was busy.
     other = join(cache__page_size="2 MiB")
     wait_for(lambda: cluster(other)["refusal"])
     findings = {one["name"]: one for one in other.get("/v1/doctor")["findings"]}

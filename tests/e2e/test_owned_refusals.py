@@ -1,5 +1,5 @@
-"""Proxies and engines that do not fit a cluster with owned pages, or lie to it. Each is refused with the
-reason, and no read through any proxy returns other bytes.
+"""Proxies and Redis servers that do not fit a cluster with page ownership, or lie to it. The cluster refuses
+each one and gives the reason. No read through any proxy returns wrong bytes.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def two(join):
 
 
 def assert_reads_alone(proxy):
-    """Raise AssertionError unless a proxy without a lease returns right bytes and refuses writes."""
+    """Raise AssertionError unless a proxy without a lease still returns right bytes and refuses writes."""
     for key in KEYS[:10]:
         assert get(proxy, key)[0] == key.encode() * 500
     with pytest.raises(urllib.error.HTTPError) as raised:
@@ -40,7 +40,9 @@ def assert_reads_alone(proxy):
 
 
 def reasons(proxy):
-    """Return why a proxy is refused or cut off: as ``cluster status`` says it, and the doctor."""
+    """Return the reasons for which a proxy is refused or cut off, as ``cluster status`` and the doctor report
+    them.
+    """
     seen = cluster(proxy)
     findings = " ".join(one["cause"] for one in proxy.get("/v1/doctor")["findings"])
     return f"{seen['refusal']} {seen['problem']}", findings
@@ -78,7 +80,7 @@ def test_a_living_proxy_that_an_operator_removed_says_so_and_relays(two):
     node = cluster(there)["node"]
 
     def forget():
-        with suppress(urllib.error.HTTPError):  # The engine may be late.
+        with suppress(urllib.error.HTTPError):  # The call may fail, because Redis may answer late.
             here.call("POST", "/v1/cluster/forget", {"node": node})
         return cluster(there)["forgotten"]
 
@@ -116,7 +118,7 @@ def test_an_engine_that_forbids_scripts_is_named_as_the_reason(join, engine):
 
 
 class _Liar(http.server.BaseHTTPRequestHandler):
-    """A server of an attacker, who has named it to the engine as a proxy of the cluster."""
+    """A server of an attacker. The attacker has entered it in the log as a proxy of the cluster."""
 
     def do_GET(self):
         self.server.asked.append(self.path)
@@ -160,7 +162,8 @@ def test_who_writes_to_the_engine_never_becomes_the_source_of_bytes(two, engine,
         await log.close()
 
     asyncio.run(tell_lie())
-    # A proxy that is cut off may still pass a write to an owner that has its lease.
+    # Wait for the lease to end, too. Until then a proxy that is cut off may still send a write to an owner
+    # with a lease.
     for proxy in two:
         wait_for(lambda proxy=proxy: cluster(proxy)["problem"] and not cluster(proxy)["lease_s"])
     for proxy in two:

@@ -1,4 +1,4 @@
-"""Proxies that share their pages, as processes: an engine that is back before their leases are over."""
+"""Proxies with page ownership whose Redis or Valkey restarts before their leases are over."""
 
 from tests.support.served import wait_for
 

@@ -1,7 +1,8 @@
-"""Proxies of several processes that share their pages, with a real Redis or Valkey: workers relay reads to
-the other proxies, and answer hits of this one's share while the lease lasts.
+"""Proxies of several processes in a cluster with page ownership, and a real Redis or Valkey. Workers relay
+reads to the owners. Workers answer hits of their own proxy's objects as long as the lease lasts.
 
-With three processes only workers accept connections. A coordinator that SIGSTOP has stopped answers nothing.
+With three processes only workers accept connections. So a proxy whose coordinator SIGSTOP has stopped gives
+no other answers.
 """
 
 import http.client
@@ -33,7 +34,7 @@ def body_of(key):
 
 @pytest.fixture
 def two(join, late_writes_end_soon):
-    """Start two proxies of three processes each. The argument is their lease in seconds."""
+    """Start two proxies of three processes each. The fixture's parameter is the lease in seconds."""
 
     def start(lease_s):
         proxies = [join(s3__workers="3", cluster__lease=f"{lease_s:g} s") for _ in range(2)]
@@ -47,7 +48,7 @@ def two(join, late_writes_end_soon):
 
 @contextmanager
 def stopped(*proxies):
-    """Stop the coordinators of ``proxies`` for the time of the block."""
+    """Stop the coordinators of ``proxies`` until the block ends."""
     for proxy in proxies:
         proxy.process.send_signal(signal.SIGSTOP)
     try:
@@ -65,12 +66,14 @@ def read_all(proxies, keys=KEYS, times=1):
 
 
 def just_leased(*proxies):
-    """Wait until the leases of all proxies have just begun."""
+    """Wait until all proxies have just received a new lease."""
     wait_for(lambda: all(cluster(proxy)["lease_s"] > 0.7 * LEASE_S for proxy in proxies))
 
 
 def answer(proxy, method, path, fields):
-    """Return status, fields and body of an answer, without the fields that depend on the process."""
+    """Return status, header fields and body of an answer. Fields that differ from process to process are left
+    out.
+    """
     connection = http.client.HTTPConnection(proxy.s3.removeprefix("http://"), timeout=20)
     connection.request(method, path, headers=fields)
     found = connection.getresponse()
@@ -113,7 +116,9 @@ def test_each_read_and_each_relayed_request_is_counted_once(two):
 
 
 def test_a_worker_answers_nothing_of_its_share_once_the_lease_is_over(two):
-    """The coordinator stands still, so the other proxy takes its duty over, and writes."""
+    """A worker answers no object of its own proxy once the lease is over. Its coordinator is stopped, so the
+    other proxy takes the objects over and accepts writes.
+    """
     a, b = two(SHORT_S)
     keys = shares([a, b])[0][:6]
     for key in keys:
@@ -127,7 +132,7 @@ def test_a_worker_answers_nothing_of_its_share_once_the_lease_is_over(two):
             try:
                 assert get(a, key, timeout_s=0.5)[0] == b"new"
             except OSError:
-                continue  # It waits for its coordinator.
+                continue  # The worker waits for its coordinator.
     settled(a, b)
     assert {get(proxy, key)[0] for proxy in (a, b) for key in keys} == {b"new"}
 
@@ -158,7 +163,7 @@ def test_answers_through_the_other_proxy_are_those_of_the_owner(two):
     for _ in range(3):
         for method, rest, fields in ASKED:
             own, other = (answer(one, method, f"/data/{key}{rest}", fields) for one in (a, b))
-            # Only the first answers may come from the origin.
+            # The answers to later reads come from the cache, so they must be equal.
             assert [own[0], own[2]] == [other[0], other[2]], (method, rest, fields)
     for method, rest, fields in ASKED:
         own, other = (answer(one, method, f"/data/{key}{rest}", fields) for one in (a, b))
@@ -174,7 +179,7 @@ def test_long_objects_go_through_a_worker_piece_by_piece(two):
     just_leased(a, b)
     with stopped(b), opened(f"{b.s3}/data/{key}", timeout_s=LEASE_S) as sent:
         first = sent.read(1000)
-        time.sleep(0.5)  # The client is slow, so that the buffers on the way are full.
+        time.sleep(0.5)  # The client waits, so that all buffers between the proxies are full.
         assert first + sent.read() == body
         part = answer(b, "GET", f"/data/{key}", {"Range": f"bytes=7-{LONG - 3}"})
         assert (part[0], part[2]) == (206, body[7 : LONG - 2])
@@ -196,7 +201,8 @@ def test_reads_and_writes_are_right_while_processes_are_killed_and_stopped(two):
     a, b = two(SHORT_S)
     keys = [key for share in shares([a, b]) for key in share[:2]]
     with Traffic([a, b], b, keys) as traffic:
-        # The writer calls b. A worker of b that is killed would cut its connection.
+        # All writes go to proxy b, so only its coordinator is stopped. Killing a worker of b would cut the
+        # writer's connection.
         for proxy, numbers in ((a, (signal.SIGKILL, signal.SIGSTOP)), (b, (signal.SIGSTOP,))):
             for number in numbers:
                 worker = wait_for_workers(proxy)[0]
@@ -263,7 +269,7 @@ def test_the_share_of_a_proxy_that_ends_is_written_until_its_last_client_is_serv
 
 
 def worker_accepts(proxy):
-    """Return whether a client can still connect to the proxy."""
+    """Return whether the proxy still accepts new connections."""
     host, _, port = proxy.s3.removeprefix("http://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()

@@ -1,7 +1,7 @@
-"""The page of the control listener in a real Chromium: it shows the right things, and is easy to use for
-everyone.
+"""The dashboard of the control listener in a real Chromium: it shows the right values, and people with
+disabilities can use it.
 
-With SHADEPROXY_PAGE_PICTURES the pictures of docs/pictures/ are written to that directory.
+If SHADEPROXY_PAGE_PICTURES names a directory, the test writes the pictures of docs/pictures/ to it.
 """
 
 import json
@@ -77,7 +77,7 @@ def read(proxy, rounds=range(3)):
 
 @contextmanager
 def reading(proxy):
-    """Read in a thread, until the end of the block."""
+    """Read objects in a thread until the block ends."""
     ended = threading.Event()
     thread = threading.Thread(target=read, args=(proxy, takewhile(lambda _: not ended.is_set(), count())))
     thread.start()
@@ -89,7 +89,7 @@ def reading(proxy):
 
 
 def begin_job(proxy):
-    """Register a job of eight samples. The announced epoch names six of them."""
+    """Register a job of eight samples, and announce an epoch that names six of them."""
     entries = "\n".join(json.dumps({"bucket": "data", "key": str(n)}) for n in range(8))
     for path, kind, body in (
         ("/v1/datasets/set", "application/x-ndjson", entries.encode()),
@@ -133,7 +133,7 @@ def test_it_shows_reads_errors_tiers_and_jobs(proxy, tab):
 JOB = """jobCard("resnet50", {order: null, progress: {}, count: 0, world_size: 1, live: true, needs: {
   samples_per_s: {need: 1000, got: 800, kept: false}}}, undefined).innerText"""
 EVIL = "<img src=x onerror='window.taken = 1'>"
-# All at once, because the page shows the proxy's answers every two seconds.
+# Show everything in one step, because the page replaces the values by the proxy's answers every two seconds.
 SHOW_EVIL = """([stats, report]) => {
   showBuckets(stats);
   showFindings(report);
@@ -177,7 +177,7 @@ def test_it_shows_that_the_origin_died_while_no_client_reads(serve, tab):
         proxy = serve(origin__endpoint=origin.url, origin__credentials="anonymous")
         go_live(tab, proxy.control)
         assert "state\nup" in tab.inner_text("#origin")
-        # The doctor, which would find it too, has ended and is not asked again.
+        # The doctor would find the fault too, but the page has asked it before and asks no more.
         expect(tab.locator("#findings")).to_have_text("Nothing is wrong.")
         tab.evaluate("askedDoctor = Infinity")
     expect_state(tab, "down")
@@ -241,7 +241,7 @@ def test_a_job_shows_from_which_tiers_it_reads_and_the_tiers_why_pages_left(serv
 
 
 def evictions_counted(proxy):
-    """Return the evictions of each tier, by reason."""
+    """Return the counted evictions of each tier, by reason."""
     tiers = proxy.stats()["tiers"]
     return [
         {reason: count for reason, count in tiers[name]["evictions"].items() if count}
@@ -334,7 +334,7 @@ def test_a_token_is_typed_in_by_keyboard_and_stays_in_the_tab(serve, bucket_dire
 
 
 def type_token(tab, token):
-    """Type where the page put the focus."""
+    """Type the token into the field that the page has focused."""
     assert tab.evaluate("document.activeElement.id") == "token"
     tab.keyboard.type(token)
     tab.keyboard.press("Enter")
@@ -351,7 +351,7 @@ def test_a_long_operation_shows_its_progress_and_is_cancelled_by_keyboard(serve,
     tab.focus("#operations button")
     before = tab.inner_text("#operations .what")
     expect(tab.locator("#operations .what")).not_to_have_text(before)
-    # The numbers changed, and the button kept the focus.
+    # The page has updated the numbers, and the button still has the focus.
     assert tab.evaluate("document.activeElement.getAttribute('aria-label')") == "Cancel warm of s3://data/"
     tab.keyboard.press("Enter")
     expect_within(tab, "#operations", "cancelled")
@@ -360,7 +360,9 @@ def test_a_long_operation_shows_its_progress_and_is_cancelled_by_keyboard(serve,
 
 
 def test_a_purge_shows_its_progress_and_is_cancelled(proxy, tab):
-    """A purge of a test is too short to be seen, so the browser gets the listener's answers from here."""
+    """A purge shows its progress and can be cancelled. A real purge of this cache is too short to be seen, so
+    the test answers the browser in place of the listener.
+    """
     tab.goto(proxy.control)
     purge = {
         "id": "abc", "kind": "purge", "uri": "s3://data/", "dry_run": False, "state": "running", "done": 3,
@@ -392,7 +394,7 @@ def node(name, **changes):
 
 
 def answer_for_cluster(tab, summary, *stats):
-    """Let the page get these answers about the cluster."""
+    """Let the page receive these answers to its questions about the cluster."""
     tab.route("**/v1/cluster", lambda route: route.fulfill(body=msgspec.json.encode(summary)))
     asked = re.compile(r"/v1/stats\?cluster=1$")
     tab.route(asked, lambda route: route.fulfill(body=msgspec.json.encode({"nodes": stats})))
@@ -431,7 +433,7 @@ def test_the_proxies_of_a_cluster_are_shown_and_none_without_a_cluster(proxy, ta
     )
 
 
-# Lays a page out 980 pixels wide, unless the page asks for the width of the device.
+# Such a browser lays a page out 980 pixels wide, unless the page asks for the width of the device.
 TELEPHONE = {"viewport": {"width": 400, "height": 1700}, "is_mobile": True}
 
 

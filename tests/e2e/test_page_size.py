@@ -1,5 +1,5 @@
-"""The page size of a cache changes between two starts: all bytes are right, and the pages are dropped in
-words.
+"""The configured page size changes between two starts. All bytes are right afterwards. The start drops the
+old pages, and logs this.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The row groups of Parquet files, by the example of the document, through a real proxy."""
+"""Reads of the row groups of Parquet files through a real proxy, by the example of the documentation."""
 
 import contextlib
 import json

@@ -1,4 +1,6 @@
-"""Prefetching by a real ``shadeproxy serve`` over a slow origin. Counts are compared, never times."""
+"""Prefetching by a real ``shadeproxy serve`` in front of a slow origin. The tests compare counts, never
+times.
+"""
 
 import json
 import random
@@ -39,7 +41,7 @@ def get(served, key: str, **headers: str) -> tuple[bytes, str]:
 
 
 def settled(served, issued: int = 0) -> None:
-    """Wait until at least ``issued`` pages were prefetched, and nothing is on its way any more."""
+    """Wait until at least ``issued`` pages were prefetched and no fetch is under way."""
     quiet, before = 0, -1
     deadline = time.monotonic() + 60
     while quiet < 5:
@@ -52,7 +54,9 @@ def settled(served, issued: int = 0) -> None:
 
 
 def test_an_announced_order_is_read_from_the_cache(serve, files):
-    """With room for a fifth of the data, the next samples are always cached, epoch after epoch."""
+    """Samples of an announced order are read from the cache. With room for a fifth of the data, the next
+    samples are always cached, in every epoch.
+    """
     served = serve(
         origin__kind="file", origin__path=str(files), origin__delay="20 ms", cache__ram__capacity="192 KiB"
     )
@@ -74,7 +78,7 @@ def test_an_announced_order_is_read_from_the_cache(serve, files):
     assert hits >= 0.9 * 2 * SAMPLES
     stats = served.stats()
     assert stats["prefetch"]["used"] >= 0.6 * 2 * SAMPLES
-    # A fifth of the data stays from epoch to epoch, and no page is fetched in vain.
+    # A fifth of the data stays cached from epoch to epoch, and each fetched page is read.
     assert stats["origin"]["requests"] < 2 * SAMPLES
 
 

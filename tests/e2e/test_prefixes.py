@@ -1,4 +1,4 @@
-"""pin, unpin and warm by the command line, with a real ``shadeproxy serve``."""
+"""The commands pin, unpin and warm against a real ``shadeproxy serve``."""
 
 import json
 import os
@@ -20,7 +20,7 @@ OTHERS = [f"rest/{number:03d}" for number in range(40)]
 
 @pytest.fixture
 def start(serve, bucket_directory):
-    """Run a proxy whose cache has room for a third of the objects and evicts by recency."""
+    """Run a proxy with policy LRU, whose cache has room for a third of the objects."""
     for key in (*KEPT, *OTHERS):
         path = bucket_directory / "data" / key
         path.parent.mkdir(exist_ok=True)
@@ -40,7 +40,7 @@ def post(served, call: str, uri: str, **body) -> dict:
 
 
 def watched(served, **body) -> dict:
-    """Warm the other objects, and return the result at the end."""
+    """Warm the objects that are not pinned, and return the result of the finished operation."""
     begun = post(served, "warm", "s3://data/rest/", **body)
 
     def over():
@@ -60,7 +60,7 @@ def read(served, keys) -> list[str]:
 
 
 def cached(served, key: str) -> bool:
-    """Return whether the object is cached, without reading it."""
+    """Return whether the object is cached. The check itself does not read the object."""
     try:
         return bool(served.get(f"/v1/objects/data/{key}")["pages"])
     except urllib.error.HTTPError:
@@ -130,7 +130,7 @@ def test_what_was_warmed_is_read_without_the_origin(start):
 
 def test_a_warm_is_ended_by_ctrl_c_and_by_the_end_of_the_proxy(serve, fake_origin):
     served = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
-    wait_for(lambda: fake_origin.asked)  # the proxy's own first request
+    wait_for(lambda: fake_origin.asked)  # wait for the proxy's own first request
     fake_origin.gate.clear()
     try:
         command = [sys.executable, "-m", "shadeproxy", "warm", "s3://data/rest/", "--url", served.control]

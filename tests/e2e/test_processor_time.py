@@ -1,4 +1,4 @@
-"""The processor time of a proxy of one and of three processes is charged to the job that reads."""
+"""The processor time of a proxy is charged to the job that reads, with one process and with three."""
 
 import http.client
 from pathlib import Path
@@ -37,7 +37,7 @@ def spent_s(numbers):
 def test_epochs_have_the_processor_time_of_all_processes(served):
     numbers = processes(served)
     served.call("PUT", "/v1/jobs/resnet", {})
-    assert served.get("/v1/jobs/resnet/profile")["epochs"] == []  # The time so far is no job's.
+    assert served.get("/v1/jobs/resnet/profile")["epochs"] == []  # The time spent before belongs to no job.
     before_s = spent_s(numbers)
     for epoch in range(2):
         for _ in range(4):
@@ -50,7 +50,7 @@ def test_epochs_have_the_processor_time_of_all_processes(served):
     def epochs():
         return served.get("/v1/jobs/resnet/profile")["epochs"]
 
-    # Workers tell their reads some time later.
+    # Workers report their reads to the coordinator some time later.
     wait_for(lambda: sum(one["samples"] for one in epochs()) == READS)
     charged_s = [one["cpu_s"] for one in epochs()]
     assert all(charged_s)

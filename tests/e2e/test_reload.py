@@ -1,4 +1,4 @@
-"""SIGHUP: new settings apply at once to every request, in every process, or not at all."""
+"""A SIGHUP applies new settings at once, to every request in every process, or changes nothing."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ SECRETS = {"trainer": "trainer-secret", "reader": "reader-secret"}
 
 
 class Reloaded:
-    """A proxy whose configuration file a test rewrites."""
+    """A running proxy whose configuration file the test rewrites."""
 
     def __init__(self, serve, config: Path, text: str, **settings: str) -> None:
         self.config = config
@@ -29,10 +29,10 @@ class Reloaded:
         self.proxy = serve(config, **settings)
         self.pid = self.proxy.process.pid
         self.processes: set[str] = set()
-        """First parts of the request ids that were seen. Each process has its own."""
+        """First parts of the request ids seen so far. Each process begins its ids with a part of its own."""
 
     def reload(self, text: str | None = None, event: str = "configuration reloaded") -> dict:
-        """Send SIGHUP, and return the log line that answers it."""
+        """Send SIGHUP, and return the log line with the result of the reload."""
         if text is not None:
             self.config.write_text(text)
         before = len(log_of(self.proxy, event))
@@ -40,7 +40,7 @@ class Reloaded:
         return wait_for(lambda: log_of(self.proxy, event)[before:])[0]
 
     def get(self, who: str, key: str = "k", secret: str = "") -> str:
-        """Return the source of the answer, or the code of the refusal."""
+        """Read an object, and return the source of the answer or the code of the refusal."""
         status, headers, body = self.ask(f"/data/{key}", who, secret or SECRETS.get(who, "unknown"))
         if status != 200:
             return body.partition(b"<Code>")[2].partition(b"</Code>")[0].decode()
@@ -49,7 +49,7 @@ class Reloaded:
         return headers["x-shade-cache"]
 
     def ask(self, path: str, key: str, secret: str) -> tuple[int, dict[str, str], bytes]:
-        """Send a signed GET on a connection of its own."""
+        """Send a signed GET on a new connection."""
         host = self.proxy.s3.removeprefix("http://")
         signed = sign_request(
             method="GET", raw_path=path, raw_query="", headers=[("host", host)], payload_hash=EMPTY_SHA256,
@@ -62,7 +62,7 @@ class Reloaded:
 
 
 def clients(directory: Path, *, reader: str = 'buckets = ["da*"]', rest: str = "") -> str:
-    """Return a configuration with two clients, whose secrets are files in ``directory``."""
+    """Return a configuration with two clients. Their secrets are in files of ``directory``."""
     for name, secret in SECRETS.items():
         file = directory / name
         if not file.exists():
@@ -83,7 +83,7 @@ def clients(directory: Path, *, reader: str = 'buckets = ["da*"]', rest: str = "
 
 @pytest.fixture(params=["1", "2"])
 def reloaded(serve, bucket_directory, tmp_path, request):
-    """Run a proxy with one process, and one with a worker."""
+    """Run a proxy, once with one process and once with a worker."""
     for key in ("k", "other"):
         (bucket_directory / "data" / key).write_bytes(b"body of " + key.encode())
     one = Reloaded(
@@ -101,7 +101,7 @@ def reloaded(serve, bucket_directory, tmp_path, request):
 
 
 def many(reloaded, who: str, **how: str) -> set[str]:
-    """Return the answers on enough connections that every process gets some."""
+    """Read on so many connections that every process answers some reads. Return the answers."""
     return {reloaded.get(who, **how) for _ in range(12)}
 
 
@@ -169,13 +169,17 @@ def test_what_cannot_change_is_named_and_the_rest_is_done(reloaded, tmp_path):
 
 
 def test_flags_stay_above_the_file(reloaded, tmp_path):
-    """A flag of the start chose the port, so the file cannot ask for another."""
+    """Flags of the command line win over the file. A flag chose the port, so the reload ignores the port of
+    the file.
+    """
     reloaded.reload(clients(tmp_path, reader="", rest='[s3]\nlisten = "127.0.0.1:1"'))
     assert not log_of(reloaded.proxy, "needs a restart")
 
 
 def test_a_mixture_that_no_start_would_accept_is_refused(serve, bucket_directory, tmp_path):
-    """The listener stays where other machines reach it, so no client may be admitted without a key."""
+    """A reload refuses settings that a start would refuse. The new file admits clients without a key, but the
+    S3 listener still accepts connections from other machines.
+    """
     config = tmp_path / "config.toml"
     text = clients(tmp_path) + '[s3]\nlisten = "0.0.0.0:0"\n'
     config.write_text(text)
@@ -239,7 +243,9 @@ def test_a_reader_that_does_not_answer_is_replaced_before_the_reload_is_over(
 
 @pytest.fixture(params=["1", "2"])
 def in_front(serve, fake_origin, tmp_path, request):
-    """Run a proxy in front of an origin that records the signers. One client has rights of its own there."""
+    """Run a proxy in front of an origin that records the signers of requests. One client has its own
+    credentials at the origin.
+    """
     fake_origin.objects = {f"/data/{n}": b"body of " + str(n).encode() for n in range(9)}
     (tmp_path / "own").write_text("own-upstream-secret")
     (tmp_path / "aws").write_text(
@@ -263,7 +269,9 @@ def in_front(serve, fake_origin, tmp_path, request):
 
 
 def signers(origin) -> list[str]:
-    """Return the signers of requests for objects, each once, in the order of their first request."""
+    """Return the access keys that signed requests for objects. Each appears once, in the order of the first
+    request.
+    """
     keys = [
         fields["authorization"].partition("Credential=")[2].partition("/")[0]
         for _, path, fields in origin.asked
@@ -291,7 +299,9 @@ def test_verdicts_of_old_credentials_do_not_count(in_front, fake_origin, tmp_pat
 
 @pytest.mark.parametrize("how", ["reload", "restart"])
 def test_what_a_client_was_granted_is_not_answered_to_others_when_it_leaves(in_front, fake_origin, how):
-    """The client's namespace is the proxy's own, so its reads are cached for all clients."""
+    """When a client leaves the configuration, others get no answer that only this client was granted. The
+    client reads in the proxy's own namespace, so its pages are cached for all clients.
+    """
     own = in_front.text.replace("upstream = {", 'namespace = "shared"\nupstream = {')
     in_front.reload(own)
     assert in_front.get("reader", "0") == "origin"
@@ -324,7 +334,7 @@ def test_the_log_level_changes_by_a_call_and_goes_back_with_a_reload(reloaded, t
     assert put_level(proxy, "debug") == (200, {"level": "debug"})
     assert proxy.get("/v1/log-level") == {"level": "debug"}
     for _ in range(12):
-        # Hits are logged too, because no request is remembered now.
+        # The request cache remembers no request now, so the log shows hits too.
         before = len(log_of(proxy, "s3_request"))
         assert reloaded.get("trainer") == "ram"
         wait_for(lambda: len(log_of(proxy, "s3_request")) > before)  # noqa: B023 - called here

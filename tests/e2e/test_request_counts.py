@@ -1,4 +1,4 @@
-"""Every answer that a client got is counted once, whichever process and lane gave it, plain and over TLS."""
+"""Each answer to a client is counted once. This holds for every process and lane, plain and over TLS."""
 
 import http.client
 import socket
@@ -18,7 +18,9 @@ PIECE = 9_000
 
 @pytest.fixture(params=["1 plain", "1 tls", "3 plain", "3 tls"])
 def served(request, serve, fake_origin, tmp_path, monkeypatch):
-    """A proxy of one or three processes. ``served.opened()``: a new connection to its S3 listener."""
+    """Run a proxy of one or three processes. ``served.opened()`` returns a new connection to its S3
+    listener.
+    """
     count, kind = request.param.split()
     settings = {}
     certificate = write_certificate(tmp_path)
@@ -41,7 +43,7 @@ def served(request, serve, fake_origin, tmp_path, monkeypatch):
 
 
 def chunked(body: bytes) -> tuple[bytes, dict[str, str]]:
-    """Return a body in unsigned aws-chunked framing with a trailer, as clients send it over TLS."""
+    """Return a body in unsigned aws-chunked framing with a trailer, as SDKs send it over TLS."""
     pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
     framed = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
     checksum = b64encode(zlib.crc32(body).to_bytes(4, "big"))
@@ -55,7 +57,7 @@ def chunked(body: bytes) -> tuple[bytes, dict[str, str]]:
 
 
 def asked(opened) -> Counter[tuple[str, int]]:
-    """Send requests of all kinds over several connections; return the answers by operation and status."""
+    """Send requests of all kinds over several connections. Return the answers by operation and status."""
     got: Counter[tuple[str, int]] = Counter()
 
     def send(connection, operation, method, path, body=None, **headers):

@@ -1,4 +1,4 @@
-"""One id follows a request: from the answer to the log and to the origin."""
+"""A request has one id: in the answer, in the log and in the request to the origin."""
 
 import json
 import urllib.request
@@ -74,7 +74,9 @@ def test_the_answer_to_a_failure_names_the_request_of_the_log(proxy, fake_origin
 
 
 def test_a_proxy_behind_a_proxy_remembers_the_requests_of_the_first(serve, fake_origin):
-    """The id changes with each request, so the fast lane must recognise the rest of the head."""
+    """A proxy behind another proxy still answers repeated requests from its request cache. Each request has a
+    new id, so the fast lane must recognise the rest of the head.
+    """
     fake_origin.objects = {"/data/a": b"a" * 1000}
     behind = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
     front = serve(origin__endpoint=behind.s3, origin__credentials="anonymous")
@@ -90,7 +92,7 @@ def test_a_proxy_behind_a_proxy_remembers_the_requests_of_the_first(serve, fake_
 
 
 def test_reads_of_a_batch_carry_the_id_of_their_call(proxy, fake_origin):
-    """The SDK reads like this: one call, many objects."""
+    """Reads of a batch have the id of the batch call. The SDK makes such calls: one call, many objects."""
     items = [{"bucket": "data", "key": key} for key in ("a", "b")]
     body = json.dumps({"items": items}).encode()
     request = urllib.request.Request(

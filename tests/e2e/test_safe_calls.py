@@ -1,5 +1,5 @@
-"""A GET changes nothing: every GET in /openapi.json is sent, with every query parameter that any call ever
-had.
+"""No GET changes anything. The test sends every GET of /openapi.json with every query parameter that any call
+accepts or once accepted.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.support.served import wait_for
 
 COUNT = 12
 STILL_S = 3.0
-"""Seconds without a change after which the state counts as settled. The proxy writes it about once a
+"""Seconds without a change after which the state counts as settled. The proxy writes its state about once a
 second.
 """
 EPOCH, OTHER = 3, 4
@@ -34,7 +34,7 @@ VALUES = {
     "method": ["DELETE"],
     "_method": ["POST"],
 }
-"""Parameters of present and earlier calls. ``documented`` adds those in the document."""
+"""Query parameters of present and former calls. ``documented`` adds the parameters of /openapi.json."""
 BODIES = [
     {"uri": "s3://data/"},
     {"level": "debug"},
@@ -52,7 +52,7 @@ ASKING = {
 
 @pytest.fixture
 def trained(serve, bucket_directory):
-    """Run a proxy that has something of everything that a call can change."""
+    """Run a proxy with an example of each thing that a call can change."""
     for number in range(COUNT):
         (bucket_directory / "data" / f"k{number:02d}").write_bytes(bytes([number]) * 1000)
     served = serve(origin__kind="file", origin__path=str(bucket_directory))
@@ -71,8 +71,8 @@ def trained(serve, bucket_directory):
 
 
 def state_of(served) -> dict:
-    """Return the files of the state, and everything that can be seen from outside, except parts that time
-    alone changes.
+    """Return the files of the state and all that the control listener shows. Values that change with time
+    alone are left out.
     """
     jobs = served.get("/v1/jobs")["jobs"]
     for job in jobs:
@@ -90,7 +90,7 @@ def state_of(served) -> dict:
         "cached": served.get("/v1/objects/data"),
         "operations": served.get("/v1/operations"),
         "level": served.get("/v1/log-level"),
-        # Leave out SQLite's table of readers, because it changes with every look.
+        # Leave out SQLite's table of readers, because each look at the database changes it.
         "files": {
             str(path): path.read_bytes()
             for path in sorted(directory.rglob("*"))
@@ -100,7 +100,7 @@ def state_of(served) -> dict:
 
 
 def settled(served) -> dict:
-    """Return the state when delayed writes are done and pages on their way have arrived."""
+    """Return the state when delayed writes are done and fetches under way have ended."""
     seen, since_s = state_of(served), time.monotonic()
     end_s = since_s + 60
     while time.monotonic() - since_s < STILL_S:
@@ -127,7 +127,7 @@ def ask(served, path, *, method="GET", body=None):
 
 
 def targets(served):
-    """Return (path in the document, method, targets to request) of every call that must change nothing."""
+    """Return (documented path, method, request targets) of every call that must change nothing."""
     document = served.get("/openapi.json")
     names = NAMES | {"id": served.operation}
     documented = {
@@ -160,13 +160,13 @@ def test_no_get_changes_anything(trained):
     after = settled(trained)
     for name, value in before.items():
         assert after[name] == value, name
-    # Otherwise nothing was requested. A proxy alone knows no owner of an object, and says so.
+    # Each call had at least one success, so the requests were real. Only the call for an object's owner
+    # fails, because a single proxy knows no owners.
     assert 409 in answered.pop(("GET", "/v1/cluster/owner/{bucket}/{key}"))
     assert all(200 in statuses for statuses in answered.values()), answered
     assert max(max(statuses) for statuses in answered.values()) < 500, answered
     assert len(answered) > 15
-    # A GET that froze the scores of an epoch would show here: this call would return the frozen score, not
-    # 50.
+    # If a GET had frozen the scores of an epoch, this call would return the frozen score instead of 50.
     trained.call("POST", "/v1/jobs/j/scores", {"ids": [0], "scores": [50.0]})
     for epoch in (EPOCH, OTHER):
         column = np.frombuffer(trained.call("POST", f"/v1/jobs/j/epochs/{epoch}/scores", {}), "<f4")

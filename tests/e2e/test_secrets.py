@@ -1,4 +1,4 @@
-"""Secrets leave the process only in signatures, and other users of the machine cannot read its files."""
+"""Secrets leave the process only in signatures. Other users of the machine cannot read the proxy's files."""
 
 import http.client
 import json
@@ -32,7 +32,7 @@ SECRETS = {
 
 
 def ask(url: str, method: str = "GET", body: bytes | None = None, **fields: str) -> bytes:
-    """Return the whole answer, including its head, whatever its status."""
+    """Return the whole answer with its head, whatever the status is."""
     request = urllib.request.Request(url, body, fields, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
@@ -109,7 +109,7 @@ def test_no_secret_is_shown_anywhere(proxy, fake_origin):
     secrets["presigned"] = (query.get("X-Amz-Signature") or query["Signature"])[0]
     for _ in range(3):
         assert b"x" * 5000 in ask(url)
-    # Refusals of every kind, and an origin that refuses.
+    # Get refusals of every kind: by the proxy, and by the origin.
     shown["expired"] = ask(url.replace("Expires=", "Expires=1&x="))
     shown["wrong secret"] = _refusal(proxy.client(aws_access_key_id="client", aws_secret_access_key="no"))
     shown["unknown key"] = _refusal(proxy.client(aws_access_key_id="nobody", aws_secret_access_key="no"))
@@ -190,7 +190,7 @@ def test_no_request_forges_a_line_of_the_log(serve, bucket_directory, form):
         telemetry__access_log="true",
     )
     if form == "text":
-        # The start is detected by JSON lines, so use another form only afterwards.
+        # Here a start is detected by its JSON log lines, so the other form is switched on afterwards.
         served.stop()
         return _in_text(served)
     _hostile(served)

@@ -1,4 +1,4 @@
-"""The product as its users start it: a process, boto3, curl."""
+"""The product as users start it: as a process, with boto3 and curl as clients."""
 
 import signal
 import urllib.error
@@ -43,7 +43,9 @@ def test_the_life_of_an_object(serve, bucket_directory):
 
 
 def test_three_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(serve, bucket_directory):
-    """2,000 objects, cache 20 %, no SDK: the optimum for shuffled epochs is the cached fraction."""
+    """Three shuffled epochs of a client without the SDK hit the cached fraction, which is the optimum. The
+    cache has room for 20 % of 2,000 objects.
+    """
     keys = fill(bucket_directory, 2000, 100_000)
     proxy = serve(
         origin__kind="file",
@@ -196,8 +198,8 @@ def test_kill_9_during_writes_loses_no_byte_and_keeps_pages(serve, bucket_direct
 
 
 def test_kill_9_after_a_write_never_brings_back_what_was_overwritten(serve, bucket_directory, tmp_path):
-    """Under "immutable" the origin is never asked again, so a page that came back would be served for
-    ever.
+    """After kill -9 an overwritten object never comes back. With freshness "immutable" the origin is never
+    asked again. So an old page that came back would be served for ever.
     """
     config = tmp_path / "immutable.toml"
     config.write_text('[[rules]]\nfreshness = "immutable"\n')
@@ -214,7 +216,7 @@ def test_kill_9_after_a_write_never_brings_back_what_was_overwritten(serve, buck
         for key in keys:
             read(client, key)
         on_disk: list[str] = []
-        while len(on_disk) < 5:  # a page is stored a moment after its reader has it
+        while len(on_disk) < 5:  # A page is stored a moment after the reader has received it, so read again.
             on_disk = [key for key in keys if read(client, key)[1] == "disk"]
         new = bytes([turn]) * 500
         client.put_object(Bucket="data", Key=on_disk[turn], Body=new)

@@ -1,4 +1,6 @@
-"""Samples inside shards through a real proxy: every way to read them, and which pages their scores keep."""
+"""Samples inside shards through a real proxy: every way to read the samples, and the pages that their scores
+keep.
+"""
 
 import os
 import tarfile
@@ -15,7 +17,9 @@ PAGE = 8192
 
 @pytest.fixture
 def shards(bucket_directory):
-    """Return tar shards of many pages. Their samples are from empty to several pages long."""
+    """Write tar shards of many pages, and return their samples. The samples are empty or up to several pages
+    long.
+    """
     rng, files = np.random.default_rng(0), []
     for number in range(90):
         size = int(rng.choice([0, 100, 3000, PAGE, 30_000]))
@@ -56,7 +60,8 @@ def test_each_way_gives_the_same_samples(client, shards, monkeypatch, way):
     manifest = shade.tar_manifest(client, bucket="data")
     data = shade.S3Dataset(client, manifest=manifest, decode=shade.tar_members)
     ids = [*range(len(shards)), 5, 5]
-    assert data.__getitems__(ids) == [(shards[sample], sample) for sample in ids]  # all is cached now
+    # All pages are cached afterwards.
+    assert data.__getitems__(ids) == [(shards[sample], sample) for sample in ids]
     client.connections.transport.offers = WAYS[way]
     if way == "get":
         assert [data[sample] for sample in ids] == [(shards[sample], sample) for sample in ids]
@@ -91,7 +96,9 @@ def test_mds_samples_are_read_by_range(client, bucket_directory):
 
 
 def test_scores_of_samples_keep_the_pages_that_hold_them(serve, bucket_directory):
-    """The cache has room for a third of one big shard, and the samples at the shard's end matter."""
+    """High scores of samples keep the pages with these samples in the cache. The cache has room for a third
+    of one big shard. Only the samples at the end of the shard have high scores.
+    """
     samples = [os.urandom(PAGE // 2 - 512) for _ in range(700)]
     files = [(f"{number:04d}.bin", body) for number, body in enumerate(samples)]
     (bucket_directory / "data" / "big.tar").write_bytes(tar_of(files, format=tarfile.USTAR_FORMAT))
@@ -112,7 +119,7 @@ def test_scores_of_samples_keep_the_pages_that_hold_them(serve, bucket_directory
             assert client.read(manifest[sample], manifest.tag) == samples[sample]
     shown = proxy.get("/v1/objects/data/big.tar")
     resident = {page["number"] for page in shown["pages"]}
-    # A page has two samples of score 9, and the mean is (600 + 9 * 100) / 700.
+    # Each page has two samples of score 9. The mean score is (600 + 9 * 100) / 700.
     assert shown["weight"] == pytest.approx(2 * 9 * 700 / 1500)
     entries = [manifest[sample] for sample in wanted]
     needed = {

@@ -1,4 +1,6 @@
-"""An unmodified boto3, with shorter timeouts: it gets SlowDown before it gives up."""
+"""An unmodified boto3 with shorter timeouts, in front of a slow origin. It gets SlowDown before its own
+timeout ends.
+"""
 
 import boto3
 import pytest

@@ -1,4 +1,6 @@
-"""The messages that a user reads when ``serve`` cannot start, or starts without its origin."""
+"""The messages that a user reads when ``serve`` cannot start, or starts although its origin does
+not answer.
+"""
 
 import json
 import os
@@ -147,7 +149,9 @@ def test_an_origin_that_cannot_be_reached_is_told_and_the_proxy_serves_on(tmp_pa
 
 
 def test_a_wrong_endpoint_can_be_corrected(tmp_path):
-    """The first start has prepared the directories of both tiers, and cached nothing."""
+    """A user can correct a wrong endpoint and start again. The first start only prepared the directories of
+    both tiers, and cached nothing.
+    """
     tiers = [f"cache.disk.path={tmp_path}/disk", "cache.disk.capacity=4 MiB", "origin.retry.attempts=1"]
     for endpoint in ("https://127.0.0.1:9", "http://127.0.0.1:9"):
         process = serve(tmp_path, f"origin.endpoint={endpoint}", "origin.credentials=anonymous", *tiers)

@@ -1,4 +1,6 @@
-"""``[telemetry] trace``: in ``shadeproxy simulate``, a proxy's recording shows what that proxy did."""
+"""``[telemetry] trace``: the recording of a proxy, given to ``shadeproxy simulate``, yields what the proxy
+did.
+"""
 
 import json
 import os
@@ -13,12 +15,12 @@ from shadeproxy.simulate.trace_file import load_trace
 from shadeproxy.telemetry.recording import SOURCES
 
 COUNT, SIZE, EPOCHS = 50, 20_000, 4
-RECORD_BYTES = 20_992  # About; ten of them fit.
+RECORD_BYTES = 20_992  # The approximate length of a record; the cache has room for ten.
 
 
 def drifting(drawn) -> list[int]:
-    """Return reads whose neighbours are of few objects. LRU does well with them, but would not in another
-    order.
+    """Return reads in which neighbouring reads are of few objects. LRU hits often in this order. It would not
+    in another order.
     """
     return [(at // 2 + int(step)) % COUNT for at, step in enumerate(drawn.integers(0, 12, 2 * COUNT))]
 
@@ -75,7 +77,7 @@ def test_a_recording_simulated_hits_as_the_proxy_did(serve, bucket_directory, tm
     from_ram = [SOURCES[number] == "ram" for number in trace.sources]
     assert np.sum(from_ram) == sum(epoch["hits_ram"] for epoch in served)
     later = sum(epoch["hits_ram"] for epoch in served[1:]) / sum(epoch["requests"] for epoch in served[1:])
-    # The ratios are not equal: hits are noted together, so the proxy may take one page for older than another
-    # by mistake.
+    # The two hit ratios differ a little, because the proxy counts several hits together. So it may take a
+    # page for older than another page although it is not.
     assert simulated(path, policy)["hit_ratio"] == pytest.approx(later, abs=0.04)
     assert later > (0.4 if policy == "lru" else 0.15)

@@ -1,4 +1,4 @@
-"""Two ranks train through one proxy (DistributedDataParallel, gloo). One of them is killed, and both
+"""Two ranks train through one proxy (DistributedDataParallel, gloo). The test kills one of them, and both
 resume.
 """
 
@@ -13,12 +13,14 @@ import pytest
 
 from tests.support.copied import TRAINING, original
 
-SAMPLES = 42  # not a multiple of ranks x batch: the last batch of an epoch is short
+SAMPLES = 42  # no multiple of ranks times batch size, so the last batch of an epoch is short
 TRAIN = Path(__file__).with_name("train_rank.py")
 
 
 def train(proxy, directory: Path, mode: str, turn: int, *, die: str = "") -> list[int]:
-    """Run both ranks to the end, from their checkpoints if there are any; return their exit codes."""
+    """Run both ranks to the end, and return their exit codes. A rank resumes from its checkpoint if there is
+    one.
+    """
     ranks = []
     for rank in range(2):
         command = [str(TRAIN), "--rank", str(rank), "--control", proxy.control]
@@ -48,7 +50,8 @@ def test_a_killed_rank_resumes_at_the_same_sample(serve, bucket_directory, tmp_p
         (bucket_directory / "data" / f"{number:03d}").write_bytes(os.urandom(2000))
     proxy = serve(origin__kind="file", origin__path=str(bucket_directory))
 
-    # Rank 1 dies two steps after the second checkpoint of epoch 1 (steps 7 to 12), and rank 0 fails with it.
+    # Rank 1 dies two steps after its second checkpoint in epoch 1 (steps 7 to 12). Rank 0 then fails, because
+    # its partner is gone.
     codes = train(proxy, tmp_path, mode, 0, die="1:11")
     assert codes[1] == -signal.SIGKILL
     assert codes[0] != 0
@@ -58,7 +61,7 @@ def test_a_killed_rank_resumes_at_the_same_sample(serve, bucket_directory, tmp_p
     whole: list[list[dict]] = []
     for rank in range(2):
         before, after = steps(tmp_path, rank, 0), steps(tmp_path, rank, 1)
-        assert after[0]["step"] == 10  # the checkpoint was of step 9
+        assert after[0]["step"] == 10  # The last checkpoint was written after step 9.
         again = {line["step"]: line for line in after}
         repeated = [line for line in before if line["step"] in again]
         assert rank == 0 or len(repeated) == 2
@@ -74,12 +77,13 @@ def test_a_killed_rank_resumes_at_the_same_sample(serve, bucket_directory, tmp_p
         else:
             assert len(set(read)) < SAMPLES
     ends = [json.loads((tmp_path / f"rank{rank}" / "end.json").read_text()) for rank in range(2)]
-    assert ends[0] == ends[1]  # one model and one draw, so the correction of every sample is the same
+    # Both ranks have the same model and draw, so each sample has the same correction at both.
+    assert ends[0] == ends[1]
     order = proxy.get("/v1/jobs/ddp")["order"]
     assert order["believed"]
-    # Except for reads of the killed run beyond its checkpoint, every read was announced near the job's place.
+    # Every read was announced near the job's place, except reads of the killed run after its last checkpoint.
     assert order["found"] > 2 * (order["surprises"] + order["missed"])
     with urllib.request.urlopen(f"{proxy.control}/v1/jobs/ddp/scores", timeout=10) as answer:
         scores = np.frombuffer(answer.read(), "<f4")
-    assert np.isfinite(scores).all()  # every rank's reports are on one scoreboard
+    assert np.isfinite(scores).all()  # The scores that both ranks reported are on one scoreboard.
     assert len(scores) == SAMPLES

@@ -1,5 +1,5 @@
-"""Another program truncates a segment: the proxy says so, ends or goes on, and starts again without
-errors.
+"""Another program truncates a segment of a running proxy. The proxy reports this, ends or continues, and
+starts again without errors.
 """
 
 import os
@@ -13,8 +13,8 @@ SIZE = 8_000
 
 @pytest.fixture
 def filled(serve, bucket_directory):
-    """Return ``filled``: ``filled(**settings)`` starts a proxy and reads 200 objects twice, first from the
-    origin, then from its RAM tier.
+    """Return a function ``filled(**settings)`` that starts a proxy and reads 200 objects twice. The first
+    reads come from the origin, and the second ones from the RAM tier.
     """
     for number in range(200):
         (bucket_directory / "data" / str(number)).write_bytes(os.urandom(SIZE))
@@ -29,7 +29,7 @@ def filled(serve, bucket_directory):
 
 
 def read_all(served, bucket_directory) -> list[str]:
-    """Read and compare every object; return the sources of the answers."""
+    """Read every object, compare its bytes, and return the sources of the answers."""
     sources = []
     for path in sorted((bucket_directory / "data").iterdir()):
         with urllib.request.urlopen(f"{served.s3}/data/{path.name}", timeout=30) as answer:

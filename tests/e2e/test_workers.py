@@ -1,4 +1,6 @@
-"""Several processes that serve: the answers are the same, and never a wrong byte, whichever process dies."""
+"""A proxy of several processes gives the answers of a proxy of one. No answer has a wrong byte, whichever
+process dies.
+"""
 
 import json
 import os
@@ -17,7 +19,7 @@ from tests.support.workers import wait_for_workers, worker_pids
 
 wait_for = partial(support.wait_for, limit_s=60.0)
 
-OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # Fields that depend on the process or on the moment.
+OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # Fields that differ with the process or the time.
 
 
 def plain(answer):
@@ -61,7 +63,7 @@ ASKED = [
 
 def test_a_worker_answers_hits_as_the_coordinator_does(alone):
     expected = [plain(ask(alone, path, method, **fields)) for method, path, fields in ASKED]
-    # The fixture reads each object twice, and three reads here are whole or partial.
+    # Nine requests count: the fixture reads three objects twice, and three of the requests here read bytes.
     wait_for(lambda: alone.stats()["totals"]["requests"] == 9)
     before = alone.stats()["totals"]
     alone.process.send_signal(signal.SIGSTOP)
@@ -126,7 +128,7 @@ def test_a_killed_coordinator_takes_its_workers_along_and_a_new_one_starts_at_on
         wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in old))  # noqa: B023 - called here
         served.start()
         wait_for(lambda: len(worker_pids(served)) == 2)
-    # Threads continue with the new address by themselves: they connect again.
+    # The reading threads connect again by themselves, now to the new address.
     time.sleep(2)
     load.end()
 

@@ -1,4 +1,4 @@
-"""The logs of several processes: each request is logged once, as by one process."""
+"""The logs of a proxy of several processes: each request is logged once, as with one process."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ BODY = b"body" * 1000
 
 
 def get(connection, path: str, method: str = "GET", body: bytes | None = None) -> str:
-    """Send a request, and return the request id in the answer."""
+    """Send a request, and return the request id of the answer."""
     connection.request(method, path, body)
     answer = connection.getresponse()
     answer.read()
@@ -25,8 +25,8 @@ def get(connection, path: str, method: str = "GET", body: bytes | None = None) -
 
 @pytest.fixture(params=["plain", "tls"])
 def start(serve, bucket_directory, tmp_path, request):
-    """Return ``begin``: ``begin(**settings)`` runs a proxy with two objects, and returns a function that
-    connects to it.
+    """Return a function ``begin(**settings)``. It runs a proxy with two cached objects, and returns a
+    function that opens a connection to the proxy.
     """
     secure = write_certificate(tmp_path) if request.param == "tls" else None
 
@@ -74,7 +74,7 @@ def test_each_request_is_in_the_access_log_once_whoever_answers(start):
             answered += [
                 get(connection, path, method, b"x" if method == "PUT" else None) for path, method in ASKED
             ]
-    # The log line of a request comes after its answer.
+    # The proxy writes the log line of a request after it has sent the answer.
     wait_for(lambda: len(log_of(served, "request")) >= 4 + len(answered))
     served.process.send_signal(signal.SIGSTOP)
     by_worker = []
@@ -110,7 +110,7 @@ def test_lines_of_the_access_log_have_the_same_form_with_one_process_and_with_tw
             {key: type(value).__name__ if key in changing else value for key, value in line.items()}
             for line in log_of(served, "request")
         ]
-        # Lines of two processes have no defined order.
+        # The lines of two processes come in any order, so sort them.
         forms.append(sorted(map(json.dumps, lines)))
     assert forms[0] == forms[1]
 

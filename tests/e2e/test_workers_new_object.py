@@ -1,4 +1,4 @@
-"""One new object that many clients of several workers ask for at the same time."""
+"""Many clients, connected to several workers, ask for one new object at the same time."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @contextmanager
 def slow_origin():
-    """Run an origin in a thread; yield it and its port."""
+    """Run a slow origin in a thread. Yield the origin and its port."""
     origin, ready, loop = PacedOrigin(random.Random(1)), threading.Event(), asyncio.new_event_loop()
     ports, serving = [], []
 

@@ -1,4 +1,4 @@
-"""Otel spans of a proxy of several processes: each process sends those of the requests that it serves."""
+"""Otel spans of a proxy of several processes. Each process sends the spans of the requests that it serves."""
 
 from contextlib import closing
 from http.client import HTTPConnection

@@ -1,4 +1,6 @@
-"""Several processes that serve over TLS: the answers are those of one process, and those over plain HTTP."""
+"""A proxy of several processes over TLS gives the same answers as a proxy of one process, and as one over
+plain HTTP.
+"""
 
 import asyncio
 import http.client
@@ -22,7 +24,7 @@ from tests.support.served import log_of, wait_for
 from tests.support.workers import wait_for_workers, worker_pids
 
 SIZE = 60_000
-OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # Fields that depend on the process or on the moment.
+OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # Fields that differ with the process or the time.
 MIB = 1 << 20
 
 
@@ -61,7 +63,7 @@ def certificate(tmp_path) -> Certificate:
 
 @pytest.fixture
 def start(serve, bucket_directory, certificate):
-    """Return a function that runs a proxy of ``count`` processes, with three cached objects."""
+    """Return a function that runs a proxy of ``count`` processes in which three objects are cached."""
 
     for n in range(3):
         (bucket_directory / "data" / str(n)).write_bytes(body_of(str(n)))
@@ -113,7 +115,8 @@ def test_answers_are_those_of_one_process_and_of_plain_http(start, certificate):
     def comparable(answer):
         status, headers, body = plain(answer)
         if status >= 400:
-            body = body.partition(b"<RequestId>")[0]  # The bytes that follow belong to the request.
+            # Drop the rest of the document, because it differs from request to request.
+            body = body.partition(b"<RequestId>")[0]
         return status, headers, body
 
     answers = []
@@ -158,7 +161,9 @@ def test_what_is_no_hit_is_relayed_on_the_same_connection(secure, certificate):
 def test_a_form_sent_over_tls_is_answered_with_an_https_location(
     start, tmp_path, certificate, bucket_directory
 ):
-    """The coordinator makes the answer, although its own connection to the worker has no TLS."""
+    """A form upload over TLS is answered with an https Location. The coordinator makes the answer, although
+    its own connection to the worker has no TLS.
+    """
     (bucket_directory / "b").mkdir()
     (tmp_path / "secret").write_text(SECRET)
     config = tmp_path / "config.toml"
@@ -167,7 +172,8 @@ def test_a_form_sent_over_tls_is_answered_with_an_https_location(
     body = form(presigned(fields={"success_action_status": "201"}))
     served.process.send_signal(signal.SIGSTOP)
     with connect(served, certificate) as connection:
-        assert get(connection, "/data/0")[0] == 200  # so this is a connection of a worker
+        # The coordinator is stopped, so this connection belongs to a worker.
+        assert get(connection, "/data/0")[0] == 200
         served.process.send_signal(signal.SIGCONT)
         answer = get(connection, "/b", "POST", body, **{"Content-Type": "multipart/form-data; boundary=X"})
     assert answer[0] == 201, answer
@@ -228,7 +234,7 @@ def der_of(certificate: Certificate) -> bytes:
 
 
 def shown(served) -> bytes:
-    """Return the certificate that the proxy shows to a new connection, as DER."""
+    """Return, as DER, the certificate that the proxy shows on a new connection."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, _, port = served.s3.partition("://")[2].rpartition(":")
@@ -245,7 +251,8 @@ def test_every_process_shows_a_new_certificate_once_it_is_logged(secure, certifi
     first = der_of(certificate)
     with connect(secure, certificate) as old:
         assert get(old, "/data/0")[0] == 200
-        time.sleep(0.02)  # the resolution of the file system's clock
+        # Wait longer than one tick of the file system's clock, so that the file's time changes.
+        time.sleep(0.02)
         renewed = write_certificate(tmp_path)
         assert der_of(renewed) != first
         wait_for(lambda: log_of(secure, "certificate changed"))
@@ -288,7 +295,9 @@ def test_a_worker_that_does_not_take_the_certificate_is_replaced(secure, tmp_pat
 
 
 def test_stopping_ends_idle_connections_soon(secure, certificate):
-    """This includes clients that read nothing while they are idle, like pools of connections."""
+    """Stopping a proxy soon ends idle connections. Among them are clients that read nothing while idle, as
+    pools of connections do.
+    """
     with ExitStack() as idle:
         for n in range(10):
             connection = idle.enter_context(connect(secure, certificate))

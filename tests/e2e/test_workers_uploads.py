@@ -27,7 +27,9 @@ FORWARDED = {
 
 @pytest.fixture
 def proxy(serve, bucket_directory):
-    """``proxy(**settings)``: a proxy of several processes before an S3 server."""
+    """Return a function ``start(count, **settings)``. It runs a proxy of several processes in front of an S3
+    server.
+    """
     origin = serve(origin__kind="file", origin__path=str(bucket_directory))
 
     def start(count: int = 3, **settings: str):
@@ -103,7 +105,9 @@ def test_no_process_answers_with_a_body_that_was_overwritten_before(proxy, count
 
 
 def half_sent(served, path: str, body: bytes) -> HTTPConnection:
-    """A connection of a worker, which has the first half of an upload over a cached object."""
+    """Return a worker's connection over which half of an upload was sent. The upload overwrites a cached
+    object.
+    """
     connection = HTTPConnection(served.s3.removeprefix("http://"), timeout=20)
     served.process.send_signal(signal.SIGSTOP)
     assert get(connection, path)[0] == 200, "only the worker can answer"
@@ -120,7 +124,8 @@ def test_a_worker_killed_in_an_upload_leaves_nothing_stale_and_no_slot_taken(pro
         path, old, new = f"/data/{key}", body_of(key, 1), body_of(key, 2)
         put(served, path, old)
         assert ask(served, path)[2] == old
-        # A page is stored some turns after it was read. Until then no worker can answer it alone.
+        # A page is stored some turns of the event loop after the read. Only then can a worker answer the read
+        # alone.
         wait_for(lambda: ask(served, path)[1]["x-shade-cache"] == "ram")  # noqa: B023 - called here
         pages = served.stats()["tiers"]["ram"]["pages"]
         with closing(half_sent(served, path, new)):
@@ -130,7 +135,8 @@ def test_a_worker_killed_in_an_upload_leaves_nothing_stale_and_no_slot_taken(pro
         for _ in range(2):
             status, headers, body = ask(served, path)
             assert (status, body, headers["x-shade-cache"]) == (200, old, "origin")
-        # Act as if the origin had carried the write out in the end. There is one connection, and it is free.
+        # Write directly to the origin, as if it had carried out the broken upload after all. The next read
+        # needs the only connection to the origin, so this connection must be free.
         put(proxy.origin, path, new)
         assert ask(served, path)[2] == new
         put(served, path, old)

@@ -1,4 +1,4 @@
-"""Clients with an upstream of their own, and others beside them, at every process."""
+"""Clients with an upstream of their own, beside clients that share the proxy's upstream, at every process."""
 
 import http.client
 import signal
@@ -16,13 +16,13 @@ from .fake_origin import FakeOrigin, signer_of
 
 BODY = b"body " * 400
 SECRETS = {"shared": "shared-secret", "own": "own-secret"}
-"""A configuration with one client that reads with the proxy's credentials, FIRST, and one that reads with
-its own, OWN.
+"""Secrets of two clients. Reads of "shared" are signed with the proxy's own credentials, FIRST. Reads of
+"own" are signed with this client's credentials, OWN.
 """
 
 
 class Client:
-    """A client on a connection of its own, which belongs to one process."""
+    """A client with one connection, which one process of the proxy serves."""
 
     def __init__(self, served, who: str) -> None:
         self.who = who
@@ -30,8 +30,8 @@ class Client:
         self.connection = http.client.HTTPConnection(self.host, timeout=20)
 
     def ask(self, key: str = "k", method: str = "GET", *, plain: bool = True) -> tuple[int, str]:
-        """Send a signed request; return status and source of the answer. If not ``plain``, the request has
-        an extra field, so that no process finds it in its request cache.
+        """Send a signed request, and return status and source of the answer. With ``plain=False`` the request
+        has an additional field. So no process finds the request in its request cache.
         """
         path = f"/data/{key}"
         signed = sign_request(
@@ -48,13 +48,15 @@ class Client:
 
 
 class Scene:
-    """A proxy of two processes. ``by_worker``: clients whose connections belong to the worker."""
+    """A proxy of two processes. ``by_worker`` has clients whose connections the worker serves."""
 
     def __init__(self, served, origin: FakeOrigin, by_worker: dict[str, Client]) -> None:
         self.served, self.origin, self.by_worker = served, origin, by_worker
 
     def everywhere(self, who: str, key: str = "k") -> set[tuple[int, str]]:
-        """Return the answers of all processes to the same read, sent with and without the extra field."""
+        """Return the answers of all processes to the same read, sent with and without the
+        additional field.
+        """
         found = {self.by_worker[who].ask(key), self.by_worker[who].ask(key, plain=False)}
         for _ in range(10):
             with closing((client := Client(self.served, who)).connection):
@@ -62,8 +64,8 @@ class Scene:
         return found
 
     def alone(self, who: str, key: str = "k") -> tuple[int, str] | None:
-        """Return the worker's answer while the coordinator is stopped; None if the answer needs the
-        coordinator.
+        """Return the worker's answer to a read while the coordinator is stopped. Return None if the worker
+        needs the coordinator for the answer.
         """
         self.served.process.send_signal(signal.SIGSTOP)
         client = self.by_worker[who]
@@ -80,8 +82,8 @@ class Scene:
 
 
 def reached(served, who: str) -> Client:
-    """Return a client whose connection belongs to the worker: it is made while the coordinator accepts
-    none.
+    """Return a client whose connection the worker serves. The client connects while the coordinator accepts
+    no connections.
     """
     served.process.send_signal(signal.SIGSTOP)
     client = Client(served, who)
@@ -221,6 +223,6 @@ def test_a_write_to_the_buckets_policy_forgets_verdicts_in_every_process(scene):
             writing.request("PUT", path + "?policy", headers=dict(signed) | {"Content-Length": "0"})
             assert writing.getresponse().status == 200
         there.origin.denied = {"FIRST"}
-        # The other client's check makes the page fresh again, but only for that client.
+        # The check made for the other client makes the page fresh again. It grants nothing to this client.
         assert {status for status, _ in there.everywhere("own")} == {200}
         assert {status for status, _ in there.everywhere("shared")} == {403}

@@ -1,7 +1,7 @@
-"""One rank of a DistributedDataParallel training through the proxy. test_training.py starts two.
+"""One rank of a DistributedDataParallel training through the proxy. test_training.py starts two ranks.
 
-It writes data for the test into its own directory: a line of ids for each step, a checkpoint every few steps,
-and its final state at the end. After the step in ``--die`` it kills itself by SIGKILL.
+The rank writes files for the test into its own directory. They are a line of ids for each step, a checkpoint
+every few steps, and its final state. After the step given by ``--die`` it kills itself with SIGKILL.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main():
     parser.add_argument("--mode")
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--meeting", type=Path)
-    parser.add_argument("--die", default="")  # for example 1:5, after step 5 of epoch 1
+    parser.add_argument("--die", default="")  # "1:5" means: die after step 5 of epoch 1
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

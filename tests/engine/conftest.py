@@ -1,4 +1,4 @@
-"""Makes an engine over an in-memory origin and real segment stores."""
+"""Fixtures that make an engine over an in-memory origin and real segment stores."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

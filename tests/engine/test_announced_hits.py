@@ -1,4 +1,4 @@
-"""With an announced order the engine hits as often as the simulator predicts for its policy."""
+"""With an announced order, the engine hits as often as the simulator predicts for the same policy."""
 
 import numpy as np
 

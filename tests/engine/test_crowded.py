@@ -1,4 +1,4 @@
-"""More readers than slots and memory: readers wait for both, without a deadlock."""
+"""More readers than slots and memory can serve. Readers wait for both, and there is no deadlock."""
 
 import asyncio
 
@@ -18,7 +18,9 @@ BODY = bytes(range(256)) * (6 * PAGE // 256) + b"tail"
 @pytest.mark.parametrize("slots", [1, 2, 4])
 @pytest.mark.parametrize("pages", [2, 4, 8])
 async def test_cold_objects_of_many_pages_all_arrive(make_bench, slots, pages):
-    """If slots waited for memory and memory for slots, both would end in a 503 after 10 s."""
+    """Cold objects of many pages all arrive, even with few slots and little memory. If readers held slots
+    while they waited for memory, and memory while they waited for slots, all would get a 503 after 10 s.
+    """
     memory = MemoryOrigin(chunk_bytes=1000)
     keys = [f"k{number}" for number in range(24)]
     for key in keys:
@@ -32,15 +34,15 @@ async def test_cold_objects_of_many_pages_all_arrive(make_bench, slots, pages):
 
 
 async def test_paused_readers_keep_no_whole_pages_beside_the_budget(make_bench):
-    """A piece keeps the memory of its whole page, which the budget no longer counts once the page is
-    stored.
+    """Paused readers do not hold many whole pages that the budget no longer counts. A piece keeps the memory
+    of its whole page. Once the page is stored, the budget does not count this memory.
     """
     page, budget = 1 << 20, 8 << 20
     bench = await make_bench(page_size=page, ram_bytes=1 << 27, budget_bytes=budget, segment_bytes=1 << 24)
     held, paused = [], []
     for number in range(64):
         bench.origin.put("b", f"k{number}", bytes([number]) * page)
-        # The reader gets a piece before the page is complete and stored.
+        # The reader gets its first piece before the page is complete and stored.
         gate = bench.origin.gate = Barrier()
         context = bench.engine.open(ReadRequest(ObjectRef("b", f"k{number}")))
         reading = await context.__aenter__()
@@ -49,7 +51,7 @@ async def test_paused_readers_keep_no_whole_pages_beside_the_budget(make_bench):
         gate.release()
         paused.append((context, body))
         await bench.settle()
-    # The memory of a segment file has a base, and belongs to the tier.
+    # Leave out pieces whose memory has a base. They lie in a mapped segment file, which belongs to the tier.
     own = [piece.obj for piece in held if getattr(piece.obj, "base", None) is None]
     assert len(own) > 32
     alive = {id(one): memoryview(one).nbytes for one in own}

@@ -1,4 +1,6 @@
-"""Distrust: when the trust epoch rises, nothing that came from the origin before answers without a check."""
+"""Distrust: when the trust epoch rises, everything that came from the origin earlier is checked before it
+answers.
+"""
 
 import asyncio
 import os
@@ -24,7 +26,9 @@ OLD, NEW = b"old" * 500, b"new!" * 500
 
 @pytest.fixture
 async def bench(make_bench):
-    """An engine in a cluster, which never checks by rule. Its only object is not cached yet."""
+    """Return an engine in a cluster. Its freshness rule requires no checks. Its only object is not cached
+    yet.
+    """
     bench = await make_bench(rules=IMMUTABLE, ownership=SetOwnership())
     bench.origin.put("b", "k", OLD)
     return bench
@@ -74,7 +78,7 @@ async def test_objects_that_a_rise_does_not_concern_are_answered_at_once(bench):
 
 
 class Later:
-    """An ``OffLoop`` that works when the test says so."""
+    """A stand-in for ``OffLoop`` that does its work when the test says so."""
 
     def __init__(self):
         self.works = []
@@ -106,7 +110,9 @@ async def test_trust_that_comes_back_late_passes_over_pages_that_have_changed(ma
     later.step()
     async with bench.engine.writing([ObjectRef("b", "c")]):
         bench.origin.put("b", "c", NEW)
-    bench.engine.distrust()  # It concerns all pages. Trust of the former rise comes back to none of them.
+    # This distrust concerns all pages. So the work left from the earlier one must give no page its trust
+    # back.
+    bench.engine.distrust()
     while later.works:
         later.step()
     assert asked == [2, 2, 1]

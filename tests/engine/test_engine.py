@@ -1,4 +1,4 @@
-"""The read path: right bytes, one origin read, and nothing left behind."""
+"""The read path gives the right bytes, reads them once from the origin, and leaves nothing behind."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import Barrier
 
 PAGE = 4096
-BODY = bytes(range(256)) * 64  # Four pages.
+BODY = bytes(range(256)) * 64  # four pages
 
 
 def body_of(size: int) -> bytes:
@@ -58,7 +58,9 @@ async def test_ranges_cold_then_warm(make_bench, spec):
 
 
 async def test_a_range_beyond_the_end_of_an_unknown_object_tells_its_size(make_bench):
-    """The origin's 416 may lack the size, so the engine asks for the metadata."""
+    """A range beyond the end of an unknown object is refused with the object's size. The origin's 416 may
+    lack the size, so the engine asks for the metadata.
+    """
     bench = await make_bench()
     bench.origin.put("b", "k", b"x" * 10)
     with pytest.raises(RangeNotSatisfiable) as caught:
@@ -118,7 +120,9 @@ async def test_the_last_client_to_hang_up_ends_the_read(make_bench):
 
 @pytest.mark.parametrize("steps", range(1, 40))
 async def test_a_client_that_hangs_up_at_any_await_leaves_nothing(make_bench, steps):
-    """The event loop makes ``steps`` steps, then the client leaves."""
+    """A client that leaves at any await leaves nothing behind. The client leaves after ``steps`` turns of the
+    event loop.
+    """
     bench = await make_bench(disk_bytes=1 << 20)
     bench.origin.put("b", "k", BODY)
     reader = asyncio.create_task(bench.get("k"))
@@ -152,7 +156,8 @@ async def test_a_read_that_began_before_a_write_is_not_kept_after_it(make_bench)
     async with bench.engine.writing([ObjectRef("b", "k")]):
         bench.origin.put("b", "k", b"new" * 100)
     gate.release()
-    assert (await reader)[0] == b"old" * 100  # The old version may be answered, but not mixed and not cached.
+    # The reader may get the old version. This version must not be cached, or mixed with the new one.
+    assert (await reader)[0] == b"old" * 100
     assert len(bench.cache.residents) == 0
     assert await bench.get("k") == (b"new" * 100, Source.ORIGIN)
 
@@ -168,7 +173,9 @@ async def test_nothing_read_while_a_write_runs_is_kept(make_bench):
 
 
 async def test_what_is_cached_is_gone_before_a_write_starts(make_bench):
-    """Otherwise a crash during the write could leave the old version cached for ever."""
+    """The cached version is dropped before a write starts. Otherwise a crash during the write could leave the
+    old version in the cache for ever.
+    """
     bench = await make_bench()
     bench.origin.put("b", "k", b"old")
     await bench.get("k")
@@ -211,7 +218,7 @@ async def test_after_a_write_to_a_bucket_all_of_it_is_checked_and_nothing_else(m
     assert (await bench.get("x/1"))[1] is Source.RAM
     assert (await bench.get("y/2", bucket="c"))[1] is Source.RAM
     assert bench.origin.heads == 1
-    bench.origin.denied.add(SHARED)  # The write may have taken this right.
+    bench.origin.denied.add(SHARED)  # The write may have taken this right away.
     with pytest.raises(OriginAnswer):
         await bench.get("y/2")
 
@@ -233,7 +240,8 @@ async def test_overwritten_behind_the_proxy_under_each_freshness_rule(make_bench
     assert (await bench.get("timed/k"))[0] == b"old"
     bench.clock.advance(61)
     assert (await bench.get("fixed/k"))[0] == b"old"
-    assert (await bench.get("timed/k"))[0] == b"old"  # Answered while it is revalidated.
+    # The old version answers while the engine revalidates it.
+    assert (await bench.get("timed/k"))[0] == b"old"
     while not bench.engine.idle:
         await asyncio.sleep(0.01)
     assert (await bench.get("timed/k"))[0] == b"new"

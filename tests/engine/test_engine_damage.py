@@ -1,4 +1,4 @@
-"""Bodies that break off, are damaged or have a wrong length: the read fails, and nothing is cached."""
+"""Bodies that break off, are damaged or have a wrong length. The read fails, and nothing is cached."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 PAGE = 4096
-BODY = bytes(range(256)) * 64  # Four pages.
+BODY = bytes(range(256)) * 64  # four pages
 
 
 async def turns():
@@ -29,7 +29,7 @@ async def turns():
 
 
 class CutOrigin(MemoryOrigin):
-    """Ends a body early, without an error."""
+    """An origin that ends a body too early, without an error."""
 
     cut_at = 1000
 
@@ -101,13 +101,15 @@ async def test_a_length_that_was_not_kept_is_not_remembered(make_bench):
 
 
 class TestOfABodyThatIsStillDoubtful:
-    """The middle of a whole body with a checksum has come, and its end has not."""
+    """The first half of a whole body with a checksum has come, and its end has not. So the bytes cannot be
+    verified yet.
+    """
 
     BODY = bytes(range(256)) * (HELD_BYTES // 256 + 100)
     REF = ObjectRef("b", "k")
 
     async def started(self, make_bench, fault):
-        """Return a bench, and a reader of the whole object that waits for its second half."""
+        """Return a bench, and a reader of the whole object that waits for the second half."""
         memory = MemoryOrigin(chunk_bytes=10_000)
         checksum = base64.b64encode(zlib.crc32(self.BODY).to_bytes(4, "big")).decode()
         memory.put("b", "k", self.BODY, headers=(("x-amz-checksum-crc32", checksum),))

@@ -1,4 +1,4 @@
-"""Rights to cached bytes, purges, counting of reads, and the end of an engine."""
+"""Rights to cached bytes, purges, the counting of reads, and the end of an engine."""
 
 import asyncio
 from itertools import pairwise
@@ -21,7 +21,7 @@ from shadeproxy.origin.memory import Barrier
 from tests.support.purging import purge_under
 
 PAGE = 4096
-BODY = bytes(range(256)) * 64  # Four pages.
+BODY = bytes(range(256)) * 64  # four pages
 
 
 def body_of(size: int) -> bytes:
@@ -38,8 +38,8 @@ async def test_a_hit_is_authorised_like_a_miss(make_bench):
         await bench.get("k", upstream=mallory)
     assert caught.value.status == 403
     assert await bench.get("k", upstream=alice) == (b"secret", Source.RAM)
-    # The origin is asked again when the verdict has expired, and after a write that may have changed the
-    # right.
+    # The origin is asked again after the verdict has expired. It is also asked after a write, because the
+    # write may have changed the right.
     bench.origin.denied.add(alice)
     assert (await bench.get("k", upstream=alice))[0] == b"secret"
     bench.clock.advance(61)
@@ -49,7 +49,9 @@ async def test_a_hit_is_authorised_like_a_miss(make_bench):
 
 @pytest.mark.parametrize("freshness", [Freshness.TTL, Freshness.IMMUTABLE])
 async def test_what_clients_were_granted_is_checked_once_the_origin_decides_no_more(make_bench, freshness):
-    """The last client with an upstream of its own leaves the configuration."""
+    """When the origin no longer decides on rights, grants to single clients do not count any more. This
+    happens when the last client with an upstream of its own leaves the configuration.
+    """
     bench = await make_bench(verdicts=True, rules=(Rule(freshness=freshness),))
     bench.origin.put("b", "k", b"secret")
     bench.origin.denied.add(SHARED)
@@ -76,7 +78,9 @@ async def test_verdicts_fall_with_a_write(make_bench):
 
 @pytest.mark.parametrize("before", [True, False])
 async def test_what_is_asked_while_rights_change_is_asked_again(make_bench, before):
-    """``before``: whether the origin already decided on the rights of each client."""
+    """An answer that was requested before the rights changed does not grant a read later. ``before`` says
+    whether the origin decided on the rights of clients at that time.
+    """
     bench = await make_bench(verdicts=before)
     bench.origin.put("b", "k", b"secret")
     asked = bench.origin.open
@@ -107,7 +111,9 @@ async def test_purge_counts_first_and_then_drops(make_bench):
 
 
 async def test_a_purge_ends_though_readers_do_not(make_bench):
-    """Pages that readers fetch during the purge are newer than the purge, so they stay."""
+    """A purge ends although clients continue to read. Pages that clients fetch during the purge are newer
+    than the purge, so they stay.
+    """
     bench = await make_bench()
     refs, looks = bench.cache._places.refs, []
     for n in range(10):
@@ -125,15 +131,15 @@ async def test_a_purge_ends_though_readers_do_not(make_bench):
 
     bench.cache._places.refs = look_beside_readers
     assert (await purge_under(bench.engine, "b", "p/"))[0] == 10
-    assert looks == [10, 10]  # One look counts the pages, the other drops them.
+    assert looks == [10, 10]  # The purge looked at the pages twice: first to count them, then to drop them.
     for n in range(10):
         assert (await bench.get(f"p/{n}"))[0] == b"new"
 
 
 @pytest.mark.parametrize("prefix", ["", "p/"])
 async def test_a_purge_lets_others_run_every_few_pages(make_bench, prefix):
-    """No step that a purge repeats for each page or object is done for all of them in one turn of the
-    loop.
+    """A purge lets other tasks run after every few pages. It repeats some steps for each page or object. It
+    never does all repetitions of a step in one turn of the loop.
     """
     count = 3000
     bench = await make_bench(budget_bytes=1 << 22)
@@ -180,7 +186,9 @@ async def test_what_is_known_of_objects_is_forgotten_in_slices():
 
 
 class CountedRef(ObjectRef):
-    """Counts how often any reference was hashed: each hash is a lookup in cold memory."""
+    """A reference that counts how often any reference was hashed. Each hash means a lookup in memory that is
+    not in the processor's cache.
+    """
 
     hashed = 0
 
@@ -226,7 +234,7 @@ def test_an_answer_after_its_bucket_was_forgotten_counts(complete):
     known.forget_bucket("b")
     learned = known.learn(ref, ObjectMeta('"e"', 1), 1.0, complete=complete)
     assert known.get(ref) is learned
-    # Header fields and the time of the check come from the new answer alone.
+    # Header fields and the time of the check come only from the new answer.
     assert learned.meta.headers == ()
     assert learned.validated_s == 1.0
 
@@ -239,7 +247,7 @@ def test_a_body_proves_metadata_unless_another_version_is_known():
     assert (known.get(ref).meta, known.get(ref).validated_s) == (first, 1.0)
     assert known.learn_unless_other(ref, first, 3.0)
     assert known.get(ref).validated_s == 3.0
-    # Metadata of a forgotten bucket does not count as another version.
+    # After the bucket is forgotten, older metadata does not count as another version.
     known.forget_bucket("b")
     assert known.learn_unless_other(ref, other, 4.0)
     assert known.get(ref).meta == other

@@ -1,4 +1,4 @@
-"""A hit needs the right that the origin granted: bytes need a GET, metadata a HEAD."""
+"""A hit needs a right that the origin granted. Bytes need a granted GET, and metadata a granted HEAD."""
 
 import pytest
 
@@ -14,8 +14,8 @@ REF = ObjectRef("b", "k")
 
 
 class HeadOnly(MemoryOrigin):
-    """Lets some upstreams HEAD objects that they may not GET, as AWS does if they may not use the KMS key of
-    an encrypted object.
+    """An origin that lets some upstreams HEAD objects that they may not GET. AWS does this for an encrypted
+    object if the client may not use its KMS key.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,9 @@ async def test_a_hit_of_another_client_costs_one_byte_once_a_verdict(bench):
 
 
 async def test_a_refused_range_of_an_empty_object_is_a_grant(bench):
-    """An empty object has no first byte. The origin answers 416 only after it has checked the right."""
+    """A 416 for the first byte of an empty object counts as a grant. An empty object has no first byte, and
+    the origin answers 416 only after it has checked the right.
+    """
     assert (await bench.get("empty", upstream=ALICE))[0] == b""
     assert (await bench.get("empty", upstream=ALICE))[0] == b""
     bench.origin.denied.add(MALLORY)
@@ -135,7 +137,7 @@ async def test_rights_that_are_taken_end_with_the_verdict_of_each(bench):
     await bench.get("k", upstream=ALICE)
     bench.origin.head_only.add(ALICE)
     bench.clock.advance(61)
-    await head(bench, ALICE)  # A HEAD does not renew the right to GET.
+    await head(bench, ALICE)  # A HEAD does not renew a granted GET.
     with pytest.raises(OriginAnswer):
         await bench.get("k", upstream=ALICE)
 

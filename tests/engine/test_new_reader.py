@@ -1,4 +1,4 @@
-"""A reader of the new version, while another reader still has the old one."""
+"""One reader reads the new version while another reader still reads the old version."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ SIZE = 2 * PAGE + 1
 
 
 class Held:
-    """An ``open`` of the origin that first waits for ``gate``."""
+    """An ``open`` at the origin that waits for ``gate`` first."""
 
     def __init__(self, inner, gate):
         self.inner, self.gate = inner, gate

@@ -1,4 +1,6 @@
-"""Announced orders reach hit ratios that nothing else does, and false orders cost others nothing."""
+"""Announced orders reach hit ratios that are not possible without them. False orders cost other clients
+nothing.
+"""
 
 import itertools
 
@@ -43,7 +45,7 @@ def filled_origin() -> MemoryOrigin:
 
 
 class Runs:
-    """Jobs on one engine, all at the same pace."""
+    """Jobs that read through one engine, all at the same pace."""
 
     def __init__(self, bench, hints) -> None:
         self.bench = bench
@@ -59,16 +61,16 @@ class Runs:
         self.hints.apply(f"job{job}", batch, self.bench.clock.now_s())
 
     async def read(self, job, epoch, number) -> bool:
-        """Read one sample, and return whether it was a hit."""
+        """Read one sample. Return whether the read was a hit."""
         self.bench.clock.advance(1 / RATE_PER_S)
         body, source = await self.bench.get(f"{number:05d}", job=JobContext(f"job{job}", epoch, 0))
         assert body[:4] == number.to_bytes(4, "little")
         return source in (Source.RAM, Source.DISK)
 
     async def play(self, trace, *, known_at=0.0, read=None, announced=None) -> float:
-        """Return the hit ratio from the second epoch on. Each next epoch is announced after the share
-        ``known_at`` of an epoch; None: when it begins. ``read`` and ``announced``: other orders than the
-        trace's.
+        """Return the hit ratio from the second epoch on. ``known_at`` is the share of an epoch after which
+        the next epoch is announced; with None it is announced when it begins. ``read`` and ``announced``
+        replace the orders of the trace.
         """
         reads_of_trace = Reads(trace, Announce(0))
         read, announced = read or reads_of_trace.orders, announced or reads_of_trace.orders
@@ -109,7 +111,9 @@ def make_runs(make_bench):
 
 
 async def test_importance_draws_hit_half_when_this_epoch_is_announced(make_runs):
-    """Expected: 50.1 % of at most 56.9 %, with a cache of 20 %; without an order 20 to 30 %."""
+    """Draws by importance hit in half of the reads if the current epoch is announced. With a cache of 20 %
+    the expected ratio is 50.1 %, and the bound is 56.9 %. Without an order the ratio is 20 to 30 %.
+    """
     runs = await make_runs()
     draws = importance(COUNT, 3)
     counts = np.bincount(draws.ids, minlength=COUNT)
@@ -128,8 +132,8 @@ async def test_two_jobs_on_one_data_set_share_what_each_will_read(make_runs):
 
 
 async def drawn(runs, change=None) -> float:
-    """Draw samples by importance, and announce the next epoch. ``change``: maps the announced to the read
-    order.
+    """Return the hit ratio of draws by importance with the next epoch announced. ``change`` turns an
+    announced order into the order of the reads.
     """
     draws = importance(COUNT, 3)
     read = [[change(order) for order in draws.ids.reshape(3, COUNT)]] if change else None
@@ -137,7 +141,9 @@ async def drawn(runs, change=None) -> float:
 
 
 async def test_what_differs_a_little_costs_little(make_runs):
-    """A loader's workers change the order within a window, or one read in twenty is unannounced."""
+    """Small differences between order and reads cost few hits. Either a loader's workers change the order
+    within a window, or one read in twenty is unannounced.
+    """
     rng = np.random.default_rng(4)
 
     def within_a_window(order):
@@ -156,14 +162,14 @@ async def test_what_differs_a_little_costs_little(make_runs):
 
 
 async def test_a_false_order_costs_what_it_promised_and_no_more(make_runs):
-    """The hit ratio falls back to that of a client without hints, and the state says that the order is
-    false.
+    """A false order loses no more than the hits that it promised. The hit ratio falls back to that of a
+    client without hints. The job's state says that the order is not believed.
     """
     runs = await make_runs()
     rng = np.random.default_rng(4)
     ratio = await runs.play(uniform(COUNT, 4), read=[[rng.permutation(COUNT) for _ in range(4)]])
     assert not runs.hints.orders.state("job0").believed
-    assert ratio >= 18  # Without an order it is 20.
+    assert ratio >= 18  # Without an order the ratio is 20.
 
 
 async def test_an_order_that_nobody_reads_takes_nothing_from_others(make_runs):
@@ -186,12 +192,12 @@ async def test_a_job_that_dies_lets_its_pages_go(make_runs):
         runs.announce(0, epoch, dead)
     for number in dead.tolist():
         await runs.read(0, 0, number)
-    runs.bench.clock.advance(3000)  # The job is not expired yet, but silent for long.
+    runs.bench.clock.advance(3000)  # The job has been silent for long, but it is not expired yet.
     runs.hints.expire(runs.bench.clock.now_s())
     for epoch in range(4):
         runs.announce(1, epoch, live)
     hits = [await runs.read(1, epoch, number) for epoch in range(4) for number in live.tolist()]
-    assert sum(hits[-len(live) :]) >= 90  # Nearly all places of the cache.
+    assert sum(hits[-len(live) :]) >= 90  # These hits fill nearly all places of the cache.
 
 
 # ------------------------------------------------------------------ reads that orders must get
@@ -203,7 +209,8 @@ async def test_a_page_that_is_read_for_the_last_time_is_not_stored_for_that_read
     runs.announce(0, 1, np.arange(200))
     for number in range(400):
         await runs.read(0, 0, number)
-    # The first samples are read again first. No later sample is worth the place of one of them.
+    # The first samples are read again before all others. So no later sample deserves the place of one of
+    # them.
     assert runs.bench.stats.tiers["ram"].evictions.get("policy", 0) == 0
     assert sum([await runs.read(0, 1, number) for number in range(40)]) == 40
 
@@ -222,7 +229,8 @@ async def test_hits_by_ticket_and_of_reader_processes_are_reads_too(make_runs):
         handle = engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s)
         assert engine.take(handle, job, now_s) is not None
     runs.bench.engine.access_log.flush()
-    assert len(runs.hints.orders.coming("job0", 100)) <= 55  # Some match the end of the epoch before.
+    # A few of these reads match the end of the epoch before.
+    assert len(runs.hints.orders.coming("job0", 100)) <= 55
     handles = [engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s) for number in range(50, 60)]
     uses = np.array([(one.slot, one.stamp, one.object_hash, 0, SIZE, 0, 1) for one in handles], dtype=USE)
     engine.note_reads(uses, [Kind("b", Source.RAM, job)])

@@ -1,4 +1,6 @@
-"""Writes in a cluster: the owner executes them, and says so only while it surely still is the owner."""
+"""Writes in a cluster. The owner executes them, and reports success only while it surely still is
+the owner.
+"""
 
 import asyncio
 
@@ -15,7 +17,7 @@ OLD, NEW = b"old" * 500, b"new!" * 500
 
 @pytest.fixture
 async def bench(make_bench):
-    """An engine in a cluster with two cached objects, which never checks by rule."""
+    """Return an engine in a cluster with two cached objects. Its freshness rule requires no checks."""
     bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),), ownership=SetOwnership())
     bench.owned = bench.engine._ownership
     for key in ("k", "other"):
@@ -82,7 +84,9 @@ async def test_a_write_whose_lease_ended_meanwhile_is_not_confirmed_and_lingers(
 
 
 async def test_ownership_is_asked_only_when_the_object_is_dropped_again(bench):
-    """Otherwise the next owner could be asked while this proxy still answers with the old version."""
+    """The engine asks whether it still owns the object only after it has dropped the object again. Otherwise
+    the next owner could answer reads while this proxy still answers with the old version.
+    """
     cached, mine = [], bench.owned.mine
 
     def watching(ref):
@@ -91,7 +95,8 @@ async def test_ownership_is_asked_only_when_the_object_is_dropped_again(bench):
 
     async with bench.engine.writing([REF]):
         bench.origin.put("b", "k", NEW)
-        bench.engine._versions.end_write([REF])  # As if a reader could store, by a fault elsewhere.
+        # Act as if a fault elsewhere let a reader store the object during the write.
+        bench.engine._versions.end_write([REF])
         await bench.get("k")
         await bench.settle()
         bench.engine._versions.begin_write([REF])
@@ -134,7 +139,8 @@ async def test_of_several_objects_each_is_written_by_its_owner(bench):
 
 
 async def test_a_write_of_a_bucket_succeeds_when_every_proxy_distrusts_the_bucket(bench):
-    bench.owned.lost.add(BUCKET)  # A bucket has no owner.
+    # Ownership counts as lost here. For a bucket this must not matter, because a bucket has no owner.
+    bench.owned.lost.add(BUCKET)
     async with bench.engine.writing([BUCKET]) as here:
         assert here is None
         assert bench.owned.buckets == []

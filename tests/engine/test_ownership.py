@@ -1,5 +1,5 @@
-"""Reads in a cluster: the cache answers for objects of its own, and never with an older version than another
-proxy may have acknowledged.
+"""Reads in a cluster. The cache answers only for objects that this proxy owns. It never answers with a
+version that is older than a write acknowledged by another proxy.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ OLD, NEW = b"old" * 500, b"new!" * 500
 
 @pytest.fixture
 async def bench(make_bench):
-    """An engine in a cluster, which never checks by rule. Its only object is not cached yet."""
+    """Return an engine in a cluster. Its freshness rule requires no checks. Its only object is not cached
+    yet.
+    """
     bench = await make_bench(rules=IMMUTABLE, ownership=SetOwnership(), past=MemoryOrigin())
     bench.owned, bench.past = bench.engine._ownership, bench.engine._past
     bench.origin.put("b", "k", OLD)
@@ -171,7 +173,9 @@ async def test_a_read_to_be_checked_joins_a_flight_of_the_version_that_is_curren
 async def test_an_answer_to_a_read_in_doubt_is_checked_once_when_the_object_is_its_own(
     bench, pages, remembers
 ):
-    """A late write of a proxy that is gone may come between the answer and the end of the doubt."""
+    """An answer that was read in doubt is checked once when the object becomes the proxy's own. A late write
+    of a proxy that is gone may arrive after the read and before the end of the doubt.
+    """
     old, new = OLD * 3 * pages, NEW * 3 * pages
     bench.origin.put("b", "k", old[: PAGE * pages])
     bench.owned.set(REF, Standing.CHECK)

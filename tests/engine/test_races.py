@@ -1,4 +1,4 @@
-"""Races that reviews found. Each test failed before the race was fixed."""
+"""Races that reviews have found. Each test failed before its race was fixed."""
 
 import asyncio
 import hashlib
@@ -95,7 +95,9 @@ async def test_a_right_taken_away_while_it_was_asked_for_is_not_remembered(make_
 
 
 async def test_headers_replaced_in_place_are_seen_once_the_object_is_checked(make_bench):
-    """CopyObject of an object onto itself keeps the ETag and changes Last-Modified."""
+    """Header fields that were replaced in place are shown once the object is checked. CopyObject of an object
+    onto itself keeps the ETag and changes Last-Modified.
+    """
     bench = await make_bench(rules=(Rule(ttl_s=10),))
     bench.origin.put("b", "k", b"x" * 100, headers=(("x-amz-meta-v", "1"),))
     await bench.get("k")
@@ -130,7 +132,7 @@ async def test_paused_readers_of_stored_pages_hold_no_memory_of_others(make_benc
     bench.origin.put("b", "other", b"served")
     assert (await asyncio.wait_for(bench.get("other"), 5))[0] == b"served"
     for context, body in paused:
-        await context.__aexit__(None, None, None)  # Closing the context first must be harmless.
+        await context.__aexit__(None, None, None)  # Closing the context before the body must do no harm.
         await body.aclose()
 
 
@@ -149,7 +151,7 @@ async def test_a_big_page_displaces_small_ones(make_bench, policy):
         bench.origin.put("b", f"small/{n}", b"s" * 200)
         await bench.get(f"small/{n}")
     bench.origin.put("b", "big/0", b"B" * (1 << 19))
-    for _ in range(9000 if policy == "default" else 1):  # Until the small pages count as dead.
+    for _ in range(9000 if policy == "default" else 1):  # After so many reads the small pages count as dead.
         await bench.get("big/0")
     assert (await bench.get("big/0"))[1] is Source.RAM
 
@@ -166,7 +168,9 @@ async def test_a_flight_that_is_held_outlives_its_purge(make_bench):
 
 
 async def test_what_a_write_of_unknown_outcome_touched_is_not_kept_for_a_while(make_bench):
-    """The client leaves after its whole body was sent, and the origin commits the write later."""
+    """After a write whose outcome is unknown, the object is not cached for a while. The client left after it
+    had sent the whole body, so the origin may still carry out the write.
+    """
     bench = await make_bench(rules=IMMUTABLE)
     bench.origin.put("b", "k", b"old")
     waiting, sleep = asyncio.Event(), bench.clock.sleep
@@ -202,7 +206,8 @@ async def test_readers_of_an_old_version_do_not_fail_one_of_the_new(make_bench):
         async with bench.engine.writing([REF]):
             bench.origin.put("b", "k", b"2" * last.stop)
         async with opened() as new:
-            # The second reader of the old version tries again, and is faster than the reader of the new one.
+            # The second reader of the old version tries again, and is faster than the reader of the new
+            # version.
             pieces = [anext(reading.body(last)) for reading in (one, another, new)]
             found = await asyncio.gather(*pieces, return_exceptions=True)
     assert [type(piece) for piece in found[:2]] == [ObjectChanged, ObjectChanged]

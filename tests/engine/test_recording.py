@@ -1,4 +1,4 @@
-"""A recording has every demand read once, in the order of the answers, from whatever process."""
+"""A recording contains every demand read once, in the order of the answers, whichever process answered."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ async def test_hits_that_are_counted_late_stand_before_later_reads(make_bench):
     bench.clock.advance(1.5)
     now_s = bench.clock.now_s()
     for _ in range(3):
-        await asyncio.sleep(0)  # The first use of a page is noted at once, later uses together.
+        await asyncio.sleep(0)  # The first use of a page is counted at once, and later uses together.
         handle = bench.engine.find_handle(K, 0, now_s)
         assert bench.engine.take(handle, JOB, now_s) is not None
     assert bench.engine.hit(ReadRequest(K), bench.engine.usable_now(ReadRequest(K)), Span(0, 10)) is not None

@@ -1,4 +1,4 @@
-"""The share of the cache that a client without hints gets after a job has filled it and stopped."""
+"""A job has filled the cache and stopped. A client without hints then gets its share of the cache."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ RATE_PER_S = 50
 
 
 class Scene:
-    """A job reads ``DATA`` objects by its order, beside a client without hints that reads ``STOCK``
-    others.
+    """A job that reads ``DATA`` objects by its order, and a client without hints that reads ``STOCK`` other
+    objects.
     """
 
     def __init__(self, bench, hints):
@@ -45,7 +45,9 @@ class Scene:
         ]
 
     async def serve(self, seconds, keys):
-        """Return the hit ratio of a client without hints that reads all of ``keys``, shuffled each time."""
+        """Return the hit ratio of a client without hints. The client reads all of ``keys`` again and again,
+        each time in random order.
+        """
         hits = []
         for _ in range(int(seconds * RATE_PER_S) // len(keys)):
             hits += [await self.read(keys[n]) for n in self.random.permutation(len(keys)).tolist()]
@@ -114,8 +116,8 @@ async def test_a_job_that_nobody_disturbed_finds_all_it_had_after_any_silence(sc
 
 @pytest.mark.parametrize("ended", [False, True])
 async def test_a_stock_client_on_the_data_of_a_job_that_is_gone_keeps_the_cached_share(scene, ended):
-    """The client's own reads must keep their pages: with recency alone a shuffled epoch would hit much
-    less.
+    """A client without hints that reads the data of a stopped job hits the cached share. The client's reads
+    must keep their pages. With recency alone, shuffled epochs would have far fewer hits.
     """
     if ended:
         scene.hints.end_rank("j", 0)

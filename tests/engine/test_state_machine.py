@@ -1,6 +1,4 @@
-"""Engine and tiers, compared with a dict: after any writes, reads, purges and restarts every byte is
-right.
-"""
+"""Engine and tiers behave like a dict. After any writes, reads, purges and restarts every byte is right."""
 
 import asyncio
 import contextlib
@@ -37,19 +35,19 @@ PAGE = 4096
 PREFIXES = st.sampled_from(["", "fixed/", "fixed/k1", "k"])
 OTHER = Upstream("client:other")
 KEYS = st.sampled_from([f"k{n}" for n in range(12)] + [f"@k{n}" for n in range(6)])
-"""A key with "@" is in the bucket of the same name in another namespace."""
+"""A key with "@" names an object in another namespace, in the bucket of the same name."""
 SIZES = st.one_of(
     st.integers(0, 3 * PAGE), st.sampled_from([0, 1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE, 5 * PAGE + 1])
 )
 
 
 def ref_of(key):
-    """Return the object of ``key``."""
+    """Return the reference of the object that ``key`` names."""
     return ObjectRef("b", key.replace("@", ""), "other" if "@" in key else "")
 
 
 class Accounts:
-    """An origin whose bucket names belong to accounts: the proxy's own, and another."""
+    """An origin with two accounts: the proxy's own, and another one. A bucket name belongs to an account."""
 
     def __init__(self, clock):
         self.of = {name: MemoryOrigin(chunk_bytes=1000, clock=clock) for name in (SHARED, OTHER)}
@@ -70,7 +68,7 @@ class Accounts:
 
 
 async def slowly(work):
-    """Run I/O as if on a pool thread: other tasks may run before and after it."""
+    """Run I/O as if on a pool thread, so that other tasks may run before and after it."""
     await asyncio.sleep(0)
     work()
     await asyncio.sleep(0)
@@ -85,7 +83,9 @@ class Weights:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """``model`` has the objects of the origin. Below "fixed/" only the proxy changes them."""
+    """A random walk over engine and tiers. ``model`` has the objects of the origin. Objects below "fixed/"
+    change only through the proxy.
+    """
 
     def __init__(self):
         super().__init__()
@@ -97,7 +97,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.origin = Accounts(self.clock)
         self.pinned = set()
-        # Pages are short here, so that without this change parts of them would never be read alone.
+        # Pages are so short here that the usual limit would prevent all partial reads.
         self.least_saved_bytes, partial_reads._LEAST_SAVED_BYTES = partial_reads._LEAST_SAVED_BYTES, PAGE // 4
 
     def run(self, coroutine):
@@ -176,7 +176,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, size=SIZES, before=st.integers(0, 30), within=st.integers(0, 10))
     def write_while_it_is_read(self, key, size, before, within):
-        """A reader gets the old version or the new one. Later reads get the new one."""
+        """A reader during a write gets the old version or the new one. Later reads get the new version."""
         key, body = f"fixed/{key}", self.body(size)
         old = self.model.get(key)
 
@@ -278,7 +278,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @contextlib.contextmanager
     def nothing_pinned_is_evicted(self):
-        """This holds for pages whose version is still the origin's."""
+        """Assert that the block evicts no pinned page whose version is still the origin's."""
         before = self.held()
         yield
         self.run(self.settle())
@@ -305,7 +305,9 @@ class EngineMachine(RuleBasedStateMachine):
         damage=st.sampled_from([None, None, "flip", "cut", "old"]),
     )
     def restart(self, how, background, damage):
-        """Stop cleanly or by a kill, perhaps during recovery; damage catalogues; start again."""
+        """Stop the engine in order or by a kill, perhaps during recovery. Damage its catalogues, and start
+        again.
+        """
         old = {path: path.read_bytes() for path in self.directory.rglob("*.cat")}
         if how == "clean":
             self.run(self.engine.aclose())
@@ -324,7 +326,7 @@ class EngineMachine(RuleBasedStateMachine):
             elif damage == "cut":
                 path.write_bytes(raw[:-1])
             elif damage == "old" and path in old:
-                # This happens only if a file system is restored from a copy.
+                # An old catalogue comes back only if a file system is restored from a copy.
                 path.write_bytes(old[path])
         self.open(background=background)
 

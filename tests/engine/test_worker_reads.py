@@ -1,4 +1,6 @@
-"""Hits that a worker reads itself: the engine's bytes or None, never bytes of a page that moved meanwhile."""
+"""Hits that a worker reads by itself. It returns the engine's bytes or None, and never bytes of a page that
+has moved meanwhile.
+"""
 
 import os
 
@@ -25,7 +27,9 @@ PLAIN = ReadRequest(SMALL)
 
 @pytest.fixture
 def beside(make_bench):
-    """Return a function that makes an engine with two objects, and the reads of a worker beside it."""
+    """Return a function that makes an engine with two objects, and the reads of a worker beside
+    this engine.
+    """
 
     async def make(*, rules=(), warm=True, by_verdicts=False, is_elsewhere=None, **kwargs):
         share = Share.create()
@@ -68,7 +72,7 @@ async def test_it_has_what_the_engine_has(beside):
     assert hit(reader) == BODIES[SMALL]
     for span in (Span(0, 1), Span(PAGE - 5, PAGE + 5), Span(2 * PAGE, 3 * PAGE)):
         assert hit(reader, BIG, span) == BODIES[BIG][span.start : span.stop]
-    assert hit(reader, BIG) is None  # The engine streams an object of this many pages.
+    assert hit(reader, BIG) is None  # The object has too many pages for a worker; the engine streams it.
     assert hit(reader, ObjectRef("b", "none")) is None
     handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s())
     assert reader.take(handle, None, bench.clock.now_s()) == BODIES[SMALL]
@@ -89,7 +93,7 @@ async def read_with_verdict(bench):
 
 async def test_where_the_origin_decides_it_answers_while_a_shown_verdict_counts(beside):
     bench, reader = await beside(verdicts=True, by_verdicts=True)
-    assert hit(reader) is None  # No verdict is shown to workers until the engine has answered a hit.
+    assert hit(reader) is None  # Workers see no verdict before the engine has answered a hit.
     await read_with_verdict(bench)
     assert hit(reader) == BODIES[SMALL]
     assert hit(reader, upstream=Upstream("other")) is None
@@ -122,7 +126,7 @@ async def test_a_write_or_new_rights_void_what_was_shown(beside):
         pass
     assert hit(reader) is None
     assert reader.take(handle, None, bench.clock.now_s()) is None
-    # Another client's check makes the page fresh again, but is not a verdict for this client.
+    # The other client's check makes the page fresh again. It is no verdict for this client.
     await bench.engine._versions.check(SMALL, Upstream("other"))
     assert hit(reader) is None
     await read_with_verdict(bench)
@@ -190,7 +194,9 @@ async def test_only_a_good_handle_answers(beside, way, spoil):
 
 
 async def test_pieces_of_a_hit_are_of_one_moment(beside, monkeypatch):
-    """The first page moves while the second page is copied."""
+    """The pieces of a hit are all of one moment. Here the first page moves while the worker copies the second
+    page.
+    """
     bench, reader = await beside()
     span = Span(PAGE - 5, PAGE + 5)
     first = reader.find_handle(BIG, 0, bench.clock.now_s())
@@ -210,7 +216,9 @@ async def test_pieces_of_a_hit_are_of_one_moment(beside, monkeypatch):
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("when", ["proving", "copying"])
 async def test_what_changes_during_a_read_is_not_answered(beside, monkeypatch, before, when):
-    """The page leaves, and another page takes its place just before or after its bytes are read."""
+    """A page that changes during a read does not answer the read. The page leaves, and another page takes its
+    place just before or after the worker reads the bytes.
+    """
     bench, reader = await beside()
     handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s()) if when == "copying" else None
     read = module._pread
@@ -220,7 +228,7 @@ async def test_what_changes_during_a_read_is_not_answered(beside, monkeypatch, b
         found = b"" if before else read(*args, **kwargs)
         residents = bench.cache.residents
         (slot,) = residents.pages_of(module.object_hash(SMALL))
-        # Even the header is equal: only the stamp shows the change.
+        # Only the stamp shows the change, because even the header of the new record is equal.
         _, location = residents.displace(slot)
         residents.place(slot, 0, location, int(residents.record_bytes[slot]))
         return read(*args, **kwargs) if before else found

@@ -8,8 +8,8 @@ from shadeproxy.hints.unpack import ManifestReader
 
 @pytest.fixture
 def make():
-    """Return a function that makes a dataset: "key" is a whole object of bucket b, (key, offset, length) a
-    part of one.
+    """Return a function that makes a dataset. "key" names a whole object of bucket b, and (key, offset,
+    length) a part of one.
     """
 
     def build(*samples, name="train", **settings):

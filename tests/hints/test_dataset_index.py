@@ -1,4 +1,4 @@
-"""The index of many datasets, and expectations by it: the same as by each dataset."""
+"""The index of many datasets. Expectations by the index are the same as by each dataset."""
 
 from itertools import pairwise
 
@@ -57,7 +57,9 @@ def test_datasets_that_share_objects_are_not_indexed_together(step):
 
 @pytest.mark.parametrize("step", [0, COUNT // 3])
 def test_an_index_of_shared_objects_is_made_in_pieces(step, monkeypatch):
-    """While numpy gathers or sorts pairs it holds the interpreter: 0.7 s for a million shared objects."""
+    """An index of shared objects is made in small steps. While numpy gathers or sorts pairs, no other thread
+    can run Python code: 0.7 s for a million shared objects.
+    """
     sets, sorted_together, unique = [dataset(f"d{n}", n * step) for n in range(9)], [], np.unique
 
     def spy(column):
@@ -74,7 +76,7 @@ def test_an_index_of_shared_objects_is_made_in_pieces(step, monkeypatch):
 
 
 class Waits:
-    """Calls ``begin`` with what is to be run, and runs nothing."""
+    """A stand-in for ``OffLoop`` that passes its work to ``begin``, and runs nothing."""
 
     def __init__(self, begin=ignore):
         self.begin, self.is_resting = begin, False
@@ -84,7 +86,7 @@ class Waits:
 
 
 def crowd(off_loop=None, jobs=18, datasets=9):
-    """Return jobs of all kinds on datasets of whole objects, and pages of all datasets and of none."""
+    """Return jobs of all kinds on datasets of whole objects, and pages of all these datasets and of none."""
     hints = HintRegistry() if off_loop is None else HintRegistry(off_loop=off_loop)
     for number in range(datasets):
         hints.put_dataset(dataset(f"d{number}", number * COUNT))
@@ -220,7 +222,9 @@ def test_an_index_is_made_again_only_if_it_is_of_use():
     book, tick = hints.expectations, tick_of(hints)
 
     def made():
-        """Return of how many datasets an index is made, after jobs came or went."""
+        """Ask for expectations after jobs came or went. Return the number of datasets in the index that was
+        then made.
+        """
         nonlocal tick
         tick += 500
         book.expect(pages, numbers, tick)

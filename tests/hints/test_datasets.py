@@ -67,8 +67,8 @@ def test_two_keys_of_one_hash_are_told_apart_by_key(make, monkeypatch):
     monkeypatch.setattr("shadeproxy.hints.datasets.object_hash", lambda _ref: 7)
     assert dataset.samples_at([ObjectRef("b", "y"), ObjectRef("b", "z")]) == [[1], []]
     assert [sample.ref.key for sample in dataset.samples()] == ["x", "y"]
-    # Residency compares hashes only. A collision can claim too much, which is corrected when bytes are
-    # located.
+    # Residency compares only hashes. In a collision it reports too many samples, which a locate call later
+    # corrects.
     assert dataset.residency(np.array([7], dtype=np.uint64), np.zeros(1, np.uint32)).tolist() == [True, True]
 
 

@@ -1,4 +1,4 @@
-"""Stored datasets whose columns have the right lengths, but contradict themselves."""
+"""Stored datasets whose columns have the right lengths but contradict each other."""
 
 import msgspec
 import numpy as np

@@ -32,7 +32,7 @@ def test_an_announced_use_is_as_many_ticks_away_as_its_job_takes_for_the_reads_b
     job = Long()
     job.announce()
     job.read(job.order[:1000], gap=4)
-    # The cursor is the median of the job's latest reads, up to a hundred places behind the last one.
+    # The cursor is the median of the job's latest reads. It lies up to a hundred places behind the last one.
     distance = job.ticks(job.order[[1100, 2000, 4000]])
     assert ((distance >= [400, 4000, 12_000]) & (distance <= [800, 4400, 12_400])).all()
     assert np.isinf(job.ticks(job.order[:900])).all()
@@ -41,7 +41,9 @@ def test_an_announced_use_is_as_many_ticks_away_as_its_job_takes_for_the_reads_b
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_no_pages_have_no_expectations(announced):
-    """Placement asks this for an empty tier, which every page may enter."""
+    """Without pages there are no expectations, and no error. Placement asks in this way for an empty tier,
+    which every page may enter.
+    """
     job = Long()
     if announced:
         job.announce()
@@ -64,7 +66,9 @@ def test_a_new_job_is_believed_by_a_half_and_one_that_keeps_its_order_in_full():
 
 @pytest.mark.parametrize("how", ["read", "read_together"])
 def test_a_lying_order_is_believed_by_less_than_a_twentieth_within_500_reads(how):
-    """Chance finds some reads of any order near the job's place. They must not count."""
+    """A false order is believed by less than a twentieth within 500 reads. By chance some reads of any order
+    lie near the job's place. These reads must not count.
+    """
     for seed in range(3):
         job = Long(20_000)
         job.announce()
@@ -90,7 +94,9 @@ def test_a_lying_order_explains_no_reads_and_a_kept_one_explains_its_own():
 
 
 def test_pieces_of_a_sample_make_no_faster_job():
-    """Each sample is read by ten range requests, and all of these reads count as ticks."""
+    """A job that reads each sample in parts does not count as faster. Ten range requests read each sample,
+    and all of these reads count as ticks.
+    """
     job = Long()
     job.announce()
     for number in job.order[:500].tolist():
@@ -119,7 +125,7 @@ def test_a_job_of_weight_eight_counts_eight_times():
     for at in range(0, 1000, 10):
         job.read(job.order[at : at + 10])
         job.read(job.order[::-1][at : at + 10], job="two")
-    soon = job.order[[-1501]]  # For the other job this sample is 2,600 places away.
+    soon = job.order[[-1501]]  # Job "two" needs 2,600 more places to reach this sample.
     alone = job.ticks(soon)[0]
     assert alone == pytest.approx(1000, rel=0.2)
     job.hints.put_job(Job("two", dataset="train", weight=8.0), NOW_S)
@@ -239,7 +245,9 @@ def test_pages_are_drawn_by_score_as_far_as_reads_follow_the_scores(how):
 
 
 def test_scores_of_3e38_hold_nothing():
-    """Some hundred samples have huge scores, and the job reads none of them."""
+    """Huge scores hold no pages in the cache. Some hundred samples have huge scores, and the job reads none
+    of them.
+    """
     job = Long()
     score(job, range(4096), np.where(np.arange(4096) < 350, 3e38, 1e-30))
     job.read(np.arange(1000, 3000))
@@ -409,7 +417,9 @@ def test_it_is_said_how_far_a_job_is_believed_and_why():
 
 
 def test_scores_of_a_job_that_reads_nothing_explain_no_reads_of_others():
-    """The job posts moderate scores for objects that another client reads without naming a job."""
+    """Scores of a job that reads nothing explain no reads of other clients. The job posts moderate scores for
+    objects that another client reads without naming a job.
+    """
     hints, random = HintRegistry(), np.random.default_rng(1)
     hints.put_job(Job("one"), NOW_S)
     scores = {f"b/{n}": float(1 + n % 3) for n in range(2000)}
@@ -480,7 +490,7 @@ def test_reads_of_many_jobs_are_noted_together_as_they_are_one_by_one(each):
         for number, name in enumerate(names):
             order = np.random.default_rng(number).permutation(1024)
             hashes = together.hashes[order[start : start + each]].copy()
-            hashes[random.random(each) < 0.1] = 7  # of no dataset
+            hashes[random.random(each) < 0.1] = 7  # These reads are of no dataset.
             reads += [(int(hashed), JobContext(name, 0)) for hashed in hashes]
         hashes, whose = zip(*reads, strict=True)
         tick = tick_of(together.hints) + len(reads)

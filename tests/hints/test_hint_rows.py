@@ -1,4 +1,6 @@
-"""Hint rows: the hints of many jobs in one table, and when a job's row is computed again."""
+"""Hint rows: the hints of many jobs in one table. A job's row is computed again only when its hints may have
+changed.
+"""
 
 from types import SimpleNamespace
 
@@ -14,8 +16,8 @@ GAP = 10.0
 
 
 class Asked:
-    """Rows of ``jobs`` jobs, of which the last one has no dataset in the index. ``asked``: jobs whose hints
-    were asked for.
+    """Hint rows of ``jobs`` jobs. The last job has no dataset in the index. ``asked`` lists the jobs whose
+    hints were asked for.
     """
 
     def __init__(self, jobs=3, silent=0.0):

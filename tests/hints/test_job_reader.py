@@ -1,4 +1,6 @@
-"""The reader of a job: found again for each read, and made again when the job's hints are replaced."""
+"""The reader of a job is found again for each read. A new reader is made when the job's hints are
+replaced.
+"""
 
 import numpy as np
 
@@ -8,7 +10,9 @@ from tests.support.announcing import NOW_S, Long, announce, tick_of
 
 
 def note(hints, hashes, count=1):
-    """Note ``count`` reads of the first objects together; return which of them are explained."""
+    """Let the hints learn of ``count`` reads together, one of each of the first objects. Return which of the
+    reads are explained.
+    """
     tick = tick_of(hints) + count
     jobs = [JobContext("one")] * count
     return hints.expectations.note_reads(hashes[:count], np.zeros(count, np.int64), jobs, NOW_S, tick)

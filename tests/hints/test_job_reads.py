@@ -1,4 +1,4 @@
-"""Reads of jobs: how many are noted together, and what those of other objects count for."""
+"""Reads of jobs: how many are counted together, and how reads of objects outside the dataset count."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,9 @@ def growing():
 
 @pytest.mark.parametrize("make", [of_parts, listed_twice, growing])
 def test_few_reads_of_samples_that_are_no_whole_objects_are_noted_together(make, monkeypatch):
-    """Noted one by one, 252 reads took 28 ms where they take 3."""
+    """Even a few reads are counted together if their samples are no whole objects. One by one, 252 such reads
+    took 28 ms; together they take 3 ms.
+    """
     hints, hashes = make()
     monkeypatch.setattr(JobReads, "_note_one", None)
     job = JobContext("one")
@@ -48,7 +50,7 @@ def test_few_reads_of_samples_that_are_no_whole_objects_are_noted_together(make,
 
 
 def note_others(job, count, now_s, epoch, *, together):
-    """Note reads of objects outside the dataset that name the job."""
+    """Let the hints learn of reads that name the job, of objects outside the dataset."""
     book, context = job.hints.expectations, JobContext("one", epoch)
     if together:
         hashes, offsets = np.arange(count, dtype=np.uint64), np.zeros(count, np.int64)

@@ -37,7 +37,7 @@ PACKED = gzip.compress(TWO, mtime=0)
 
 
 def test_the_object_hash_is_frozen():
-    # Stored datasets contain these hashes, so a changed hash would find no object.
+    # Stored datasets contain these hashes. With another hash their objects would not be found.
     assert object_hash(ObjectRef("bucket", "a/key")) == 0xB58E730C9D16D102
     assert object_hash(ObjectRef("b", "\udcff")) != object_hash(ObjectRef("b", "\udcfe"))
     assert object_hash(ObjectRef("ab", "c")) != object_hash(ObjectRef("a", "bc"))
@@ -121,7 +121,7 @@ def test_explicit_ids_order_the_samples():
         ({"bucket": "", "key": "k"}, "line 3: '' is not the name of a bucket"),
         ({"bucket": "a/b", "key": "k"}, "line 3: 'a/b' is not the name of a bucket"),
         ({"bucket": "..", "key": "k"}, "line 3: '..' is not the name of a bucket"),
-        # With virtual-host addressing each of these would name another server.
+        # With virtual-host addressing each of these names would lead to another server.
         ({"bucket": "evil.example?", "key": "k"}, "line 3: 'evil.example?' is not the name of a bucket"),
         ({"bucket": "evil.example#", "key": "k"}, "line 3: 'evil.example#' is not the name of a bucket"),
         ({"bucket": "me@evil.example", "key": "k"}, "line 3: 'me@evil.example' is not the name of a bucket"),
@@ -214,7 +214,9 @@ def test_a_gzip_body_that_grows_more_than_any_manifest_is_refused_while_it_is_un
 
 
 def test_two_mebibytes_of_gzip_take_no_hundreds_of_memory():
-    """Two keys alternate, so each line is an object of its own: a kilobyte in memory, three bytes packed."""
+    """A gzip body of two mebibytes does not fill hundreds of mebibytes of memory. Two keys alternate, so each
+    line names another object. A line takes a kilobyte in memory, and three bytes compressed.
+    """
     other = lines({"bucket": "b", "key": "K" * 1000})
     packer = zlib.compressobj(9, wbits=31)
     packed = b"".join(packer.compress((LONG + other) * 512) for _ in range(600)) + packer.flush()
@@ -255,7 +257,7 @@ def test_members_without_bytes_cost_no_more_than_their_length():
     reader._split = lambda data, split=reader._split: (steps.append(len(data)), split(data))
     reader.feed(body)
     assert reader.finish().count == 2
-    # A step for each member, and one for each piece in which the body came.
+    # There is a step for each gzip member, and one for each piece of the received body.
     assert len(steps) <= 20_000 + len(body) // (1 << 14) + 2
 
 

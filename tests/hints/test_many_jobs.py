@@ -1,4 +1,6 @@
-"""Next uses of single pages, and of pages of very many jobs: the same values as from each job by itself."""
+"""Next uses of single pages, and of pages of very many jobs. The values are the same as if each job were
+asked by itself.
+"""
 
 import numpy as np
 import pytest
@@ -41,7 +43,7 @@ def test_a_page_is_expected_alone_as_it_is_among_others(orders, scored):
 
 
 def crowd(jobs=10, count=1024, **kwargs):
-    """Return jobs that read their own orders at the same pace. Every other job has scores too."""
+    """Return jobs that read their own orders at the same pace. Every second job has scores too."""
     names = [f"job{number}" for number in range(jobs)]
     job = Long(count, jobs=names, **kwargs)
     for number, name in enumerate(names):
@@ -60,13 +62,15 @@ def read_on(job, names, start, stop):
 
 
 def of_each(job, ids, monkeypatch):
-    """Return the expectations with each job asked, without shared columns."""
+    """Return the expectations that result when each job is asked, without shared columns."""
     monkeypatch.setattr(expectations, "LEAST_JOBS", 1000)
     return job.expect(ids)
 
 
 def answers(random, jobs, count):
-    """Return what jobs say by chance, and the same as columns of each job, at the tick of the answer."""
+    """Return random answers of jobs, and the same values as columns of each job, at the tick of the
+    answer.
+    """
     scales = [
         JobScale(
             1 + random.exponential(50), 0.0, 1.0, random.random(), random.exponential(3000), random.random()
@@ -121,7 +125,7 @@ def test_a_page_that_its_next_reader_has_read_waits_for_the_one_after_it(jobs):
 
 
 def in_line(jobs, count, first=100, step=10.0):
-    """Return answers of jobs that read every page one after the other."""
+    """Return answers of jobs that read every page, one job after the other."""
     scales = [JobScale(step, 0.0, 1.0, 0.0, 0.0, 0.0) for _ in range(jobs)]
     places = np.repeat(first + np.arange(jobs), count).reshape(jobs, count)
     starts, floors = np.full((jobs, 1), 50.0), np.full((jobs, 1), 40.0)
@@ -129,7 +133,9 @@ def in_line(jobs, count, first=100, step=10.0):
 
 
 def all_told(jobs, **kwargs):
-    """Return shared columns of 10,000 pages that all jobs were asked about, and one of the last rows."""
+    """Return shared columns of 10,000 pages about which all jobs were asked, and the number of the
+    last row.
+    """
     job = Long(10_000)
     shared = SharedColumns(job.hints.space("one"), 0.0)
     shared.tell(PageUnits.of(shared.space, job.hashes, np.zeros(10_000, np.uint32)), jobs, **kwargs)
@@ -334,7 +340,7 @@ def test_places_of_several_ranks_stay_the_same_while_epochs_are_announced():
     announce_all(0)
     tracker = job.orders.trackers["one"]
     job.read(job.order[:300])
-    tracker.skip_to(400)  # The ranks are at positions 134, 133 and 133.
+    tracker.skip_to(400)  # The three ranks are now at positions 134, 133 and 133.
     announce_all(1)
     assert (len(tracker.sequence.epochs), tracker.series) == (2, 0)
 
@@ -383,7 +389,7 @@ def test_the_pages_that_a_job_passed_stay_over_when_its_order_is_finished():
 
 
 def used_up(shared, jobs, rows):
-    """Have so many jobs read pages that the others must be asked about these."""
+    """Let so many jobs read these pages that all jobs must be asked about the pages again."""
     for reader in jobs[:5]:
         shared.read(reader, rows, [NEVER] * len(rows))
 

@@ -1,4 +1,6 @@
-"""Needs of jobs: every bad combination has a line of its own, and a need stays until it is given up."""
+"""Needs of jobs: every bad combination has an error text of its own, and a need stays until the job gives it
+up.
+"""
 
 import pytest
 

@@ -18,7 +18,7 @@ def index_of(parts, page_size=PAGE):
 
 
 def needed(index, group, number):
-    """Return the samples that need a page, according to the index."""
+    """Return the samples that lie in a page, according to the index."""
     unit = int(index.find(np.array([group]), np.array([number], dtype=np.uint32))[0])
     if unit < 0:
         return set()

@@ -25,7 +25,9 @@ def hashes(*keys):
 
 
 def weights(hints, *keys):
-    """Return the weights of the first page of each object, or of pages given as (key, page number)."""
+    """Return the weight of each page. A key means the first page of the object, and (key, number) any
+    page.
+    """
     pages = [(key, 0) if isinstance(key, str) else key for key in keys]
     numbers = np.array([number for _, number in pages], dtype=np.uint32)
     found = hints.weights_of(hashes(*(key for key, _ in pages)), numbers)
@@ -85,9 +87,10 @@ def test_a_page_weighs_what_the_samples_in_it_weigh_together(make, dirty):
     parts = [("s", 0, 60), ("s", 60, 80), ("s", 140, 60), ("s", 500, 10), "t", "t", "u"]
     hints.put_dataset(make(*parts, page_size=100))
     hints.put_job(Job("one", dataset="train"), NOW_S)
-    score(hints, "one", [0, 1, 2, 4], [1.0, 2.0, 4.0, 1.0])  # The mean is 2.
+    score(hints, "one", [0, 1, 2, 4], [1.0, 2.0, 4.0, 1.0])  # The mean score is 2.
     assert weights(hints, ("s", 0), ("s", 1)) == [1.5, 3.0]
-    # An unknown sample beside a known one counts as the mean. A page with one unknown sample is the policy's.
+    # Beside a known sample, an unknown one counts as the mean. The weight of a page whose only sample is
+    # unknown is left to the policy.
     assert weights(hints, ("t", 0), ("t", 9)) == [1.5, 1.5]
     assert weights(hints, ("s", 5), ("s", 2), ("s", 6), "u") == [None, None, None, None]
     score(hints, "one", [1], [10.0])
@@ -229,7 +232,7 @@ def test_reads_belong_to_the_job_in_use_before_those_that_ended(hints):
 
 
 def store(hints, dirty):
-    """Return the contents of the state store after each reported change was exported."""
+    """Return the contents of the state store after each change in ``dirty`` has been exported."""
     kept = {}
     for kind, name in dirty:
         blob = hints.export(kind, name)
@@ -289,7 +292,9 @@ def test_what_was_deleted_stays_deleted(busy):
 
 
 def test_a_deleted_job_takes_its_stored_position_with_it(make):
-    """Its order is withdrawn, so a restart restores the position alone."""
+    """When a job is deleted, its stored position is deleted too. The order was withdrawn before, so a restart
+    would restore only the position.
+    """
     dirty = []
     hints = HintRegistry(dirty=lambda kind, name: dirty.append((kind, name)))
     hints.put_dataset(make("x", "y", "z"))
@@ -365,7 +370,9 @@ def drawn(hints, job="one"):
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_new_run_evicts_by_the_scores_of_the_one_before_and_draws_from_its_own(hints, ended):
-    """This holds from the first epoch of the new run on, whether the run before was killed or has ended."""
+    """A new run evicts by the scores of the run before, and draws from its own scores. This holds from its
+    first epoch on, whether the run before was killed or has ended.
+    """
     hints.begin_run("one", 0, resumes=False)
     score(hints, "one", [0, 1], [1.0, 3.0])
     assert drawn(hints) == [1.0, 3.0, None]
@@ -456,7 +463,7 @@ def test_a_dataset_of_another_namespace_is_kept_as_one():
     assert again.ref(0) == ObjectRef("b", "k", "team-a")
     assert (again.digest, again.groups.hashes.tolist()) == (dataset.digest, dataset.groups.hashes.tolist())
     assert own.finish().digest != dataset.digest
-    # An older release, without namespaces, reads version 1 only, and so leaves this dataset out.
+    # A release without namespaces reads version 1 only. So it leaves out this dataset.
     assert msgspec.msgpack.decode(blob)["version"] == 2
     assert msgspec.msgpack.decode(durable.dump_dataset(own.finish()))["version"] == 1
     stripped = msgspec.msgpack.encode(msgspec.msgpack.decode(blob) | {"namespace": ""})

@@ -64,8 +64,8 @@ PAGE = 100
 
 
 def shards():
-    """Return groups and pages of twelve samples in four objects, three samples each. The second sample of an
-    object lies in two pages. The samples of the third object are whole objects.
+    """Return groups and pages of twelve samples in four objects, three samples in each. The second sample of
+    an object lies in two pages. In the third object, each sample is the whole object.
     """
     groups = Groups.of(np.repeat(np.array([40, 10, 30, 20], dtype=np.uint64), 3))
     length = np.tile([60, 80, 60], 4)
@@ -91,7 +91,7 @@ def test_a_unit_weighs_what_its_samples_weigh_together(batches):
                 assert np.isnan(weights[unit + 1])
             else:
                 expected = sum(model.get(item, mean) / mean if mean else 1.0 for item in members)
-                # Beside scores of 2**127, small scores are lost in rounding.
+                # Beside scores of 2**127, rounding loses small scores.
                 assert weights[unit + 1] == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
@@ -117,7 +117,9 @@ def test_a_restored_column_goes_on_as_before():
 
 
 def halves(count=12):
-    """Return groups and pages of samples of half a page each, five to a shard: one or two samples a page."""
+    """Return groups and pages of samples that are half a page long, five in each shard. So a page has one or
+    two samples.
+    """
     hashes, numbers = np.arange(1, count + 1, dtype=np.uint64) // 5, np.arange(count, dtype=np.int64) % 5
     groups = Groups.of(hashes * np.uint64(0x9E3779B97F4A7C15))
     return groups, groups.index(numbers * 8, np.full(count, 8, dtype=np.int64), 16)

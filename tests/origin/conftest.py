@@ -1,4 +1,4 @@
-"""The subjects of the conformance suite: every kind of origin behind one set of calls."""
+"""The subjects of the conformance suite: every kind of origin, behind the same few calls."""
 
 import asyncio
 import os
@@ -34,7 +34,9 @@ from tests.support.rgw import Rgw, run_rgw
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Return the loop of asyncio. Code that uses transports itself is tested on the product's loop too."""
+    """Return the event loops for a test: the loop of asyncio, and for code that uses transports itself also
+    the product's loop.
+    """
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
     if item.path.name == "test_page_gets.py":
         loops["uvloop"] = uvloop.new_event_loop
@@ -57,7 +59,7 @@ class Answer:
 
 @dataclass
 class Subject:
-    """An origin under test, with the few calls that most tests make."""
+    """An origin under test, with the few calls that most tests need."""
 
     origin: Origin
     kind: str
@@ -115,7 +117,7 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 @pytest.fixture(scope="session")
 def rgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rgw]:
-    """Run a real S3 server, for the parameter "rgw"."""
+    """Run a real S3 server for the parameter "rgw"."""
     yield from run_rgw(tmp_path_factory.mktemp("rgw"))
 
 
@@ -155,7 +157,7 @@ KINDS = [
 
 @pytest.fixture(params=KINDS)
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
-    """Yield an empty bucket of each kind of origin."""
+    """Yield an origin of each kind, with an empty bucket."""
     made: dict[str, Callable[[], Origin]] = {
         "memory": MemoryOrigin,
         "file": lambda: FileOrigin(tmp_path, threads=4),
@@ -183,7 +185,9 @@ def _rgw_origin(request: pytest.FixtureRequest) -> S3Origin:
 
 @pytest.fixture
 def has_attributes(tmp_path: Path) -> bool:
-    """Return whether files in ``tmp_path`` can have extended attributes, and so metadata."""
+    """Return whether files in ``tmp_path`` can have extended attributes. FileOrigin stores metadata
+    in them.
+    """
     probe = tmp_path / ".probe"
     probe.touch()
     try:

@@ -1,4 +1,4 @@
-"""Addressing: to which server and path a bucket's requests go."""
+"""Addressing: the server and the path to which requests for a bucket go."""
 
 import pytest
 
@@ -71,7 +71,9 @@ def test_no_bucket_names_another_server(bucket, addressing):
     "bucket", ["admin", "swift", "auth", "minio", "tenant:b", "evil.example:80", "b\r\nX: y"]
 )
 def test_what_is_no_bucket_at_the_origin_is_not_asked_for(bucket, addressing):
-    """At a gateway, GET /admin/user returns the users with their keys."""
+    """A reserved name is not requested as a bucket. At a gateway, for example, GET /admin/user returns the
+    users with their keys.
+    """
     endpoint = Endpoint("http://rgw:7480", region="us-east-1", addressing=addressing)
     for ask in (
         lambda: endpoint.target(ObjectRef(bucket, "user")),

@@ -1,4 +1,6 @@
-"""Reads by callbacks whose last bytes come in one turn of the loop end together, and none harms another."""
+"""Reads by callbacks whose last bytes come in one turn of the event loop end together. None of them harms
+another one.
+"""
 
 import asyncio
 
@@ -20,7 +22,7 @@ ANSWER = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'
 
 
 class Pool:
-    """Has one connection for each read."""
+    """A stand-in for the pool, with a connection for each read."""
 
     def __init__(self) -> None:
         self.kept: list[Connection] = []
@@ -30,7 +32,7 @@ class Pool:
 
 
 class Gets:
-    """Sends nothing; ``answer`` answers a read."""
+    """A stand-in for the page GETs that sends nothing. Its ``answer`` answers a read."""
 
     def __init__(self) -> None:
         self.pool = Pool()
@@ -53,7 +55,9 @@ class Gets:
 
 
 class Page:
-    """Receives a body, and keeps in ``ends`` how the read ended and how much was held then."""
+    """A receiver of a body. ``ends`` says how the read ended. After a complete body it also has the number of
+    open slots and of connections back in the pool.
+    """
 
     def __init__(self, reads: "Reads") -> None:
         self.reads = reads
@@ -131,7 +135,7 @@ async def test_a_read_aborted_by_the_end_of_another_calls_its_sink_no_more(reads
         reads.gets.answer(number)
     await settle()
     assert pages[1].ends == []
-    # Its connection had been put back whole: another read may use it, so it is not closed.
+    # The pool has its connection back, and another read may use it. So the connection is not closed.
     assert len(reads.gets.pool.kept) == 2
     assert (first.connection, second.connection, reads.limited.open_now) == (None, None, 0)
 
@@ -158,7 +162,7 @@ async def test_the_first_byte_of_one_read_in_32_is_timed(reads):
     for number in range(70):
         reads.begin(Page(reads))
         reads.clock.advance(0.5)
-        reads.gets.answer(number, ANSWER[:-5])  # the head, and half of the body
+        reads.gets.answer(number, ANSWER[:-5])  # This is the head, and half of the body.
         reads.clock.advance(2.0)
         reads.gets.answer(number, ANSWER[-5:])
         await settle()

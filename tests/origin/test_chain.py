@@ -1,4 +1,4 @@
-"""The libraries of the AWS credential chain are loaded only when they are needed."""
+"""The libraries of the AWS credential chain are loaded only when they are used."""
 
 import subprocess
 import sys

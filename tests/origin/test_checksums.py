@@ -1,4 +1,4 @@
-"""The promises of a request about its body: every checksum that S3 clients send is verified."""
+"""Checksums that a request promises for its body: every kind that S3 clients send is verified."""
 
 import base64
 import hashlib

@@ -1,7 +1,7 @@
-"""Credentials from a cloud: a role for a web identity from STS, and a role of the instance from IMDSv2.
+"""Credentials from a cloud: a role for a web identity from STS, and the role of an instance from IMDSv2.
 
-Both services are fakes on loopback, and their keys expire soon. The origin is a fake too: it records the keys
-with which each request was signed.
+Both services are fakes on loopback, and their keys expire soon. The origin is a fake too. It records the keys
+by which each request was signed.
 """
 
 import asyncio
@@ -39,7 +39,9 @@ async def listening(handler):
 
 
 class Service:
-    """Returns the keys KEY1, KEY2 and so on, with session tokens. ``asked`` records its requests."""
+    """A service that returns the keys KEY1, KEY2 and so on, with session tokens. ``asked`` records the
+    requests.
+    """
 
     def __init__(self):
         self.asked = []
@@ -73,7 +75,7 @@ class Sts(Service):
 
 
 class Imds(Service):
-    """Instance metadata, version 2: a request needs the token that a PUT returned."""
+    """The instance metadata service, version 2. A request needs the token that a PUT has returned."""
 
     async def __call__(self, request):
         self.asked.append((request.method, request.path))
@@ -96,7 +98,7 @@ class Imds(Service):
 
 
 class Store:
-    """An S3 server that records the key and token with which each read was signed."""
+    """An S3 server that records the key and the token by which each read was signed."""
 
     def __init__(self):
         self.signed_by = []
@@ -135,8 +137,8 @@ async def service(request, monkeypatch, tmp_path):
 
 @asynccontextmanager
 async def reading(service, monkeypatch):
-    """Yield three things. ``read()`` reads an object through the S3 origin; a list records the key and token
-    of each read; ``passes(time)`` makes time pass.
+    """Yield two functions and a list. ``read()`` reads an object through the S3 origin, and ``passes(time)``
+    makes time pass. The list has the key and the token of each read, and is yielded second.
     """
     store, clock = Store(), ManualClock()
     provider = ChainCredentials(clock=clock)
@@ -149,7 +151,7 @@ async def reading(service, monkeypatch):
         def passes(time):
             service.ahead += time
             clock.advance(time.total_seconds())
-            # botocore reads the machine's clock in more than one place.
+            # Replace the clock here too, because botocore reads it in more than one place.
             provider._resolved._time_fetcher = later
             monkeypatch.setattr(botocore.credentials, "_local_now", later)
 

@@ -1,4 +1,6 @@
-"""Each sentence of the contract in origin/base.py, for every implementation, wrapper and fake."""
+"""Each sentence of the contract in origin/base.py is tested here, for every implementation, wrapper
+and fake.
+"""
 
 import asyncio
 
@@ -7,7 +9,7 @@ import pytest
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer
 from shadeproxy.core.types import ObjectRef, Span
 
-BODY = bytes(range(256)) * 12_000  # 3 MB: several chunks of every implementation
+BODY = bytes(range(256)) * 12_000  # 3 MB, which is several chunks in every implementation
 ODD_KEYS = [
     "a b/c+d", "percent%2Fencoded", "é/\U0001f600", "q?x=1&y=2#f", "~tilde'()*!", 'quote"<>&;', "a:b@c,d",
     "dot.name/..x/x..", "trailing.",

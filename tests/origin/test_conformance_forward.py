@@ -1,4 +1,6 @@
-"""``forward`` of every implementation, wrapper and fake: the S3 operations that are not cached reads."""
+"""``forward`` of every implementation, wrapper and fake. It carries the S3 operations that are not cached
+reads.
+"""
 
 import base64
 import hashlib
@@ -41,12 +43,14 @@ async def test_an_object_put_whole_is_one_part(subject, method):
     for number in ("2", "10001"):
         assert (await subject.call(method, "key", f"partNumber={number}")).status in {400, 416}
     ranged = (("Range", "bytes=0-1"),)
-    if subject.kind != "moto":  # moto uses the range and ignores the part number.
+    if subject.kind != "moto":  # moto uses the range and ignores the part number, instead of a refusal.
         assert (await subject.call(method, "key", "partNumber=1", headers=ranged)).status == 400
 
 
 async def test_an_empty_object_is_a_part_without_a_range(subject):
-    """CRT clients read an empty object so: they ask for a range first, and after a 416 for part 1."""
+    """Part 1 of an empty object is answered with 200 and without a range. CRT clients read an empty object in
+    this way: they ask for a range first, and after the 416 for part 1.
+    """
     if subject.kind == "moto":
         pytest.skip("moto answers with the range 0--1/0")
     await subject.put("key", b"")
@@ -210,7 +214,7 @@ async def test_listing_encodes_keys_when_asked(subject):
     await subject.put("a b/é&", b"")
     answer = await subject.call("GET", "", "list-type=2&encoding-type=url")
     (shown,) = _between(answer.text, "<Key>", "<")
-    assert unquote_plus(shown) == "a b/é&"  # S3 leaves "/" as it is; Ceph encodes it.
+    assert unquote_plus(shown) == "a b/é&"  # S3 does not encode "/", but Ceph does.
     assert "%C3%A9%26" in shown
 
 
@@ -264,7 +268,7 @@ async def test_an_upload_that_breaks_changes_nothing_and_keeps_its_error(subject
     with pytest.raises(_BrokenUpload):
         async with subject.origin.forward(request) as response:
             assert response.status >= 400
-            raise _BrokenUpload  # The origin may also notice the broken upload first, and answer.
+            raise _BrokenUpload  # The origin may also notice the broken upload first, and answer it.
     assert (await subject.read("key"))[2] == b"old"
 
 

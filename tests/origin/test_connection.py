@@ -1,4 +1,6 @@
-"""In how many arrivals one answer comes, over a transport that gives all that it has, as those of TLS do."""
+"""The number of steps in which an answer arrives. The transport passes on all bytes that it has, as TLS
+transports do.
+"""
 
 import asyncio
 
@@ -13,7 +15,7 @@ HEAD = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: %d\r\n\r\n'
 
 
 class Page:
-    """Receives one answer."""
+    """A receiver of one answer."""
 
     def __init__(self) -> None:
         self.memory = bytearray()
@@ -43,7 +45,7 @@ async def test_an_answer_over_tls_arrives_at_once_if_it_is_no_longer_than_usual(
     transport = Decrypted(tls=tls)
     connection.connection_made(transport)
     body = bytes(range(250)) * (size_bytes // 250) + b"x" * (size_bytes % 250)
-    for _ in range(2):  # The second answer comes over a kept connection.
+    for _ in range(2):  # The second answer comes over the same connection.
         transport.turns, page = 0, Page()
         connection.start(b"GET / HTTP/1.1\r\n\r\n", page)
         transport.hand(HEAD % size_bytes + body, connection)
@@ -56,7 +58,7 @@ async def test_an_answer_over_tls_arrives_at_once_if_it_is_no_longer_than_usual(
 
 
 class Whole(Page):
-    """Receives one answer as a whole, if its status is 200."""
+    """A receiver that takes an answer as a whole, if its status is 200."""
 
     def __init__(self, size_bytes: int = 4096) -> None:
         super().__init__()
@@ -92,7 +94,7 @@ class Whole(Page):
 
 
 class Told(Decrypted):
-    """A transport that tells the connection of its end."""
+    """A transport that records whether the connection has aborted it."""
 
     def abort(self) -> None:
         self.aborted = True
@@ -114,7 +116,7 @@ ANSWER = HEAD % len(BODY) + BODY
 async def test_a_recognised_answer_arrives_with_its_head_in_the_memory_of_its_receiver(cuts):
     whole = Whole()
     connection, transport = asked(whole)
-    for _ in range(2):  # The second answer comes over a kept connection.
+    for _ in range(2):  # The second answer comes over the same connection.
         start = 0
         for stop in (*cuts, len(ANSWER)):
             assert not whole.complete
@@ -132,7 +134,9 @@ async def test_a_recognised_answer_arrives_with_its_head_in_the_memory_of_its_re
 @pytest.mark.parametrize("cut", [1, 30, len(ANSWER) - len(BODY) - 1, len(ANSWER) - len(BODY), 900])
 @pytest.mark.parametrize("size_bytes", [1000, 4096])
 async def test_any_other_answer_goes_the_usual_way(cut, size_bytes):
-    """Its head may come in parts, it may be longer than the memory, or it is not plain."""
+    """Any answer that is not recognised is received in the usual way. Its head may come in parts, it may be
+    longer than the memory, or its status is not 200.
+    """
     answer = ANSWER if size_bytes == 1000 else ANSWER.replace(b" 200 ", b" 206 ", 1)
     whole = Whole(size_bytes)
     connection, transport = asked(whole)

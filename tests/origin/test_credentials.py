@@ -1,4 +1,6 @@
-"""Credentials from the environment, profiles and a credential process: shared, bounded, and never shown."""
+"""Credentials from the environment, from profiles and from a credential process. They are shared, their use
+is bounded, and they are never shown.
+"""
 
 import asyncio
 import json
@@ -51,7 +53,7 @@ async def test_none_found_says_what_to_set():
 
 @pytest.fixture
 def process(isolated):
-    """Configure a credential process that counts its runs. ``answer(lifetime)`` sets its output."""
+    """Configure a credential process that counts its runs. ``process(lifetime)`` sets its output."""
     script, runs, output = isolated / "process.py", isolated / "runs", isolated / "output"
     script.write_text(
         f"open({str(runs)!r}, 'a').write('x')\n"
@@ -90,7 +92,8 @@ async def test_credentials_near_their_end_are_refreshed(process):
     assert await provider.credentials() == first, "not asked again at once"
     clock.advance(31)
     second = await provider.credentials()
-    assert (first.access_key, second.access_key) == ("KEY2", "KEY3")  # botocore asks twice at first.
+    # botocore calls the process twice at first, so KEY1 is never used.
+    assert (first.access_key, second.access_key) == ("KEY2", "KEY3")
 
 
 async def test_a_failed_refresh_keeps_what_still_holds(process):

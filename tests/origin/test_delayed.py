@@ -1,4 +1,4 @@
-"""DelayedOrigin answers later, and otherwise like the origin behind it."""
+"""DelayedOrigin answers later than the origin behind it, and otherwise in the same way."""
 
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.base import OriginRead, PassOn

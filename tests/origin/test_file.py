@@ -1,4 +1,4 @@
-"""FileOrigin beyond the conformance suite: names, versions, changing files, and files that are never
+"""FileOrigin beyond the conformance suite: names, versions, files that change, and files that are never
 listed.
 """
 
@@ -110,7 +110,7 @@ async def test_a_link_to_a_parent_does_not_make_the_listing_endless(origin, buck
 
 async def test_etag_is_not_an_md5_and_changes_with_every_version(origin):
     seen = set()
-    for _ in range(50):  # Quick overwrites of equal size reuse inodes within one tick of the clock.
+    for _ in range(50):  # Quick overwrites of equal size may get the same inode within one tick of the clock.
         _, headers, _ = await send(origin, "PUT", "key", b"same")
         seen.add(headers["ETag"])
         assert (await origin.head(ref("key"))).etag == headers["ETag"]
@@ -268,7 +268,7 @@ async def test_metadata_without_extended_attributes_is_refused_in_clear_words(or
         await send(origin, "PUT", "key.png", b"", (("x-amz-meta-a", "1"),))
     with pytest.raises(OriginAnswer, match="404"):
         await origin.head(ref("key.png"))
-    # The Content-Type that follows from the name needs no attribute.
+    # A Content-Type that follows from the key's ending needs no attribute.
     assert (await send(origin, "PUT", "key.png", b"", (("Content-Type", "image/png"),)))[0] == 200
 
 
@@ -289,7 +289,7 @@ async def test_listing_reads_only_the_directories_that_can_answer(origin, bucket
 async def test_a_big_directory_is_read_once_while_it_is_paged_through(origin, bucket, monkeypatch):
     for number in range(1500):
         (bucket / f"{number:04}").touch()
-    os.utime(bucket, (1, 1))  # The directory changed long ago, so its listing may be reused.
+    os.utime(bucket, (1, 1))  # The directory looks unchanged for long, so its listing may be used again.
     opened = []
     scandir = os.scandir
     monkeypatch.setattr(scanning.os, "scandir", lambda path: opened.append(path) or scandir(path))

@@ -1,4 +1,4 @@
-"""OriginHealth: the origin's state, as the proxy's own requests show it."""
+"""OriginHealth: the state of the origin, as the requests of the proxy show it."""
 
 from email.utils import formatdate
 

@@ -1,4 +1,4 @@
-"""Heads and chunked bodies: valid ones are parsed, and everything ambiguous is refused."""
+"""Heads and chunked bodies. Valid ones are parsed, and all ambiguous ones are refused."""
 
 import pytest
 

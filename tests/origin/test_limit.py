@@ -1,4 +1,4 @@
-"""LimitedOrigin: the limit, the order of waiters, and that no slot is lost when readers leave."""
+"""LimitedOrigin: the limit, the order of waiters, and that readers who leave lose no slot."""
 
 import asyncio
 
@@ -59,7 +59,7 @@ async def test_a_cancelled_waiter_leaves_no_trace(limited, grant_first):
     last = asyncio.create_task(hold(limited, order, "last", Intent.DEMAND, leave))
     await settle()
     if grant_first:
-        # The slot is granted and the waiter is cancelled in one turn of the loop.
+        # The waiter gets the slot and is cancelled in the same turn of the event loop.
         first.cancel()
         await asyncio.sleep(0)
     given_up.cancel()

@@ -1,4 +1,4 @@
-"""The queue of the link: bytes by job in exact order, and the depth that fills a link."""
+"""The queue of the link to the origin: bytes by job in exact order, and the depth that fills a link."""
 
 import asyncio
 import heapq
@@ -21,7 +21,7 @@ JOBS = {"a", "b", "c"}
 
 
 class OneAtATime(LinkDepth):
-    """A link that is full with one read."""
+    """A link that one read fills."""
 
     def __init__(self):
         super().__init__(lambda: 0.0)
@@ -39,14 +39,14 @@ def queue_of(depth=None):
 
 
 class Reads:
-    """Reads of jobs at a queue whose link carries one at a time."""
+    """Reads of jobs at a queue whose link carries one read at a time."""
 
     def __init__(self, weights):
         self.link = queue_of()
         self.link.share(weights)
         self.loop = asyncio.get_running_loop()
         self.sizes = {}
-        self.slot = self.ask("c", 1)  # Keeps the link busy while others come.
+        self.slot = self.ask("c", 1)  # This read keeps the link busy while other reads arrive.
 
     def ask(self, job, size, client="", *, is_prefetch=False):
         READER.set(JobContext(job))
@@ -60,7 +60,9 @@ class Reads:
         return None
 
     def served(self, count=10**6):
-        """End the present read, then each that is let through; return their jobs and lengths in order."""
+        """End the present read, and then each read that the queue lets through. Return the jobs and lengths
+        of these reads in order.
+        """
         order = []
         self.link.end(self.slot)
         while len(order) < count and (passed := self.link.next(lambda _client: True)) is not None:
@@ -138,7 +140,7 @@ async def test_answers_at_the_pace_of_their_clients_do_not_fill_the_link():
     assert queue.flying == 0
     assert queue.flows["a"].guess_bytes <= PAGE
     assert queue.flows["a"].start <= 20 * PAGE
-    queue.end(slot)  # When the stream is over.
+    queue.end(slot)  # The stream is over now.
     assert queue.flying == 0
 
 
@@ -177,7 +179,8 @@ async def test_jobs_with_long_reads_get_no_more_bytes():
         for _ in range(20):
             reads.ask("b", 10_000)
     order = reads.served()
-    # From the second read on, each job is charged as it was: at any time they differ by a long read at most.
+    # A read is charged by a guess until its length is known. So at any time the two jobs differ by a first
+    # guess and a long read at most.
     got = {"a": 0, "b": 0}
     for job, size in order[:300]:
         got[job] += size
@@ -244,12 +247,12 @@ async def test_new_weights_in_another_unit_starve_no_job():
     reads = Reads({"a": 1.0, "b": 2000.0})
     for _ in range(100):
         reads.ask("a", 1000)
-    reads.served(11)  # Alone, at a small weight: a has had much in advance.
+    reads.served(11)  # Alone and with a small weight, a has got much in advance.
     reads.slot = None
     reads.link.share({"a": 5e6, "b": 5e6})
     for _ in range(60):
         reads.ask("b", 1000)
-    reads.ask("c", 1000)  # Not named: it gets the mean.
+    reads.ask("c", 1000)  # The weights do not name c, so it gets the mean.
     order = [job for job, _ in Reads.served(reads, 60)]
     assert abs(order.count("a") - order.count("b")) <= 3
     assert "c" in order[:3]
@@ -259,7 +262,7 @@ async def test_new_weights_in_another_unit_starve_no_job():
 
 
 class Link:
-    """A store with a latency and a link, in virtual time, with readers that never rest."""
+    """An origin with a latency and a link, in virtual time. Its readers ask for the next read at once."""
 
     def __init__(self, *, bytes_per_s, latency_s, size=100_000):
         self.clock = ManualClock(0.0)

@@ -1,5 +1,5 @@
-"""``LinkWatch`` leaves connections alone that are being opened, and forgets closed ones. What it ends is
-tested with a network that loses packets, in tests/cluster/test_dead_links.py.
+"""``LinkWatch`` leaves connections alone that are being opened, and no longer watches closed ones.
+tests/cluster/test_dead_links.py tests which connections it ends, in a network that loses packets.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ async def test_a_connection_that_is_being_opened_has_another_limit():
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))
         server.listen(0)
-        for _ in range(4):  # The backlog is full: the kernel answers no more.
+        for _ in range(4):  # The backlog is full, so the kernel accepts no further connections.
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(server.getsockname())
@@ -53,7 +53,7 @@ async def test_closed_connections_are_watched_no_longer():
 
 
 class Lost(asyncio.Transport):
-    """A connection that was lost before its opener continued."""
+    """A transport whose connection was lost before the code that opened it continued."""
 
     def get_extra_info(self, _name, default=None):
         return default

@@ -1,4 +1,4 @@
-"""Parts of MemoryOrigin that other tests need beyond the protocol: counters, recorded reads, refusals, the
+"""Parts of MemoryOrigin beyond the protocol that other tests need: counters, recorded reads, refusals and the
 gate.
 """
 

@@ -1,4 +1,4 @@
-"""Otel spans of requests to the origin: one for each call, with its repetitions."""
+"""Otel spans of requests to the origin. Each call has one span, which includes its repetitions."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ CUT = Fault(cut_after_bytes=4)
 
 
 class Slow(WrappedOrigin):
-    """An origin whose answers come 0.25 s after the request."""
+    """An origin that answers 0.25 s after the request."""
 
     def __init__(self, inner, clock):
         super().__init__(inner)

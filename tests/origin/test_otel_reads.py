@@ -1,4 +1,6 @@
-"""Otel spans of reads by callbacks: ended by their last byte, dropped when a coroutine continues them."""
+"""Otel spans of reads by callbacks. The last byte ends the span. If a coroutine continues the read, the span
+is dropped.
+"""
 
 import pytest
 
@@ -16,7 +18,9 @@ BODY = b"0123456789"
 
 
 class Calls:
-    """A sink that notes its calls. ``served``: the span of the served request, during the last call."""
+    """A sink that records its calls. ``served`` is the span of the served request that was current during the
+    last call.
+    """
 
     def __init__(self):
         self.calls, self.served = [], None
@@ -115,8 +119,8 @@ def test_wrong_bytes_end_it_with_their_error(world):
 
 
 def test_a_read_that_is_handed_over_sends_no_span(world):
-    """The coroutine that continues it has one. Its parent is the request that began the read, whichever
-    connection tells of the failure.
+    """A read that is handed over to a coroutine sends no span, because the coroutine sends one. The parent of
+    the coroutine's span is the request that began the read, whichever connection reports the failure.
     """
     read = world.start()
     world.inner.reads[0].hand_over(OriginUnavailable("down"))

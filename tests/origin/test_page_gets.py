@@ -1,4 +1,6 @@
-"""Page GETs on both event loops, plain and over TLS: answers of every form, and connections that end."""
+"""Page GETs on both event loops, plain and over TLS. The answers have every form, and connections end at any
+point.
+"""
 
 import asyncio
 import datetime as dt
@@ -27,7 +29,7 @@ BODY = bytes(range(256)) * 1000
 HEAD = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: %d\r\n\r\n'
 SHORT = HEAD % 10 + b"0123456789"
 CUT = b"<cut>"  # In an answer: the server ends the connection here.
-WAIT = b"<wait>"  # In an answer: the server sends no more from here on.
+WAIT = b"<wait>"  # In an answer: the server stops sending here, and keeps the connection.
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def certificate(tmp_path_factory) -> tuple[Path, Path]:
 
 
 class Script:
-    """Answers requests in order, on whichever connection they come."""
+    """A server that sends its scripted answers in order, on whichever connection the requests come."""
 
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
@@ -71,7 +73,7 @@ class Script:
 
     async def end(self) -> None:
         """End every connection."""
-        await asyncio.sleep(0)  # Let the tasks of accepted connections begin.
+        await asyncio.sleep(0)  # Let the tasks of accepted connections begin first.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -98,7 +100,9 @@ class Script:
 
 @pytest.fixture(params=["plain", "tls"])
 async def serving(request, certificate, new_s3_origin) -> AsyncIterator[Callable]:
-    """Yield a function that starts a server with scripted answers, and an origin that reads from it."""
+    """Yield a function that starts a server with scripted answers. The function yields an origin that reads
+    from this server, and the script.
+    """
     pem, private = certificate
     context = None
     if request.param == "tls":
@@ -237,7 +241,7 @@ async def test_a_reader_that_takes_its_time_is_not_the_origins_silence(serving):
 
 @pytest.mark.parametrize("death", [CUT, SHORT + CUT])
 async def test_a_kept_connection_that_died_is_replaced_once(serving, death):
-    # The server ends the connection either instead of an answer, or after the previous answer.
+    # The server ends the connection instead of an answer, or after the previous answer.
     answers = [SHORT, death] if death == CUT else [death]
     async with serving(*answers, SHORT) as (origin, script):
         assert await whole(origin) == b"0123456789"
@@ -303,8 +307,8 @@ async def test_a_cancelled_receive_never_writes_into_the_buffer_again(serving):
         await half.wait()
         task.cancel()
         await asyncio.wait({task})
-        del task  # Its traceback holds the frames that held the buffer.
-        buffer.clear()  # Raises BufferError if a view could still write into the buffer.
+        del task  # The task's traceback holds the frames that hold the buffer.
+        buffer.clear()  # This raises BufferError if a view could still write into the buffer.
 
 
 async def test_connections_are_limited_and_handed_on(serving):
@@ -413,7 +417,7 @@ async def test_interim_answers_without_end_are_a_bad_answer(serving, interim):
 
 @asynccontextmanager
 async def dripping(start: bytes) -> AsyncIterator[str]:
-    """Yield the URL of a server that answers with ``start``, and then with a byte now and then."""
+    """Yield the URL of a server that answers with ``start``. After that it sends one byte now and then."""
     tasks: set[asyncio.Task] = set()
 
     async def serve(reader, writer):
@@ -433,7 +437,7 @@ async def dripping(start: bytes) -> AsyncIterator[str]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     server.close()
-    await asyncio.sleep(0)  # Transports close in the next turn of the loop.
+    await asyncio.sleep(0)  # Transports close in the next turn of the event loop.
 
 
 @pytest.mark.parametrize("part", ["head", "body"])

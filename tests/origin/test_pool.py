@@ -1,4 +1,6 @@
-"""Connections after an answer without a body: they rest, because some servers send a body all the same."""
+"""After an answer without a body, a connection rests for a moment before it is used again. Some servers send
+a body after such an answer.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager, suppress

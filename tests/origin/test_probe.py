@@ -1,4 +1,6 @@
-"""The probe recognises an S3 server by the XML of its answer to ListBuckets, whatever else the answer has."""
+"""The probe of an origin recognises an S3 server by the XML of its answer to ListBuckets, whatever else is in
+the answer.
+"""
 
 import pytest
 
@@ -24,7 +26,9 @@ def answer(status: str, body: str, *fields: str) -> str:
 
 @pytest.fixture
 def probe(new_s3_origin):
-    """Return a function that probes an origin with a canned answer. It returns endpoint and text."""
+    """Return a function that probes an origin with a canned answer. It returns the endpoint, and the text of
+    the result or error.
+    """
 
     async def run(canned: str, *, anonymous: bool = False) -> tuple[str, str]:
         async with answering(canned) as (endpoint, _):

@@ -1,4 +1,4 @@
-"""RetryingOrigin: which calls it repeats, how long it waits, and that a resumed body is of the
+"""RetryingOrigin: the calls that it repeats, the time that it waits, and that a resumed body continues the
 same version.
 """
 
@@ -65,7 +65,9 @@ async def test_head_list_and_open_are_repeated(retrying, faulty):
 
 @pytest.mark.parametrize("size", [0, 5000])
 async def test_a_body_that_is_shorter_than_it_was_said_to_be_is_cut_short(retrying, faulty, memory, size):
-    """The rest cannot be read, and the client asked for the whole object, so it must not get the 416."""
+    """A body that is shorter than stated raises BodyCutShort. The rest cannot be read, and the origin answers
+    416 to the request for it. The client asked for the whole object, so it must not get this 416.
+    """
     memory.put("b", "k", BODY[:size])
     faulty.enqueue(Fault(short_by_bytes=-10))
     with pytest.raises(BodyCutShort):

@@ -1,4 +1,6 @@
-"""S3Origin against servers that misbehave: never wrong bytes, clear errors, nothing sent twice."""
+"""S3Origin against servers that misbehave: no wrong bytes, clear errors, and no request with effects is sent
+twice.
+"""
 
 import asyncio
 import socket
@@ -29,7 +31,7 @@ OK = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'
 
 
 class RawServer:
-    """Answers each request with the next canned answer, and records the requests."""
+    """A server that answers each request with the next canned answer, and records the requests."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -69,7 +71,9 @@ class RawServer:
 
 @pytest.fixture
 def against(new_s3_origin):
-    """Return a function that runs ``check(origin)`` with canned answers, and returns the requests."""
+    """Return a function that runs ``check(origin)`` against canned answers. It returns the requests that the
+    server got.
+    """
 
     async def run(check, *answers, **options):
         async with RawServer(*answers) as server:
@@ -222,7 +226,7 @@ async def test_what_is_sent_is_what_was_asked_byte_for_byte(against):
 
 async def test_a_request_with_a_body_is_sent_at_most_once(against):
     async def check(origin):
-        for _ in range(2):  # The second request uses a connection that the server has closed meanwhile.
+        for _ in range(2):  # The second request uses a connection that the server has closed in the meantime.
 
             async def body():
                 yield b"abc"
@@ -245,7 +249,9 @@ async def test_a_request_with_a_body_is_sent_at_most_once(against):
 
 @pytest.fixture
 async def stalled_uploads(new_s3_origin):
-    """Yield an origin with two connections for uploads and two for reads, and two stalled uploads."""
+    """Yield an origin with two connections for uploads and two for reads. Two uploads are under way and
+    stalled.
+    """
 
     async def answer(reader, writer):
         with suppress(asyncio.IncompleteReadError):

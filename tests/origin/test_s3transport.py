@@ -1,5 +1,5 @@
-"""Forwarded requests whose connection ends without an answer: a request that may have been carried out is not
-repeated.
+"""Forwarded requests whose connection ends without an answer. A request that the server may have carried out
+is not sent again.
 """
 
 import asyncio
@@ -74,14 +74,16 @@ async def test_what_was_never_sent_was_not_carried_out(new_s3_origin, method):
 async def test_what_only_reads_is_sent_again(new_s3_origin, method):
     async with answering(OK, None, OK) as (url, asked), aclosing(new_s3_origin(url)) as origin:
         assert await send(origin, method) == 200
-        await asyncio.sleep(0.1)  # A connection rests after a HEAD.
+        await asyncio.sleep(0.1)  # After a HEAD the connection rests for a moment.
         assert await send(origin, method) == 200
     assert methods(asked) == [method] * 3
 
 
 @pytest.mark.parametrize(("method", "body"), [("PUT", b"x"), ("DELETE", None), ("HEAD", None), ("GET", None)])
 async def test_what_comes_behind_an_answer_is_not_the_next_ones(new_s3_origin, method, body):
-    """An answer to no request arrives on a connection while it is idle."""
+    """Bytes behind an answer are never the answer to the next request. Here an answer without a request
+    arrives while the connection is idle.
+    """
     came = asyncio.Event()
 
     serving = set()

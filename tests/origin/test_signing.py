@@ -1,4 +1,4 @@
-"""PageHeads makes the same signature as core/sigv4.py."""
+"""PageHeads makes the same signatures as core/sigv4.py."""
 
 import pytest
 

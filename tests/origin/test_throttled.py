@@ -1,4 +1,4 @@
-"""ThrottledOrigin: bodies share the given bandwidth, and nothing else waits."""
+"""ThrottledOrigin: bodies share the given bandwidth, and other calls do not wait."""
 
 import asyncio
 
@@ -62,7 +62,9 @@ async def test_idle_time_is_not_saved_up():
 
 
 async def test_two_readers_share_it():
-    """Both readers wait at least for all bytes together. How much longer they wait depends on the machine."""
+    """Two readers share the bandwidth. Both wait at least the time for all bytes together. How much longer
+    they wait depends on the machine.
+    """
     origin, clock = make(SystemClock(), bytes_per_s=20_000.0), SystemClock()
     began_s = clock.monotonic_s()
     await asyncio.gather(read(origin), read(origin))

@@ -1,5 +1,5 @@
-"""Checksums after a body: the length of the frames is known, the proxy's own decoder reads them, and a server
-that refuses them gets no more.
+"""Checksums after a body. The length of the frames is known in advance, and the proxy's own decoder reads the
+frames. A server that refuses such checksums gets none in later requests.
 """
 
 import asyncio

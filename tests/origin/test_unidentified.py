@@ -1,4 +1,4 @@
-"""Answers of the origin that do not identify their version, or that do not answer the request."""
+"""Answers of the origin that identify no version, or that do not belong to the request."""
 
 import asyncio
 
@@ -15,9 +15,7 @@ CHUNKED = "Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n"
 
 @pytest.fixture
 def against(new_s3_origin):
-    """Return a function that runs a call on an origin whose server closes the connection after each
-    answer.
-    """
+    """Return a function that runs a call on an origin. The server closes the connection after each answer."""
 
     async def run(call, *answers, wrap=lambda origin: origin):
         left = list(answers)
@@ -104,7 +102,9 @@ async def test_a_status_that_answers_nothing_that_was_asked(against, status):
 
 @pytest.mark.parametrize("end", ["", "Connection: close\r\n"])
 async def test_what_broke_off_does_not_go_on_with_another_answer(against, end):
-    """A second attempt could get another version, so the body is not completed."""
+    """A body without a strong ETag that breaks off is not completed. A second attempt could get another
+    version.
+    """
     cut = f'HTTP/1.1 200 OK\r\n{end}ETag: W/"e"\r\nContent-Length: 10\r\n\r\n01234'
     whole = 'HTTP/1.1 200 OK\r\nETag: W/"e"\r\nContent-Length: 10\r\n\r\nabcdefghij'
     with pytest.raises(BodyCutShort):

@@ -1,4 +1,4 @@
-"""VerifiedOrigin: a body with a wrong checksum never ends well, and a small body is read again."""
+"""VerifiedOrigin: a body with a wrong checksum ends with an error, and a small body is read again."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ def verified(faulty):
 
 @pytest.fixture
 def put(memory):
-    """Return a function that stores an object. Its header fields are computed from its body."""
+    """Return a function that stores an object with header fields that are computed from its body."""
 
     def store(ref, **fields):
         body = BODIES[ref]
@@ -62,7 +62,7 @@ def put(memory):
 
 
 async def into(origin, ref, told):
-    """Read as the engine does. ``told`` gets the number of bytes so far, after each arrival."""
+    """Read an object as the engine does. After each arrival ``told`` gets the number of bytes so far."""
     async with origin.open(ref) as reading:
         buffer = memoryview(bytearray(reading.span.length))
         total = 0

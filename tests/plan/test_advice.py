@@ -1,4 +1,4 @@
-"""The finding of ``shadeproxy doctor`` about a job that waits for its data, by its text."""
+"""The finding of ``shadeproxy doctor`` about a job that waits for its data. The tests compare its text."""
 
 import msgspec
 import pytest

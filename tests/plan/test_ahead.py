@@ -1,11 +1,13 @@
-"""Hits that samples lying ready at the beginning of an epoch cost; measured ones are in docs/studies/plan."""
+"""The hits that are lost because samples lie ready at the beginning of an epoch. Measured values are in
+docs/studies/plan.
+"""
 
 import pytest
 
 from shadeproxy.plan.ahead import fetched_ahead
 
-# 1,000 samples, of which training computes 200 a second, and a latency of 100 ms: 20 samples are needed while
-# one fetch is under way, and fetches begin 60 samples ahead.
+# There are 1,000 samples. Training computes 200 a second, and the latency is 100 ms. So 20 samples are needed
+# during one fetch, and fetches begin 60 samples ahead.
 USUAL = {
     "reads": 1000, "hit_ratio": 0.5, "announced_at": 0.5, "compute_s": 0.005, "batch_s": 0.05, "link_s": 0.0,
     "latency_s": 0.1, "lanes": 4, "reach": 100, "cache_samples": 500,
@@ -17,12 +19,13 @@ def lost(**fields):
 
 
 def test_samples_that_left_the_cache_before_the_next_order_came_are_lost_at_its_beginning():
-    # 400 samples are read after it is known, and 388 of those in the cache have been read: the rest of the
-    # 500 wait for their readers. They are cached up to 112 = (400 + 500) / 8 samples ahead.
+    # When the next order is known, 400 samples are still to be read. At most 125 cached samples, a quarter of
+    # the cache, may be fetched ahead. Of these, 20 are on their way, and 105 wait for their readers. The
+    # cache lacks the samples that are neither still to be read nor kept.
     missing = 1 - (400 + 500 - 105) / 1000
     furthest = 500 / (1 - missing)
     assert lost() == pytest.approx(furthest / 8 * missing)
-    # A further origin needs more samples ahead than an eighth of the furthest sample that is cached.
+    # With a more distant origin, training needs more samples ahead than an eighth of the furthest cached one.
     missing = 1 - (400 + 500 - 85) / 1000
     assert lost(latency_s=0.2) == pytest.approx(120 * missing)
 
@@ -42,11 +45,11 @@ def test_a_cache_that_holds_everything_loses_nothing():
 
 
 def test_fetches_that_come_late_have_come_in_part_when_training_ends():
-    # The cache holds 8 samples that lie ready, and 18 are needed while one fetch is under way.
+    # The cache has room for 8 samples that lie ready, and training needs 18 during one fetch.
     tiny = {"hit_ratio": 0.1, "cache_samples": 32}
     assert lost(**tiny) == pytest.approx(8 * 0.05 / 0.1)
     assert lost(**tiny, batch_s=1.0) == pytest.approx(8)
-    # 12 workers read as many themselves as are lacking: training does not wait, and all 8 have come.
+    # 12 workers read the missing samples themselves. So training does not wait, and all 8 fetches have ended.
     assert lost(**tiny, lanes=12) == pytest.approx(8)
 
 

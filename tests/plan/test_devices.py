@@ -1,4 +1,4 @@
-"""Devices and data sets from files, statistics, profiles and recordings."""
+"""Devices and datasets for ``plan``, read from files, statistics, profiles and recordings."""
 
 from dataclasses import replace
 
@@ -117,7 +117,7 @@ def test_jobs_of_one_data_set_add_their_reads_and_take_its_room_once():
     )
     assert [one.name for one in demands] == ["images", "text"]
     images, text = demands
-    assert text.reads_per_s == pytest.approx(1000, rel=0.01)  # 1 ms a sample
+    assert text.reads_per_s == pytest.approx(1000, rel=0.01)  # A sample takes 1 ms.
     assert images.reads_per_s == pytest.approx(2 * text.reads_per_s)
     assert images.size_bytes == text.size_bytes == SAMPLES * BYTES
     assert groups_of(demands).bytes_per_s == pytest.approx([2e8, 1e8], rel=0.01)
@@ -141,7 +141,7 @@ def test_objects_of_a_recording_are_grouped_by_prefix():
     )
     groups = groups_of_trace(trace, "--trace x")
     assert groups.names == ["b/", "others"]
-    assert groups.reads_per_s.sum() == pytest.approx(3.0)  # 6 reads in 2 seconds
+    assert groups.reads_per_s.sum() == pytest.approx(3.0)  # The recording has 6 reads in 2 seconds.
     assert groups.size_bytes.sum() == 60
     alike = Trace(ids, 3, sizes=trace.sizes, times=trace.times)
     assert groups_of_trace(alike, "x").names == ["all objects"]

@@ -1,4 +1,4 @@
-"""Rows, their cost, and the choice under a deadline."""
+"""The rows of a plan, their cost, and the choice of the cheapest row under a deadline."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Hit ratios of caches that were not measured, beside the simulator's."""
+"""Predicted hit ratios of caches that were not measured, compared with the simulator's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The replay of a loader's loop, against times that follow from its rules by hand."""
+"""The replay of a loader's loop, compared with times that were computed from its rules by hand."""
 
 import pytest
 
@@ -50,11 +50,11 @@ def test_a_full_link_is_the_bound_however_many_workers_read():
 
 
 def test_one_worker_reads_no_further_ahead_than_its_prefetch_factor():
-    # Computing is slow: the only worker has no more than two batches ready when training begins the second
-    # batch. So training waits only for the first batch.
+    # Computing is slow. The only worker has at most two batches ready when training begins the second batch.
+    # So training waits only for the first batch.
     slow = changed(workers=1, batch_size=10, compute_s=1.0, miss_s=0.1, client_s=0.0)
     assert replay(slow, 50, 0.0).stall_s == pytest.approx(1.0)
-    # With a factor of 1, the next batch is begun only when the one before was taken.
+    # With a factor of 1, the worker begins a batch only when training has taken the previous one.
     assert replay(slow, 50, 0.0).wall_s == pytest.approx(51.0)
 
 
@@ -68,7 +68,7 @@ AHEAD = changed(compute_s=0.0001, client_s=0.0, miss_s=0.1, unread=24)
 
 
 def test_fetches_ahead_add_to_the_reads_of_the_workers():
-    # 8 reads and 24 fetches are under way, but for the time until a read sample lets the next fetch begin.
+    # 8 reads and 24 fetches are under way, except in the time until a read sample lets the next fetch begin.
     wall_s = replay(AHEAD, 16_384, 0.0).wall_s
     assert 16_384 * 0.1 / 32 <= wall_s <= 16_384 * 0.11 / 32 * 1.2
     assert wall_s < replay(changed(compute_s=0.0001, client_s=0.0, miss_s=0.1), 16_384, 0.0).wall_s / 3
@@ -76,7 +76,9 @@ def test_fetches_ahead_add_to_the_reads_of_the_workers():
 
 @pytest.mark.parametrize(("workers", "measured_s"), [(4, 6.00), (8, 4.62)])
 def test_a_cache_too_small_for_the_latency_delays_training_as_on_the_running_proxy(workers, measured_s):
-    """Two settings of docs/studies/plan: a cache of 5 %, an announced order, 768 samples."""
+    """A cache too small for the latency delays training by as much as on the running proxy. The two settings
+    are from docs/studies/plan: a cache of 5 %, an announced order, 768 samples.
+    """
     loop = Loop(
         workers, 4, 2, reads_at_once=1, compute_s=0.00537, client_s=0.0, miss_s=0.1017, unread=9, spread=0.027
     )
@@ -109,8 +111,8 @@ def test_a_batch_that_is_read_at_once_ends_with_its_slowest_read():
     batch = {"workers": 1, "batch_size": 32, "reads_at_once": 32, "compute_s": 0.0001, "client_s": 0.0}
     even = replay(changed(**batch), 16_384, 0.0).wall_s
     assert even == pytest.approx(16_384 / 32 * 0.05, rel=0.01)
-    # The mean of the largest of 32 lognormal times with a spread of 0.5 and a mean of 1 is 2.57.
+    # The times are lognormal with mean 1 and spread 0.5. The mean of the largest of 32 such times is 2.57.
     assert replay(changed(**batch, spread=0.5), 16_384, 0.0).wall_s == pytest.approx(2.57 * even, rel=0.03)
-    # One read after another takes the mean.
+    # When reads come one after another, each takes the mean time.
     alone = changed(workers=1, batch_size=32, compute_s=0.0001, client_s=0.0, spread=0.5)
     assert replay(alone, 16_384, 0.0).wall_s == pytest.approx(16_384 * 0.05, rel=0.02)

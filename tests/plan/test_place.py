@@ -1,4 +1,4 @@
-"""Placement over devices: it keeps the limits, is near the bound, and the bound is a true one."""
+"""Placement over devices keeps the limits and is near the bound. The bound itself is correct."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ ORIGIN = Device("origin", np.inf, 250e6, 1e5)
 
 
 def data_sets(samples: int = 20_000) -> Groups:
-    """Six data sets, 600 GB, some with samples that are read more often than others."""
+    """Return six datasets, 600 GB in total. Some have samples that are read more often than the rest."""
     random = np.random.default_rng(0)
     sizes, rates, dataset = [], [], []
     shares = ((0.3, 11e3, 3000), (0.2, 6e4, 1500), (0.25, 6e3, 4000), (0.05, 4e5, 300), (0.2, 1.2e5, 1572))
@@ -83,7 +83,7 @@ def test_one_data_set_is_split_so_that_two_disks_end_together():
     fast, slow = Device("fast", 1e12, 400e6), Device("slow", 1e12, 100e6)
     groups = one_group(1e9, 1000, 100e6)
     placed = place(groups, [fast, slow, Device("origin", np.inf, 1e3)])
-    # 4/5 of the bytes are on the fast device, 1/5 on the slow one: each then works a fifth of the time.
+    # The fast device has 4/5 of the bytes, and the slow one 1/5. Then each of them works a fifth of the time.
     assert placed.makespan == pytest.approx(0.2, rel=1e-3)
     assert placed.shares[0] == pytest.approx([0.8, 0.2, 0.0], abs=0.001)
 

@@ -1,4 +1,4 @@
-"""Predictions from profiles that a replay with known times has made."""
+"""Predictions from profiles of replayed epochs whose times are known."""
 
 from dataclasses import replace
 
@@ -46,14 +46,16 @@ def test_an_announced_order_hides_the_origin_but_not_the_link(predictor):
 
 
 def test_what_lies_ready_at_the_end_of_an_epoch_is_no_hit(predictor):
-    # The next order comes when half of the epoch is computed, and three eighths of it are left to read.
+    # The next order comes when half of the epoch is computed. Then three eighths of the epoch are left to
+    # read.
     half = Setting(8, announced=True, cache_bytes=0.5 * SAMPLES * BYTES, announced_at=0.5)
     found = predictor.predict(half, 0.5).hit_ratio
     assert 0.5 - 0.25 * 0.5 < found < 0.5 - 150 * 0.125 / SAMPLES
-    # At most a quarter of the cache.
+    # At most a quarter of the cache lies ready.
     small = Setting(8, announced=True, cache_bytes=280 * BYTES, announced_at=0.5)
     assert predictor.predict(small, 0.034).hit_ratio == pytest.approx(0.034 - 70 / SAMPLES)
-    # An order that is known from the beginning of the epoch before costs nothing, and so does a full link.
+    # An order that is known from the beginning of the previous epoch costs no hits. A full link costs none
+    # either.
     early = replace(half, announced_at=0.0)
     assert predictor.predict(early, 0.5).hit_ratio == 0.5
     full = replace(half, link=BYTES / 0.02)
@@ -69,7 +71,7 @@ def test_a_cache_that_is_small_beside_the_fetches_limits_them(predictor):
 
 
 def test_another_latency_moves_the_wait_and_not_the_body():
-    # 50 ms until the last byte; the body takes 20 ms of them.
+    # A read takes 50 ms until its last byte, and the body takes 20 ms of them.
     far = Predictor(
         profile(*(epoch(number, truth(), 0.2) for number in range(2)), first_byte_s=0.03)
     ).predict(Setting(8, announced=False, latency_s=0.08), 0.2)
@@ -77,7 +79,8 @@ def test_another_latency_moves_the_wait_and_not_the_body():
 
 
 def test_a_slower_link_moves_the_body_and_not_the_wait():
-    # 50 ms until the last byte; the body takes 5 ms of them, but the link needs 20.
+    # A read takes 50 ms until its last byte, and the body takes 5 ms of them. The slower link needs 20 ms for
+    # the body.
     told = [epoch(number, truth(), 0.2) for number in range(2)]
     slow = Predictor(profile(*told, first_byte_s=0.045)).predict(
         Setting(8, announced=False, link=BYTES / 0.02), 0.9
@@ -99,19 +102,20 @@ def test_the_spread_of_latencies_is_replayed():
 
 
 def test_reads_that_were_faster_than_the_mean_are_fitted():
-    # The mean includes reads of slower times.
+    # The measured mean also includes slower reads.
     found = Predictor(profile(*(epoch(number, truth(), 0.2) for number in range(2)), origin_s=0.07))
     expected = replay(truth(16), SAMPLES, 0.5).wall_s
     assert found.predict(Setting(16, announced=False), 0.5).epoch_s == pytest.approx(expected, rel=0.03)
 
 
 def test_an_epoch_takes_as_long_as_training_says():
-    # The proxy sees the first read when it has ended, and the last report when it comes.
+    # An epoch takes as long as training reports. The proxy measures another time, because it sees the first
+    # read only when the read has ended, and the last report only when it arrives.
     one = epoch(0, truth(), 0.2)
     for factor in (0.9, 1.2):
         seen = msgspec.structs.replace(one, wall_s=one.wall_s * factor)
         assert profile().epoch_s(seen) == pytest.approx(one.wall_s)
-    # One of four ranks does not report its times.
+    # Three of four ranks report their times.
     three = msgspec.structs.replace(one, stall_s=one.stall_s * 3, compute_s=one.compute_s * 3)
     assert profile(world_size=4).epoch_s(three) == one.wall_s
     four = msgspec.structs.replace(
@@ -131,7 +135,8 @@ def test_pages_take_more_than_their_bytes():
 
 
 def test_the_bound_of_an_epoch_that_mostly_waits_is_not_computing():
-    # Each batch is read at once and ends with its slowest read, which the mean latency does not show.
+    # All samples of a batch are read at once. The batch ends with its slowest read, which the mean latency
+    # does not show.
     loader = Loader(workers=1, batch_size=64, reads_at_once=64)
     told = truth(1, compute_s=0.002, miss_s=0.1)
     told = replace(told, reads_at_once=64, spread=0.8)
@@ -155,7 +160,7 @@ def test_reads_at_once_are_no_more_than_a_batch_has(predictor):
 
 
 def test_reads_that_waited_for_a_full_link_are_fitted():
-    # 64 reads at once share a link: most of a read's time is its wait for the others.
+    # 64 reads share a link, so most of a read's time is its wait for the other reads.
     link_s = 0.02
     told = replace(truth(compute_s=0.001, miss_s=0.05 + link_s, link_s=link_s), reads_at_once=8)
     loader = Loader(workers=8, batch_size=64, reads_at_once=8)
@@ -178,13 +183,13 @@ def test_the_error_is_how_far_epochs_are_from_the_others():
     )
     assert 0.1 < slow.error < 0.3
     assert Predictor(profile(epoch(0, truth(), 0.2))).error is None
-    # Only the first epoch waits, and the others cannot predict it.
+    # Only the first epoch waits, so the later epochs cannot predict it.
     filled = Predictor(profile(*(epoch(number, truth(), 1.0 if number else 0.0) for number in range(3))))
     assert filled.error is None
 
 
 def test_epochs_without_waiting_give_a_bound_that_is_not_too_fast():
-    # Training never waited, so it is only known that a worker needs little time for a sample.
+    # Training never waited. So it is only known that a worker needs little time for a sample.
     easy = Predictor(profile(*(epoch(number, truth(), 1.0) for number in range(3)), origin_s=None))
     assert easy.predict(Setting(8, announced=False), 1.0).epoch_s == pytest.approx(SAMPLES * 0.001, rel=0.02)
     few = easy.predict(Setting(1, announced=False), 1.0).epoch_s

@@ -1,4 +1,4 @@
-"""Epochs that are limited by the proxy's processor, from profiles that tell its time."""
+"""Epochs that the proxy's processor limits, from profiles that contain the processor time."""
 
 import json
 
@@ -16,7 +16,9 @@ ALL = SAMPLES * BYTES
 
 
 def costing(read_s, fetch_s, *hits, cores=1):
-    """Return a profile of epochs with such hit ratios, and such a cost of reads and of fetches."""
+    """Return a profile of epochs with these hit ratios, and with this processor time for each read and each
+    fetch.
+    """
     return profile(
         *(
             epoch(number, truth(), one, cpu_s=SAMPLES * (read_s + fetch_s * (1 - one)))
@@ -27,7 +29,7 @@ def costing(read_s, fetch_s, *hits, cores=1):
 
 
 def test_an_epoch_takes_at_least_as_long_as_the_processor_is_busy():
-    # At 0.2 ms a read the processor is busy for a fifth of the time that training computes.
+    # At 0.2 ms a read, the processor is busy for a fifth of the time in which training computes.
     easy, full = (Predictor(costing(read_s, 0.0, 0.2, 0.2)) for read_s in (0.0002, 0.0025))
     for setting in (Setting(8, announced=False), Setting(64, announced=False), Setting(8, announced=True)):
         bare = Predictor(profile(*(epoch(number, truth(), 0.2) for number in range(2))))
@@ -40,7 +42,7 @@ def test_an_epoch_takes_at_least_as_long_as_the_processor_is_busy():
         assert found.epoch_s == pytest.approx(SAMPLES * 0.0025)
         assert found.stall_share == pytest.approx(1 - 0.001 / 0.0025, abs=0.01)
         assert found.bound_by == "cpu"
-    # Half as many reads at once wait for the origin, and the processor is idle meanwhile.
+    # Half as many reads at the same time wait for the origin, and meanwhile the processor is idle.
     assert full.predict(Setting(4, announced=False), 0.2).bound_by == "latency"
 
 
@@ -50,7 +52,7 @@ def test_a_full_core_is_named_although_its_wait_was_measured_as_latency():
     found = Predictor(costing(busy_s, 0.0, 0.2, 0.2)).predict(Setting(8, announced=False), 0.2)
     assert found.bounds["latency"] > found.bounds["cpu"]
     assert found.bound_by == "cpu"
-    # Training that hardly waits is bound by computing, however busy the processor is.
+    # Training that hardly waits is limited by computing, however busy the processor is.
     idle = Predictor(costing(0.00095, 0.0, 1.0, 1.0)).predict(Setting(8, announced=False), 1.0)
     assert idle.bound_by == "compute"
 
@@ -77,7 +79,7 @@ def test_fetches_cost_more_where_epochs_show_it():
     assert known.read_s == pytest.approx(0.0001)
     assert known.fetch_s == pytest.approx(0.0004)
     assert known.busy_s(100, 50) == pytest.approx(100 * 0.0001 + 50 * 0.0004)
-    # All epochs fetched about as much, so nothing says what a fetch costs.
+    # All epochs fetched about the same number of samples. So they do not show the cost of a fetch.
     alike = costing(0.0001, 0.0004, 0.2, 0.3)
     known = measure_processor(alike, alike.epochs)
     assert known.read_s == pytest.approx(0.0001 + 0.0004 * 0.75)
@@ -89,7 +91,7 @@ def test_fetches_cost_more_where_epochs_show_it():
     [(0.0002, 0.0004, 0.0003, 0.0), (0.001, 0.0001, 0.0, 0.00055 / 0.75)],
 )
 def test_no_kind_of_read_costs_less_than_nothing(cold_s, warm_s, read_s, fetch_s):
-    # Half of the reads of the second epoch were fetched.
+    # Half of the reads in the second epoch were fetched.
     told = profile(
         epoch(0, truth(), 0.0, cpu_s=SAMPLES * cold_s), epoch(1, truth(), 0.5, cpu_s=SAMPLES * warm_s)
     )

@@ -1,4 +1,4 @@
-"""Errors of TOML files that users write."""
+"""The errors for TOML files that users write."""
 
 import msgspec
 import pytest

@@ -1,4 +1,6 @@
-"""The default policy's key: expected ticks to the next read, one unit for all pages."""
+"""The key of the default policy is the expected number of ticks to the next read, in one unit for all
+pages.
+"""
 
 import numpy as np
 import pytest

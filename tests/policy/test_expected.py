@@ -1,4 +1,4 @@
-"""Expected next uses of pages, from the reads that jobs announce and from their draws by score."""
+"""Expected next uses of pages, from the reads that jobs announce, and from their draws by score."""
 
 import numpy as np
 import pytest

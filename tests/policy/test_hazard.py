@@ -1,4 +1,4 @@
-"""Learnt hazards: evidence, priors, forgetting, surprise, and the index that ranks pages."""
+"""Learnt hazards: evidence, priors, forgetting, surprise, and the index by which pages are ranked."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ def waits(until, since=0.0, state=0, prefix=0):
 
 
 def taught(*pairs, evidence=None, state=0, unread=()):
-    """Return evidence of pages that were read, as ``pairs`` of (age, times), and of ``unread`` pages, which
-    still wait.
+    """Return evidence of page reads. ``pairs`` are (age, times) of pages that were read. ``unread`` are (age,
+    times) of pages that still wait.
     """
     evidence = evidence or Evidence.empty(1)
     for age, times in pairs:
@@ -83,7 +83,9 @@ def test_full_cells_forget_in_evidence_not_in_time():
 
 
 def surprised(state):
-    """Return the usual rate of a page, and the rate after 600 pages waited for reads that did not come."""
+    """Return the usual rate of a page, and its rate after 600 pages have waited in vain for expected
+    reads.
+    """
     evidence = taught((100, 200), state=state)
     known = learn(evidence)
     for _ in range(600):
@@ -98,7 +100,9 @@ def test_far_fewer_reads_than_expected_lower_the_rates_at_once():
 
 
 def test_pages_that_were_read_once_lose_less_by_surprise():
-    """The first pages of a new data set are read again only in its second epoch, which looks like silence."""
+    """Pages that were read only once lose less of their rate by a surprise. The first pages of a new dataset
+    are read again only in its second epoch, and until then look silent.
+    """
     usual, now = surprised(state=0)
     assert now < usual / 2
     assert now > 1.4 * surprised(state=17)[1]
@@ -129,8 +133,8 @@ def test_a_candidate_that_is_surely_read_pays_a_little_for_its_store():
 
 
 def test_a_candidate_that_is_rarely_read_again_does_not_repay_its_store():
-    """One in forty is read, and soon. Its rate is high for a short time, in which it saves less than its
-    store costs.
+    """An admission candidate that is rarely read again does not repay its store. One in forty such pages is
+    read again, and soon. Its rate is high for a short time. In this time it saves less than its store costs.
     """
     hazards = learn(taught((100, 50), unread=[(2.0**18, 2000)]))
     resident, candidate = hazards.rates[age_bin(1)], hazards.candidates[age_bin(1)]
@@ -139,7 +143,9 @@ def test_a_candidate_that_is_rarely_read_again_does_not_repay_its_store():
 
 
 def test_a_page_that_is_always_read_at_a_bound_of_a_bin_is_surely_read():
-    """All reads come at age 8, where a bin begins: no page waits within the bin."""
+    """A page that is always read exactly at a bound of a bin is expected with certainty. All reads come at
+    age 8, where a bin begins. So no page waits within this bin.
+    """
     hazards = learn(taught((8, 50), state=17))
     at = 17 * AGE_BINS + age_bin(1)
     assert hazards.rates[at] == pytest.approx(1 / 7, rel=0.1)

@@ -1,4 +1,4 @@
-"""Read histories: counts, mean gaps, states and age bins, one page at a time and in columns."""
+"""Read histories: counts, mean gaps, states and age bins, for one page at a time and for columns of pages."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""Hit ratios of the policies on small workloads, each beside the best possible ratio. Seeds are fixed; pages
-have one size unless a test says otherwise.
+"""Hit ratios of the policies on small workloads, each compared with the best possible ratio. Seeds are fixed.
+Pages have one size, except where a test sets sizes.
 
 The workloads are small versions of those in docs/adr/0027. The study of hit ratios (bench) has all of them.
 """
@@ -40,7 +40,9 @@ def zipf(objects, reads, exponent, seed=1):
 
 
 def test_lru_on_shuffled_epochs_is_the_formula():
-    """The formula is c + (1 - c) ln(1 - c): 2.1 % with a cache of c = 20 %."""
+    """LRU on shuffled epochs hits as the formula says. The formula is c + (1 - c) ln(1 - c): 2.1 % with a
+    cache of c = 20 %.
+    """
     expected = SHARE + (1 - SHARE) * math.log(1 - SHARE)
     assert expected == pytest.approx(0.0215, abs=0.0001)
     assert ratio(uniform(1000, 20), "lru") == pytest.approx(expected, abs=0.003)
@@ -61,8 +63,9 @@ def test_no_policy_beats_the_clairvoyant(policy, announce):
 
 
 def test_importance_draws_by_what_is_known():
-    """LRU: 21 %. With this epoch announced: 49 % or more. With the next one too, from the middle of an epoch
-    on: 54 % or more. The bound is 57 %.
+    """Draws by importance hit more, the more is known. LRU hits 21 %. With the current epoch announced the
+    ratio is about 49 %. It is at least 54 % if the next epoch is announced in the middle of the current one.
+    The bound is 57 %.
     """
     trace = importance(1500, 6)
     bound = clairvoyant_hits(trace, 300)[trace.counted()].mean()
@@ -79,8 +82,8 @@ def test_popular_objects_stay():
 
 
 def test_a_page_is_stored_only_if_its_reads_repay_the_store():
-    """LRU stores every page that it misses. The price of a store costs no hits on popular objects and on
-    shuffled epochs.
+    """A page is stored only if its reads repay the store. LRU stores every page that it misses. The price of
+    a store costs no hits on popular objects, and none on shuffled epochs.
     """
     for ids, places, most_stores, least_hits in (
         (zipf(3000, 60_000, 0.8), 600, 0.12, 0.62),

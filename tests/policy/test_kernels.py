@@ -1,4 +1,4 @@
-"""The compiled kernels and the Python code beside them: equal results, to the last bit."""
+"""The compiled kernels and the Python code beside them give equal results, to the last bit."""
 
 import copy
 
@@ -25,7 +25,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def both(work):
-    """Return the results of ``work``, compiled and interpreted."""
+    """Return the two results of ``work``: compiled and interpreted."""
     results = []
     for compiled in (True, False):
         with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +74,9 @@ def test_indices_of_hazards(seed):
 
 @given(seeds, st.integers(1, 12), st.booleans())
 def test_histories_of_pages_in_slots_and_as_ghosts(seed, sets, taught):
-    """Pages are missed, get slots, give them to others, and are read again, in a table of few ghosts."""
+    """With compiled code and without it, the histories of pages are equal. Pages are missed, get slots, lose
+    them to other pages, and are read again. The table has room for only few ghosts.
+    """
 
     def work():
         random, residents = np.random.default_rng(seed), Residents(1)
@@ -152,7 +154,7 @@ def rows_of(hashes, numbers, groups, tick):
 def test_ghosts_that_share_a_set_displace_each_other_in_turn(seed):
     random = np.random.default_rng(seed)
     pages, prefix_of = random.integers(1 << 64, size=40, dtype=np.uint64), np.arange(3)
-    # Few pages are read one by one where nothing is compiled, many as columns.
+    # Without compiled code, few pages are read one by one, and many as columns.
     counts, base = random.integers(1, 40, 6).tolist(), float(random.integers(1 << 34))
 
     def work():

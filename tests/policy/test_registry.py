@@ -20,7 +20,9 @@ def test_names_find_their_policies():
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_only_a_policy_that_says_so_looks_at_hints_and_history(name):
-    """For policies that do not use these columns, callers do not compute them."""
+    """A policy that does not ask for hints and read history never uses their columns. For such a policy,
+    callers do not compute these columns.
+    """
     columns = PageColumns(
         next_use=np.array([np.inf, np.inf]),
         rate=np.array([0.1, 0.1]),

@@ -1,5 +1,5 @@
-"""Needs that fit, the shares of the other jobs, and the movement of the knobs, compared with the cases of the
-design.
+"""Needs of jobs that fit, the shares of the other jobs, and the weights that rise while a need is missed. The
+expected values are the cases of the design.
 """
 
 import math
@@ -100,7 +100,7 @@ def test_what_needs_leave_of_the_link_goes_by_measured_misses():
     misses = np.array([10_000.0, 80_000.0, 0.0, 90_000.0])
     weights = link_weights(FOUR, misses)
     assert weights[[1, 3]] == pytest.approx([200 * 80_000, 600 * 90_000])
-    # Jobs that are not behind their needs get little, and alike.
+    # Jobs that are not behind their needs get little weight, and all of them the same.
     assert weights[[0, 2]] == pytest.approx(0.3 * weights[[1, 3]].mean())
 
 
@@ -135,7 +135,10 @@ def test_jobs_of_which_nothing_is_known_do_no_harm():
 
 @pytest.mark.parametrize("claims", [1, 10])
 def test_claims_leave_a_client_without_a_job_its_hits(claims, monkeypatch):
-    """Ten jobs announce all, beside a hot set. Some have the highest weight that ``claims`` needs give."""
+    """Jobs with needs leave a client without a job its hits. Ten jobs announce everything, beside a client
+    that reads a hot set. ``claims`` of the jobs have needs, and the highest weight that so many needs can
+    give.
+    """
     random, jobs, samples, hot, epochs = np.random.default_rng(0), 10, 100, 50, 6
     columns = [random.integers(0, hot, samples * epochs)]
     for job in range(jobs):

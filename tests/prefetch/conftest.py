@@ -1,4 +1,4 @@
-"""A prefetcher over a real engine, and announced orders that a test changes step by step."""
+"""Fixtures: a prefetcher over a real engine, and announced orders that a test changes step by step."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Prefetched pages that are not read yet take a quarter of the tiers at most, whatever
-prefetch.ahead says.
+"""Prefetched pages that no reader has read yet take at most a quarter of the tiers, even if prefetch.ahead is
+larger.
 """
 
 import pytest
@@ -23,7 +23,7 @@ async def fetching(make_fetching):
 
 
 def ready(fetching):
-    """The number of prefetched pages that are on their way, or that no reader has read."""
+    """Return the number of prefetched pages that are on their way or still unread."""
     return len(fetching.bench.cache.residents.unread) + fetching.prefetcher.flying
 
 
@@ -67,7 +67,9 @@ async def test_what_is_announced_twice_and_was_read_once_lies_ready_no_more(fetc
 
 
 async def test_what_was_passed_unread_lies_ready_no_more(fetching):
-    """A job that skips announced samples must not fill its share with their pages."""
+    """Pages of samples that the job has skipped no longer count as ready. Otherwise a job that skips
+    announced samples would fill its share with their pages.
+    """
     bench = fetching.bench
     fetching.orders.announce("j", Order(whole(COUNT), list(range(COUNT)), rate_per_s=100.0))
     for number in range(0, COUNT - 20, 10):
@@ -80,7 +82,9 @@ async def test_what_was_passed_unread_lies_ready_no_more(fetching):
 
 
 async def test_one_page_may_always_come_ahead(make_fetching):
-    """The cache has room for three pages, and a quarter of that is less than a page."""
+    """One page may always be fetched ahead. The cache has room for three pages, and a quarter of them is less
+    than a page.
+    """
     fetching = await make_fetching(
         page_size=PAGE, ram_bytes=3 * RECORD, segment_bytes=1 << 20, ahead_bytes=1 << 24
     )

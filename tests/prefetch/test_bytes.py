@@ -1,4 +1,4 @@
-"""Prefetching reads no more bytes from the origin than reading without it does, with any policy."""
+"""With prefetching, no more bytes are read from the origin than without it, with any policy."""
 
 import asyncio
 
@@ -23,7 +23,9 @@ RECORD = 8_192
     ],
 )
 async def test_no_page_is_read_twice_for_one_use(make_fetching, policy, places, turns):
-    """``turns``: turns of the loop between two reads; few for a fast reader, many for a slow one."""
+    """No page is read twice from the origin for one use. ``turns`` is the number of turns of the event loop
+    between two reads: few for a fast reader, many for a slow one.
+    """
     fetching = await make_fetching(
         policy=policy, page_size=PAGE, ram_bytes=places * RECORD, segment_bytes=1 << 20, ahead_bytes=1 << 24
     )
@@ -49,8 +51,8 @@ async def test_no_page_is_read_twice_for_one_use(make_fetching, policy, places, 
 
 
 async def test_what_left_unread_is_left_to_its_reader(make_fetching):
-    """A page that is evicted unread, for example by another job, is not fetched again: that might
-    never end.
+    """A page that is evicted unread is left to its reader, and is not fetched again. Another job may have
+    caused the eviction, and repeated fetches might never end.
     """
     fetching = await make_fetching()
     bench = fetching.bench
@@ -61,7 +63,7 @@ async def test_what_left_unread_is_left_to_its_reader(make_fetching):
     assert bench.origin.gets == 2
     for _ in range(5):
         await purge_under(bench.engine, "b", "k0")
-        bench.clock.advance(2.0)  # More than a second: the next look looks up all samples again.
+        bench.clock.advance(2.0)  # More than a second passes, so the next walk looks up all samples again.
         fetching.orders.changed()
         await fetching.idle()
     assert bench.origin.gets == 2
@@ -76,8 +78,8 @@ async def test_what_left_unread_is_left_to_its_reader(make_fetching):
 
 @pytest.mark.parametrize("places", [8, 40])
 async def test_epochs_shorter_than_a_look_is_believed_are_read_once_a_use(make_fetching, places):
-    """Twenty samples are read in a fifth of a second, again and again. So each is in the list of coming
-    samples several times.
+    """In epochs shorter than a second, each page is read once for each use. Twenty samples are read in a
+    fifth of a second, again and again. So each sample is in the list of coming samples several times.
     """
     fetching = await make_fetching(
         page_size=PAGE, ram_bytes=places * RECORD, segment_bytes=1 << 20, ahead_bytes=1 << 24

@@ -105,7 +105,9 @@ async def test_samples_beyond_the_end_of_a_shorter_version_take_no_memory(make_f
 
 
 async def test_a_page_that_a_shorter_version_lacks_takes_no_memory(make_fetching):
-    """The fetch was decided before the object became shorter."""
+    """A page that a shorter version does not have takes no memory. The fetch was planned before the object
+    became shorter.
+    """
     fetching = await make_fetching(page_size=PAGE, ram_bytes=1 << 18)
     bench, ahead = fetching.bench, fetching.bench.engine.prefetch_port
     bench.origin.put("b", "k", bytes(PAGE // 2))

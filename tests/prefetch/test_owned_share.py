@@ -1,4 +1,4 @@
-"""In a cluster in which each object has one owner, a proxy fetches ahead only samples of its own objects."""
+"""In a cluster with page ownership, a proxy fetches ahead only samples of objects that it owns."""
 
 import numpy as np
 
@@ -32,6 +32,6 @@ async def test_only_owned_samples_are_fetched_and_they_alone_fill_the_bytes_ahea
     owners = owners_of(np.array([object_hash(ref) for ref in refs], np.uint64), 4)
     mine = [refs[sample].key for sample in order.tolist() if owners[sample] == 1]
     await fetching.idle()
-    # In the whole order, the last of them are 60,000 bytes ahead.
+    # These samples lie up to 60,000 bytes ahead in the whole order.
     assert [ref.key for ref, *_ in fetching.bench.origin.reads] == mine[:16]
     assert 12 <= len(mine) <= 20

@@ -1,4 +1,4 @@
-"""The pace of one job: when lost pages end prefetching, and when it begins again."""
+"""The pace of one job: how many lost pages end the prefetching, and when it begins again."""
 
 import random
 
@@ -8,7 +8,9 @@ READS_PER_S = 50
 
 
 def feed(pace, pages, is_lost, now_s):
-    """Report the fates of prefetched pages at READS_PER_S; return the time, and how often it did not pay."""
+    """Report the fates of prefetched pages at READS_PER_S. Return the time, and the number of pages for which
+    prefetching did not pay.
+    """
     stopped = 0
     for _ in range(pages):
         (pace.note_lost if is_lost() else pace.note_used)()
@@ -19,7 +21,9 @@ def feed(pace, pages, is_lost, now_s):
 
 
 def test_a_job_that_loses_three_pages_in_a_hundred_is_prefetched_without_a_stop():
-    """Losses come together: here each is followed by another one in three cases of ten."""
+    """Prefetching for a job that loses three pages in a hundred never stops. Losses come together: here 30 %
+    of the losses are followed by another one.
+    """
     drawn, last = random.Random(1), [False]
 
     def is_lost():

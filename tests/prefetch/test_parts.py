@@ -1,4 +1,6 @@
-"""Readers of parts of big objects find the rest in the cache, and no page is fetched without a reason."""
+"""Readers of parts of big objects find the rest of the object in the cache. No page is fetched without a
+reason.
+"""
 
 import asyncio
 
@@ -57,7 +59,9 @@ async def test_a_read_of_the_end_alone_is_a_look_at_an_index(make_fetching):
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 async def test_a_reader_in_a_row_or_with_a_stride_is_read_ahead(make_fetching, step):
-    """The object is not fetched whole. The first reads, which show the pattern, are misses."""
+    """Pages are fetched ahead of a reader that reads in sequence or with a stride, and the object is not
+    fetched whole. The first reads show the pattern, and are misses.
+    """
     fetching = await make_fetching(whole_bytes=0)
     fetching.bench.origin.put("b", "big", BODY)
     sources = [await read(fetching, at * PAGE, at * PAGE + 100) for at in range(0, 12, step)]
@@ -65,7 +69,7 @@ async def test_a_reader_in_a_row_or_with_a_stride_is_read_ahead(make_fetching, s
     assert [source is Source.ORIGIN for source in sources] == [True] * misses + [False] * (
         len(sources) - misses
     )
-    # A reader may stop at any time, so only the next pages of a stream are fetched.
+    # A reader may stop at any time. So only the next pages of its stream are fetched.
     assert fetching.bench.origin.gets <= 12
 
 
@@ -88,7 +92,9 @@ async def test_several_readers_of_one_object_are_told_apart(make_fetching):
 
 
 async def test_room_that_is_scattered_over_tiers_is_none(make_fetching):
-    """Room in two tiers that is enough only together makes no place for a page: a fetch would be in vain."""
+    """Room that is scattered over two tiers does not cause a fetch. Together the two tiers have enough free
+    room for a page, but neither has enough alone. So a fetch would be in vain.
+    """
     fetching = await make_fetching(policy="static", ram_bytes=4 * PAGE, disk_bytes=4 * PAGE)
     fetching.bench.origin.put("b", "first", BODY)
     fetching.bench.origin.put("b", "big", BODY)
@@ -126,7 +132,9 @@ async def test_a_page_may_be_fetched_again_while_its_old_version_is_on_its_way(m
 
 
 async def test_an_order_knows_better(make_fetching):
-    """If an order names parts of an object, only these parts are fetched."""
+    """An announced order decides before a guess does. If the order names parts of an object, only these parts
+    are fetched.
+    """
     fetching = await make_fetching(whole_bytes=1 << 20)
     bench, samples = fetching.bench, whole(2)
     bench.origin.put("b", "k0", BODY)
@@ -143,7 +151,9 @@ async def test_an_order_knows_better(make_fetching):
 
 
 def test_what_waits_to_be_fetched_whole_is_bounded():
-    """Readers of a million objects' first bytes are faster than the fetches of the rest of these objects."""
+    """The queue of objects to be fetched whole is bounded. Readers can read the first bytes of a million
+    objects faster than the rest of these objects is fetched.
+    """
     parts = Parts(page_size=PAGE, whole_bytes=1 << 20)
     for number in range(5000):
         ref = ObjectRef("b", f"k{number}")

@@ -1,4 +1,4 @@
-"""Announced samples are in the cache before they are asked for, and no other read is worse for it."""
+"""Announced samples are in the cache before they are read, and no other read suffers from it."""
 
 import asyncio
 
@@ -45,7 +45,9 @@ async def test_soonest_first(make_fetching):
 
 
 async def test_jobs_share_by_next_use(make_fetching):
-    """The fast job's last sample is due before the slow job's second one."""
+    """Jobs share the prefetching by next use. The fast job's last sample is due before the slow job's second
+    one.
+    """
     fetching = await make_fetching(fetches=1)
     fill(fetching.bench.origin, 20)
     fetching.orders.orders["slow"] = Order(whole(20), [10, 11], rate_per_s=0.1)
@@ -125,9 +127,7 @@ async def test_a_reader_makes_a_prefetch_his_own(make_fetching):
 
 
 async def two_on_their_way(make_fetching, objects, order):
-    """Return a prefetcher with an announced order and two fetches under way, and the barrier that
-    holds them.
-    """
+    """Return a prefetcher with an announced order, and the barrier that holds its two fetches."""
     fetching, gate = await make_fetching(fetches=2), Barrier()
     fill(fetching.bench.origin, objects)
     fetching.bench.origin.gate = gate
@@ -162,7 +162,9 @@ async def test_a_replaced_order_drops_what_was_queued(make_fetching):
 
 
 async def test_so_many_at_a_time_and_so_far_ahead(make_fetching):
-    """At most four pages are fetched ahead, whatever is announced, and at most three at a time."""
+    """At most four pages are fetched ahead, however much is announced. At most three fetches run at a
+    time.
+    """
     fetching = await make_fetching(ahead_bytes=4 * PAGE, fetches=3)
     bench, gate = fetching.bench, Barrier()
     fill(bench.origin, 100, PAGE)
@@ -231,7 +233,7 @@ async def test_failures_are_counted_and_slow_it_down(make_fetching):
     await until(lambda: fetching.counts()[3] >= 3)
     await fetching.idle()
     assert fetching.bench.clock.monotonic_s() - began_s >= 0.1
-    # Demand reads are not affected by the pause.
+    # Demand reads do not pause.
     for number in range(4):
         assert (await fetching.bench.get(f"k{number}"))[0] == bytes([number]) * 1000
 
@@ -252,7 +254,7 @@ async def test_however_long_the_origin_is_away_it_pauses_between_tries(make_fetc
     while fetching.counts()[3] < failed + 100:
         fetching.orders.changed()
         await fetching.idle()
-    # At most 32 fetches are under way together, and fail. Then prefetching pauses for five seconds.
+    # At most 32 fetches run together and fail. Then prefetching pauses for five seconds.
     assert fetching.bench.clock.monotonic_s() - began_s >= 3 * 5.0
 
 
@@ -346,7 +348,9 @@ async def test_a_page_that_leaves_unread_was_wasted(make_fetching):
 
 
 async def test_the_first_read_of_a_prefetched_page_is_its_only_one(make_fetching):
-    """If the prefetch counted as a read, the learner would expect such pages to be read again at once."""
+    """The first read of a prefetched page counts as its only read. If the prefetch also counted, the learner
+    would expect such pages to be read again at once.
+    """
     fetching = await make_fetching()
     bench = fetching.bench
     fill(bench.origin, 50)
@@ -382,8 +386,8 @@ async def test_every_way_of_reading_counts_as_use(make_fetching, way):
 
 
 async def epochs_of(fetching, count: int, epochs: int, *, announced: bool) -> tuple[int, int]:
-    """Return the hits and the origin reads of a job that reads all objects in each epoch, in a random order.
-    ``announced``: whether prefetching may work between two reads.
+    """Return the hits and the origin reads of a job. The job reads all objects in each epoch, in random
+    order. ``announced`` says whether prefetching may work between two reads.
     """
     rng, hits = np.random.default_rng(3), 0
     coming = [int(one) for _ in range(epochs) for one in rng.permutation(count)]
@@ -399,7 +403,9 @@ async def epochs_of(fetching, count: int, epochs: int, *, announced: bool) -> tu
 
 
 async def test_it_costs_few_origin_reads_more_than_clairvoyant_eviction_alone(make_fetching):
-    """Unread pages take places from pages that are read later, never from pages that are read sooner."""
+    """Prefetching costs only few more origin reads than clairvoyant eviction alone. Unread pages displace
+    only pages that are read later than they are.
+    """
     size, count = 8 * 1024, 60
     cache = {"ram_bytes": 20 * (size + PAGE), "segment_bytes": 64 * 1024, "page_size": 4 * PAGE}
     alone = await make_fetching(fetches=0, name="alone", **cache)
@@ -415,7 +421,7 @@ async def test_it_costs_few_origin_reads_more_than_clairvoyant_eviction_alone(ma
 
 
 async def test_nothing_is_fetched_that_would_win_no_place(make_fetching):
-    """The cache is full of pages that are read sooner."""
+    """Nothing is fetched that would win no place. Here the cache is full of pages that are read sooner."""
     fetching = await make_fetching(ram_bytes=8 * PAGE, segment_bytes=4 * PAGE)
     bench = fetching.bench
     fill(bench.origin, 60, 3000)

@@ -1,4 +1,4 @@
-"""Samples that are cached are searched for by name once, for all jobs and all epochs."""
+"""Samples that are cached are looked up by name once, for all jobs and all epochs."""
 
 from shadeproxy.core.types import Source
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
@@ -10,7 +10,7 @@ COUNT = 20
 
 
 async def cached(make_fetching, **options):
-    """Return fetching with ``COUNT`` cached samples."""
+    """Return a prefetcher whose cache has ``COUNT`` samples."""
     fetching = await make_fetching(**options)
     for number in range(COUNT):
         fetching.bench.origin.put("b", f"k{number}", bytes([number]) * 1000)
@@ -19,7 +19,7 @@ async def cached(make_fetching, **options):
 
 
 def searched(monkeypatch):
-    """Return a list to which each search for an object by its name is appended."""
+    """Return a list that receives each lookup of an object by its name."""
     found, search = [], PrefetchPort.resident_objects
 
     def note(port, refs):
@@ -47,7 +47,7 @@ async def test_one_that_is_gone_is_fetched_again(make_fetching, monkeypatch):
     fetching.orders.announce("j", Order(whole(COUNT), list(range(COUNT))))
     await fetching.idle()
     assert fetching.bench.origin.gets == COUNT
-    await purge_under(fetching.bench.engine, "b", "k1")  # k1 and k10 to k19
+    await purge_under(fetching.bench.engine, "b", "k1")  # This drops k1 and k10 to k19.
     found.clear()
     fetching.bench.clock.advance(2.0)
     fetching.orders.changed()
@@ -69,7 +69,9 @@ async def test_jobs_of_one_dataset_share_what_is_known(make_fetching, monkeypatc
 
 
 async def test_many_jobs_search_for_a_few_at_a_time(make_fetching, monkeypatch):
-    """One round of 50 jobs with 20 new samples each would search for 1,000."""
+    """With many jobs, each round looks up only a few samples. With 20 new samples for each of 50 jobs, one
+    round would otherwise look up 1,000.
+    """
     fetching, found = await cached(make_fetching), searched(monkeypatch)
     rounds, plan = [], fetching.prefetcher._plan
 
@@ -88,7 +90,9 @@ async def test_many_jobs_search_for_a_few_at_a_time(make_fetching, monkeypatch):
 
 
 async def test_one_job_searches_for_what_many_others_need_not(make_fetching, monkeypatch):
-    """A fast job whose samples are not cached would else get 16 searches of each round."""
+    """One job gets the lookups that many other jobs do not need. Without this, a fast job whose samples are
+    not cached would get only 16 lookups in each round.
+    """
     fetching = await cached(make_fetching)
     for job in range(50):
         fetching.orders.orders[f"j{job}"] = Order(whole(COUNT), list(range(COUNT)))

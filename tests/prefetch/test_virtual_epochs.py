@@ -1,4 +1,4 @@
-"""Whole epochs over the real engine, in virtual time: bytes and time with prefetching, against the same
+"""Whole epochs over the real engine in virtual time. Bytes and times with prefetching are compared with those
 without it.
 """
 
@@ -13,8 +13,9 @@ def test_prefetching_costs_hardly_any_bytes_and_hides_the_latency():
 
 
 def test_a_loop_whose_workers_are_far_apart_hardly_loses_by_prefetching():
-    """Eight workers have half of the epoch under way, so the job passes announced pages, which are
-    evicted unread. The cache is small, and the link slow.
+    """A loop whose workers are far apart loses almost nothing by prefetching. Eight workers have half of the
+    epoch under way. So the job passes announced samples before it reads them, and their pages are evicted
+    unread. The cache is small, and the link is slow.
     """
     setting = Setting("far apart", 512, 8000, 512.0, 0.02, 1e6, 0.05, batch=16, epochs=2)
     ours, plain = train(setting, PREFETCHING), train(setting, NOTHING)

@@ -1,4 +1,4 @@
-"""The reads of ``Warm``, the objects that it leaves alone, and its end."""
+"""``Warm``: its reads, the objects that it skips, and its end."""
 
 import asyncio
 
@@ -16,12 +16,12 @@ from tests.support.prefetching import until
 from tests.support.purging import purge_under
 
 PAGE = 4096
-RECORD = 4608  # Bytes of the record of such a page in a tier.
+RECORD = 4608  # bytes that the record of such a page takes in a tier
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 
 
 class Refusing:
-    """An origin like ``inner``, but reads of some keys fail, or all reads for a while."""
+    """An origin like ``inner`` in which reads of some keys fail, or all reads for a while."""
 
     def __init__(self, inner: Origin) -> None:
         self.inner = inner
@@ -211,8 +211,8 @@ async def test_a_pinned_prefix_is_read_into_a_full_cache(make_bench):
 
 
 async def test_its_pages_are_no_guesses(make_bench):
-    """Prefetching is judged by its guesses. A page of a warm is none, so it is not wasted while it
-    is unread.
+    """Pages of a warm do not count as guesses. Prefetching is judged by its guesses. A page of a warm is
+    none, so it does not count as wasted while it is unread.
     """
     bench = await make_bench(origin=filled(5), rules=IMMUTABLE)
     await warm(bench)
@@ -253,7 +253,7 @@ async def test_memory_for_reads_is_left_to_others(make_bench):
     assert bench.ledger.taken_bytes <= 10 * PAGE
     origin.gate.release()
     assert (await running).bytes == 100 * PAGE
-    assert origin.gets == 100  # No read was begun for which there was no memory.
+    assert origin.gets == 100  # No read began before there was memory for it.
 
 
 async def test_a_reader_joins_what_is_on_its_way(make_bench):

@@ -1,6 +1,6 @@
-"""A proxy in front of a directory over HTTP, over TLS with a private authority, and over TLS with a
-self-signed certificate; and a record of what every recipe did there, from which docs/recipes/README.md is
-written.
+"""Fixtures: a proxy in front of a directory, over HTTP, over TLS with a private authority, and over TLS with
+a self-signed certificate. A record has the result of every recipe on each route. docs/recipes/README.md is
+written from it.
 """
 
 import os
@@ -52,7 +52,9 @@ def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module) -> dict[s
 
 @dataclass(frozen=True)
 class Stage:
-    """The parts that all recipes share. ``venv``: the environment into which `make recipes` installs."""
+    """The routes and the record that all recipes share. ``venv`` is the environment into which `make recipes`
+    installs.
+    """
 
     routes: dict[str, Route]
     venv: Path

@@ -18,7 +18,7 @@ ROUTES = {
 
 @dataclass
 class Record:
-    """Outcomes by recipe and route: OK, or the message of the failure."""
+    """The outcomes by recipe and route: OK, or the message of the failure."""
 
     versions: dict[str, str] = field(default_factory=dict)
     outcomes: dict[tuple[str, str], str] = field(default_factory=dict)

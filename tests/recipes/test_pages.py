@@ -1,4 +1,4 @@
-"""The pages of docs/recipes, without running their scripts."""
+"""The pages of docs/recipes. Their scripts are not run here."""
 
 import re
 import subprocess
@@ -34,7 +34,9 @@ RECIPES = read_recipes()
 MOST_LINES = 45
 MOST_COLUMNS = 110
 OWN_ENVIRONMENT = {"mosaicml-streaming"}
-"""Packages that the Makefile installs beside requirements.txt."""
+"""Packages that the Makefile installs in an environment of their own, and that requirements.txt does not
+name.
+"""
 
 
 def test_every_client_has_a_page():

@@ -1,7 +1,7 @@
-"""The scripts of docs/recipes, as they stand there, through the proxy: over HTTP, and over TLS with a private
+"""The scripts of docs/recipes run unchanged through the proxy. The routes are HTTP, and TLS with a private
 authority whose certificate is not the server's.
 
-A self-signed certificate is tried too. Its results are noted, and never fail a test.
+A self-signed certificate is tried too. Its results are recorded, and never fail a test.
 """
 
 import os
@@ -31,7 +31,8 @@ def test_a_recipe(recipe, route_name, stage, tmp_path):
     bucket = f"{recipe.name}-{route_name}"
     make_bucket(route, bucket)
     before = hits(route)
-    script = tmp_path / "recipe"  # with a client's name it would be imported in the client's place
+    # If the file had a client's name, Python would import it in place of the client.
+    script = tmp_path / "recipe"
     script.write_text(recipe.script)
     program = str(place / "bin" / "python") if recipe.language == "python" else "bash"
     log = tmp_path / "log"
@@ -57,7 +58,9 @@ def test_a_recipe(recipe, route_name, stage, tmp_path):
 
 
 def environment_of(recipe: Recipe, venv: Path) -> Path:
-    """The client's own environment, where it does not fit beside the others, else theirs."""
+    """Return the environment of a client. A client that does not fit the others has an environment of its
+    own.
+    """
     own = venv.with_name(f"{venv.name}-{recipe.name}")
     return own if own.exists() else venv
 
@@ -66,14 +69,14 @@ def versions_of(recipe: Recipe, place: Path) -> str:
     ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
     command = [place / "bin" / "python", "-c", ask, *recipe.packages]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    # The part after the plus names a build, not a release.
+    # The part behind "+" names a build, and no release.
     return ", ".join(
         f"{name} {version.partition('+')[0]}" for name, version in zip(recipe.packages, told, strict=True)
     )
 
 
 def make_bucket(route: Route, bucket: str) -> None:
-    # The directory itself: boto3 of this process trusts none of the certificates.
+    # Make the directory itself, because boto3 in this process trusts none of the certificates.
     origin = next(item for item in route.served.arguments if item.startswith("origin.path="))
     (Path(origin.partition("=")[2]) / bucket).mkdir()
 
@@ -84,15 +87,15 @@ def hits(route: Route) -> int:
 
 
 def variables(route: Route, bucket: str, place: Path, home: Path) -> dict[str, str]:
-    """Return the variables that docs/recipes/README.md exports."""
+    """Return the environment variables that docs/recipes/README.md exports."""
     exported = route.environment(home, trust=("AWS_CA_BUNDLE", "SSL_CERT_FILE"))
     path = f"{place / 'bin'}{os.pathsep}{exported['PATH']}"
     return exported | {"AWS_ENDPOINT_URL": route.endpoint, "BUCKET": bucket, "PATH": path}
 
 
 def essence(said: str, route: Route, bucket: str, done: object) -> str:
-    """Return the last line that names an error, without what differs from run to run; or its class, and what
-    libraries of Rust give as the reason some lines later.
+    """Return the last line of the output that names an error, without the parts that differ from run to run.
+    Libraries of Rust give the reason some lines later. In this case return the error's class and the reason.
     """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*: ", line)]

@@ -9,5 +9,5 @@ from tests.support.rgw import Rgw, run_rgw
 
 @pytest.fixture(scope="session")
 def rgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rgw]:
-    """Run Ceph RGW, started once a session (about 12 s)."""
+    """Run Ceph RGW. It is started once for each test session, which takes about 12 s."""
     yield from run_rgw(tmp_path_factory.mktemp("rgw"))

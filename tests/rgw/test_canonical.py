@@ -1,4 +1,6 @@
-"""Requests that Ceph RGW understands differently from the check of rights, sent to the real server."""
+"""Requests that Ceph RGW understands in another way than the check of rights does, sent to the real
+server.
+"""
 
 import http.client
 import re
@@ -36,7 +38,7 @@ upstream = { access_key = "%s", secret_env = "ORIGIN_SECRET" }
 
 @pytest.fixture(scope="module")
 def direct(rgw):
-    """Return a client that connects to the gateway directly. Another bucket contains a secret."""
+    """Return a client that is connected directly to the gateway. A second bucket contains a secret object."""
     client = _client(rgw.endpoint, *rgw.main)
     for bucket in ("open", "other"):
         client.create_bucket(Bucket=bucket)
@@ -65,7 +67,7 @@ def _client(url, key, secret, **config):
 
 
 def send(url, method, fields=None, body=None):
-    """Return status and body of a request that is sent exactly as given."""
+    """Return status and body of the answer to a request that is sent exactly as given."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
     connection.request(method, url.partition(parts.netloc)[2], body, fields or {})
@@ -88,7 +90,7 @@ def signed_at(url, keys, method, path, fields=None):
 
 
 def code_of(body):
-    """Return the code of an error, or the whole body of another answer."""
+    """Return the code of an error, or the whole body of any other answer."""
     found = re.search(b"<Code>(.+?)</Code>", body)
     return found[1] if found else body
 
@@ -138,7 +140,9 @@ def test_a_sub_resource_answers_as_the_gateway_does(proxy, direct, rgw, method, 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_field_of_another_operation_is_answered_as_the_gateway_does(proxy, direct, rgw, method):
-    """The request reads a cached object. The proxy refuses a plain read with a copy source, as AWS does."""
+    """A header field of another operation gets the same answer as at the gateway. The request reads a cached
+    object. Only a copy source is left out: the proxy refuses a plain read with one, as AWS does.
+    """
     direct.put_object(Bucket="open", Key="warm", Body=b"body")
     for _ in range(2):
         assert signed(proxy, "GET", "/open/warm", key="all") == (200, b"body")

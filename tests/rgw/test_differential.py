@@ -1,4 +1,4 @@
-"""The differential suite (tests/differential) with a real S3 server as the origin, and more examples."""
+"""The differential suite (tests/differential) with a real S3 server as the origin, and with more examples."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Form uploads with odd policies: the proxy answers with the same status as the gateway."""
+"""Form uploads with odd policies. The proxy answers with the same status as the gateway."""
 
 import base64
 import hashlib

@@ -1,5 +1,5 @@
-"""S3Origin against a server that checks signatures. (The conformance suite runs against it too:
-tests/origin.)
+"""S3Origin against a server that checks signatures. The conformance suite in tests/origin runs against this
+server too.
 """
 
 import base64
@@ -86,7 +86,7 @@ async def test_a_promised_payload_hash_is_passed_on_and_checked_there(origin, re
 
 
 async def test_a_checksum_behind_the_body_is_left_out_where_the_gateway_refuses_it(rgw, ref):
-    # Ceph 16 reads the whole body, and then says that it does not match x-amz-content-sha256.
+    # Ceph 16 reads the whole body. Then it answers that the body does not match x-amz-content-sha256.
     keys = {SHARED: StaticCredentials(Credentials(*rgw.main))}
     origin = S3Origin(rgw.endpoint, credentials=keys, trailing_checksums="always")
     body = b"x" * 300_000

@@ -1,4 +1,4 @@
-"""boto3 against ``shadeproxy serve`` in front of a real S3 server that checks signatures and rights."""
+"""boto3 at ``shadeproxy serve``, in front of a real S3 server that checks signatures and rights."""
 
 import boto3
 import pytest
@@ -24,7 +24,7 @@ namespace = "shared"
 
 @pytest.fixture
 def direct(rgw):
-    """Return a client that connects to the gateway directly."""
+    """Return a client that is connected directly to the gateway."""
     return boto3.client(
         "s3",
         endpoint_url=rgw.endpoint,
@@ -75,7 +75,8 @@ def test_the_life_of_an_object(proxy, direct):
 def test_big_objects_by_parts_and_pages(proxy, direct, tmp_path):
     client = client_of(proxy)
     client.create_bucket(Bucket="life")
-    body = bytes(range(256)) * 80_000  # 20 MB: multipart up, ranged parts down
+    # 20 MB, so that the upload has several parts and the download several ranges
+    body = bytes(range(256)) * 80_000
     (tmp_path / "up").write_bytes(body)
     client.upload_file(str(tmp_path / "up"), "life", "big")
     assert direct.get_object(Bucket="life", Key="big")["Body"].read() == body
@@ -104,7 +105,7 @@ def test_a_hit_is_authorised_by_the_origin_with_the_clients_own_rights(proxy, di
     assert read(guest, "public") == (b"ours", "ram")
     with pytest.raises(ClientError, match="AccessDenied"):
         read(guest, "private")
-    # A right that is withdrawn through the proxy is lost at once, whatever verdict was remembered.
+    # A right that is withdrawn through the proxy is lost at once, whatever verdict the proxy remembers.
     client.put_object_acl(Bucket="life", Key="public", ACL="private")
     with pytest.raises(ClientError, match="AccessDenied"):
         read(guest, "public")

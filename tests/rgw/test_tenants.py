@@ -1,4 +1,4 @@
-"""Two tenants of one gateway, each with a bucket of the same name: no byte of one reaches the other."""
+"""Two tenants of one gateway have buckets of the same name. No byte of one tenant reaches the other."""
 
 import json
 import signal
@@ -52,7 +52,7 @@ def s3(endpoint, key, secret):
 
 @pytest.fixture(scope="module")
 def tenants(rgw):
-    """Make bucket "ten" for each tenant, directly at the gateway; return the clients."""
+    """Make a bucket "ten" for each tenant, directly at the gateway. Return a client for each tenant."""
     direct = {}
     for name, client in (("tena", "alice"), ("tenb", "mallory")):
         direct[client] = s3(rgw.endpoint, *rgw.add_tenant(name))
@@ -103,7 +103,7 @@ def control(proxy, path, body=None, method="POST"):
 
 
 def batch(proxy, key, **named):
-    """Return status and body of one item."""
+    """Return status and body of one item of a batch."""
     raw = control(proxy, "/v1/batch", {"items": [{"bucket": "ten", "key": key}], **named})
     _, status, _, _, length = struct.unpack_from("<IHBBQ", raw)
     return status, raw[16 : 16 + length]
@@ -131,7 +131,7 @@ def test_cold_warm_and_after_a_restart(proxy, how):
     assert sources == {"alice": "ram", "mallory": "ram"}
     proxy.stop(how)
     proxy.start()
-    time.sleep(1)  # pages are recovered after the start
+    time.sleep(1)  # Recovery adds the pages after the start.
     check_apart(proxy)
     assert {read(proxy, name)[1] for name in ("alice", "mallory")} == {"ram"}
 
@@ -186,7 +186,9 @@ def test_control_calls_mean_the_proxys_own_unless_they_name_another(proxy):
 
 
 def test_a_new_upstream_of_a_client_is_a_new_namespace(proxy, tmp_path):
-    """The same client is moved to another tenant, and no page of the previous tenant answers it."""
+    """A client whose upstream changes reads in a new namespace. The client is moved to the other tenant, and
+    gets no page of its former tenant.
+    """
     check_apart(proxy)
     config = tmp_path / "config.toml"
     moved = CONFIG.replace('"KEYTENA", secret_env = "UPSTREAM_A"', '"KEYTENB", secret_env = "UPSTREAM_B"')

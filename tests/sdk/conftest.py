@@ -1,4 +1,6 @@
-"""A fake proxy and a fake origin in threads of the test process. Tests script their failures."""
+"""A fake proxy and a fake origin, which run in threads of the test process. A script in the test makes them
+fail.
+"""
 
 import gzip
 import hashlib
@@ -51,7 +53,9 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
-    request_queue_size = 64  # as many connect at once; beyond it the kernel makes them wait for a second
+    # 64 clients can connect at the same time. With a shorter queue the kernel would make some of them wait
+    # for a second.
+    request_queue_size = 64
 
     def __init__(self, address, fake):
         self.fake = fake
@@ -71,7 +75,9 @@ class Server(ThreadingHTTPServer):
 
 
 class FakeStore:
-    """An S3 endpoint over ``objects``. Each of ``faults`` is used once, by one object read."""
+    """An S3 endpoint that serves ``objects``. Each read of an object takes one entry from ``faults``, if
+    there is one, and fails in this way.
+    """
 
     def __init__(self):
         self.objects = {}
@@ -89,7 +95,7 @@ class FakeStore:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def die(self):
-        """End as after kill -9: give no more answers, and reset open connections."""
+        """End as after kill -9: answer no more, and reset all open connections."""
         self.server.shutdown()
         self.server.server_close()
         for connection in list(self.server.open):
@@ -161,7 +167,9 @@ class FakeStore:
 
 
 class FakeProxy(FakeStore):
-    """The control listener as docs/protocol.md describes it, and an S3 listener, on one port."""
+    """A fake proxy with two listeners on one port: the control listener as docs/protocol.md describes it, and
+    an S3 listener.
+    """
 
     def __init__(self):
         self.datasets = {}
@@ -186,7 +194,7 @@ class FakeProxy(FakeStore):
         super().__init__()
 
     def forget(self):
-        """Lose all state, as a proxy restarted without it."""
+        """Lose all state, as a proxy does that restarts without its state directory."""
         self.datasets, self.jobs, self.scores, self.orders = {}, {}, {}, {}
 
     def answer(self, handler, body):
@@ -372,8 +380,8 @@ def origin():
 
 @pytest.fixture
 def make_client(monkeypatch):
-    """Return a function that makes clients. They have short timeouts, ignore the AWS environment variables,
-    and are closed after the test.
+    """Return a function that makes clients. The clients have short timeouts, ignore the AWS environment
+    variables, and are closed after the test.
     """
     for name in (
         "AWS_ENDPOINT_URL_S3",
@@ -408,7 +416,9 @@ def manifest(client):
 
 @pytest.fixture
 def make_job(client, manifest):
-    """Return a function that makes jobs. They send only on request, and are closed after the test."""
+    """Return a function that makes jobs. The jobs send only when a test tells them to, and are closed after
+    the test.
+    """
     jobs = []
 
     def make(name="run", **options):

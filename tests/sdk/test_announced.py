@@ -1,5 +1,5 @@
-"""``shade.announce``: the loop gets the same items as from the bare sampler, the proxy gets the order, and
-nothing is raised.
+"""``shade.announce`` around a sampler: the loop gets the same items as without it, the proxy gets the order,
+and no error reaches the loop.
 """
 
 import logging
@@ -24,7 +24,7 @@ import shadeproxy_sdk as shade
 
 
 class Numbers(Dataset):
-    """The Dataset of a loop that reads by itself."""
+    """The dataset of a loop that reads its data without the SDK."""
 
     def __len__(self):
         return 40
@@ -113,7 +113,9 @@ def test_coming_epochs_are_foretold_where_they_can_be_known(make_job, proxy, kin
         wrapped.set_epoch(1)
         next(iter(wrapped))
         assert job.flush()
-        assert len(proxy.pieces) == sent + 1  # epoch 3; an early order that was right is not sent again
+        # Only the order of epoch 3 is sent. An order that was announced early and was right is not sent
+        # again.
+        assert len(proxy.pieces) == sent + 1
 
 
 def test_a_foretold_order_that_proves_wrong_is_replaced_and_no_more_is_foretold(make_job, proxy):
@@ -121,7 +123,8 @@ def test_a_foretold_order_that_proves_wrong_is_replaced_and_no_more_is_foretold(
     wrapped = shade.announce(RandomSampler(Numbers(), generator=generator), job)
     list(wrapped)
     assert job.flush()
-    torch.rand(3, generator=generator)  # other code draws from the same generator
+    # Other code draws from the same generator, so the announced order becomes wrong.
+    torch.rand(3, generator=generator)
     read = list(wrapped)
     assert job.flush()
     assert proxy.orders["run", 1, 0] == read
@@ -129,7 +132,7 @@ def test_a_foretold_order_that_proves_wrong_is_replaced_and_no_more_is_foretold(
 
 
 def loaded(wrap, *, workers, batched):
-    """Return two epochs of a loader in batches of 4, and the state of the global generator afterwards."""
+    """Return the batches of two epochs, four items each, and the state of the global generator afterwards."""
     torch.manual_seed(7)
     sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0)
     options = (

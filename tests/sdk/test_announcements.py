@@ -1,4 +1,6 @@
-"""Which parts of a job's announced orders reach the proxy. The training loop sees none of this."""
+"""The parts of announced orders that reach the proxy. The training loop sees no error, whatever is
+refused.
+"""
 
 import logging
 

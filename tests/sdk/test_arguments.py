@@ -1,4 +1,4 @@
-"""Wrong arguments are refused at once, in words that say what to change, and that show no secret."""
+"""Wrong arguments are refused at once. The message says what to change, and shows no secret."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The thread that delivers: one for each process, also after a fork."""
+"""The thread that delivers reports: each process has one, even after a fork."""
 
 import contextlib
 import os

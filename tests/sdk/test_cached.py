@@ -7,8 +7,8 @@ from shadeproxy_sdk.cached import MOST_SUBSTITUTED, reorder, substitute
 
 @st.composite
 def epochs(draw):
-    """Draw which samples are cached, and one rank's order of an epoch: random, and perhaps padded with its
-    own first ids.
+    """Draw a random order of one rank, the samples that are cached, and weights. The order may be padded with
+    its own first ids.
     """
     samples = draw(st.integers(1, 200))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -25,13 +25,14 @@ def test_reorder_reads_the_same_samples_cached_ones_first(epoch):
     mixed = reorder(order, resident)
     assert sorted(mixed) == sorted(order)
     cached = resident[mixed]
-    # No prefix has fewer cached samples than an even spread gives, or than one in every second place.
+    # Each prefix has at least as many cached samples as an even spread gives. It also has at least as many as
+    # if every second sample were cached.
     hits, places = np.cumsum(cached), np.arange(1, order.size + 1)
     even = np.floor(places * cached.mean() + 1e-9)
     assert (hits >= np.minimum(even, hits[-1])).all()
     assert (hits >= np.minimum((places + 1) // 2, hits[-1])).all()
-    # While both kinds are left, they alternate, so that the line to the origin is never idle for longer than
-    # necessary.
+    # Cached and other samples alternate as long as both kinds are left. So the connection to the origin is
+    # never idle for longer than necessary.
     if cached.mean() <= 0.5:
         assert not (cached[1:] & cached[:-1]).any()
     assert mixed[cached].tolist() == order[resident[order]].tolist()
@@ -81,7 +82,8 @@ def test_what_matters_least_gives_way_to_what_matters_most():
     order = np.random.default_rng(1).permutation(1000).astype(np.uint32)
     read = substituted((order, resident, weights), batch_size=100, share=0.1)
     gone, came = order[read != order], read[read != order]
-    assert 80 <= gone.size <= 100  # a hundred, except those whose partner was in the same batch
+    # A tenth of the order is replaced, except samples whose substitute is in the same batch.
+    assert 80 <= gone.size <= 100
     assert weights[came].min() >= 800
     assert weights[gone].mean() < 300
 

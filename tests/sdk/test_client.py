@@ -168,7 +168,9 @@ def test_a_part_that_is_none_is_refused(make_client, proxy, part):
 
 
 class Starting:
-    """The answers of ``GET /v1/info`` of a proxy that opens its S3 listener after ``calls`` more calls."""
+    """The answers to ``GET /v1/info`` of a proxy that is starting. The proxy opens its S3 listener after
+    ``calls`` such requests.
+    """
 
     def __init__(self, proxy, calls):
         self._proxy, self._calls = proxy, calls

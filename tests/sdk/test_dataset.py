@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 
 import shadeproxy_sdk as shade
 
-# A function that a spawned process can import must check the bytes in workers; this file's functions cannot.
+# The workers must check the bytes with a function that a spawned process can import. It cannot import
+# functions of this file.
 FIRST_BYTE = functools.partial(np.frombuffer, dtype=np.uint8, count=1)
 
 
@@ -82,23 +83,24 @@ def test_parts_of_objects(client, proxy):
 
 
 def epoch_of(fake):
-    """Return the reads as (key, value of x-shade-job)."""
+    """Return (key, value of x-shade-job) of each read that the fake server got."""
     return {(key, headers.get("x-shade-job")) for _, key, headers in fake.reads}
 
 
-# The fake proxy's threads are in this process. From Python 3.12 on, any fork beside threads gives a warning.
+# The threads of the fake proxy run in this process. From Python 3.12 on, a fork in a process with threads
+# gives a warning.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_read_whole_batches_under_the_jobs_epoch(client, proxy, method):
     data = shade.S3Dataset(client, bucket="train", decode=FIRST_BYTE)
-    data.__getitems__(range(16))  # open connections and threads before the workers start
+    data.__getitems__(range(16))  # This read opens connections and starts threads before the workers start.
     job = client.job("run", dataset=data.manifest, interval_s=3600.0)
     sampler = shade.ShadeSampler(job, batch_size=8)
     loader = DataLoader(
         data,
         batch_size=8,
         sampler=sampler,
-        num_workers=1 if method == "spawn" else 2,  # one that is spawned imports torch once more
+        num_workers=1 if method == "spawn" else 2,  # Each spawned worker must import torch, so use only one.
         collate_fn=shade.collate,
         multiprocessing_context=method,
         persistent_workers=True,
@@ -166,7 +168,8 @@ def test_whoever_finds_out_says_it_once_for_all_workers(client_of, proxy, capfd,
     data = shade.S3Dataset(client, bucket="train", decode=FIRST_BYTE)
     if not absent:
         proxy.die()
-    # Forked processes inherit this handler. Spawned processes write to stderr by themselves.
+    # Forked processes inherit this handler. A spawned process has no such handler, and its logger writes to
+    # stderr by itself.
     handler = logging.FileHandler("/dev/stderr")
     logging.getLogger("shadeproxy_sdk").addHandler(handler)
     if absent:
@@ -181,7 +184,7 @@ def test_whoever_finds_out_says_it_once_for_all_workers(client_of, proxy, capfd,
     finally:
         logging.getLogger("shadeproxy_sdk").removeHandler(handler)
         handler.close()
-    # If the proxy is absent, the listing has warned before the handler was added.
+    # If the proxy is absent, the listing has already warned before the handler was added.
     assert capfd.readouterr().err.count("does not answer") == (0 if absent else 1)
 
 

@@ -45,7 +45,7 @@ def skewed(samples):
 @pytest.mark.parametrize("length", [50, 48, 52])
 def test_any_run_of_coverage_epochs_reads_every_sample(coverage_epochs, length):
     chances = np.zeros(48)
-    chances[7] = 1.0  # the draw alone would read one sample for ever
+    chances[7] = 1.0  # With these chances the draw alone would always read the same sample.
     epochs = [
         importance_order(chances, length, coverage_epochs=coverage_epochs, seed=3, epoch=epoch)[0]
         for epoch in range(3 * coverage_epochs)
@@ -178,8 +178,9 @@ def test_pads_repeats_the_share_of_cached_draws_and_leaves_out_misses():
 
 
 def test_shades_draws_hit_as_published_at_a_quarter_cached_and_three_times_repeated():
-    """The most important quarter of ranks in batches of 64 gets 28.7 % of the draws. Three times that is 86
-    %.
+    """Mode "shade" hits as published: a quarter is cached, and each cached draw is repeated three times. In
+    batches of 64, the most important quarter of the ranks gets 28.7 % of the draws. Three times this share is
+    86 %.
     """
     samples = 6400
     weights = np.log(np.tile(np.arange(64), samples // 64) + 10.0)

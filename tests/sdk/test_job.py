@@ -50,7 +50,7 @@ def test_later_change_of_a_reported_tensor_does_not_matter(make_job):
 
 def test_latest_score_of_an_id_wins_and_goes_out_once(make_job, proxy):
     job = make_job()
-    proxy.released.clear()  # the sending thread is held in its first call, while more is reported
+    proxy.released.clear()  # The sending thread stops in its first call while the job gets further reports.
     job.report([1, 2, 3], [1.0, 2.0, 3.0])
     done = threading.Thread(target=job.flush)
     done.start()
@@ -83,7 +83,9 @@ def test_report_returns_while_the_proxy_hangs_and_drops_the_oldest(make_job, pro
 
 
 def test_a_flush_asks_a_proxy_that_has_just_come_back(make_client, make_job, proxy):
-    """Before a delivery of its own, the job would wait a minute."""
+    """A flush asks a proxy that has just come back, and does not wait. Without the flush, the job would wait
+    a minute before it tries to deliver again.
+    """
     job = make_job(client=make_client(proxy, retry_s=60.0))
     proxy.die()
     job.report([1, 2], [1.0, 2.0])
@@ -234,7 +236,8 @@ def test_where_an_epoch_is_resumed_is_told_before_anything_is_read(make_job, pro
     assert proxy.progress == [{"epoch": 3, "rank": 0, "position": 16, "stall_s": 0.0}]
     assert job.position is None
     told = [path.rpartition("/")[2] for method, path, _ in proxy.calls if method in {"PUT", "POST"}]
-    assert told[-2:] == ["order", "progress"]  # a position refers to an order, so the order is sent first
+    # The order is sent before the progress, because a position refers to an order.
+    assert told[-2:] == ["order", "progress"]
 
 
 def test_wrong_progress_never_raises(make_job):
@@ -363,7 +366,7 @@ def test_a_closed_job_gives_its_names_free(make_client, make_job, proxy):
 
 
 def test_a_killed_job_keeps_its_names_and_the_next_goes_on_by_others(make_client, make_job, proxy, caplog):
-    old = make_job().manifest  # never closed, as in a process that was killed
+    old = make_job().manifest  # This job is never closed, like a job whose process was killed.
     proxy.put("train", more=b"more")
     ranks = []
     for rank in (0, 1):

@@ -13,7 +13,7 @@ LOSSES = torch.tensor([[1.0, 5.0, 9.0], [2.0, 2.0, 2.0], [0.0, 9.0, 9.0]])
 
 
 def order_of(job):
-    """Return the ids by weight, lightest first."""
+    """Return the ids in the order of their weights, the smallest weight first."""
     weights = job.weights(0)
     return np.argsort(weights)[: int(np.isfinite(weights).sum())].tolist()
 
@@ -44,7 +44,8 @@ def test_only_tokens_that_count_are_in_the_mean(make_job, which):
 def test_a_language_models_losses_as_its_loop_has_them(make_job):
     job = make_job()
     logits, labels = torch.zeros(3, 6, 11), torch.randint(11, (3, 6))
-    logits[0, :, 5], labels[0, :] = 50.0, 5  # the model is sure of this answer
+    # For the first sample, the model gives the right answer a high probability.
+    logits[0, :, 5], labels[0, :] = 50.0, 5
     labels[1, 2:] = -100
     losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
     job.report([7, 8, 9], losses, mask=labels != -100)
@@ -100,7 +101,9 @@ def test_an_empty_batch_is_nothing(make_job):
 
 
 class Device:
-    """torch, as far as ``capture`` uses it, with a device whose copies come when an event is waited for."""
+    """A stand-in for torch with the functions that ``capture`` uses. Its device finishes its copies only when
+    an event is waited for.
+    """
 
     float32 = np.float32
 

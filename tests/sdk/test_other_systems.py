@@ -1,5 +1,5 @@
-"""The SDK without what Windows and macOS lack: it reads through a real proxy, also in the workers of a
-DataLoader.
+"""The SDK without the system calls that Windows and macOS lack. It reads through a real proxy, also in the
+workers of a DataLoader.
 """
 
 import subprocess
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# torch and the library load first, because they are built for this system: only the SDK meets the other one.
+# torch and urllib3 are built for this system, so they are imported first. Only the SDK sees the other system.
 PROGRAM = """
 import os, socket, sys
 import torch.utils.data, urllib3
@@ -71,7 +71,8 @@ def buckets(tmp_path):
     ("other_system", "tried"),
     [
         pytest.param(WINDOWS, 0, id="windows"),
-        # It could read files: each process asks for one sample's place, and sees that its file is not there.
+        # On macOS the SDK could read files. So each process asks for the place of one sample, and finds that
+        # the file is not there.
         pytest.param(MACOS, 2, id="macos"),
     ],
 )

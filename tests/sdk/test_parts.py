@@ -1,4 +1,4 @@
-"""The small parts: breaker, progress, stall, manifest."""
+"""Small parts of the SDK: circuit breaker, progress, stall and manifest."""
 
 import pickle
 
@@ -57,7 +57,7 @@ def test_breakers_open_by_name_and_are_kept_while_they_are_open():
     clock.now = 1.0
     assert [breakers.ask("a") for _ in range(2)] == [BreakerDecision.PROBE, BreakerDecision.REFUSE]
     breakers.failed("a", BreakerDecision.PROBE, "refused")
-    clock.now = 2.5  # the pause has grown
+    clock.now = 2.5  # The pause has grown, so at 2.5 s it is not over.
     assert breakers.ask("a") is BreakerDecision.REFUSE
     breakers.succeeded("a")
     breakers.succeeded("b")
@@ -87,7 +87,7 @@ def test_furthest_count_is_believed_from_the_start_of_the_epoch():
 def test_a_position_is_never_beyond_the_epoch():
     progress = Progress()
     progress.begin(0, 0, 100)
-    progress.reported += 180  # two losses a sample
+    progress.reported += 180  # The loop has reported two losses for most samples.
     assert progress.position == 100
     assert progress.take() == [(0, 100, 0.0, 0.0)]
     progress.begin(1, 40, 100)
@@ -122,7 +122,7 @@ def test_the_time_of_computing_is_summed_until_it_is_sent():
     progress.timed(8, 0.5, 2.0)
     progress.timed(8, 0.0, 1.0)
     assert progress.take() == [(0, 16, 0.5, 3.0)]
-    progress.timed(0, 0.0, 1.0)  # the last batch
+    progress.timed(0, 0.0, 1.0)  # This is the time of the last batch, after which no sample follows.
     progress.begin(1, 0)
     progress.timed(4, 0.0, 0.5)
     assert progress.take() == [(0, 16, 0.0, 1.0), (1, 4, 0.0, 0.5)]
@@ -194,7 +194,7 @@ def test_a_breaker_without_an_alternative_probes_earlier():
     now = [0.0]
     breaker = CircuitBreaker(1.0, max_pause_s=60.0, clock=lambda: now[0])
     breaker.failed(breaker.ask(), "refused")
-    for _ in range(5):  # probes that fail make the pause long
+    for _ in range(5):  # Each failed probe makes the pause longer.
         now[0] += 100
         breaker.failed(breaker.ask(), "refused")
     now[0] += 2

@@ -41,7 +41,7 @@ def test_as_published_the_mean_of_the_latest_three_changes_decides():
     assert control.aggressiveness == 1.0
     results = [0.5, 0.6, 0.55, 0.5, 0.52, 0.6, math.nan, 0.61]
     found = [control.validated(accuracy=value, loss=None) for value in results]
-    #  changes:       0  +.1 -.05 -.05 +.02 +.08    0  +.01
+    # The accuracy changes by 0, +.1, -.05, -.05, +.02, +.08, 0 (no number) and +.01.
     assert found == [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     assert [PublishedControl().validated(accuracy=None, loss=1.0)] == [0.0]
 

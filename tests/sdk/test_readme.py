@@ -9,7 +9,9 @@ README = Path(shade.__file__).parents[1] / "README.md"
 
 
 def example(number, proxy):
-    """Return complete example ``number`` of the README: a Python block that connects, to ``proxy``."""
+    """Return an example of the README, changed to connect to ``proxy``. Only Python blocks that connect to a
+    proxy are counted, from 0.
+    """
     blocks = [part.split("```")[0] for part in README.read_text().split("```python\n")[1:]]
     text = [block for block in blocks if "http://127.0.0.1:9001" in block][number]
     return text.replace("http://127.0.0.1:9001", proxy.url).replace("http://127.0.0.1:9000", proxy.url)
@@ -20,7 +22,7 @@ def decode(data, key):
 
 
 class Kept(dict):
-    """A dict of orders that also keeps withdrawn ones."""
+    """A dict of announced orders. ``kept`` also has the orders that were withdrawn later."""
 
     def __init__(self):
         self.kept = {}

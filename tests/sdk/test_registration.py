@@ -1,4 +1,4 @@
-"""A run that was silent while another run took its name continues under another name."""
+"""While a run was silent, another run took its name. The silent run then continues under another name."""
 
 import logging
 import multiprocessing
@@ -15,7 +15,7 @@ ORDER = np.arange(40, dtype=np.uint32)
 
 @pytest.fixture
 def take(proxy):
-    """Return a function by which another run registers itself as ``name``, on other samples."""
+    """Return a function that acts as another run. This run registers a job ``name`` on other samples."""
 
     def take(name="run"):
         proxy.datasets["theirs"] = [("train", "0/000", 0, None)]
@@ -30,12 +30,12 @@ def take(proxy):
 
 @pytest.fixture
 def warnings(caplog):
-    """Return a function that gives the warnings logged so far."""
+    """Return a function that returns the warnings logged so far."""
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def other(job):
-    """Return the name under which a job "run" continues."""
+    """Return the other name under which the job "run" continues."""
     return f"run.{job.manifest.digest[7:15]}"
 
 
@@ -315,7 +315,8 @@ def test_a_need_with_a_wrong_name_is_refused_before_anything_is_sent(make_job, p
     assert proxy.jobs == {}
 
 
-# The fake proxy's threads are in this process. From Python 3.12 on, any fork beside threads gives a warning.
+# The threads of the fake proxy run in this process. From Python 3.12 on, a fork in a process with threads
+# gives a warning.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_that_ends_does_not_end_its_parents_rank(make_job, proxy):

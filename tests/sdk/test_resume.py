@@ -1,4 +1,4 @@
-"""Runs of several ranks that resume, and states that cannot be loaded."""
+"""Runs of several ranks that resume, and states that a sampler refuses to load."""
 
 import numpy as np
 import pytest
@@ -8,13 +8,15 @@ import shadeproxy_sdk as shade
 
 
 def make_samplers(make_client, make_job, proxy, name):
-    """Return the samplers of two ranks, each with a client of its own, as in two processes."""
+    """Return the samplers of two ranks. Each has a client of its own, as in two processes."""
     jobs = [make_job(name, rank=rank, world_size=2, client=make_client(proxy)) for rank in range(2)]
     return [shade.ShadeSampler(job, "importance", seed=3, batch_size=4) for job in jobs]
 
 
 def test_ranks_that_resume_draw_from_the_scores_of_all_of_them(make_client, make_job, proxy):
-    """A new run at the proxy has no scores of the earlier one, so each rank sends again what it restored."""
+    """Ranks that resume draw from the scores of all ranks. The proxy has no scores of the earlier run for the
+    new run. So each rank sends the scores that it has restored.
+    """
     first = make_samplers(make_client, make_job, proxy, "first")
     for sampler in first:
         sampler.job.report(sampler.order(0), np.random.default_rng(sampler.job.rank).random(20))

@@ -189,7 +189,9 @@ def test_distinct_samples_leave_out_the_batch_that_drop_last_drops(make_job, pro
 def test_any_coverage_epochs_read_every_sample_also_where_the_last_batch_is_dropped(
     make_job, world_size, uniform_epochs
 ):
-    """The first epochs are uniform, because no losses were reported yet."""
+    """In any run of ``coverage_epochs`` epochs every sample is read, even if the last batch is dropped. The
+    first epochs are uniform, because no losses have been reported yet.
+    """
     jobs = [make_job(rank=rank, world_size=world_size) for rank in range(world_size)]
     samplers = [
         shade.ShadeSampler(job, "importance", batch_size=7, drop_last=True, coverage_epochs=3) for job in jobs
@@ -218,7 +220,7 @@ def test_fewer_samples_than_ranks_make_empty_epochs_where_the_last_ones_are_drop
         assert (len(sampler), sampler.batches) == (0, 0)
         for epoch in range(3):
             sampler.set_epoch(epoch)
-            report_everything(job, seed=epoch)  # So that the later epochs are drawn by weights.
+            report_everything(job, seed=epoch)  # With losses reported, the later epochs are drawn by weights.
             assert job.flush()
             assert list(sampler) == []
             assert sampler.order(epoch).dtype == np.uint32
@@ -239,7 +241,8 @@ def test_resumes_at_the_same_sample_and_goes_on_the_same(make_job, proxy, mode):
             sampler.set_epoch(epoch)
             for step, ids in enumerate(BatchSampler(sampler, 8, drop_last=False)):
                 seen.append(ids)
-                job.report(ids, 100.0 * (np.array(ids) * 0.1 + epoch))  # so high that smoothing shows
+                # The losses are so high that smoothing changes the result.
+                job.report(ids, 100.0 * (np.array(ids) * 0.1 + epoch))
                 if (epoch, step) == stop:
                     return seen
         return seen
@@ -262,7 +265,9 @@ def test_resumes_at_the_same_sample_and_goes_on_the_same(make_job, proxy, mode):
 
 
 def test_a_resumed_run_draws_at_the_same_half_although_only_some_batches_are_reported(make_job):
-    """The half is counted in reports, which need not be as many as the samples that ``timed`` counts."""
+    """A resumed run draws the next epoch at the same half as a run without a stop. The half is counted in
+    reported samples. Here only some batches are reported, so ``timed`` counts more samples.
+    """
 
     def train(job, sampler, epoch, *, first=0, last=10):
         ids = sampler.order(epoch).tolist()
@@ -315,7 +320,9 @@ def test_resumed_epoch_counts_on_and_the_next_starts_at_zero(make_job):
 
 
 def test_an_epoch_that_is_set_again_after_its_iteration_began_keeps_its_position(make_job):
-    """Lightning makes the iterator of a resumed epoch before it sets the epoch. Workers then take ids."""
+    """An epoch that is set again after its iteration began keeps its position. Lightning makes the iterator
+    of a resumed epoch before it sets the epoch. Workers take ids from this iterator.
+    """
     job = make_job()
     sampler = shade.ShadeSampler(job)
     sampler.load_state_dict(sampler.state_dict(position=16))
@@ -380,7 +387,7 @@ def test_wrong_options_say_what_to_choose(make_job, options):
 
 
 def begun(proxy):
-    """Return the query strings of the registrations of jobs."""
+    """Return the query strings of the requests that registered jobs."""
     return [told for method, path, told in proxy.queries if method == "PUT" and path.startswith("jobs/")
             and path.count("/") == 1]  # fmt: skip
 

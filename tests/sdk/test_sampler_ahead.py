@@ -1,4 +1,6 @@
-"""Announcements of samplers: the current epoch when it begins, coming epochs as soon as they are known."""
+"""Orders that samplers announce: the current epoch when it begins, and coming epochs as soon as their order
+is known.
+"""
 
 import io
 import time
@@ -23,7 +25,9 @@ def report(job, ids, seed=0):
 
 
 def train(job, sampler, epoch, *, after=None, stop=None):
-    """Train one epoch in batches of 8. ``after(batch)`` runs after each batch."""
+    """Train one epoch in batches of 8, and return the ids read. ``after(number)`` is called after
+    each batch.
+    """
     seen = []
     sampler.set_epoch(epoch)
     for number, ids in enumerate(BatchSampler(sampler, 8, drop_last=False)):
@@ -60,8 +64,8 @@ def test_a_uniform_sampler_announces_coming_epochs_at_once(make_job, proxy):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_when_all_is_told_the_thread_sleeps(make_job, proxy, mode):
-    """Announcing known orders ahead must not wake the announcing thread, because it would then never sleep
-    again.
+    """The announcing thread sleeps when all known orders are announced. An announcement must not wake the
+    thread, or the thread would never sleep again.
     """
     job = make_job()
     sampler = shade.ShadeSampler(job, mode, seed=1, batch_size=8)
@@ -91,7 +95,8 @@ def test_the_next_draw_is_announced_at_half_of_the_epoch(make_job, proxy):
         known.append(1 in announced(proxy))
 
     train(job, sampler, 0, after=after)
-    assert known == [False, False, True, True, True]  # the third batch of 8 passes half of 40
+    # After the third batch of 8, more than half of the 40 samples are read.
+    assert known == [False, False, True, True, True]
     early = announced(proxy)[1]
     assert train(job, sampler, 1) == early
     assert len(set(early)) < 40
@@ -130,7 +135,7 @@ def test_ranks_draw_one_plan_though_their_reports_come_at_other_times(make_clien
     for epoch in range(3):
         parts = []
         for job, sampler in zip(jobs, samplers, strict=True):
-            # The first rank finishes its epoch, and asks for the next draw, before the second rank begins.
+            # The first rank ends its epoch, and asks for the next draw, before the second rank begins.
             sampler.set_epoch(epoch)
             parts.append(list(sampler))
             for batch in range(0, 20, 4):
@@ -210,7 +215,7 @@ def test_substitution_repeats_cached_samples_within_bounds(make_job, proxy):
 def test_no_rank_repeats_what_another_reads_too(make_job, proxy):
     proxy.resident = bytes([0x0F] * 5)
     counts = np.zeros((30, 40), np.int64)
-    for rank in range(3):  # 42 places for 40 samples: two ranks read two of them
+    for rank in range(3):  # Three ranks have 42 places for 40 samples, so two samples are read twice.
         job = make_job(rank=rank, world_size=3)
         report(job, np.arange(40))
         sampler = shade.ShadeSampler(job, "substitute", seed=2, batch_size=4)
@@ -245,7 +250,8 @@ def test_validation_that_does_not_improve_relaxes_the_draw_to_uniform(make_job, 
     assert drawn("substitute", [0.5]).distinct_samples < 40
     two = {"rank": 0, "world_size": 2}
     orders = [drawn("shade", results, **two).order(1) for results in ([0.5, 0.6], worse)]
-    # The first order keeps the draws that occur most often, and the second keeps every second draw.
+    # The first order keeps the most frequent draws. The second order keeps every second draw, and so more
+    # distinct samples.
     assert np.unique(orders[0]).size < np.unique(orders[1]).size
 
 
@@ -298,7 +304,9 @@ def test_a_checkpoint_of_one_rank_serves_all_where_they_share_a_plan(make_job):
 
 
 def test_a_loader_with_drop_last_leaves_out_random_samples_in_mode_reorder(make_job, proxy):
-    """Not those that are uncached: these would stay unread for as long as they stay uncached."""
+    """In mode "reorder", a loader with drop_last leaves out random samples. If it left out uncached samples,
+    these would stay uncached and would never be read.
+    """
     job = make_job()
     proxy.resident = bytes([0x0F] * 5)
     samplers = [

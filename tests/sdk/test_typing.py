@@ -1,7 +1,7 @@
-"""The public API as a user's type checker sees it: the installed package, found by its py.typed.
+"""The public API as the type checker of a user sees it: in the installed package, marked by its py.typed.
 
-``typed/loop.py`` has the usual calls with their types, ``typed/mistakes.py`` the usual mistakes. The examples
-of both READMEs are checked too. One run of mypy reads all of them.
+``typed/loop.py`` has the usual calls with their types, and ``typed/mistakes.py`` the usual mistakes. The
+examples of both READMEs are checked too. One run of mypy reads all these files.
 """
 
 import ast
@@ -21,7 +21,8 @@ import shadeproxy_sdk as shade
 HERE = Path(__file__).parent / "typed"
 SDK = Path(shade.__file__).parents[1]
 READMES = {"sdk": SDK / "README.md", "root": Path(__file__).parents[2] / "README.md"}
-# Frameworks are left out, because reading torch's sources takes a minute and their types are not ours.
+# mypy leaves the frameworks out. Reading the sources of torch takes a minute, and their types are not part of
+# this API.
 SETTINGS = """
 [mypy]
 strict = True
@@ -30,7 +31,7 @@ follow_imports = skip
 [mypy-boto3.*]
 ignore_missing_imports = True
 """
-# Examples of the READMEs have no annotations, and subclass classes of the frameworks that are left out.
+# The READMEs' examples have no annotations. Some subclass classes of frameworks that mypy leaves out.
 EXAMPLE = "# mypy: allow-untyped-defs, allow-untyped-calls, allow-subclassing-any, check-untyped-defs"
 DECLARED = {
     "client": "client: shadeproxy_sdk.Client",
@@ -49,7 +50,7 @@ MARK = re.compile(r"# error: ([\w, -]+\w)")
 
 
 def missing(block):
-    """Return the names that an example uses and does not define."""
+    """Return the names that an example uses but does not define."""
     used, made = set(), set(dir(builtins))
     for node in ast.walk(ast.parse(block)):
         match node:
@@ -63,8 +64,8 @@ def missing(block):
 
 
 def examples():
-    """Yield the Python blocks of the READMEs, each as a file that first declares the names it does not
-    define.
+    """Yield the Python blocks of the READMEs, each as a file. The file first declares the names that the
+    block does not define.
     """
     for name, readme in READMES.items():
         blocks = [part.split("```")[0] for part in readme.read_text().split("```python\n")[1:]]
@@ -76,7 +77,7 @@ def examples():
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Return, for each file, the errors that mypy finds: (line, code), in order."""
+    """Return the errors that mypy finds in each file, in order: line, code and full text."""
     directory = tmp_path_factory.mktemp("typing")
     (directory / "mypy.ini").write_text(SETTINGS)
     for path in (HERE / "loop.py", HERE / "mistakes.py"):
@@ -85,8 +86,8 @@ def found(tmp_path_factory):
         (directory / name).write_text(text)
     files = sorted(path.name for path in directory.glob("*.py"))
     command = [sys.executable, "-m", "mypy", "--cache-dir", "cache", *files]
-    # Let mypy find the SDK as an installed package: on the interpreter's path, not on mypy's own. Without the
-    # mark py.typed, mypy would read another copy that is installed beside a checkout.
+    # The SDK lies on the interpreter's path and not on mypy's own, so mypy sees it as an installed package.
+    # Without py.typed, mypy would read another copy, if one is installed beside the checkout.
     assert (SDK / "shadeproxy_sdk" / "py.typed").exists()
     environment = {name: value for name, value in os.environ.items() if name != "MYPYPATH"}
     environment["PYTHONPATH"] = str(SDK)

@@ -1,5 +1,5 @@
-"""The estimate of the wait. Tests move the clock one check at a time, so that no machine is too slow for
-them.
+"""The estimate of the time that training waits for data. Tests move the clock by one check at a time, so that
+a slow machine changes nothing.
 """
 
 import multiprocessing
@@ -22,8 +22,8 @@ BATCHES = 10
 
 
 class Looks:
-    """Replaces the time module of the watching thread. The thread checks when the loop allows it, one period
-    later.
+    """A stand-in for the time module of the watching thread. The thread checks once for each permit of the
+    test, and each check is one period later.
     """
 
     def __init__(self):
@@ -40,7 +40,7 @@ class Looks:
         self.now_s += seconds
 
     def look(self, count=1):
-        """Let the thread check ``count`` times, while the caller stays where it is."""
+        """Let the thread check ``count`` times. The calling code stays where it is meanwhile."""
         for _ in range(count):
             assert self._asleep.acquire(timeout=30), "nobody looks"
             self._go.release()
@@ -61,7 +61,7 @@ def looks(monkeypatch):
 
 
 class Slow(Dataset):
-    """A data set each of whose batches takes ``looks`` checks of the watching thread."""
+    """A dataset each of whose batches takes as long as ``count`` checks of the watching thread."""
 
     def __init__(self, looks=None, count=2):
         self.looks, self.count = looks, count
@@ -103,7 +103,9 @@ def test_a_loop_as_it_is_reports_what_it_waits(make_job, proxy, looks, kind):
 
 
 def test_a_loop_that_computes_waits_for_little(make_job, proxy, looks):
-    """Time in which the loop does other work is no wait, even if a batch is waited for before it."""
+    """Time in which the loop computes is no wait. Only the check while the next batch is fetched counts as a
+    wait.
+    """
     job = make_job()
     loader = DataLoader(Slow(looks, 1), 4, sampler=shade.ShadeSampler(job, batch_size=4))
     run(job, loader, step=lambda: looks.look(3))
@@ -137,7 +139,9 @@ def test_what_is_timed_is_not_estimated_too(make_job, proxy, monkeypatch):
 
 
 class Held(Slow):
-    """A data set whose first and last batch arrive when the loop was seen waiting for them."""
+    """A dataset whose first and last batch arrive only after the watching thread has seen the loop wait for
+    them.
+    """
 
     def __init__(self):
         super().__init__()
@@ -162,7 +166,7 @@ def test_batches_that_workers_hold_after_the_samplers_end_are_waited_for(make_jo
     def waited(_seconds):
         if ended:
             ended.append("waited")
-        # One check may have been under way at the end.
+        # Wait for two more checks, because one may have been under way when the sampler ended.
         (data.last if len(ended) > 2 else data.first).set()
 
     monkeypatch.setattr(waiting, "_LINGER_S", 0.0)

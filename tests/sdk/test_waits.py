@@ -1,5 +1,5 @@
-"""What the training loop waits for while a proxy is slow or hangs: never within an epoch, and briefly at its
-begin.
+"""The waits of the training loop while a proxy is slow or hangs. It never waits within an epoch, and only
+briefly at an epoch's begin.
 """
 
 import threading
@@ -23,8 +23,8 @@ def took_s(call):
 
 @pytest.fixture
 def hang(proxy):
-    """Return a function that makes calls of a path hang until the test ends. It returns an event that is set
-    by the first such call.
+    """Return a function that makes calls of one path hang until the test ends. The function returns an event
+    that the first such call sets.
     """
     release = threading.Event()
 
@@ -45,7 +45,7 @@ def hang(proxy):
 
 @pytest.fixture
 def patient_job(make_client, make_job, proxy, monkeypatch):
-    """Return a job whose calls may take a minute, but not those for which training waits."""
+    """Return a job whose calls may take a minute. Calls for which training waits have a short timeout."""
     monkeypatch.setattr("shadeproxy_sdk.job._SHARE_TIMEOUT_S", 0.2)
     monkeypatch.setattr("shadeproxy_sdk.snapshot._SHARED_WITHIN_S", 0.2)
     return make_job(client=make_client(proxy, timeout_s=60.0), world_size=2)
@@ -109,7 +109,7 @@ def test_no_epoch_waits_for_a_registration(make_job, proxy, hang, mode):
     assert job.flush()
     proxy.forget()
     registering = hang(f"datasets/{job.manifest.name}")
-    job._sender._closed = True  # Only the loop's own calls are of interest.
+    job._sender._closed = True  # Close the background sender, so that only calls of the loop itself remain.
     job._sender.close(0)
     sampler.set_epoch(1)
     next(iter(sampler))

@@ -1,4 +1,4 @@
-"""The engine's own placement on a tier that counts bytes. Tests compare the simulator with it."""
+"""The placement of the engine on a tier that counts bytes. Tests compare the simulator with it."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ class CountingTier:
 
 
 class Weights:
-    """The weights of a trace's objects, by object hash."""
+    """The weights of a trace's objects, found by object hash."""
 
     def __init__(self, ids):
         self.ids, self.column = ids, None
@@ -38,7 +38,7 @@ class Weights:
 
 
 class Upcoming(NothingAnnounced):
-    """The simulator's jobs, through the interface by which the engine asks for next uses."""
+    """The jobs of the simulator, behind the interface by which the engine asks for next uses."""
 
     def __init__(self, jobs, ids_by_hash):
         self.jobs, self.ids, self.at = jobs, ids_by_hash, 0
@@ -50,7 +50,7 @@ class Upcoming(NothingAnnounced):
 
 
 class Ids:
-    """The ids of a trace's objects, by object hash."""
+    """The ids of a trace's objects, found by object hash."""
 
     def __init__(self, hashes):
         self.order = np.argsort(hashes)
@@ -62,7 +62,9 @@ class Ids:
 
 @pytest.fixture
 def engine_hits(monkeypatch):
-    """``run(trace, policy, capacity_bytes)`` returns which reads hit with the engine's placement: bool[n]."""
+    """Return a function ``run(trace, policy, capacity_bytes)``. It returns, as bool[n], which reads hit with
+    the placement of the engine.
+    """
 
     def run(trace, policy, capacity_bytes, announce="none", seed=0):
         announced = parse_announce(announce)

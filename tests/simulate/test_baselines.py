@@ -1,4 +1,6 @@
-"""Policies of the literature: exact hits, their rules on short traces, and properties of all of them."""
+"""Policies of the literature: exact hits, their rules on short traces, and properties that all of
+them have.
+"""
 
 from pathlib import Path
 
@@ -31,8 +33,9 @@ GOLDEN = {
     "sizes": {"s3-fifo": 376, "w-tinylfu": 419, "arc": 365, "2q": 369, "sieve": 346},
     "zipf": {"s3-fifo": 17782, "w-tinylfu": 18338, "arc": 17229, "2q": 17113, "sieve": 17822},
 }
-"""Hits with a cache of 20 %. libCacheSim 0.3.5, an independent implementation, has the same numbers for 2q
-and sieve, and for arc if sizes are equal. Its S3-FIFO fills the main queue first; its W-TinyLFU never ages.
+"""Numbers of hits with a cache of 20 %. libCacheSim 0.3.5, an independent implementation, has the same
+numbers for 2q and sieve, and for arc if all sizes are equal. The other two differ: its S3-FIFO fills the main
+queue first, and its W-TinyLFU never ages.
 """
 
 
@@ -55,23 +58,26 @@ def test_none_of_them_can_be_configured():
 
 
 def residents_after(cache, text):
-    """Read each letter as a page of one byte. Return the resident pages."""
+    """Read each letter of ``text`` as a page of one byte. Return the resident pages."""
     for letter in text:
         cache.read(ord(letter), 1)
     return "".join(letter for letter in sorted(set(text)) if ord(letter) in cache)
 
 
 def test_sieve_spares_what_was_read_again_and_goes_on_from_there():
-    assert residents_after(Sieve(3), "abcad") == "acd"  # The hand skips a, which was visited, and evicts b.
-    assert residents_after(Sieve(3), "abcade") == "ade"  # The hand goes on and evicts c.
-    assert residents_after(Sieve(3), "abcabcd") == "bcd"  # All were visited: the hand goes round, to a.
+    # The hand skips a, which was read again, and evicts b.
+    assert residents_after(Sieve(3), "abcad") == "acd"
+    assert residents_after(Sieve(3), "abcade") == "ade"  # The hand continues from there, and evicts c.
+    # All pages were read again, so the hand goes round and evicts a.
+    assert residents_after(Sieve(3), "abcabcd") == "bcd"
 
 
 def test_s3fifo_filters_pages_read_once_and_takes_ghosts_into_the_main_queue():
     cache = S3Fifo(10)
-    assert residents_after(cache, "aaabcdefghijk") == "acdefghijk"  # a is promoted, and b is evicted.
-    assert residents_after(cache, "b") == "b"  # The ghost b comes back, into the main queue.
-    assert residents_after(cache, "lmnopqrstuvwab")[:2] == "ab"  # Pages read once only evict each other.
+    assert residents_after(cache, "aaabcdefghijk") == "acdefghijk"  # Page a is promoted, and b is evicted.
+    assert residents_after(cache, "b") == "b"  # Page b is a ghost, and comes back into the main queue.
+    # Pages that are read once evict only each other.
+    assert residents_after(cache, "lmnopqrstuvwab")[:2] == "ab"
 
 
 def test_two_queue_promotes_on_the_second_read_after_leaving():
@@ -82,8 +88,9 @@ def test_two_queue_promotes_on_the_second_read_after_leaving():
 
 def test_arc_moves_its_target_to_the_list_whose_ghost_was_read():
     cache = Arc(4)
-    assert residents_after(cache, "aabbcdef") == "abef"  # a and b were read twice, and stay.
-    assert residents_after(cache, "c") == "c"  # c is a ghost of a page read once: the target of these grows.
+    assert residents_after(cache, "aabbcdef") == "abef"  # Pages a and b were read twice, and stay.
+    # Page c is a ghost of a page that was read once. So the target size of such pages grows.
+    assert residents_after(cache, "c") == "c"
     assert residents_after(cache, "xyzab")  # Both lists are still in order.
     assert cache.used_bytes == 4
 

@@ -1,4 +1,4 @@
-"""MIN is exact: it is compared with every possible choice on traces small enough to try them all."""
+"""The policy MIN is exact. On traces small enough, it is compared with every possible choice."""
 
 from dataclasses import replace
 from functools import cache
@@ -14,7 +14,9 @@ from shadeproxy.simulate.workloads import importance, uniform
 
 
 def most_hits(ids, sizes, capacity):
-    """The most hits that are possible, found by trying every set of pages to keep after every read."""
+    """Return the largest possible number of hits. It is found by trying every set of pages to keep after
+    every read.
+    """
 
     @cache
     def best(position, kept):

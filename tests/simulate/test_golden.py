@@ -1,4 +1,4 @@
-"""Exact hits on traces that never change. A number here changes only if a policy changes."""
+"""The exact numbers of hits on traces that never change. A number here changes only if a policy changes."""
 
 from pathlib import Path
 

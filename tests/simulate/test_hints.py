@@ -1,4 +1,4 @@
-"""Hints that follow from epochs, hints that the trace contains, and the hints that the proxy knows at each
+"""Hints that follow from epochs, hints that a trace contains, and the hints that the proxy knows at each
 read.
 """
 
@@ -19,8 +19,8 @@ NONE = parse_announce("none")
 
 
 def beside_a_job(order, *, reads=None, times=None, known=None, scores=None):
-    """A trace in which a stock client, reading ids 0 to 9, takes turns with a job that announces
-    ``order``.
+    """Return a trace of a client without hints and a job that read in turn. The client reads ids 0 to 9, and
+    the job announces ``order``.
     """
     reads = np.array(order if reads is None else reads, dtype=np.uint32)
     ids = np.stack([np.arange(len(reads)) % 10, reads], axis=1).ravel().astype(np.uint32)

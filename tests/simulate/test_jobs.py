@@ -13,7 +13,7 @@ from shadeproxy.simulate.workloads import importance, interleaved, shuffled, uni
 
 
 def known_until(epochs, done, announce):
-    """Return how many reads of a job are announced after it has finished ``done`` reads."""
+    """Return how many reads of a job are announced when ``done`` reads have ended."""
     if announce == "all":
         return len(epochs)
     if not done:
@@ -26,8 +26,8 @@ def known_until(epochs, done, announce):
 
 
 def search(trace, at, page, announce):
-    """The reads of all jobs until the next announced read of ``page``, if all jobs have the same pace; inf if
-    none is announced.
+    """Return the number of reads of all jobs until the next announced read of ``page``, or inf without one.
+    All jobs must have the same pace.
     """
     jobs = np.zeros(len(trace.ids), int) if trace.jobs is None else trace.jobs
     found = []
@@ -41,7 +41,7 @@ def search(trace, at, page, announce):
 
 
 def masks(trace):
-    """Return for each job of the trace which reads are the job's: bool[n]."""
+    """Return, for each job of the trace, which reads are the job's: bool[n]."""
     return [np.ones(len(trace.ids), bool)] if trace.jobs is None else [trace.jobs == job for job in (0, 1)]
 
 
@@ -50,8 +50,8 @@ def masks(trace):
 def test_next_uses_are_those_of_the_trace_and_no_others(trace, announce):
     trace = replace(trace, weights=None)
     jobs, block = TraceJobs(trace, parse_announce(announce)), 16
-    # Only the first read of an epoch shows that the epoch began, so that read was not announced. For a while
-    # its page counts as still to be read.
+    # The first read of an epoch shows that the epoch has begun. So this read was not announced, and for a
+    # while its page counts as still to be read.
     firsts = [
         trace.ids[of_job][np.diff(trace.epochs[of_job].astype(int), prepend=-1) > 0]
         for of_job in masks(trace)
@@ -66,7 +66,8 @@ def test_next_uses_are_those_of_the_trace_and_no_others(trace, announce):
             assert np.array_equal(np.isinf(told), np.isinf(expected))
             known = np.isfinite(told)
             if at >= 2 * block and known.any():
-                # All values are divided by the trust in their job, which is equal here: all orders are true.
+                # Each value is divided by the trust in its job. All orders here are true, so the trust is the
+                # same for all.
                 ratio = told[known] / expected[known]
                 assert ratio == pytest.approx(ratio.mean(), rel=0.05)
                 assert 1 <= ratio.mean() <= 2.1
@@ -99,7 +100,7 @@ def test_pages_of_a_silent_job_fade_and_come_back():
     for start in range(0, 6144, 256):
         jobs.begin(start, start + 256)
         soon.append(float(jobs.until(order[2200:2201], start + 255)[0][0]))
-    # Read 2200 of the job is near while the job reads. After 2,000 reads of other clients it is further away.
+    # While the job reads, its read 2200 is near. After 2,000 reads of other clients it is further away.
     assert soon[6] == pytest.approx(2200 - 1792, rel=0.1)
     assert soon[15] == pytest.approx(2200 - 2000 + 4096 - 2000, rel=0.1)
     assert soon[23] < 300
@@ -113,7 +114,7 @@ def test_an_order_that_is_not_read_is_not_believed():
     jobs = TraceJobs(trace, parse_announce("trace"))
     explained = [jobs.begin(start, start + 256).mean() for start in range(0, 5888, 256)]
     assert sum(explained[4:]) == 0
-    # The order would put the page thirteen reads away, but reads contradict the order.
+    # By the order the page would be thirteen reads away, but the job's reads contradict the order.
     assert jobs.until(order[5900:5901], 5887)[0][0] > 20 * 13
 
 

@@ -1,4 +1,4 @@
-"""The simulator decides as the product does."""
+"""The simulator makes the same decisions as the product."""
 
 from dataclasses import replace
 
@@ -55,8 +55,9 @@ def test_so_it_does_where_orders_are_announced(engine_hits, jobs, announce):
 
 @pytest.mark.parametrize("announce", ["epoch", "next-half"])
 def test_announced_where_victims_are_drawn(engine_hits, announce):
-    """The engine computes the key of a drawn victim again for each new page; the simulator keeps the key of
-    the draw.
+    """With announced orders and a sampled eviction, both hit about as often. For each new page the engine
+    computes the key of a drawn victim again. The simulator keeps the key that the victim had when it was
+    drawn.
     """
     trace = importance(8000, 3, seed=6)
     ours, engine = (hits(trace, "default", 1600, announce).mean() for hits in (hits_of, engine_hits))
@@ -65,7 +66,9 @@ def test_announced_where_victims_are_drawn(engine_hits, announce):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_where_victims_are_drawn_ratios_agree(engine_hits, policy):
-    """Beyond 1,024 pages both draw a sample, each with other random numbers."""
+    """With a sampled eviction, the hit ratios agree. Beyond 1,024 pages engine and simulator both draw a
+    random sample, each with other random numbers.
+    """
     trace = importance(8000, 3, seed=6)
     ours, engine = hits_of(trace, policy, 1600), engine_hits(trace, policy, 1600)
     assert ours.mean() == pytest.approx(engine.mean(), abs=0.004)
@@ -112,7 +115,9 @@ def test_no_capacity_no_hits_and_an_object_that_is_too_big_is_passed_by():
 @pytest.mark.parametrize(("reads", "readers"), [(4, 8), (4, 32), (2, 32)])
 @pytest.mark.parametrize("share", [0.2, 0.5])
 def test_more_readers_of_parts_than_two_per_cent_hold_pages_cost_no_more_than_with_lru(share, reads, readers):
-    """Two per cent of these caches are 4 or 10 pages."""
+    """Many readers of parts cost no more than with LRU, even if they need more pages than the staging share
+    of two per cent has. In these caches two per cent are 4 or 10 pages.
+    """
     trace = shards(1000, 4, reads=reads, readers=readers)
     counted = trace.counted()
     places = int(share * trace.objects)

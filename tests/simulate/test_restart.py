@@ -1,4 +1,4 @@
-"""A restart in the middle of a trace costs no hits, as long as the histories are kept."""
+"""A restart in the middle of a trace costs no hits, provided that the read histories are kept."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,9 @@ def test_without_a_client_noticing(zipf):
 
 
 def test_when_the_data_set_changes_at_the_same_time():
-    """Pages of the first dataset would stay for ever if the proxy did not learn that reads of them ended."""
+    """A restart costs no hits even if the dataset changes at the same time. The proxy must learn that the
+    first dataset is no longer read. Otherwise its pages would stay for ever.
+    """
     random = np.random.default_rng(2)
     epochs = [part * 300 + random.permutation(300) for part in range(2) for _ in range(10)]
     ids = np.concatenate(epochs)

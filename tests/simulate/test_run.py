@@ -1,4 +1,4 @@
-"""Rows of a simulation, compared with ratios that are known from formulas."""
+"""The rows of a simulation, compared with ratios that formulas give."""
 
 import math
 
@@ -21,7 +21,9 @@ def rows_of(trace, policies, caches, announce=NOTHING):
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5])
 def test_shuffled_epochs_are_the_formulas(share):
-    """With a cache of share c: LRU has c + (1 - c) ln(1 - c), and a policy that never evicts has c."""
+    """Shuffled epochs hit as the formulas say. With a cache of share c, LRU has c + (1 - c) ln(1 - c). A
+    policy that never evicts has c.
+    """
     rows = rows_of(uniform(4000, 5), "lru,static,min", f"{share:.0%}").rows
     found = {row.policy: row.hit_ratio for row in rows}
     assert found["lru"] == pytest.approx(share + (1 - share) * math.log(1 - share), abs=0.006)
@@ -30,8 +32,9 @@ def test_shuffled_epochs_are_the_formulas(share):
 
 
 def test_a_stock_client_gets_the_cached_fraction_of_a_big_data_set_too():
-    """An epoch begins with a few pages that the epoch before has just read. The policy must not conclude that
-    new pages are read again soon.
+    """A client without hints hits the cached fraction of a big dataset too. An epoch begins with a few pages
+    that the previous epoch has read just before. From these the policy must not conclude that new pages are
+    read again soon.
     """
     assert rows_of(uniform(40_000, 2, seed=3), "default", "20%").rows[0].hit_ratio >= 0.99 * 0.2
 
@@ -61,8 +64,8 @@ def test_nothing_to_hit_is_all_of_the_bound():
 
 
 def test_several_jobs_find_what_the_others_read():
-    """Two jobs: 11 % with LRU, at least 43 % with the next epoch announced. Jobs with one order, 15 % of an
-    epoch apart: at least 48 %.
+    """Several jobs find pages that other jobs have read. Two jobs hit 11 % with LRU, and at least 43 % with
+    the next epoch announced. Jobs with the same order, 15 % of an epoch apart, hit at least 48 %.
     """
     two = {
         row.policy: row.hit_ratio
@@ -85,7 +88,9 @@ def test_one_node_of_four_needs_more_epochs():
 
 
 def test_shards_are_the_mixture():
-    """The static policy has 20 %, LRU 67 %, and the best mixture of both 73 %."""
+    """Shards hit as the best mixture does. The static policy has 20 %, LRU 67 %, and the best mixture of both
+    73 %.
+    """
     rows = rows_of(shards(6000, 4), "static,lru,default", "20%").rows
     static, lru, mixture = (row.hit_ratio for row in rows)
     assert static == pytest.approx(0.2, abs=0.01)

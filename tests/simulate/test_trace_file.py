@@ -1,4 +1,4 @@
-"""Trace files: their content, and the errors for files that cannot be read."""
+"""Trace files: their contents, and the errors for files that cannot be read."""
 
 import numpy as np
 import pytest
@@ -167,7 +167,8 @@ def test_files_that_are_no_traces(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r": not an \.npz, or cut short; write it with"):
             load_trace(path)
-    for place, value in ((4, 99), (6, 1), (8, 77)):  # version, encryption, method
+    # The changed fields are version, encryption and compression method.
+    for place, value in ((4, 99), (6, 1), (8, 77)):
         np.savez_compressed(path, ids=np.arange(3))
         content = bytearray(path.read_bytes())
         content[content.index(b"PK\x01\x02") + 2 + place] = value

@@ -1,4 +1,4 @@
-"""A file of checked blocks is replaced as a whole, and a changed byte in it is always found."""
+"""A file of checked blocks is always replaced as a whole, and a changed byte in it is always found."""
 
 import os
 import random

@@ -18,7 +18,9 @@ def commit(store: StateStore) -> None:
 
 
 def prepared(path, *, closed: bool) -> dict[str, bytes]:
-    """The files of a store with VALUES, after an orderly end (``closed``) or after kill -9."""
+    """Return the files of a store with VALUES. With ``closed`` the store has ended in order, and otherwise by
+    kill -9.
+    """
     store = StateStore(path)
     store.open()
     for name, value in VALUES.items():

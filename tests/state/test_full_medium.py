@@ -1,4 +1,4 @@
-"""On a full medium the proxy starts nevertheless, and loses nothing that was saved."""
+"""On a full medium the proxy still starts, and loses no value that was saved."""
 
 import asyncio
 import sqlite3
@@ -31,7 +31,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def medium(tmp_path):
-    """A new tmpfs of 2 MB."""
+    """Yield the directory of a new tmpfs of 2 MB."""
     path = tmp_path / "medium"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "shadeproxy-test", path]
@@ -87,7 +87,7 @@ async def test_a_first_start_on_a_full_medium_keeps_its_state_in_memory(medium):
 
 
 def leave_and_fill_up(medium) -> None:
-    """Leave a database with a value, and then fill the medium."""
+    """Make a database with one saved value, and then fill the medium."""
     subprocess.run([sys.executable, "-c", _LEAVE, str(medium / "state"), "stopped"], check=True)
     fill_up(medium)
 
@@ -106,7 +106,7 @@ class _Steps(ManualClock):
         self._go.clear()
 
     async def next_commit(self) -> None:
-        """Let one periodic commit pass."""
+        """Wait until one more periodic commit has ended."""
         await self.sleeping.wait()
         self.sleeping.clear()
         self._go.set()
@@ -114,7 +114,9 @@ class _Steps(ManualClock):
 
 
 async def test_a_quiet_proxy_that_started_without_room_notices_that_there_is_some(medium):
-    """Nothing is put, so no commit of values would show that the medium has room again."""
+    """A quiet proxy that started without room notices when the medium has room again. No value is put, so no
+    commit of values would show it.
+    """
     await asyncio.to_thread(leave_and_fill_up, medium)
     clock = _Steps()
     store = StateStore(medium / "state", clock=clock)
@@ -134,7 +136,9 @@ async def test_a_quiet_proxy_that_started_without_room_notices_that_there_is_som
 
 
 async def test_a_database_that_opens_but_takes_no_row_is_not_taken_for_saved(medium, monkeypatch):
-    """The medium has room for SQLite's journal, but not for a page of the database."""
+    """A value does not count as saved while the database opens but accepts no row. The medium has room for
+    SQLite's journal, but not for a page of the database.
+    """
     await asyncio.to_thread(leave_and_fill_up, medium)
     clock = _Steps()
     store = StateStore(medium / "state", clock=clock)

@@ -1,4 +1,4 @@
-"""Guarantees of the state store: values survive, a commit is atomic, nothing is ever unpickled."""
+"""The guarantees of the state store: values survive, a commit is atomic, and nothing is ever unpickled."""
 
 import asyncio
 import os
@@ -130,7 +130,7 @@ class _Bomb:
 
 def _plant(path, where):
     with diskcache.Cache(str(path)) as planted:
-        # This setting of diskcache decides whether the pickle is in the row or in a file.
+        # By this setting diskcache keeps the pickle in the row or in a file.
         planted.reset("disk_min_file_size", 0 if where == "file" else 1 << 20)
         planted.set(_Bomb() if where == "key" else "scores/bad", b"x" if where == "key" else _Bomb())
 
@@ -152,7 +152,7 @@ async def test_planted_pickles_are_refused_and_never_loaded(open_store, tmp_path
     await again.flush()
     assert await load(again) == {"good": b"1", "bad": b"2"}
     if where == "value":
-        # This shows that unpickling the row, as a plain diskcache does, would run its code.
+        # Unpickling the row would run its code, as this shows. A plain diskcache would unpickle it.
         pickle.loads(pickle.dumps(_Bomb()))
         assert (tmp_path / "exploded").exists()
 

@@ -1,4 +1,4 @@
-"""An hour of rates: the content of a point, and the bound on memory."""
+"""The history of the last hour: the content of a point, and the bound on its memory."""
 
 import asyncio
 
@@ -11,7 +11,9 @@ from tests.support.clock import ManualClock
 
 
 class World:
-    """A history, its statistics and its clock. ``waiting``: counted before the next reading."""
+    """A history with its statistics and its clock. ``waiting`` has calls that count something just before the
+    next reading.
+    """
 
     def __init__(self):
         self.clock = ManualClock()
@@ -113,7 +115,9 @@ def test_only_points_after_a_time_are_returned(world):
 
 
 def test_a_reading_does_not_look_at_the_jobs(world):
-    """There may be 64 with 256 epochs each, and the event loop would wait."""
+    """A reading does not iterate over the jobs. There may be 64 jobs with 256 epochs each, and the event loop
+    would have to wait.
+    """
     world.stats.record_training("resnet", 0, stall_s=10.0, compute_s=0.0)
     world.stats.jobs = None
     world.pass_by()

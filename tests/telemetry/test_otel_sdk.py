@@ -1,4 +1,6 @@
-"""Otel spans as the SDK sends them: parents, failures, resource, and a collector that does not answer."""
+"""Otel spans as the OpenTelemetry SDK sends them: their parents, failures and resource, and a collector that
+does not answer.
+"""
 
 import logging
 import os
@@ -33,7 +35,7 @@ def recorded(monkeypatch):
 def closed_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]  # bound, and no one listens
+        yield taken.getsockname()[1]  # The port is taken, and does not listen.
 
 
 def test_a_request_to_the_origin_is_a_child_of_the_served_request(recorded):
@@ -133,7 +135,7 @@ def test_the_standard_sampler_applies(recorded, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch):
-    """Return the arguments with which the SDK's exporter is made."""
+    """Return the arguments with which the exporter of the OpenTelemetry SDK was made."""
     given = {}
     monkeypatch.setattr(otel_sdk, "OTLPSpanExporter", lambda **arguments: given.update(arguments))
     return given
@@ -175,12 +177,14 @@ def test_a_collector_that_is_down_loses_spans_and_nothing_else(monkeypatch, clos
         for _ in range(1000):
             tracer.begin_served("S3", {}).end()
         tracer.close()
-    assert len(lines) <= 1  # a warning a minute
+    assert len(lines) <= 1  # At most one warning is logged in a minute.
     assert [one.name for one in threading.enumerate() if one.name.startswith(("Otel", "otel"))] == []
 
 
 def test_the_end_does_not_wait_for_a_collector_that_hangs(monkeypatch):
-    """The thread that sends stays in its request; ``close`` returns, and tells the exporter to give up."""
+    """The end of the proxy does not wait for a collector that hangs. The sending thread stays in its request.
+    ``close`` returns, and tells the exporter to give up.
+    """
     given_up, asked = threading.Event(), threading.Event()
 
     class Hanging:
@@ -201,7 +205,9 @@ def test_the_end_does_not_wait_for_a_collector_that_hangs(monkeypatch):
 
 
 def test_threads_switch_sooner_while_a_batch_is_encoded(monkeypatch):
-    """Until a switch comes, the event loop waits for the interpreter."""
+    """Threads switch more often while a batch is encoded. Until a switch comes, the event loop waits for the
+    interpreter.
+    """
     during = []
 
     class Encoding:

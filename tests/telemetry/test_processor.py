@@ -1,4 +1,4 @@
-"""Processor time of the proxy, shared among jobs by their reads."""
+"""The processor time of the proxy, divided among jobs by their reads."""
 
 import asyncio
 import sys
@@ -37,7 +37,7 @@ def world():
 def test_the_time_is_shared_by_the_reads_of_the_time(world):
     world.read(30, "a", 0)
     world.read(10, "b", 3)
-    world.read(40)  # These are of no job.
+    world.read(40)  # These reads belong to no job.
     world.charge(0.8)
     assert world.of("a") == {0: pytest.approx(0.3)}
     assert world.of("b") == {3: pytest.approx(0.1)}
@@ -69,7 +69,7 @@ def test_time_without_reads_is_charged_to_no_job(world):
 
 
 def test_time_that_runs_backwards_is_nothing(world):
-    # A process that ended is not in the sum until the kernel has counted it.
+    # The sum lacks a process that has just ended until the kernel has counted its time.
     world.read(1, "a", 0)
     world.charge(-1.0)
     assert world.of("a") == {0: 0.0}

@@ -21,13 +21,13 @@ def read_of(object_hash, size_bytes=1, job=None, *, source=Source.ORIGIN, group=
 
 
 def test_reads_come_back_in_their_order_with_sizes_jobs_and_epochs(tmp_path, monkeypatch):
-    monkeypatch.setattr(recording, "_CHUNK", 3)  # This makes several chunks.
+    monkeypatch.setattr(recording, "_CHUNK", 3)  # With such a small size, the recording has several chunks.
     reads = Recording(100)
     one, two = JobContext("one", epoch=1), JobContext("two", epoch=7)
     reads.note(read_of(900, 10, one), 0.0)
     many = [read_of(5, 70), read_of(900, 30, two), read_of(5, 60, JobContext("one", epoch=2))]
     reads.note_many(many, 0.0)
-    reads.note(read_of(900, 20, one), 0.0)  # A read that comes after its epoch has ended.
+    reads.note(read_of(900, 20, one), 0.0)  # This read comes after its epoch has ended.
     trace = read_back(reads, tmp_path / "reads.npz")
     assert trace.ids.tolist() == [1, 0, 1, 0, 1]
     assert (trace.objects, trace.sizes.tolist()) == (2, [70, 30])

@@ -1,4 +1,6 @@
-"""The metrics of requests, and the needs of Prometheus: series from the start, counters, names that stay."""
+"""The metrics of requests, and what Prometheus needs of them: series from the start, counters that only grow,
+and stable names.
+"""
 
 import shutil
 import subprocess
@@ -60,7 +62,9 @@ def test_requests_are_counted_by_status_and_timed_by_source(stats):
     ],
 )
 def test_a_series_is_there_before_its_first_event(stats, series):
-    """Otherwise rate() shows nothing of that event, and an alert on it never fires."""
+    """A series exists before its first event. Otherwise rate() would not show this event, and an alert on it
+    would never fire.
+    """
     assert f"{series} 0.0" in lines(stats)
 
 
@@ -79,7 +83,9 @@ def test_what_only_grows_is_a_counter_and_keeps_its_former_name_for_one_release(
 
 
 def test_the_origin_is_neither_up_nor_down_until_something_is_known(stats, health):
-    """The series is there from the start, and no value of it raises an alarm."""
+    """The metric shows the origin neither as up nor as down before its state is known. The series exists from
+    the start, and its first value raises no alarm.
+    """
     assert "shadeproxy_origin_up NaN" in lines(stats)
     health["answering"] = True
     assert "shadeproxy_origin_up 1.0" in lines(stats)

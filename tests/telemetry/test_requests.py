@@ -1,4 +1,6 @@
-"""Requests of clients by operation, status and source: how they are counted, sent on and shown."""
+"""Requests of clients by operation, status and source: how they are counted, sent to the coordinator, and
+shown.
+"""
 
 import pytest
 
@@ -60,7 +62,7 @@ def test_what_a_worker_takes_the_coordinator_adds_once(counts):
     for _ in range(2):
         total.add(counts.take())
     assert counts.take() == []
-    # The lanes keep the group: it must be the one that the next ``take`` looks at.
+    # The lanes keep this group. So the next ``take`` must still look at it.
     group.observe(0.001)
     assert counts.group("GetObject", 206, Source.DISK) is group
     total.add(counts.take())

@@ -74,7 +74,7 @@ def test_reads_that_name_no_epoch_are_of_the_epoch_in_training():
         clock.advance(9.0)
         stats.record_read("train", Source.RAM, 10, JobContext("resnet"))
         stats.record_prefetched("resnet", 10)
-    clock.advance(2.0)  # Training has ended, so this is another reader.
+    clock.advance(2.0)  # Training has ended, so this read is another reader's.
     stats.record_read("train", Source.RAM, 10, JobContext("resnet"))
     epochs = stats.snapshot()["jobs"]["resnet"]["epochs"]
     assert {name: reads["requests"] for name, reads in epochs.items()} == {"unknown": 2, "0": 1, "1": 1}
@@ -173,7 +173,7 @@ def test_the_spread_of_latencies_is_that_of_their_logarithms(stats):
     assert stats.origin["get"].latency_spread == 0.0
     for latency_s in (0.05, 0.2, 0.05, 0.2, 0.0):
         stats.record_origin("get", 1, latency_s)
-    # The last one is too short to be a time of an origin, and counts as a microsecond.
+    # The last time is too short for an origin, and counts as a microsecond.
     logarithms = [math.log(one) for one in (0.05, 0.2, 0.05, 0.2, 1e-6)]
     assert stats.origin["get"].latency_spread == pytest.approx(statistics.pstdev(logarithms))
 

@@ -1,4 +1,4 @@
-"""Segment stores on both media, and pages whose bytes are known from their number."""
+"""Fixtures for segment stores on both media, and for pages whose bytes follow from their number."""
 
 import gc
 import random
@@ -27,7 +27,7 @@ SHM = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Sample:
-    """A page and its body, both derived from ``number``."""
+    """A page and its body. Both follow from ``number``."""
 
     header: RecordHeader
     body: bytes
@@ -49,7 +49,7 @@ class Recovered(NamedTuple):
 
 
 def recover(store: SegmentStore) -> list[Recovered]:
-    """Recover all records that an earlier process left in the directory of an open store."""
+    """Recover all records that an earlier process has left in the directory of an open store. Return them."""
     found = []
     for arrival in store.arrivals():
         for contents in store.take_in(arrival):
@@ -66,7 +66,7 @@ def recover(store: SegmentStore) -> list[Recovered]:
 
 
 def pages(store: SegmentStore, samples: Iterable[tuple[Location, "Sample"]]) -> Contents:
-    """Return the contents with which the user of these pages calls ``close``."""
+    """Return the catalogue contents for these samples, as the engine gives them to ``close``."""
     names: dict[tuple[str, str], int] = {}
     rows = [
         (
@@ -87,14 +87,14 @@ def pages(store: SegmentStore, samples: Iterable[tuple[Location, "Sample"]]) -> 
 
 
 class Bench:
-    """A tier's directory, used by one store at a time."""
+    """The directory of a tier. One store at a time uses it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.opened: list[SegmentStore] = []
 
     def open(self, capacity_bytes: int = 1 << 20, segment_bytes: int = 1 << 18, **options):
-        """Return a new store over the directory, and the records that it recovered."""
+        """Open a new store over the directory. Return the store and the records that it recovered."""
         store = SegmentStore("disk", self.path, capacity_bytes, segment_bytes=segment_bytes, **options)
         store.open()
         recovered = recover(store)
@@ -108,7 +108,7 @@ class Bench:
         return location
 
     def fill(self, store: SegmentStore, size: int, first: int = 0) -> dict[Location, Sample]:
-        """Add samples of ``size`` bytes until the store is full. Return them by location."""
+        """Add samples of ``size`` bytes until the store is full. Return the samples by location."""
         samples = {}
         try:
             while True:
@@ -118,8 +118,8 @@ class Bench:
             return samples
 
     def real_bytes(self) -> int:
-        """Return the bytes that the segment files take on the medium. On ext4 they include blocks that are
-        not allocated yet.
+        """Return the bytes that the segment files take on the medium. On ext4 this includes blocks whose
+        allocation is delayed.
         """
         return sum(file.stat().st_blocks * 512 for file in self.path.glob("*.seg"))
 
@@ -131,7 +131,7 @@ class Bench:
 
 @pytest.fixture(params=["tmpfs", "disk"])
 def bench(request, tmp_path):
-    """A bench on tmpfs, then one on a disk: the two media of tiers."""
+    """Yield a bench on tmpfs, and in a second run a bench on a disk. These are the two media of tiers."""
     if request.param == "tmpfs" and not SHM.is_dir():
         pytest.skip("no /dev/shm")
     root = Path(tempfile.mkdtemp(dir=SHM)) if request.param == "tmpfs" else tmp_path

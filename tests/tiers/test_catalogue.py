@@ -1,5 +1,5 @@
-"""A valid catalogue spares the scan of its segment. Any other is detected, and no served byte depends on
-one.
+"""A valid catalogue saves the scan of its segment. Any other catalogue is detected, and no served byte
+depends on a catalogue.
 """
 
 import random
@@ -37,7 +37,9 @@ def contents(**changes) -> Contents:
 
 
 def test_the_format_is_frozen():
-    """When this fails: the format changed, so CATALOGUE_VERSION must too."""
+    """The catalogue's format is frozen. If this test fails, the format has changed, and CATALOGUE_VERSION
+    must change too.
+    """
     raw = pack(contents(), KEY, boot=99)
     assert catalogue.CATALOGUE_VERSION == 1
     assert (len(raw), xxh3_64_intdigest(raw)) == (117, 1474251583895418805)
@@ -47,7 +49,9 @@ def test_the_format_is_frozen():
 
 
 def test_the_format_with_namespaces_is_frozen():
-    """An older release, without namespaces, refuses the version, so it uses no page of another namespace."""
+    """The format with namespaces is frozen. A release without namespaces refuses its version number. So that
+    release uses no page of another namespace.
+    """
     rows = contents().rows
     raw = pack(Contents(rows, [("b", "dir/", "team-a"), ("b", "dir/", "")]), KEY, boot=99)
     assert int.from_bytes(raw[4:6], "little") == catalogue.NAMESPACE_VERSION == 2
@@ -99,12 +103,12 @@ def test_one_that_contradicts_itself_is_refused(wrong):
 
 @pytest.fixture
 def walks(monkeypatch):
-    """Return a list that gets the number of each segment that is scanned."""
+    """Return a list that receives the number of each segment that is scanned."""
     numbers, real = [], recovery._walked
 
     def walked(segment, *rest):
         found = real(segment, *rest)
-        # A spare segment without records has no catalogue, so its scan does not count.
+        # An unused segment without records has no catalogue, so its scan does not count.
         if len(found[0].rows):
             numbers.append(segment.number)
         return found
@@ -114,7 +118,7 @@ def walks(monkeypatch):
 
 
 def stopped(bench, sample, pages, count=60):
-    """Close a store in order. Return its samples, and the bytes that it used."""
+    """Fill a store and close it in order. Return its samples, and the bytes that they used."""
     store, _ = bench.open()
     samples = {bench.add(store, sample(n, 9000)): sample(n, 9000) for n in range(count)}
     used_bytes = store.used_bytes
@@ -150,7 +154,8 @@ def test_only_segments_that_changed_since_are_read_after_a_kill(bench, sample, p
     store, recovered = bench.open()
     assert walks == [number]
     assert_all_there(bench, samples, store, recovered)
-    # The scan wrote no new catalogue for that segment. The other catalogues are still valid.
+    # The scan has written no catalogue for this segment. The catalogues of all other segments are still
+    # valid.
     store._close()
     bench.open()
     assert walks == [number, number]
@@ -174,7 +179,8 @@ def test_after_the_machine_went_down_catalogues_from_before_do_not_count(
     bench, sample, pages, walks, monkeypatch
 ):
     samples, _ = stopped(bench, sample, pages)
-    # The mark "boot" with another id: the session did not end in order, and the machine has restarted.
+    # Act as if the session had not ended in order and the machine had restarted. The mark "boot" then names
+    # an earlier boot.
     (bench.path / session.BOOT_NAME).write_text(directory._BOOT_ID.read_text())
     monkeypatch.setattr(directory, "_BOOT_ID", bench.path.parent / "boot_id")
     directory._BOOT_ID.write_text("another boot")
@@ -188,7 +194,7 @@ def test_after_the_machine_went_down_catalogues_from_before_do_not_count(
             ((one.location, replace(samples[one.location], header=one.header)) for one in recovered),
         )
     )
-    # A catalogue written after that restart is used. Its rows say which pages must still be checked.
+    # The catalogues written after that restart are used. Their rows say which pages are still to be checked.
     store, recovered = bench.open()
     assert (store.dropped.catalogues, walks) == (0, [])
     assert {found.header.validated_s for found in recovered} == {0.0}
@@ -209,7 +215,9 @@ def test_a_segment_is_changed_though_its_catalogue_was_deleted_with_the_director
 
 
 def test_a_page_that_its_owner_gave_up_is_not_in_the_catalogue(bench, sample, pages, walks):
-    """The record is still in its segment, so a catalogue without it would be wrong: there is none."""
+    """A page that the engine left out at the end comes back, because its segment has no catalogue. The record
+    is still in the segment, so a catalogue without it would be wrong.
+    """
     store, _ = bench.open()
     samples = {bench.add(store, sample(n, 9000)): sample(n, 9000) for n in range(3)}
     left_out = samples.popitem()
@@ -248,7 +256,9 @@ def test_until_it_is_taken_in_a_segment_counts_and_takes_nothing(bench, sample, 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_disowned_before_it_is_taken_in_never_comes_back(bench, sample, pages, recover, seed):
-    """The process is killed in the middle of recovery, three times."""
+    """An object that is disowned before its records are recovered never comes back. The process is killed in
+    the middle of recovery, three times.
+    """
     samples, _ = stopped(bench, sample, pages)
     chance, gone = random.Random(seed), set()
     for _ in range(3):
@@ -268,7 +278,7 @@ def test_what_is_disowned_before_it_is_taken_in_never_comes_back(bench, sample, 
     store, recovered = bench.open()
     found = {one.header.page.ref for one in recovered}
     assert {one.header.page.ref for one in samples.values()} - gone <= found
-    # If a record was taken in before its object was disowned, the caller must release it.
+    # A record that was recovered before its object was disowned is the caller's to release.
     late = found & gone
     store._close()
     assert {one.header.page.ref for one in bench.open()[1]} & gone == late

@@ -1,4 +1,4 @@
-"""Each sentence of the contract in shadeproxy/tiers/base.py, tested on both media."""
+"""Each sentence of the contract in shadeproxy/tiers/base.py is tested here, on both media."""
 
 import os
 import stat
@@ -139,7 +139,7 @@ def test_records_whose_room_is_taken_over_are_erased_at_once(bench, sample):
 def test_a_full_store_says_so_and_takes_again_what_was_freed(bench, sample):
     store, _ = bench.open()
     samples = bench.fill(store, 9000)
-    # Metadata, headers and rounding to blocks take less than 5 %.
+    # Metadata, headers and rounding to blocks take less than 5 % of the capacity.
     assert len(samples) * 9000 > 0.95 * store.capacity_bytes
     for number in range(500):
         victim = list(samples)[number * 7919 % len(samples)]
@@ -174,7 +174,7 @@ def test_freed_blocks_go_back_to_the_file_system(bench, sample):
     held = bench.real_bytes()
     for location in samples:
         store.release(location)
-    # The slack that is kept for the next records is bounded.
+    # The released blocks that the store keeps for the next records are bounded.
     assert store.slack_bytes <= 8 << 20
     assert bench.real_bytes() <= store.used_bytes + store.slack_bytes < held / 4
 
@@ -183,7 +183,7 @@ def test_the_number_of_segments_is_bounded(bench, sample):
     store, _ = bench.open(capacity_bytes=1 << 20, segment_bytes=1 << 16)
     lonely = []
     for number in range(300):
-        # A small record stays for good in each place that a long record leaves.
+        # A small record takes a place that long records have left, and stays there for good.
         lonely.append(bench.add(store, sample(number, 10)))
         try:
             bulk = [bench.add(store, sample(1000 + number * 10 + part, 30_000)) for part in range(3)]
@@ -262,8 +262,8 @@ def test_another_process_reads_by_place(bench, sample):
     store.release(location)
     again = bench.add(store, page)
     assert again == location
-    # The same page, written again at the same place, is another record. So a reader that began with the old
-    # record notices.
+    # The same page at the same place is a new record with a new header. So a reader that began with the old
+    # record notices the change.
     assert os.pread(descriptor, len(place.header), place.header_offset) != place.header
     os.close(descriptor)
 

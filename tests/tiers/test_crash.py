@@ -60,10 +60,10 @@ def test_killed_while_writing(bench):
             [sys.executable, "-c", _CHILD, str(bench.path), str(first)], stdout=subprocess.PIPE, text=True
         ) as child:
             assert child.stdout.readline() == "ready\n"
-            # The kill must come at a random point within a write or a release.
+            # The kill must come at a random point of a write or a release.
             time.sleep(chance.uniform(0.0, 0.08))
             child.kill()
-            # A line that the kill cut short was not acknowledged.
+            # A line that the kill has cut short acknowledges nothing.
             lines = [line.split() for line in child.stdout if line.endswith("\n")]
         written |= {int(line[1]): int(line[2]) for line in lines if line[0] == "+"}
         erased |= {int(line[1]) for line in lines if line[0] == "-"}
@@ -77,7 +77,7 @@ def test_killed_while_writing(bench):
             assert bytes(store.pin(found.location)) == body
             store.load(found.location)
             assert found.header.validated_s == number
-            # The last record may be complete although it was not acknowledged.
+            # The last record may be complete without an acknowledgement.
             assert written.get(number, found.header.body_bytes) == found.header.body_bytes
         assert set(written) - erased <= set(pages)
         assert set(pages) <= set(written) | {first}
@@ -90,7 +90,9 @@ def test_killed_while_writing(bench):
 
 
 def test_a_body_without_a_header_is_no_record_after_a_crash(bench, sample):
-    """Another process had written the body, or a part of it, when all processes were killed."""
+    """A body without a header is no record after a crash. Another process had written the body, or a part of
+    it, when all processes were killed.
+    """
     store, _ = bench.open()
     kept, lost = (sample(number, 9000) for number in range(2))
     location = store.reserve(store.record_bytes(kept.header.page, kept.header.meta, 9000))

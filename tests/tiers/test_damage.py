@@ -1,4 +1,4 @@
-"""A tier's directory with any byte damaged can be opened, and no wrong byte is read from it."""
+"""A tier's directory can be opened with any byte of it damaged, and no wrong byte is read from it."""
 
 import random
 
@@ -14,7 +14,9 @@ PAGES = dict(enumerate((300, 5000, 9000, 40_000) * 12))
 
 
 def left_behind(bench, sample, pages, *, in_order: bool) -> dict[str, bytes]:
-    """Return the files of a store after a stop in order, or after kill -9 in the middle of its recovery."""
+    """Return the files of a store. The store either stopped in order, or was killed by kill -9 in the middle
+    of its recovery.
+    """
     store, _ = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     samples = {bench.add(store, sample(n, size)): sample(n, size) for n, size in PAGES.items()}
     store.close(pages(store, samples.items()))
@@ -33,11 +35,11 @@ def left_behind(bench, sample, pages, *, in_order: bool) -> dict[str, bytes]:
 
 
 def spoilt(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:
-    """Return ``files`` with one of them cut short, or with some of its bits or bytes changed."""
+    """Return ``files`` with one file damaged: cut short, or with changed bits or bytes."""
     kind = rng.choice(sorted({name.partition(".")[2] or name for name in files}))
     name = rng.choice([name for name in sorted(files) if (name.partition(".")[2] or name) == kind])
     data = bytearray(files[name])
-    # Most of a segment may be holes: damage the part that has data.
+    # Damage the part of the segment that has data, because the rest may be holes.
     used = max(1, len(data.rstrip(b"\0")))
     draw = rng.random()
     if draw < 0.3:
@@ -73,7 +75,7 @@ def test_a_damaged_directory(bench, sample, pages, in_order, seed):
 
 
 def check(store, location, sample) -> None:
-    """Check that the record either is right or raises TierError."""
+    """Check that a load of the record gives the right page or raises TierError."""
     try:
         header = store.load(location)
     except TierError:
@@ -85,8 +87,8 @@ def check(store, location, sample) -> None:
 
 
 def doubted(bench, sample, pages, damage) -> tuple[SegmentStore, list]:
-    """Open a store that was killed during recovery, after objects were disowned, and whose tombstones were
-    then damaged.
+    """Return an open store and the recovered records. The store's last process had disowned objects, and was
+    killed during recovery. Then its tombstones were damaged.
     """
     left_behind(bench, sample, pages, in_order=False)
     (path,) = bench.path.glob("*.tombstones")
@@ -106,12 +108,14 @@ def doubted(bench, sample, pages, damage) -> tuple[SegmentStore, list]:
     ],
 )
 def test_a_damaged_list_of_what_was_overwritten_makes_every_page_doubtful(bench, sample, pages, damage):
-    """Otherwise a page that was overwritten through the proxy would come back and be served."""
+    """If the tombstones are damaged, every page counts as doubtful. Otherwise a page that was overwritten
+    through the proxy would come back and be served.
+    """
     store, recovered = doubted(bench, sample, pages, damage)
     assert recovered
     assert {one.header.validated_s for one in recovered} == {0.0}
     assert store.dropped.lists == 1
-    # After a kill now, the tombstones are gone, but the pages were not checked with the origin yet.
+    # Kill the process now. The damaged tombstones are gone, but no page was checked with the origin yet.
     store._close()
     store, recovered = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     assert {one.header.validated_s for one in recovered} == {0.0}
@@ -123,7 +127,7 @@ def test_a_whole_list_is_believed(bench, sample, pages):
     assert store.dropped.lists == 0
     found = {one.header.page.ref for one in recovered}
     gone = {sample(n, 1).header.page.ref for n in (0, 7, 11)}
-    # The caller must release records that were taken in before their object was disowned.
+    # A record that was recovered before its object was disowned is the caller's to release.
     assert len(found) >= len(PAGES) - 3
     assert {one.header.validated_s for one in recovered} != {0.0}
     assert gone - found
@@ -148,13 +152,15 @@ def test_a_damaged_mark_of_the_boot_counts_as_a_machine_that_went_down(bench, sa
     left_behind(bench, sample, pages, in_order=False)
     (bench.path / session.BOOT_NAME).write_bytes(mark)
     for path in bench.path.glob("*.cat"):
-        path.unlink()  # Catalogues of this boot would be used.
+        path.unlink()  # Catalogues of this boot would be used, so delete them.
     _, recovered = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     assert {one.header.validated_s for one in recovered} == {0.0}
 
 
 def test_a_catalogue_whose_segment_is_gone_is_not_that_of_the_next_one(bench, sample, pages):
-    """A process that is killed between deleting a segment and its catalogue leaves one of the two files."""
+    """A catalogue whose segment is gone is not used for the next segment of the same number. A process may be
+    killed after it has deleted the segment, and before it deletes the catalogue.
+    """
     store, _ = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     store.close(pages(store, []))
     left_behind(bench, sample, pages, in_order=True)

@@ -1,4 +1,6 @@
-"""A tier's directory: each refusal says what to change, and no foreign file is ever deleted."""
+"""The directory of a tier: each refusal says what to change, and no file of other programs is ever
+deleted.
+"""
 
 import errno
 import json
@@ -144,7 +146,9 @@ def test_an_unwritable_directory(bench, monkeypatch, code, hint):
 
 
 def test_a_start_can_do_without_a_further_disk(tmp_path):
-    """The settings of several disks are tables, of which one may be left out."""
+    """A start can leave out one of several disks. Each disk has a table in the settings, and the refusal
+    names the table to leave out.
+    """
     (tmp_path / "disk").touch()
     store = SegmentStore("disks[1]", tmp_path / "disk", 1 << 20)
     with pytest.raises(
@@ -183,7 +187,7 @@ def test_a_file_system_that_is_too_full_now_does_not_keep_a_tier_from_starting(
     store, _ = bench.open()
     bench.add(store, sample(1, 100))
     store.close()
-    # Fake numbers, because the free space of a real file system changes during the test.
+    # Use fixed numbers, because the free space of a real file system changes during the test.
     total_bytes, free_bytes, room_bytes = 1 << 30, 512 << 10, 128 << 10
     blocks = {"f_blocks": total_bytes // 4096, "f_bavail": free_bytes // 4096, "f_favail": 1, "f_files": 1}
     for name in ("statvfs", "fstatvfs"):
@@ -191,7 +195,7 @@ def test_a_file_system_that_is_too_full_now_does_not_keep_a_tier_from_starting(
     min_free_bytes = free_bytes - room_bytes
     store, recovered = bench.open(min_free_bytes=min_free_bytes)
     assert len(recovered) == 1
-    # The tier may use the free space and the segment that it has already.
+    # The tier may use the free space and the segment that it already has.
     assert room_bytes < store.limit_bytes <= room_bytes + (1 << 18)
     assert "the tier holds less; free space there" in caplog.text
 
@@ -226,7 +230,9 @@ def test_closing_after_the_executor_is_shut_down(bench):
 
 
 def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path, recover):
-    """A process that did not close leaves its mark "boot", which names an earlier boot of the machine."""
+    """After the machine went down, the pages must be checked. A process that did not close leaves its mark
+    "boot". The mark names an earlier boot of the machine.
+    """
     page = Page(ObjectRef("b", "k"), '"e"', 0)
     header = RecordHeader(page, ObjectMeta('"e"', 4), 4, 1234.5)
 
@@ -243,17 +249,19 @@ def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path, recover):
     store.open()
     store.write(store.reserve(store.record_bytes(page, header.meta, 4)), header, b"body")
     store.close()
-    assert reopened(None) == 1234.5  # The session ended in order.
+    assert reopened(None) == 1234.5  # The session has ended in order.
     killed = SegmentStore("disk", tmp_path / "c", 1 << 20, segment_bytes=1 << 16)
     killed.open()
     killed.claim.release(clean=False)
-    assert reopened(None) == 1234.5  # The process was killed: its writes are in the page cache.
+    assert reopened(None) == 1234.5  # The process was killed, but the kernel's page cache has all its writes.
     assert reopened("another boot") == 0
-    assert reopened(None) == 0  # The page was not checked since then.
+    assert reopened(None) == 0  # The page has not been checked since then.
 
 
 def test_files_of_another_user_in_a_directory_of_ours(bench, sample, monkeypatch):
-    """Such files stay when the proxy was started as root once."""
+    """A start that finds files of another user in the directory is refused with advice. A proxy that was once
+    started as root leaves such files.
+    """
     store, _ = bench.open()
     bench.add(store, sample(1, 100))
     store.close()
@@ -297,7 +305,7 @@ class Sized:
         store.close()
 
     def pages(self, page_bytes):
-        """Return how many pages a start with this page size finds."""
+        """Return the number of pages that a start with this page size finds."""
         store = self.opened(page_bytes)
         found = len(self._recover(store))
         store.close()

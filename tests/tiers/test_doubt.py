@@ -1,4 +1,6 @@
-"""A doubt ends if the machine has restarted since, every page was checked, and the session ended in order."""
+"""A doubt ends if the machine has restarted since it arose, if every page was checked, and if the session
+ended in order.
+"""
 
 import shutil
 from dataclasses import replace
@@ -14,14 +16,14 @@ ALL = range(4)
 
 @pytest.fixture
 def place(bench, monkeypatch):
-    """Return another directory for the tombstones, and treat every medium as one that can lose writes."""
+    """Return another directory for the tombstones. All media count as media that can lose writes."""
     monkeypatch.setattr("shadeproxy.tiers.erasures.is_tmpfs", lambda _path: False)
     return bench.path.parent / "elsewhere"
 
 
 @pytest.fixture
 def boot(bench, monkeypatch):
-    """Return ``boot(name)``, which pretends that the machine has restarted."""
+    """Return a function ``boot(name)`` that acts as if the machine had restarted."""
     monkeypatch.setattr(directory, "_BOOT_ID", bench.path.parent / "boot_id")
 
     def start(name):
@@ -51,7 +53,7 @@ def cut_off(bench, sample, place, boot):
 
 
 def close(store, recovered, pages, sample, *, checked=ALL):
-    """End the session in order. Pages in ``checked`` were checked with the origin during the session."""
+    """End the session in order. In the session, the pages in ``checked`` were checked with the origin."""
     samples = []
     for one in recovered:
         number = int(one.header.page.ref.key[-6:])
@@ -73,7 +75,7 @@ def test_a_doubt_ends_when_every_page_was_checked(bench, sample, pages, place, c
     close(store, recovered, pages, sample)
     store, recovered = bench.open(tombstones=place)
     assert not store.erasures.in_doubt
-    # The checks of the earlier session count even after a kill, and without catalogues.
+    # The checks of the earlier session still count after a kill, and without catalogues.
     kill(store)
     for path in bench.path.glob("*.cat"):
         path.unlink()
@@ -124,7 +126,9 @@ def test_a_store_that_was_left_out_is_in_doubt_until_every_page_was_checked(
 def test_what_a_flush_lost_stays_in_doubt_until_the_machine_starts_again(
     bench, sample, pages, place, boot, *, left_out
 ):
-    """Until then the page cache hides the true contents of the medium, so no check can end the doubt."""
+    """After a failed flush the pages stay in doubt until the machine restarts. Until then the kernel's page
+    cache hides the true contents of the medium. So no check can end the doubt.
+    """
     schedule = scheduled()
     store, _ = bench.open(tombstones=place, calls=FaultyCalls(schedule))
     where = [bench.add(store, sample(number, 5000)) for number in ALL]
@@ -145,7 +149,9 @@ def test_what_a_flush_lost_stays_in_doubt_until_the_machine_starts_again(
 
 
 def test_lost_tombstones_leave_a_doubt_until_the_machine_starts_again(bench, sample, pages, place, boot):
-    """The lost tombstones may have recorded a flush that failed."""
+    """Lost tombstones leave a doubt until the machine restarts, because they may have recorded a flush that
+    failed.
+    """
     store, _ = bench.open(tombstones=place)
     bench.add(store, sample(1, 5000))
     kill(store)
@@ -170,7 +176,9 @@ def test_a_segment_that_cannot_be_read_keeps_the_doubt(bench, sample, pages, pla
 
 @pytest.mark.parametrize(("etag", "ends"), [('"1"', True), ('"2"', False)])
 def test_a_page_is_checked_with_another_page_of_its_version(bench, sample, pages, place, boot, *, etag, ends):
-    """The origin is asked about a version of an object, not about each of its pages."""
+    """A check of one page also counts for the other pages of its version. The origin is asked about a version
+    of an object, and not about each page.
+    """
     store, _ = bench.open(tombstones=place)
 
     def version(etag, number):

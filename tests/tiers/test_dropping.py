@@ -1,4 +1,6 @@
-"""Dropping a cache deletes all files of the tier, in whatever directory they lie, and no other file."""
+"""Dropping a cache deletes all files of the tier, in whatever directory they lie. It deletes no other
+file.
+"""
 
 import pytest
 

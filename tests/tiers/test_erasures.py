@@ -1,4 +1,4 @@
-"""Tombstones are dropped once their erasures are on the medium. Only one ``settle`` runs at a time, and
+"""Tombstones are dropped when the erasures are on the medium. Only one ``settle`` runs at a time, and
 ``finish`` waits for it.
 """
 
@@ -17,7 +17,7 @@ from shadeproxy.tiers.tombstones import Tombstones
 
 
 class Held(SystemCalls):
-    """System calls whose ``flush`` waits for ``go``. The first flush fails if ``fails`` is set."""
+    """System calls whose ``flush`` waits for ``go``. If ``fails`` is True, the first flush fails."""
 
     def __init__(self) -> None:
         self.began, self.go = threading.Event(), threading.Event()
@@ -27,7 +27,7 @@ class Held(SystemCalls):
         self.began.set()
         assert self.go.wait(20)
         if self.fails:
-            # Like the kernel, report the failure only once.
+            # The kernel reports a failure only once, so do the same.
             self.fails = False
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         super().flush(descriptor)
@@ -42,7 +42,7 @@ def calls():
 
 @pytest.fixture
 def store(bench, sample, monkeypatch, calls):
-    """Return a store with one overwritten object, on a medium that can lose writes."""
+    """Return a store in which one object was overwritten. Its medium can lose writes."""
     monkeypatch.setattr("shadeproxy.tiers.erasures.is_tmpfs", lambda _path: False)
     made, _ = bench.open(tombstones=bench.path.parent / "elsewhere", calls=calls)
     location = bench.add(made, sample(1, 5000))
@@ -53,7 +53,7 @@ def store(bench, sample, monkeypatch, calls):
 
 @contextmanager
 def meanwhile(action):
-    """Run ``action`` on a thread. Yield a list that gets its result."""
+    """Run ``action`` on a thread. Yield a list that receives the result."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(action()))
     thread.start()
@@ -68,7 +68,8 @@ def test_a_second_settling_does_not_forget_what_the_first_is_still_flushing(stor
     with meanwhile(lambda: erasures.settle(first_turn)) as first:
         assert calls.began.wait(20)
         with meanwhile(lambda: erasures.settle(erasures.turn())) as second:
-            threading.Event().wait(0.05)  # A ``settle`` that did not wait would end within this time.
+            # A ``settle`` that did not wait for the first one would end within this time.
+            threading.Event().wait(0.05)
             names, answered = erasures.tombstones, list(second)
             calls.go.set()
     assert not answered
@@ -139,7 +140,9 @@ def test_a_half_that_was_forgotten_meanwhile_is_not_forgotten_twice(tmp_path):
 
 
 class _MarkedMeanwhile(dict[int, str]):
-    """Reasons of which the writer thread drops one as soon as a reader has found it."""
+    """The reasons for which objects could not get a tombstone. Another thread deletes the reason as soon as a
+    reader has found it.
+    """
 
     def __contains__(self, key: object) -> bool:
         found = super().__contains__(key)

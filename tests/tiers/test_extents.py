@@ -1,4 +1,4 @@
-"""FreeExtents, compared with a plain set of free units."""
+"""FreeExtents behaves like a plain set of free units."""
 
 import itertools
 
@@ -43,6 +43,6 @@ def test_a_fitting_extent_in_a_larger_bin_is_always_found(lengths, wanted):
         start += length + 1
     found = list(free.candidates(wanted))
     assert all(fits >= wanted for _, fits in found)
-    # Bins are at most an eighth wide, so an extent that is longer than this must be found.
+    # The widest bin spans an eighth of its length. So a search must find an extent that is longer than this.
     if any(length > wanted * 9 / 8 + 1 for length in lengths):
         assert found

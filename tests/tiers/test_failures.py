@@ -1,4 +1,6 @@
-"""A failing medium raises TierError. The tier shrinks or stops, and its pages stay readable."""
+"""A failing medium raises TierError. The tier becomes smaller or takes no more pages, and its pages stay
+readable.
+"""
 
 import errno
 import os
@@ -16,7 +18,9 @@ from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFa
 
 @pytest.fixture
 def failing(monkeypatch):
-    """Make pwrite raise an OSError with ``failing.errno``; None: let it write."""
+    """Return the state of a failing medium. While its ``errno`` is not None, pwrite raises an OSError with
+    this number.
+    """
     state = SimpleNamespace(errno=None, calls=0)
     real = os.pwrite
 
@@ -75,7 +79,9 @@ def test_a_broken_medium_switches_the_tier_off(bench, sample, failing, code, tim
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
 def test_a_process_without_descriptors_does_not_switch_its_tier_off(bench, sample, monkeypatch, code):
-    """Descriptors become free when clients leave. A disabled tier would stay disabled until a restart."""
+    """A process without free descriptors does not switch its tier off. Descriptors become free again when
+    clients leave, but a tier that is off stays off until a restart.
+    """
     store, _ = bench.open()
     real, refused = Segment.__init__, []
 
@@ -101,8 +107,8 @@ def test_a_process_without_descriptors_does_not_switch_its_tier_off(bench, sampl
 
 @pytest.mark.parametrize("ending", ["killed", "closed", "catalogued"])
 def test_after_an_erasure_that_failed_no_page_is_trusted(bench, sample, pages, ending):
-    """Otherwise the next process would serve the overwritten page: its record does not show that it is
-    old.
+    """After a failed erasure the next process trusts no page without a check. The record of the overwritten
+    page does not show that the page is old, so it would be served.
     """
     schedule = scheduled()
     store, _ = bench.open(calls=FaultyCalls(schedule))
@@ -125,7 +131,9 @@ def test_after_an_erasure_that_failed_no_page_is_trusted(bench, sample, pages, e
 
 @pytest.mark.parametrize("ending", ["killed", "closed", "retried"])
 def test_a_name_that_could_not_be_noted_is_said_and_tried_again(bench, sample, pages, failing, ending):
-    """Otherwise the next process would serve a page that was overwritten during the recovery of this one."""
+    """A tombstone that could not be written is reported, and written later. Otherwise the next process would
+    serve a page that was overwritten during this process's recovery.
+    """
     store, _ = bench.open()
     samples = [(bench.add(store, sample(n, 5000)), sample(n, 5000)) for n in range(3)]
     store.close(pages(store, samples))
@@ -151,8 +159,8 @@ def test_a_name_that_could_not_be_noted_is_said_and_tried_again(bench, sample, p
     _, recovered = bench.open()
     found = {one.header.page for one in recovered}
     assert found >= {sample(n, 5000).header.page for n in (0, 2)}
-    # Only a process that was killed before it wrote the tombstone leaves the old page behind. It had not
-    # acknowledged the overwrite.
+    # The old page is left only if the process was killed before it wrote the tombstone. In this case the
+    # proxy had not acknowledged the overwrite.
     assert (sample(1, 5000).header.page in found) == (ending == "killed")
 
 
@@ -199,7 +207,7 @@ def test_min_free_is_respected_and_given_back_to_others(bench, sample, monkeypat
     free = SimpleNamespace(bytes=10 << 20)
 
     def fstatvfs(_):
-        # The tier's own blocks reduce the free space, as on a real file system.
+        # As on a real file system, the blocks of the tier reduce the free space.
         own = sum(file.stat().st_blocks * 512 for file in bench.path.glob("*.seg"))
         return SimpleNamespace(f_bavail=(free.bytes - own) // 4096, f_frsize=4096)
 
@@ -215,7 +223,8 @@ def test_min_free_is_respected_and_given_back_to_others(bench, sample, monkeypat
             samples.append(bench.add(store, sample(1000 + number, 9000)))
         except TierFull:
             store.release(samples.pop(number * 31 % len(samples)))
-    # Half a MiB is left for this tier. The measurement may be late by writes of one capacity.
+    # Half a MiB is left for this tier. The tier measures the free space only now and then, so it may take a
+    # little more.
     assert bench.real_bytes() <= (1 << 19) + 20_000
     assert store.used_bytes > 400_000
 
@@ -224,7 +233,7 @@ def test_a_header_that_still_cannot_be_erased_keeps_its_segment_as_it_is(bench, 
     store, _ = bench.open()
     page = sample(1, 50_000)
     location = bench.add(store, page)
-    # A reader in another process relies on this: the body is whole as long as the header is unchanged.
+    # As long as the header is unchanged, the body is whole. A reader in another process relies on this.
     place = store.locate(location)
     real = os.pwrite
 

@@ -1,4 +1,4 @@
-"""The faulty medium injects the scheduled faults in order, and the same faults for the same seed."""
+"""The faulty medium injects the scheduled faults in order. The same seed gives the same faults."""
 
 import errno
 import os
@@ -79,7 +79,9 @@ def test_the_same_seed_gives_the_same_faults(descriptor):
 
 
 def test_a_store_over_it_keeps_its_promise(bench, sample):
-    """Whatever faults hit writes, erasures and holes, the bytes that can be read are those written."""
+    """A store over a faulty medium returns only bytes that were written, whatever faults hit writes, erasures
+    and holes.
+    """
     rates = dict.fromkeys(MediumFault, 0.02)
     rates[MediumFault.WRITE_EROFS] = 0.0
     store, _ = bench.open(
@@ -101,5 +103,5 @@ def test_a_store_over_it_keeps_its_promise(bench, sample):
         try:
             assert store.load(location).page == page.header.page
         except TierError:
-            continue  # The read failed, and raised an error as it should.
+            continue  # The read failed with an error, as it should.
         assert bytes(store.pin(location)) == page.body

@@ -1,4 +1,6 @@
-"""The files of a cache can be read by their owner, and by the members of one group if it is set."""
+"""Only the owner can read the files of a cache. If a group is set, its members can read the segments, and no
+other file.
+"""
 
 import os
 import stat
@@ -14,7 +16,7 @@ from shadeproxy.tiers.store import SegmentStore
 
 
 def modes(path):
-    """Return mode and group of the directory, and of each file in it."""
+    """Return mode and group of the directory and of each file in it."""
     found = {"": path, **{entry.name: entry for entry in path.iterdir()}}
     return {
         name: (oct(stat.S_IMODE(entry.stat().st_mode)), entry.stat().st_gid) for name, entry in found.items()
@@ -44,7 +46,7 @@ def test_without_a_group_everything_is_the_owners(tmp_path):
 
 @pytest.fixture
 def chowns(monkeypatch):
-    """Record the groups that were set, as (file name, group) in order: only root could really set them."""
+    """Record the groups that are set, as (file name, group) in order. Only root could really set them."""
     given = []
 
     def chown(target, owner, group):
@@ -72,7 +74,7 @@ def test_files_of_an_earlier_run_follow_the_setting(tmp_path, chowns):
         store = SegmentStore("ram", path, 1 << 20, segment_bytes=1 << 20, group_id=group_id)
         store.open()
         opened_records = [rows for arrival in store.arrivals() for rows in store.take_in(arrival)]
-        store.reserve(5000)  # Makes a segment.
+        store.reserve(5000)  # This makes a segment.
         found = modes(path)
         store.close()
         assert opened_records == []
@@ -90,7 +92,8 @@ def test_a_group_that_the_user_may_not_give_is_told(tmp_path, monkeypatch):
     ):
         opened(tmp_path / "cache", group_id=4321)
     monkeypatch.undo()
-    assert opened(tmp_path / "cache")[""][0] == "0o700"  # The refused start released its lock.
+    # This start works, because the refused start has released its lock.
+    assert opened(tmp_path / "cache")[""][0] == "0o700"
 
 
 def test_a_group_that_does_not_exist_is_told(tmp_path):

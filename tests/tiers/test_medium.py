@@ -1,5 +1,5 @@
-"""``is_resident`` tells which pages of a file are in the page cache: untouched pages of a sparse file are
-not.
+"""``is_resident`` says which pages of a file are in the kernel's page cache. Pages of a sparse file that were
+never touched are not.
 """
 
 import mmap
@@ -13,12 +13,12 @@ from shadeproxy.tiers.medium import is_resident
 
 PAGE = mmap.PAGESIZE
 MIB = 1 << 20
-PAGES = 20 * MIB // PAGE  # More than one mincore call asks about.
+PAGES = 20 * MIB // PAGE  # more than one mincore call covers
 
 
 @pytest.fixture
 def mapped(tmp_path):
-    """Yield the address of a mapped file. All of its pages were written, except two."""
+    """Yield the address of a mapped file in which all pages except two were written."""
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.ftruncate(descriptor, PAGES * PAGE)
     for page in set(range(PAGES)) - {10, PAGES - 2}:

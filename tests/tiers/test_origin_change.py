@@ -1,4 +1,6 @@
-"""A directory that was never used takes the next origin; any doubt keeps it for the origin that it names."""
+"""A directory that was never used accepts another origin. In case of doubt it stays with the origin that it
+names.
+"""
 
 import json
 
@@ -14,14 +16,14 @@ HERE, THERE = "s3 http://localhost:7480", "s3 http://localhost:7481"
 
 @pytest.fixture
 def unused(bench):
-    """Return a bench whose directory was prepared for the origin HERE, and never used."""
+    """Return a bench whose directory was prepared for the origin HERE, and was never used."""
     store, _ = bench.open(contents=HERE)
     store.close()
     return bench
 
 
 def kept(store):
-    """Return whether the records of an open store count without a check."""
+    """Return whether the records of an open store are used without a check."""
     return not store.claim.unflushed and not store.claim.session.lost_lists
 
 
@@ -38,7 +40,8 @@ def test_a_directory_that_was_never_used_takes_another_origin(bench, sample, kil
     (place / "00000000000000aa.tombstones").write_text("of another tier")
     store, _ = bench.open(contents=THERE, tombstones=place, set_aside=set_aside)
     assert kept(store)
-    # Records that the first origin's proxy may have written cannot be taken for those of this one.
+    # The new id separates records of the second origin from records that a proxy of the first origin may have
+    # written.
     assert store.claim.store_id != first_id
     bench.add(store, sample(1, 100))
     second_id = store.claim.store_id

@@ -1,4 +1,6 @@
-"""A cache of another origin is never deleted: it is refused with both names, or set aside on request."""
+"""A cache of another origin is never deleted. A start refuses it and names both origins, or sets it aside on
+request.
+"""
 
 import json
 
@@ -12,7 +14,7 @@ HERE = "s3 http://localhost:7480"
 
 @pytest.fixture
 def filled(bench, sample):
-    """Return a bench whose cache holds one page of the origin HERE."""
+    """Return a bench whose cache has one page of the origin HERE."""
     store, _ = bench.open(contents=HERE)
     bench.add(store, sample(1, 100))
     store.close()

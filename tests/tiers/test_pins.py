@@ -1,4 +1,6 @@
-"""A view pins its record: the bytes stay until the last slice of the view is gone, even after a release."""
+"""A view pins its record. The bytes stay until the last slice of the view is gone, even if the record is
+released.
+"""
 
 import gc
 import subprocess
@@ -31,7 +33,7 @@ def test_a_released_record_stays_readable_and_counted(bench, sample):
     used_bytes = store.used_bytes
     del part
     gc.collect()
-    # The record shares its last block with the next record.
+    # The last block of the record also holds the beginning of the next record.
     assert 50_000 - 2 * 4096 <= used_bytes - store.used_bytes <= held_bytes
     assert all(bytes(store.pin(place)) == page.body for place, page in others.items())
 

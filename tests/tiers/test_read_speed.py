@@ -1,4 +1,4 @@
-"""The measurement of a directory's read speed: it leaves nothing behind, and never fails a start."""
+"""The measurement of a directory's read speed leaves no file behind, and never makes a start fail."""
 
 import os
 

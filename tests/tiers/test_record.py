@@ -1,4 +1,4 @@
-"""The record format is frozen: every release must read the records of each format version that it knows."""
+"""The record format is frozen. Every release must read the records of each format version that it knows."""
 
 import struct
 from dataclasses import replace
@@ -79,7 +79,9 @@ def test_golden_record_of_another_namespace():
 
 
 def test_a_proxy_that_knows_no_namespaces_takes_no_record_of_one(monkeypatch):
-    """A release without namespaces knows version 1 only, and refuses any other record."""
+    """A proxy that knows no namespaces refuses records with a namespace. A release without namespaces knows
+    record version 1 only.
+    """
     monkeypatch.setattr(record, "_VERSIONS", (FORMAT_VERSION,))
     for read in (unpack_header, read_facts):
         with pytest.raises(TierError, match="another place, store or format"):
@@ -101,7 +103,9 @@ def test_golden_record_of_metadata_that_is_not_utf_8():
 
 
 def test_a_proxy_that_knows_only_utf_8_takes_no_other_record(monkeypatch):
-    """An earlier release knows versions 1 and 2 only."""
+    """A proxy that knows only UTF-8 metadata refuses records with other metadata. Such a release knows record
+    versions 1 and 2 only.
+    """
     monkeypatch.setattr(record, "_VERSIONS", (FORMAT_VERSION, NAMESPACE_VERSION))
     for read in (unpack_header, read_facts):
         with pytest.raises(TierError, match="another place, store or format"):

@@ -1,4 +1,4 @@
-"""Bytes that sendfile has passed to a socket do not change, whatever becomes of their record."""
+"""Bytes that sendfile has passed to a socket do not change, whatever happens to their record."""
 
 import os
 import socket
@@ -20,7 +20,9 @@ def test_a_medium_that_keeps_lent_pages_lends(tmpfs):
 
 
 def test_a_medium_that_changes_lent_pages_does_not(tmpfs, monkeypatch):
-    """ext4 does this since it uses large folios: punching a part of a folio zeroes it in place."""
+    """Sendfile is not used on a medium that changes pages which a socket still holds. ext4 does this since it
+    uses large folios: a hole in a part of a folio sets the part to zeros in place.
+    """
     monkeypatch.setattr(sendfile, "punch_hole", lambda fd, start, length: os.pwrite(fd, bytes(length), start))
     assert not allows_sendfile(tmpfs / "probe")
 
@@ -38,7 +40,7 @@ def opened(path, capacity_bytes=1 << 20):
 
 
 def reopened(path, capacity_bytes=1 << 20):
-    """Return a store over an existing directory, and the locations of its records."""
+    """Return a store over an existing directory, and the locations of the recovered records."""
     store = SegmentStore("ram", path, capacity_bytes, segment_bytes=1 << 20, sendfile=True)
     store.open()
     locations = [
@@ -71,7 +73,7 @@ def sockets():
 
 
 def send_lent(store, location, sender):
-    """Send the sendable part of a body by sendfile. Return the bytes that it had then."""
+    """Send the sendable part of a body by sendfile. Return the bytes that this part had at that moment."""
     sendable, (window, start, stop) = store.sendable_blocks(location), store.window(location)
     first, last = max(start, sendable.start), min(stop, sendable.stop)
     sendable.file.mark_sent(first, last)
@@ -94,7 +96,7 @@ def test_what_a_receiver_has_not_read_survives_release_and_reuse(tmpfs, sockets,
     location = write(store, "old", os.urandom(LENGTH))
     expected = send_lent(store, location, sender)
     if restarted:
-        # Sockets of the earlier process may still hold pages of the file.
+        # Sockets may still hold pages that the earlier process has passed to them.
         store.close()
         store = opened(tmpfs / "ram")
     store.release(location)
@@ -115,7 +117,7 @@ def test_books_balance_when_lent_blocks_are_freed(tmpfs, sockets):
     sender, receiver = sockets
     store = opened(tmpfs / "ram")
     store.release(write(store, "first", bytes(5000)))
-    empty = store.used_bytes  # Includes the overhead of a segment.
+    empty = store.used_bytes  # This includes the overhead of a segment.
     locations = [write(store, f"k{number}", bytes(100_000)) for number in range(5)]
     for location in locations[::2]:
         received(receiver, len(send_lent(store, location, sender)))

@@ -1,4 +1,6 @@
-"""A start decides which records to trust: after kills, failed flushes, lost tombstones and restored media."""
+"""A start decides which records to trust: after kills, failed flushes, lost tombstones, and on media that
+were restored from a copy.
+"""
 
 import shutil
 
@@ -13,13 +15,15 @@ ZERO = {0.0}
 
 @pytest.fixture
 def place(bench, monkeypatch):
-    """Return another directory for the tombstones, and treat every medium as one that can lose writes."""
+    """Return another directory for the tombstones. All media count as media that can lose writes."""
     monkeypatch.setattr("shadeproxy.tiers.erasures.is_tmpfs", lambda _path: False)
     return bench.path.parent / "elsewhere"
 
 
 def filled(bench, sample, pages, place, *, calls=None):
-    """Return a store that was closed in order and opened again, and the locations of its pages by number."""
+    """Return a store that was filled, closed in order and opened again, and the locations of its pages by
+    number.
+    """
     store, _ = bench.open(tombstones=place)
     samples = [(bench.add(store, sample(n, 5000)), sample(n, 5000)) for n in range(4)]
     store._close(pages(store, samples))
@@ -44,7 +48,7 @@ def numbers(recovered):
 
 
 def put_back(bench, files):
-    """Restore files of the directory to their state in ``files``: the medium loses all later writes."""
+    """Restore the directory's files to ``files``, as if the medium had lost all later writes."""
     for name, data in files.items():
         (bench.path / name).write_bytes(data)
 
@@ -96,7 +100,9 @@ def test_what_is_owed_is_tried_again_and_forgotten_then(bench, sample, pages, pl
 
 @pytest.mark.parametrize("ending", ["killed", "closed"])
 def test_an_erasure_that_the_medium_forgets_does_not_count(bench, sample, pages, place, ending):
-    """ext4 loses erasures if it turns read-only before the page cache was written."""
+    """An erasure that the medium loses does not count, because the tombstone is still there. ext4 loses
+    erasures if it turns read-only before the page cache is written.
+    """
     store, where = filled(bench, sample, pages, place)
     before = held(bench)
     overwrite(store, sample, where, 2)
@@ -122,7 +128,7 @@ def test_after_a_flush_that_failed_every_page_is_checked_and_catalogues_of_befor
     schedule.enqueue(MediumFault.FLUSH_EIO)
     assert not store.erasures.settle(store.erasures.turn())
     assert store.erasures.in_doubt
-    # The kernel reports the failure only once: the next flush succeeds, although writes were lost.
+    # The kernel reports a failure only once. So the next flush succeeds, although writes were lost.
     assert store.erasures.settle(store.erasures.turn())
     store._close()
     _, recovered = bench.open(tombstones=place)
@@ -219,6 +225,6 @@ def test_the_list_of_an_earlier_release_that_was_killed_is_taken_over(bench, sam
     else:
         assert numbers(recovered) == {0, 1, 3}
     assert not (bench.path / legacy_tombstones.NAME).exists()
-    # The names of the old list are now tombstones of this session.
+    # The objects of the old list now have tombstones of this session.
     kill(store)
     assert numbers(bench.open(tombstones=place)[1]) == ({0, 1, 2, 3} if damaged else {0, 1, 3})

@@ -1,4 +1,6 @@
-"""Space: records placed in one run, compared with the same records placed one by one."""
+"""The space of a tier: records that are placed in one run get the same places as records placed one
+by one.
+"""
 
 import tempfile
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ runs = st.lists(lengths_of_records, min_size=1, max_size=8)
 
 @contextmanager
 def spaces(capacity_blocks, count):
-    """Equal spaces of one empty segment each."""
+    """Yield ``count`` equal spaces, each with one empty segment."""
     with tempfile.TemporaryDirectory() as directory:
         segments = [
             Segment(Path(directory) / f"{number}.seg", 0, size_bytes=BLOCKS * BLOCK_BYTES)
@@ -46,7 +48,9 @@ def place(space, units):
 
 
 def live(space, history):
-    """Place the records of ``history``, free those it marks, and return the others."""
+    """Place the records of ``history``, and free the records that do not stay. Return the extents of the
+    records that stay.
+    """
     placed = [(place(space, units), stays) for units, stays in history]
     for extent, stays in placed:
         if extent is not None and not stays:
@@ -68,7 +72,7 @@ def state(space):
 
 
 def check_books(space, held):
-    """Check the space against the extents that it gave out."""
+    """Check the space's accounts against the extents that are in use."""
     segment = space.segments[0]
     used = [unit for start, length in held for unit in range(start, start + length)]
     free = [unit for start, length in space._free for unit in range(start, start + length)]
@@ -119,6 +123,7 @@ def test_in_one_free_extent_a_run_lies_where_single_records_would(lengths, spare
             assert run == singles
             assert state(one) == state(other)
         elif None not in singles:
-            # A run counts on the longest way to the end of each block, so it may refuse the last few units.
+            # A run reserves, for each record, the most that may be lost up to the end of a block. So it may
+            # refuse the last few units.
             padding = sum(units >= OWN_FROM for units in lengths) * (UNITS_PER_BLOCK - 1)
             assert free < sum(lengths) + padding

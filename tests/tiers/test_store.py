@@ -1,4 +1,6 @@
-"""A store, compared with a dictionary: after any calls in any order, bytes are right and bounds hold."""
+"""A store behaves like a dictionary. After any calls in any order, its bytes are right and its bounds are
+kept.
+"""
 
 import os
 import shutil
@@ -25,13 +27,16 @@ from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.store import SegmentStore
 
 SEGMENT_BYTES = 1 << 16
-# Raise it for a longer search: SHADEPROXY_TEST_EXAMPLES=2000 pytest tests/tiers/test_store.py
+# SHADEPROXY_TEST_EXAMPLES sets the length of the search: for example SHADEPROXY_TEST_EXAMPLES=2000 pytest
+# tests/tiers/test_store.py
 EXAMPLES = int(os.environ.get("SHADEPROXY_TEST_EXAMPLES", "25"))
 SIZES = st.one_of(st.integers(0, 300), st.integers(0, 9000), st.integers(0, 60_000))
 
 
 def flipped(where):
-    """Return a function that flips one bit of a file, at the share ``where`` of its length."""
+    """Return a function that flips one bit of a file. ``where`` is the bit's place as a share of the file's
+    length.
+    """
 
     def damage(raw, number):
         place = int(where * len(raw))
@@ -50,8 +55,8 @@ DAMAGES = st.one_of(
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """``live`` maps each handle to the location in the current store and the sample. A restart changes
-    locations.
+    """A random walk over a store. ``live`` maps each handle to a location in the current store and to the
+    sample there. A restart changes the locations.
     """
 
     make_sample = None
@@ -100,7 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
         except TierError:
             assert wanted > SEGMENT_BYTES
             return multiple()
-        # Run queued I/O first, because the writer thread runs it in the order of ``submit``.
+        # Run the queued I/O first, because the writer thread carries it out in the order of ``submit``.
         self.run_queue()
         self.store.write(location, sample.header, sample.body)
         self.live[self.number] = (location, sample)
@@ -178,15 +183,16 @@ class StoreMachine(RuleBasedStateMachine):
     def drain(self):
         self.run_queue()
         real = sum(file.stat().st_blocks * 512 for file in (self.root / "tier").glob("*.seg"))
-        # Views of an earlier store hold no blocks, so only the counts of this store matter.
+        # Views of an earlier store keep no blocks, so only the numbers of this store count.
         assert real <= self.store.used_bytes + self.store.slack_bytes
 
     @rule(stop=st.sampled_from(["clean", "without pages", "killed"]), damage=DAMAGES)
     def restart(self, stop, damage):
-        """Close and open the store; or, as kill -9 does, forget the memory of the process at once.
+        """Stop the store and open it again. It is closed, or killed as by kill -9, which loses the memory of
+        the process at once.
 
-        A kill loses queued I/O, because it also ends the thread that would run it. Only a clean stop writes
-        catalogues. Catalogues of an earlier stop may still exist, and any catalogue may be damaged.
+        A kill loses queued I/O, because the writer thread ends too. Only a clean stop writes catalogues.
+        Catalogues of an earlier stop may still exist, and any catalogue may be damaged.
         """
         erased_late = stop == "killed" and bool(self.queue)
         if stop == "killed":
@@ -269,7 +275,9 @@ def test_store_against_a_dictionary(bench, sample, recover, pages):
 
 
 def test_while_the_writer_hangs_no_file_is_created_on_the_event_loop(tmp_path):
-    """A frozen file system stops the writer, and would stop the thread that reserves too."""
+    """While the writer thread hangs, the event loop creates no file. A frozen file system blocks the writer
+    thread, and would block the event loop as well.
+    """
     waiting = []
     store = SegmentStore(
         "disk", tmp_path / "tier", 64 * SEGMENT_BYTES, segment_bytes=SEGMENT_BYTES, submit=waiting.append

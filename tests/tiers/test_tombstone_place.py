@@ -1,4 +1,4 @@
-"""The directory of the tombstones may have no room or may move, and a start may be killed half-way."""
+"""The directory for tombstones may have no room, or may be moved. A start may be killed half-way."""
 
 import errno
 import os
@@ -16,14 +16,14 @@ from shadeproxy.tiers.tombstones import Tombstones
 
 @pytest.fixture
 def place(bench, monkeypatch):
-    """Return another directory for the tombstones, and treat every medium as one that can lose writes."""
+    """Return another directory for the tombstones. All media count as media that can lose writes."""
     monkeypatch.setattr("shadeproxy.tiers.erasures.is_tmpfs", lambda _path: False)
     return bench.path.parent / "elsewhere"
 
 
 @pytest.fixture
 def full(monkeypatch):
-    """Return a list of directories. A file in one of them has no room for another byte."""
+    """Return a list of directories. Files in these directories have no room for another byte."""
     directories = []
     real = os.pwrite
 
@@ -64,7 +64,7 @@ def test_a_place_without_room_costs_no_page_and_no_start(bench, sample, place, f
     assert text in caplog.text
     assert f"they are kept in {bench.path}" in caplog.text
     assert list(place.iterdir()) == [], "nothing there that could be taken for a later use"
-    # The next start finds these tombstones, whether there is room again or not.
+    # The next start finds these tombstones, whether the directory has room again or not.
     store.disown(object_hash(sample(2, 1).header.page.ref))
     kill(store)
     full.clear()
@@ -96,7 +96,9 @@ def test_where_the_tier_has_no_room_either_it_makes_some(bench, sample, place, f
 
 
 def test_room_is_made_under_the_lock_of_the_directory_only(bench, sample, place, full):
-    """Another process may lock the directory between a failed start and its next attempt."""
+    """A start makes room only while it holds the directory's lock. Between a failed start and its next
+    attempt, another process may lock the directory.
+    """
     store, _ = bench.open(tombstones=place)
     bench.add(store, sample(1, 5000))
     assert not dropping._give_room(bench.path, "cache.disk.path")

@@ -1,4 +1,6 @@
-"""Tombstones survive the process and a broken medium; otherwise all records are in doubt."""
+"""Tombstones survive the end of the process and faults of the medium. If they are lost, all records are in
+doubt.
+"""
 
 import errno
 import os
@@ -19,7 +21,7 @@ def file(tmp_path):
 
 
 def again(file) -> Tombstones:
-    """Return the tombstones as the next process reads them."""
+    """Return the tombstones as the next process finds them."""
     other = Tombstones(file.path)
     assert other.read()
     return other
@@ -41,7 +43,7 @@ def test_while_one_half_waits_names_of_the_other_are_not_forgotten(file):
     file.add(1)
     first = file.turn()
     file.add(2)
-    # The first half was not forgotten yet, so ``turn`` cannot switch.
+    # The first half has not been forgotten yet, so ``turn`` cannot switch to the other half.
     assert file.turn() == first
     file.add(3)
     file.forget(first)

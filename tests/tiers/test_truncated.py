@@ -1,4 +1,6 @@
-"""Segments that another program truncates while a store uses them, and readahead of records."""
+"""Another program truncates a segment while a store uses it. Reads of records cause no readahead of other
+records.
+"""
 
 import os
 
@@ -17,7 +19,9 @@ LEFT_BYTES = 10_000
 
 @pytest.fixture
 def truncated(bench, sample):
-    """Return a store with 20 records in one segment, of which 10,000 bytes are left, and their locations."""
+    """Return a store with 20 records in one segment, the segment, and the records' locations. The segment was
+    then truncated to 10,000 bytes.
+    """
     store, _ = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     locations = [bench.add(store, sample(n, 5000)) for n in range(20)]
     (segment,) = store._space.segments.values()
@@ -60,7 +64,9 @@ def test_a_worker_does_not_make_a_truncated_segment_long_again(truncated, bench)
 
 
 def test_a_read_of_a_record_brings_no_other_record_into_the_page_cache(tmp_path, bench, sample):
-    """Only the record that is loaded is checked. A record that came with it would be served unchecked."""
+    """A read of a record brings no other record into the page cache. Only the record that is loaded is
+    checked. Another record would count as hot, and would be served unchecked.
+    """
     if is_tmpfs(tmp_path):
         pytest.skip("tmp_path has no device below it")
     store = SegmentStore("disk", tmp_path / "disk", 8 << 20, segment_bytes=4 << 20)

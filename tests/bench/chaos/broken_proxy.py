@@ -1,5 +1,5 @@
-"""The proxy of a chaos run with three faults of its own. Whole objects of 4 KB end a byte early, with a head
-that agrees. One bit of larger objects is flipped. Writes are never answered.
+"""The proxy of a chaos run, with three planted faults. Whole objects of 4 KB end a byte too early, and the
+head states the shorter length. One bit of each larger object is flipped. Writes are never answered.
 """
 
 import asyncio

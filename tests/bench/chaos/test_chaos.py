@@ -1,4 +1,4 @@
-"""Short chaos runs: the product passes one with faults and kills, and a broken proxy fails one."""
+"""Short chaos runs with faults and kills. The product passes a run, and a broken proxy fails one."""
 
 import sys
 from dataclasses import replace
@@ -24,7 +24,8 @@ def failures(run):
 @pytest.mark.harness
 def test_a_sound_proxy_survives(tmp_path):
     kills = dict.fromkeys(("proxy, kill -9", "origin, kill -9", "worker, kill -9"), 1.0)
-    for seconds in (5.0, 30.0, 120.0):  # a busy machine needs longer to try everything
+    # A busy machine needs longer until all kinds of requests and kills have occurred.
+    for seconds in (5.0, 30.0, 120.0):
         plan = Plan(seconds, seed=3, severity=5.0, kill_every_s=1.0, calm_s=0.0, kills=kills, **_SMALL)
         run = chaos(plan, tmp_path / "out", lambda _line: None)
         if run.kills and run.counts.outcomes.get("ok", 0) > 20 and any(run.injected.values()):

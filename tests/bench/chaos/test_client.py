@@ -1,4 +1,4 @@
-"""Which failures a client of a chaos run tolerates, and which count as faults."""
+"""The failures that a client of a chaos run tolerates, and those that count as faults of the proxy."""
 
 import random
 import socket
@@ -32,7 +32,9 @@ def error(code):
 
 @pytest.fixture
 def outcome(tmp_path):
-    """Return a function that gives the outcome of one GET which is answered by ``raw``; None: no answer."""
+    """Return a function that returns the outcome of one GET. The server answers with ``raw``; with None it
+    does not answer.
+    """
 
     def ask(raw, asked_status=200):
         versions, tally = Versions.create(tmp_path / "versions", len(DATA)), Tally()
@@ -71,7 +73,7 @@ TAG = f"ETag: {DATA.tag(NUMBER, 0)}"
     ("raw", "found"),
     [
         (answer(200, BODY, TAG), "ok"),
-        (answer(200, BODY[:-1], TAG), "wrong"),  # a truncated answer that looks whole
+        (answer(200, BODY[:-1], TAG), "wrong"),  # a truncated answer whose head states the shorter length
         (answer(200, BODY[:-1] + b"?", TAG), "wrong"),
         (answer(200, BODY, f"ETag: {DATA.tag(NUMBER, 1)}"), "wrong"),
         (answer(200, BODY[:-1], TAG, length=len(BODY)), "cut"),
@@ -79,7 +81,7 @@ TAG = f"ETag: {DATA.tag(NUMBER, 0)}"
         (None, "hang"),
         (answer(503, error("SlowDown"), "Retry-After: 1"), "503 SlowDown"),
         (answer(500, error("InternalError")), "500 InternalError"),
-        (answer(503, error("SlowDown")), "error"),  # without Retry-After
+        (answer(503, error("SlowDown")), "error"),  # The answer lacks Retry-After.
         (answer(500, b"Traceback"), "error"),
         (answer(502, error("BadGateway")), "error"),
         (answer(404, error("NoSuchKey")), "wrong"),

@@ -1,4 +1,4 @@
-"""Short rounds with media that stay failed: the product passes, and without its tombstones it fails."""
+"""Short rounds in which media fail and stay failed. The product passes. A proxy without tombstones fails."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def test_a_sound_proxy_answers_nothing_old():
 
 @pytest.mark.harness
 def test_a_proxy_without_marks_is_noticed():
-    """Chance decides whether a round ends in a way that shows the defect, so play more rounds if
-    necessary.
+    """A run notices a proxy that writes no tombstones. It depends on chance whether a round shows this
+    defect, so more rounds are played if necessary.
     """
     for seed in range(2, 6):
         run = play(6, seed, quiet, arguments=("--planted",))

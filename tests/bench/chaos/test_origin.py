@@ -1,4 +1,4 @@
-"""The faulty origin follows its script on the wire, and keeps written objects when it is killed."""
+"""The faulty origin follows its script on the network, and keeps written objects when it is killed."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ class Origin:
         self.phoenix.start().process.stdout.readline()
 
     def ask(self, method, number, query="", body=None, timeout=30, **fields):
-        """Return status, fields and body of an answer. Raises like http.client."""
+        """Return status, header fields and body of an answer. Raise the errors of http.client."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             named = {name.replace("_", "-"): value for name, value in fields.items()}
@@ -48,8 +48,8 @@ class Origin:
 
 @pytest.fixture
 def origin(tmp_path):
-    """Return ``start``: ``start("CUT", "FLIP")`` runs a process with that script. A later start uses the
-    next script of ``then``.
+    """Return a function ``start``. For example, ``start("CUT", "FLIP")`` runs an origin process with this
+    script. Each later start of the process uses the next script in ``then``.
     """
     opened = []
     Versions.create(tmp_path / "versions", len(DATA))

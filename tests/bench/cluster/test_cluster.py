@@ -1,4 +1,6 @@
-"""Short runs of a cluster: proxies that share one cache pass, and proxies with copies of their own fail."""
+"""Short cluster runs. Proxies that share one cache pass, and proxies that each have a cache of their own
+fail.
+"""
 
 import random
 import subprocess
@@ -40,7 +42,7 @@ def test_the_faults_of_a_round_follow_from_the_seed():
     assert rounds == [[kind for kind, _ in faults_of(1, number)] for number in range(300)]
     assert rounds != [[kind for kind, _ in faults_of(2, number)] for number in range(300)]
     assert {kind for kinds in rounds for kind in kinds} == set(SHARES)
-    # A kept seed goes on with its own faults.
+    # The faults of a seed never change, so a kept seed repeats its run.
     assert rounds[:4] == [[CUT_PAIR, CUT_HALVES, CUT_HALVES], [KILL, ENGINE_KILL], [ENGINE_STOP], [KILL]]
 
 

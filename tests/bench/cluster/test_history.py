@@ -1,4 +1,4 @@
-"""The judge of a run of the cluster knows which versions a read may return."""
+"""The judge of a cluster run knows which versions a read may return."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_after_an_answered_removal_there_is_nothing(history):
 
 
 def test_the_answer_to_a_removal_claims_no_later_removal(history):
-    history.carry_out(ABSENT, 1.0)  # This is the one that is answered below.
+    history.carry_out(ABSENT, 1.0)  # The answer below belongs to this removal.
     history.carry_out(1, 2.0)
     history.carry_out(ABSENT, 3.0)
     history.acknowledge(ABSENT, 0.5)

@@ -1,4 +1,6 @@
-"""Links between proxies can be cut for one sender, in one direction, and lose nothing that they hold."""
+"""Links between proxies can be cut for one sender only, or in one direction. A link loses no data that it
+holds.
+"""
 
 import asyncio
 import gc
@@ -103,14 +105,16 @@ async def test_a_link_to_a_process_that_has_ended_refuses_connections(link):
 @pytest.mark.filterwarnings("error:unclosed <socket:ResourceWarning")
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_connection_that_comes_while_a_link_is_shut_is_ended(link, turns):
-    """Whichever turn of the event loop it meets, nothing that was accepted stays open."""
+    """A connection that arrives while its link is shut is ended. In whichever turn of the event loop it
+    arrives, no accepted connection stays open.
+    """
     with socket.create_connection(("127.0.0.1", link.port)) as sender:
         for _ in range(turns):
             await asyncio.sleep(0)
         link.shut()
         await link.aclose()
         sender.settimeout(_WAIT_S)
-        with suppress(ConnectionResetError):  # if it had not been accepted
+        with suppress(ConnectionResetError):  # A reset means that the connection was not accepted.
             assert await asyncio.to_thread(sender.recv, 1) == b""
     gc.collect()
 

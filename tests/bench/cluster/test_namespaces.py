@@ -1,4 +1,6 @@
-"""Network namespaces lose the packets of a cut, in one direction or in both, and of no other place."""
+"""Network namespaces lose the packets between the two places of a cut, in one direction or in both. Packets
+of other places are not lost.
+"""
 
 import json
 import subprocess
@@ -87,7 +89,9 @@ def found():
     ],
 )
 def test_a_cut_loses_packets_between_two_places_until_it_is_healed(found, how, arrives):
-    """``None`` means that the sender gets an error."""
+    """A cut loses packets between two places until it is healed. ``arrives`` is what the receiver gets; None
+    means that the sender gets an error.
+    """
     assert found["whole"] == [_WHOLE, _WHOLE]
     assert found[how.name] == [arrives, _WHOLE]
     assert found[f"whole after {how.name}"] == [_WHOLE, _WHOLE]

@@ -1,4 +1,6 @@
-"""The memory origin of a run of the cluster, asked as the run's writers and readers ask a proxy."""
+"""The memory origin of a cluster run gets the same requests as the run's writers and readers send to
+a proxy.
+"""
 
 import asyncio
 import random

@@ -14,7 +14,7 @@ hooks.tie(Board(Path(sys.argv[1])), 1)
 
 
 def test_the_hooks_fit_the_proxy(tmp_path):
-    # In a process of its own, because the hooks stay.
+    # Run in a process of its own, because hooks cannot be removed again.
     run = subprocess.run(
         [sys.executable, "-c", _TIE, str(tmp_path / "board")], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""A short crash run passes, and its judges notice planted faults. `make crash` is the long run."""
+"""A short crash run passes, and its judges notice planted faults. `make crash` makes the long run."""
 
 import random
 
@@ -15,7 +15,7 @@ from shadeproxy_bench.reliability.crash.truth import Truth
 
 @pytest.mark.harness
 def test_a_short_run_finds_nothing(tmp_path):
-    # Kill a few times more than needed: on a busy machine little is read before each kill.
+    # A busy machine reads only little before each kill, so kill a few times more than needed.
     found = crash(12, 5, tmp_path, lives_each=3)
     assert found.failures == []
     assert found.kills >= 12

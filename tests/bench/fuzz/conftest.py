@@ -1,4 +1,4 @@
-"""Uses the event loop of the product, because loops differ in how they reset a connection."""
+"""Selects the event loop of the product, because loops differ in how they reset a connection."""
 
 import asyncio
 from collections.abc import Callable

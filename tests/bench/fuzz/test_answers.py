@@ -1,4 +1,4 @@
-"""The judge of answers: which answers it accepts, and which it refuses."""
+"""The judge of answers in a fuzz run: the answers that it accepts, and those that it refuses."""
 
 import hashlib
 

@@ -1,5 +1,5 @@
-"""The functions that parse a client's bytes, called directly with the bytes that hypothesis finds. Each
-gives a value, or an error of ours.
+"""The functions that parse the bytes of a client. They are called directly with bytes that hypothesis
+generates. Each call returns a value, or raises an error of the product's own tree.
 """
 
 import asyncio

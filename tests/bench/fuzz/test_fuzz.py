@@ -1,4 +1,4 @@
-"""A short run of the fuzz passes, always makes the same requests, and notices planted faults."""
+"""A short fuzz run passes, makes the same requests each time, and notices planted faults."""
 
 from random import Random
 
@@ -21,9 +21,9 @@ async def test_a_short_run_finds_nothing(tmp_path):
     found = await fuzz(3000, 7, tmp_path)
     assert [str(failure) for failure in found.failures] == []
     assert found.requests >= 3000
-    # Otherwise nothing of the request cache was tested.
+    # With fewer hits of the request cache, the run would not have tested that cache.
     assert found.known > 50
-    # Otherwise everything was refused before it was parsed.
+    # All these statuses show that requests were also parsed and answered, and not only refused at once.
     assert {"200", "204", "206", "304", "400", "403", "404", "412", "416", "501"} <= set(found.answers)
     asked = {"GetObject", "PutObject", "PostObject", "DeleteObjects", "CopyObject", "UploadPart", "Invalid"}
     assert asked <= set(found.operations)
@@ -50,7 +50,7 @@ async def test_an_exception_that_nobody_foresaw_is_found(tmp_path, monkeypatch):
 
 
 async def test_a_date_that_no_calendar_has_is_found_where_it_is_not_caught(tmp_path, monkeypatch):
-    # The code before the correction: it answered a GET with such a date by 500.
+    # This is the code from before the correction. It answered a GET with such a date by a 500.
     def parse(field):
         return dates.parsedate_to_datetime(field) if field else None
 
@@ -77,6 +77,6 @@ def test_what_a_connection_brought_is_judged(sent, received, text):
         return
     with pytest.raises(Unreadable, match=text):
         _judge(case, received, was_reset=False)
-    # A client that resets a connection does not expect all answers.
+    # A client that resets its connection need not get all answers.
     if not received.startswith(ANSWER) and received != b"nonsense":
         assert sum(_judge(case, received, was_reset=True).values()) == 1

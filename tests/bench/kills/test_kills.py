@@ -1,4 +1,4 @@
-"""A few kills find nothing, and a kill that goes wrong is reported. `make kills` is the long run."""
+"""A few kills find no fault, and a kill that goes wrong is reported. `make kills` makes the long run."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ PIECE = Piece(100_000, 7)
 
 @pytest.mark.slow
 def test_pages_survive_the_loss_of_any_process():
-    # In a process of its own, which may block.
+    # The kills run in a process of their own, which may block.
     command = [
         sys.executable,
         "-m",
@@ -99,7 +99,9 @@ async def test_a_writer_sees_what_is_no_success(answer, outcome):
 
 @pytest.mark.parametrize("forgets", [False, True])
 async def test_a_version_older_than_an_answered_upload_is_stale(tmp_path, forgets):
-    """The server is the origin itself, and a cache that forgets each upload."""
+    """A version that is older than an answered upload counts as stale. The server is the origin itself. With
+    ``forgets`` it acts as a cache that forgets each upload.
+    """
     origin = PacedOrigin(random.Random(1))
     versions = origin.versions
     server = await asyncio.start_server(origin.serve_connection, "127.0.0.1", 0)
@@ -110,7 +112,7 @@ async def test_a_version_older_than_an_answered_upload_is_stale(tmp_path, forget
     ends = await overwrites.play(address)
     assert {end.outcome for end in ends} == ({RIGHT, WRITTEN, STALE} if forgets else {RIGHT, WRITTEN})
 
-    # After a round there is one right version: that of the origin, and no older one of a cache.
+    # After a round only the origin's version is right. An older version, such as a cache may have, is not.
     assert {end.outcome for end in await overwrites.compare(address)} == {RIGHT}
     server.close()
 

@@ -1,4 +1,4 @@
-"""FaultyOrigin follows its script, and the same seed gives the same faults."""
+"""FaultyOrigin follows its script. The same seed gives the same faults."""
 
 import asyncio
 

@@ -1,4 +1,6 @@
-"""The answers of the origins of long runs: whole objects, ranges, conditions, and bodies that end early."""
+"""The answers of the origins of long runs: whole objects, ranges, conditions, and bodies that end too
+early.
+"""
 
 import asyncio
 
@@ -12,7 +14,9 @@ BODY, TAG = b"0123456789", '"tag"'
 
 
 def asked(**fields):
-    """Return status, fields and body of the answer to a GET. Body None: there is no body."""
+    """Return status, header fields and body of the answer to a GET. The body is None if the answer
+    has none.
+    """
     method = fields.pop("method", "GET")
     head, *body = object_of(
         method, fields.pop("body", BODY), TAG, {n.replace("_", "-"): v for n, v in fields.items()}

@@ -1,4 +1,4 @@
-"""The schedule of faults: which call gets which fault, in which order, and when the faults end."""
+"""The schedule of faults says which call gets which fault, in which order, and when the faults end."""
 
 from shadeproxy_bench.reliability.kit.schedule import Schedule
 

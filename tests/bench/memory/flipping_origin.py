@@ -1,4 +1,4 @@
-"""The origin of a memory run, except that it flips a bit of every piece of every download."""
+"""The origin of a memory run, with a planted fault: it flips a bit in every piece of every download."""
 
 from shadeproxy_bench.reliability.memory.origin import Origin, main
 

@@ -1,4 +1,4 @@
-"""``shadeproxy``, except that a bit of every upload flips on its way to the origin."""
+"""``shadeproxy`` with a planted fault: a bit of every upload flips on its way to the origin."""
 
 from shadeproxy.cli.main import run
 from shadeproxy.origin.s3transport import _Sending

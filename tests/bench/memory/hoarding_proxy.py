@@ -1,4 +1,4 @@
-"""``shadeproxy``, except that every piece of an upload stays in memory."""
+"""``shadeproxy`` with a planted fault: every piece of an upload stays in memory."""
 
 from shadeproxy.cli.main import run
 from shadeproxy.origin.s3transport import _Sending

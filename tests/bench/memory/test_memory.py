@@ -1,4 +1,4 @@
-"""A short memory run: the product passes, and proxies whose uploads or downloads pile up fail."""
+"""A short memory run. The product passes. A proxy in which uploads or downloads pile up fails."""
 
 import sys
 from dataclasses import replace
@@ -11,7 +11,7 @@ from shadeproxy_bench.reliability.memory.report import markdown, plot, progress_
 from shadeproxy_bench.reliability.memory.run import Plan, judge, memory_run
 from shadeproxy_bench.reliability.memory.stream import MIB
 
-# Memory is counted, which copies share with their original.
+# These tests measure memory. A forked copy of this process would share memory with its original.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.new_interpreter]
 
 _HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""The verdict on an overload run, for samples and answers made by hand."""
+"""The verdict on an overload run, tested with samples and answers made by hand."""
 
 import msgspec
 import pytest
@@ -48,8 +48,8 @@ READS = {f"{STAMPEDE_BYTES}/00000001.bin {at}": 1 for at in (0, 1, 2)}
 
 
 def run(change=None, **fields):
-    """Return a run in which all went well, except for ``change`` (phase, client, side) or ``fields`` of the
-    stampede.
+    """Return a run without faults, except for one change. ``change`` replaces the numbers of one side (phase,
+    client, side); ``fields`` replace values of the phase "stampede".
     """
     played = []
     for name in PHASES:

@@ -1,4 +1,4 @@
-"""The soak's origin, except for one wrong byte in every twentieth body of 1 KB or more."""
+"""The soak's origin with a planted fault: one byte is wrong in every twentieth body of 1 KB or more."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""``shadeproxy``, except that with every tenth connection a descriptor stays open."""
+"""``shadeproxy`` with a planted fault: with every tenth connection a descriptor stays open."""
 
 import itertools
 import os

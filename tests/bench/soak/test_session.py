@@ -1,4 +1,4 @@
-"""The checker of answers: which answers it accepts, and which it refuses."""
+"""The checker of answers in a soak: the answers that it accepts, and those that it refuses."""
 
 import random
 import socket
@@ -18,8 +18,8 @@ _NUMBER = _DATA.ranges[4096][0]
 
 @pytest.fixture
 def ask(tmp_path):
-    """Return a function that asks for an object of 4 KB, to which the server sends ``answer``, and returns
-    the counts.
+    """Return a function that asks for an object of 4 KB. The server sends ``answer``, and the function
+    returns the checker's counts.
     """
 
     def exchange(answer, *, acknowledged=0, started=0, starts_meanwhile=False):

@@ -1,4 +1,4 @@
-"""A short soak with small tiers: the product passes, and a wrong byte or an open descriptor fails it."""
+"""A short soak with small tiers. The product passes. A wrong byte or an open descriptor fails the soak."""
 
 import sys
 from pathlib import Path
@@ -39,7 +39,9 @@ _KINDS = {
 
 
 _SHORT = _SMALL | {"warm_s": 0.5, "settle_s": 0.5}
-"""Settings of runs that must fail: their faults show before the clients have tried everything."""
+"""Settings of the runs that must fail. These runs may be shorter, because their faults show before the
+clients have sent every kind of request.
+"""
 
 
 def failures(run):
@@ -48,7 +50,7 @@ def failures(run):
 
 @pytest.mark.slow
 def test_a_sound_proxy_passes(tmp_path):
-    for seconds in (5.0, 20.0, 60.0):  # a busy machine needs longer to try everything
+    for seconds in (5.0, 20.0, 60.0):  # A busy machine needs longer until every kind of request has occurred.
         plan, lines = Plan(seconds, seed=3, rest_s=90.0, **_SMALL), []
         run = soak(plan, tmp_path, lambda sample, counts, to=lines: to.append(minute_line(sample, counts)))
         if set(run.counts.kinds) >= _KINDS and "pages were evicted" not in failures(run):

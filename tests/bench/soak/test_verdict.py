@@ -1,4 +1,4 @@
-"""The verdict on a soak, for samples made by hand."""
+"""The verdict on a soak, tested with samples made by hand."""
 
 from itertools import cycle
 
@@ -25,8 +25,8 @@ def sample(at_s=0.0, **fields):
 
 
 def hour(bytes_per_hour=0, under_way=(0,)):
-    """Return samples every 5 s for an hour. ``under_way``: the memory that answers hold at each sample, in
-    rotation.
+    """Return an hour of samples, one every 5 s. The memory grows by ``bytes_per_hour``. ``under_way`` has the
+    bytes that answers hold at each sample, repeated in turn.
     """
     return [
         sample(float(at_s), rss_anon_bytes=200 * MB + int(bytes_per_hour * at_s / 3600) + held)

@@ -1,5 +1,5 @@
-"""The comparison row by row: which bounds are met and missed, which results are stored, and which rows can
-be chosen.
+"""The comparison of policies row by row: which bounds are met, which are missed, which results are stored,
+and which rows can be chosen.
 """
 
 import math
@@ -30,8 +30,8 @@ def results(ours, *, lru=30.0, best=40.0, most=60.0, client=math.nan, of_lru=mat
     ("bound", "ours", "margin"),
     [
         (bounds.at_least(49.5), 50, 0.5),
-        (bounds.near_best(1), 38.5, -0.5),  # arc is no rival
-        (bounds.near_best_bytes(1), 57, -0.5),  # lru has 30 % of the bytes
+        (bounds.near_best(1), 38.5, -0.5),  # The policy "arc" does not count as a rival.
+        (bounds.near_best_bytes(1), 57, -0.5),  # "lru" has 30 % of the bytes.
         (bounds.near_min(0.5), 59.6, 0.1),
         (bounds.times_best(1.25, 1.1)[0], 51, 1),
         (bounds.times_best(1.25, 1.1)[1], 64, -1),

@@ -1,4 +1,6 @@
-"""Study (a): every workload runs, its tables show the results, and results are compared with the promises."""
+"""Study (a): every workload runs, the tables show the results, and the results are compared with the
+promises.
+"""
 
 import msgspec
 import pytest

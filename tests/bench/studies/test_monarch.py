@@ -1,4 +1,6 @@
-"""Study (d): its points are right, its page keeps the text that a person wrote, and all ways are run."""
+"""Study (d): its points are right, the text on its page that a person wrote is kept, and all ways of reading
+are run.
+"""
 
 import msgspec
 import pytest
@@ -75,6 +77,6 @@ def test_a_way_is_measured_on_running_servers(way, tmp_path):
         assert first.operations == second.operations == SCALE.pieces
         assert second.bytes == SCALE.data_bytes
     else:
-        # Pages of two reads each are fetched, and half of the data stays cached.
+        # Each fetched page serves two reads, and half of the data stays cached.
         assert first.operations < SCALE.pieces
         assert second.bytes < first.bytes

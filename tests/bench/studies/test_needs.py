@@ -1,4 +1,4 @@
-"""The study of needs, cut to a minute: its rows count what they say, and its picture is drawn."""
+"""The study of needs, shortened to a minute: its rows have the right counts, and its picture is drawn."""
 
 from shadeproxy.hints.needs import JobNeed
 from shadeproxy_bench.studies.needs.model import Ended, Found, Loop

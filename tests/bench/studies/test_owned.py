@@ -1,4 +1,6 @@
-"""A cluster in which each object has one owner hits as often as one cache of the same capacity in sum."""
+"""A cluster with page ownership hits as often as a single cache whose capacity is the sum of the nodes'
+capacities.
+"""
 
 import pytest
 

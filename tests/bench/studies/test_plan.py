@@ -1,4 +1,4 @@
-"""The study of predictions: its page has every setting, and keeps the text that a person wrote."""
+"""The study of predictions: its page has every setting, and the text that a person wrote is kept."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""The study of shared columns: their values are close to the answers of each job."""
+"""The study of shared columns: with them, pages hit about as often as when each job is asked."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Study (c): its points are right, and its page keeps the text that a person wrote."""
+"""Study (c): its points are right, and the text on its page that a person wrote is kept."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Study (b): its data sets match their names, and its tables show the epochs."""
+"""Study (b): its datasets match their names, and its tables show the epochs."""
 
 import msgspec
 import numpy as np

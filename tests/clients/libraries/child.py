@@ -1,8 +1,7 @@
-"""``python -m tests.clients.libraries.child MODULE WHERE``: runs one library, by orders that are lines of
-JSON.
+"""Runs one library in a process of its own: ``python -m tests.clients.libraries.child MODULE WHERE``. Its
+orders are lines of JSON.
 
-In a process of its own each library has its own environment, warnings and threads, and its crash is an
-outcome like any other.
+So each library has its own environment, warnings and threads. Its crash is recorded like any other result.
 """
 
 import importlib
@@ -15,7 +14,7 @@ from typing import Any
 
 
 def main() -> None:
-    # Text that a library prints must not get between the answers.
+    # Text that a library prints must not get between the answers, so move it to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -42,7 +41,7 @@ def main() -> None:
         try:
             say(answer=getattr(operations, asked["operation"])(**asked["arguments"]))
         except BaseException as error:  # noqa: BLE001 -- whatever a library raises is its outcome
-            # An assertion without a text is reported by its line.
+            # For an assertion without a text, report the line of code.
             where = "" if str(error) else traceback.extract_tb(error.__traceback__)[-1].line
             say(error=f"{type(error).__name__}: {error}{where}")
 

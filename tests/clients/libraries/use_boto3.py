@@ -1,4 +1,4 @@
-"""boto3 with default settings: what a script has that says ``boto3.client("s3", endpoint_url=...)``."""
+"""boto3 with default settings, as in a script that has only ``boto3.client("s3", endpoint_url=...)``."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 from tests.support.routes import DOMAIN
 
 _EXPIRED_S = 3.0
-"""After this time a URL that is valid for a second is not valid any more."""
+"""Seconds after which a URL that is valid for one second has expired."""
 
 
 class Operations:
@@ -117,7 +117,7 @@ class Operations:
             assert _curl_status(client.generate_presigned_url("get_object", Params=named)) == "404"
             forged = client.generate_presigned_url("get_object", Params=named).replace("signed", "forged")
             assert _curl_status(forged) == "403"
-            # botocore refuses a negative time where awscrt signs for it.
+            # botocore refuses a negative lifetime, but awscrt signs one. So make a short lifetime expire.
             expired = client.generate_presigned_url("get_object", Params=named, ExpiresIn=1)
             time.sleep(_EXPIRED_S)
             assert _curl_status(expired) in ("400", "403"), expired

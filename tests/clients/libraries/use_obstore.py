@@ -1,4 +1,4 @@
-"""obstore: Rust's object_store from Python."""
+"""obstore, which offers Rust's object_store in Python."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""pyarrow's own S3 file system (the AWS SDK for C++), and data sets of Parquet files on it."""
+"""pyarrow's own S3 file system, built on the AWS SDK for C++, and datasets of Parquet files on it."""
 
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Operations:
             read = ds.dataset(base, filesystem=self._files, format="parquet", partitioning="hive")
             assert read.count_rows() == rows
             whole = read.to_table(columns=table.column_names).sort_by("id")
-            # Read from the names of the directories, the label has a narrower type.
+            # The label comes from the names of the directories, so it has a narrower type.
             assert whole.cast(table.schema).equals(table), "the rows read are not those written"
             some = read.to_table(
                 columns=["value"], filter=(pc.field("label") == 3) & (pc.field("id") > 150_000)

@@ -1,4 +1,4 @@
-"""s3torchconnector, and with it s3torchconnectorclient: the AWS Common Runtime (CRT)."""
+"""s3torchconnector, and s3torchconnectorclient below it, which uses the AWS Common Runtime (CRT)."""
 
 import shutil
 from importlib.metadata import version

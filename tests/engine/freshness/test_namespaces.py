@@ -1,4 +1,6 @@
-"""Two upstreams have buckets of the same name: a client of one never gets bytes of the other."""
+"""Two upstreams have buckets of the same name. A client of one upstream never gets bytes of the other
+upstream.
+"""
 
 import asyncio
 
@@ -19,7 +21,7 @@ UPSTREAMS = {"": SHARED, "alice": ALICE, "mallory": MALLORY}
 
 
 class Accounts:
-    """An origin whose bucket names belong to accounts, one for each upstream."""
+    """An origin of several accounts, one for each upstream. A bucket name belongs to an account."""
 
     def __init__(self) -> None:
         self.of = {upstream: MemoryOrigin() for upstream in UPSTREAMS.values()}
@@ -58,7 +60,7 @@ async def test_the_bytes_of_one_account_never_reach_another(bench, asked):
     put(bench, "k", b"secret")
     put(bench, "k", b"mine", name="mallory")
     part = slice(0, 3) if asked else slice(None)
-    for _ in range(2):  # First from the origin, then from the cache.
+    for _ in range(2):  # First read from the origin, then from the cache.
         assert (await get(bench, "k", range=asked))[0] == b"secret"[part]
         assert (await get(bench, "k", "mallory", range=asked))[0] == b"mine"[part]
     with pytest.raises(OriginAnswer) as caught:
@@ -73,7 +75,7 @@ async def test_what_is_not_there_for_one_is_not_there(bench):
         with pytest.raises(OriginAnswer) as caught:
             await get(bench, "k", "mallory", **options)
         assert caught.value.status == 404
-    # Mallory's 404 does not drop Alice's cached object.
+    # The 404 for Mallory does not drop the cached object of Alice.
     assert await get(bench, "k") == (b"secret", Source.RAM)
 
 
@@ -126,7 +128,7 @@ async def test_listings_check_a_prefix_with_the_credentials_that_read_it(make_be
             put(bench, f"p/{n:02}", f"{name}{n}".encode(), name=name)
             await get(bench, f"p/{n:02}", name)
     put(bench, "p/03", b"newer", name="alice")
-    bench.clock.advance(11)  # The TTL is over, and verdicts are still valid: they hold for a minute.
+    bench.clock.advance(11)  # The TTL has ended. Verdicts last a minute, so they are still valid.
     for n in range(20):
         await get(bench, f"p/{n:02}")
     while not bench.engine.idle:
@@ -198,7 +200,9 @@ async def test_purges_and_pins_are_of_one_namespace(bench):
 @pytest.mark.parametrize("catalogue", [True, False])
 @pytest.mark.parametrize("disk_bytes", [0, 1 << 20])
 async def test_a_warm_start_keeps_namespaces_apart(make_bench, tmp_path, catalogue, disk_bytes):
-    """The pages come from the catalogue of a clean stop, or from the records alone."""
+    """After a warm start the cached pages of each namespace stay apart. Recovery takes the pages from the
+    catalogue of a clean stop, or without a catalogue from the records.
+    """
     first = await make(make_bench, ram_bytes=1 << 20, disk_bytes=disk_bytes)
     for name in ("alice", "mallory", ""):
         put(first, "k", (name or "own").encode(), name=name)
@@ -223,9 +227,9 @@ async def test_a_warm_start_keeps_namespaces_apart(make_bench, tmp_path, catalog
 
 
 async def test_what_a_proxy_without_namespaces_kept_of_another_account_is_not_answered(make_bench):
-    """An older release stored all pages in the proxy's own namespace, even if only other clients could read
-    them. So the first read after the start asks the origin with the client's own credentials, and detects
-    another version.
+    """A page that an older release stored for a client of another account is not served to others. That
+    release knew no namespaces, and stored all pages in the proxy's own one. So the first read after the start
+    asks the origin with the reader's credentials, and finds another version.
     """
     first = await make(make_bench)
     put(first, "k", b"secret")
@@ -253,8 +257,9 @@ async def test_namespaces_of_many_prefixes_stay_apart_when_groups_run_out(make_b
 
 
 async def test_a_client_may_ask_in_the_proxys_own_namespace_with_an_upstream_of_its_own(make_bench):
-    """A bucket name means the same bucket for all clients. There is one cached copy, and a right for each
-    client.
+    """A client with an upstream of its own may read in the proxy's own namespace. There a bucket name means
+    the same bucket for all clients. So the cache has one copy of an object, and each client needs its own
+    right to it.
     """
     origin = MemoryOrigin()
     bench = await make_bench(origin=origin, verdicts=True)
@@ -268,7 +273,9 @@ async def test_a_client_may_ask_in_the_proxys_own_namespace_with_an_upstream_of_
 
 
 def test_what_clients_are_told_of_an_object_names_no_namespace():
-    """The namespace may be the access key of an upstream."""
+    """The name of an object that clients see lacks the namespace, because a namespace may be the access key
+    of an upstream.
+    """
     assert str(ObjectRef("b", "k", "key:AKIA")) == "s3://b/k"
 
 
@@ -287,12 +294,15 @@ def test_no_name_of_one_namespace_spells_a_name_of_another():
         ]
     ]
     hashes = {object_hash(ref) for ref in refs}
-    assert object_hash(ObjectRef("a", "b\0k")) == object_hash(ObjectRef("a\0b", "k"))  # No namespace
+    # Without a namespace, these two names have one hash.
+    assert object_hash(ObjectRef("a", "b\0k")) == object_hash(ObjectRef("a\0b", "k"))
     assert len(hashes) == len(refs) - 1
 
 
 def test_the_hash_of_the_proxys_own_namespace_is_as_it_was():
-    """Datasets and catalogues on disk contain these hashes."""
+    """The hashes of objects in the proxy's own namespace never change, because datasets and catalogues on
+    disk contain them.
+    """
     assert object_hash(ObjectRef("bucket", "key/ü")) == 0x83F96EF0A622B387
 
 

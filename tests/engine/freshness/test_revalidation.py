@@ -1,4 +1,4 @@
-"""Many objects are checked with few requests. Every change is noticed, and odd answers lose no page."""
+"""Few requests to the origin check many objects. Each change is noticed, and no odd answer loses a page."""
 
 import asyncio
 from collections import Counter
@@ -39,7 +39,9 @@ async def test_many_stale_objects_are_checked_by_listing(make_bench):
 
 
 async def stale(make_bench, count):
-    """Return objects that were cached longer than their TTL ago. One of them has changed since."""
+    """Return an engine and the keys of cached objects whose TTL has ended. One object has changed at the
+    origin since it was cached.
+    """
     bench = await make_bench(rules=(Rule(freshness=Freshness.TTL, ttl_s=60),))
     keys = [f"d/{n:04d}" for n in range(count)]
     for key in keys:
@@ -57,7 +59,9 @@ async def settled(bench):
 
 @pytest.mark.parametrize("order", [1, -1])
 async def test_stale_objects_that_are_read_one_after_another_are_listed_too(make_bench, order):
-    """One listing checks all cached objects under its prefix."""
+    """Stale objects that are read one after another are checked by one listing. The listing checks all cached
+    objects under its prefix.
+    """
     bench, keys = await stale(make_bench, 60)
     for key in keys[::order]:
         await bench.get(key)
@@ -122,7 +126,8 @@ async def test_what_a_listing_shows_to_be_another_version_is_dropped_unasked(mak
         bench.origin.put("b", key, b"333")
     bench.engine.check_listed("b", "d/", 1)
     await settled(bench)
-    assert (bench.origin.lists, bench.origin.heads) == (1, 3)  # A few HEADs confirm the listing.
+    # The listing gives no more than ETags, so a few HEADs confirm the rest.
+    assert (bench.origin.lists, bench.origin.heads) == (1, 3)
     for key in keys:
         assert (await bench.get(key))[0] == b"333"
 
@@ -174,8 +179,8 @@ async def test_a_listing_that_was_asked_for_before_a_write_undoes_nothing(make_b
 
 @pytest.mark.parametrize(("before", "after"), [("", "in a week"), ("in a week", "today"), ("today", "")])
 async def test_what_a_bucket_says_of_its_objects_shows_after_it_was_changed(make_bench, before, after):
-    """The version is the same, but its header fields changed, as with another expiry rule: more, other or
-    fewer.
+    """Header fields that a bucket adds to its objects are shown after they have changed. The version stays
+    the same. The field appears, changes or goes, as with another lifecycle rule.
     """
     bench = await make_bench()
 
@@ -195,8 +200,8 @@ async def test_what_a_bucket_says_of_its_objects_shows_after_it_was_changed(make
 
 
 class OneCheck:
-    """Readers of one object that must be checked. ``left``: the turn of the loop in which each one
-    continued.
+    """Readers of one object that wait for one check. ``left`` has, for each reader, the turn of the loop in
+    which it continued.
     """
 
     def __init__(self, origin, clock):
@@ -227,7 +232,9 @@ class OneCheck:
 
 
 class HeldHead(MemoryOrigin):
-    """Answers a HEAD only after ``may_answer`` is set, with ``error`` if there is one."""
+    """An origin that answers a HEAD only after ``may_answer`` is set. If ``error`` is not None, it raises
+    this error then.
+    """
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,6 @@
-"""Objects whose version the origin does not identify: never cached, and never mixed from two answers."""
+"""Objects whose version the origin does not identify. They are never cached, and an answer never mixes bytes
+of two origin answers.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -21,7 +23,9 @@ REF = ObjectRef("b", "k")
 
 
 class Nameless(MemoryOrigin):
-    """Sends other bytes for each read, and no version. ``measured``: whether it sends a length."""
+    """An origin that sends other bytes for each read, and identifies no version. ``measured`` says whether it
+    sends a length.
+    """
 
     def __init__(self, size=3 * PAGE, *, measured=True, **options):
         super().__init__(**options)
@@ -70,7 +74,7 @@ def make(make_bench):
     yield make
     for origin in origins:
         if origin.held is not None:
-            origin.held.set()  # The engine's end waits for its fills, after a failed test too.
+            origin.held.set()  # The engine waits for its fills when it ends, even if the test has failed.
 
 
 async def read(bench, span=None, **options):
@@ -99,8 +103,8 @@ async def test_one_answer_of_the_origin_is_one_answer(make, size, measured):
 
 @pytest.mark.parametrize("size", [PAGE, 3 * PAGE])
 async def test_readers_at_the_same_time_never_share_what_cannot_be_shared(make, size):
-    """All readers of a short object get one answer. Of a long object one reader does; the others are
-    forwarded.
+    """Readers at the same time share one answer only if the object is short. Of a long object only one reader
+    gets the answer. The requests of the other readers are forwarded.
     """
     bench, origin = await make(size)
     results = await asyncio.gather(*(read(bench) for _ in range(8)), return_exceptions=True)
@@ -118,7 +122,7 @@ async def test_a_range_is_of_one_answer_or_is_forwarded(make, first):
     bench.clock.advance(61)
     across = Span(PAGE + 10, 2 * PAGE + 20)
     with pytest.raises(Unidentified):
-        await read(bench, across)  # The span begins in a page that was requested alone.
+        await read(bench, across)  # The span begins in a page that another read requested by itself.
     await bench.settle()
     assert origin.open_now == 0
 
@@ -213,7 +217,9 @@ async def test_what_was_cached_leaves_when_the_origin_names_no_version_any_more(
 
 
 async def test_a_record_of_an_object_that_is_not_identified_is_not_believed(make_bench, monkeypatch):
-    """An earlier release stored objects with weak ETags, and its records may still exist."""
+    """A record whose object has no strong ETag is not used after a restart. An earlier release stored objects
+    with weak ETags, so such records may still exist.
+    """
     origin = MemoryOrigin()
     bench = await make_bench(origin=origin, name="two")
     stored = origin.put("b", "k", b"old")
@@ -231,7 +237,9 @@ async def test_a_record_of_an_object_that_is_not_identified_is_not_believed(make
 
 @pytest.mark.parametrize("measured", [True, False])
 async def test_what_is_asked_to_grant_a_read_identifies_nothing_either(make_bench, measured):
-    """If clients have upstreams of their own, a read begins with a GET of one byte."""
+    """The GET that checks a client's right identifies no version either. Where clients have upstreams of
+    their own, a read begins with a GET of one byte.
+    """
     origin = Nameless(measured=measured)
     bench = await make_bench(origin=origin, verdicts=True)
     origin.put("b", "k", b"")
@@ -244,8 +252,8 @@ async def test_what_is_asked_to_grant_a_read_identifies_nothing_either(make_benc
 
 
 class Halting(MemoryOrigin):
-    """Identifies the version of the first page only. The next pages are of another version if ``weak``, or
-    else cannot be read.
+    """An origin that identifies the version of the first page only. If ``weak``, the next pages have a weak
+    ETag. Otherwise reads of the next pages fail.
     """
 
     weak = True
@@ -267,7 +275,9 @@ class Halting(MemoryOrigin):
 
 @pytest.mark.parametrize("weak", [True, False])
 async def test_what_brings_nothing_holds_no_memory_for_a_slow_reader(make_bench, weak):
-    """A slow reader stays at one page, and the pages that were requested ahead do not come."""
+    """Pages that were requested ahead and do not come hold no memory. The reader is slow, and still waits at
+    the first page.
+    """
     origin = Halting()
     origin.weak = weak
     bench = await make_bench(origin=origin)
@@ -283,7 +293,9 @@ async def test_what_brings_nothing_holds_no_memory_for_a_slow_reader(make_bench,
 
 
 async def test_what_is_handed_over_holds_no_memory(make):
-    """The read also gives back memory taken before the answer was known to be unidentified."""
+    """A read that hands its answer to a reader as it is holds no memory. Here the read had taken memory
+    before it knew that the object is unidentified.
+    """
     bench, origin = await make(3 * PAGE)
     origin.held = asyncio.Event()
     async with asyncio.TaskGroup() as readers:
@@ -297,7 +309,7 @@ async def test_what_is_handed_over_holds_no_memory(make):
 
 
 async def anext_of(bench):
-    """Return the bytes taken from the ledger while a reader has the first piece of an answer."""
+    """Return the bytes taken from the ledger when a reader has received the first piece of an answer."""
     async with bench.engine.open(ReadRequest(REF)) as reading:
         body = reading.body(Span(0, 3 * PAGE))
         await anext(body)
@@ -305,7 +317,9 @@ async def anext_of(bench):
 
 
 async def test_a_short_answer_holds_the_memory_of_its_own_length(make, monkeypatch):
-    """The answer is shorter than the page that was known before."""
+    """A short answer holds memory of its own length only, although its flight had taken memory for a whole
+    page.
+    """
     bench, origin = await make(10)
     origin.held = asyncio.Event()
     asked = asyncio.create_task(read(bench))

@@ -1,4 +1,4 @@
-"""A verdict ends with a write to its object, and the memory of verdicts is bounded."""
+"""A write to an object ends its verdicts, and the memory for verdicts is bounded."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_memory_is_bounded_and_the_object_allowed_longest_ago_leaves():
     refs = [ObjectRef("b", str(n)) for n in range(3)]
     for ref in refs:
         verdicts.allow(ALICE, ref, 0.0)
-    verdicts.allow(ALICE, refs[0], 0.0)  # Allowed again, so no longer the oldest.
+    verdicts.allow(ALICE, refs[0], 0.0)  # The verdict is renewed, so it is no longer the oldest one.
     verdicts.allow(BOB, refs[0], 0.0)
     assert [verdicts.allowed(ALICE, ref, 0.0) for ref in refs] == [True, False, True]
     assert len(verdicts) == 3
@@ -70,7 +70,7 @@ def test_forgetting_looks_at_no_other_verdict(verdicts):
 
 
 class Unscannable(dict):
-    """A dict that fails when it is iterated over: only single keys may be looked up."""
+    """A dict that raises when it is iterated over. So a test sees that only single keys are looked up."""
 
     def __iter__(self):
         raise AssertionError("every verdict was looked at")

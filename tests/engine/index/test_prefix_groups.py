@@ -1,4 +1,4 @@
-"""Prefix groups: their number is bounded, and a purge finds every key under its prefix all the same."""
+"""Prefix groups: their number is bounded, and a purge still finds every key under its prefix."""
 
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.index.prefix_groups import _MAX_GROUPS, PrefixGroups

@@ -1,6 +1,4 @@
-"""The table of resident pages, compared with a dict; and thousands of pages that recovery takes in at
-once.
-"""
+"""The table of resident pages behaves like a dict. Recovery adds thousands of pages to it in one call."""
 
 import importlib.util
 import sys
@@ -19,7 +17,7 @@ from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.rows import ROW
 
 pytestmark = pytest.mark.usefixtures("kernel_form")
-# Few hashes, which share a shard and a first place, so that probes meet each other.
+# Only a few hashes. They share a shard and the first position that is probed, so that probes collide.
 HASHES = st.sampled_from([n * 8 + (n % 3 << 62) for n in range(12)] + [2**64 - 1, 0])
 PAGES = st.tuples(HASHES, st.integers(0, 3))
 
@@ -88,7 +86,7 @@ def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
         assert table.find(hashed, 0, 6) is None
         assert table.find(hashed, 1, 5) is None
     assert (table.tier[5000:] == NO_TIER).all()
-    # The less time since a page's last use, the later its tick.
+    # A page that was used more recently has a later tick.
     assert table.last_use[table.find(int(hashes[0]), 0, 5)] == 100.0
     assert table.last_use[table.find(int(hashes[699]), 0, 5)] == 100.0 - 699
     for hashed in hashes[::2].tolist():
@@ -129,7 +127,7 @@ def test_a_page_that_is_there_stays():
     assert table.etag[there] == 9
     assert table.members[0].count == 2
     assert len(table) == 3
-    # Slots that were not needed are used again before new ones.
+    # Slots that were left unused are given out before new ones.
     used = {table.add(h, 0, etag=1, body_bytes=1, group=0, tick=0.0) for h in (40, 50)}
     assert used == {2, 4}
 
@@ -146,7 +144,7 @@ def test_a_slot_says_what_was_added_and_nothing_of_the_page_before():
     table.remove(slot)
     assert table.add(1, 0, etag=3, body_bytes=4, group=5, tick=6.0) == slot
     assert table.generation[slot] == generation + 1
-    # The stamp is unchanged, because no readable bytes have changed yet.
+    # The stamp stays, because the page has no place yet and so no bytes that a reader could have seen.
     assert (table.stamp[slot], table.tier[slot]) == (stamp, NO_TIER)
     assert (table.validated_s[slot], table.unverified[slot], table.pinned[slot]) == (0, False, False)
 
@@ -182,7 +180,9 @@ def test_another_version_is_seen_on_whatever_page_it_is():
 
 @pytest.mark.parametrize("names", [{}, {"SOURCE": "of other sources", "SOURCES": ("_page_table.pyx",)}])
 def test_a_module_that_does_not_fit_is_not_used(monkeypatch, names):
-    """A module that was compiled by hand does not say what its sources were."""
+    """A compiled module that does not fit its sources is not used. A module compiled by hand does not even
+    name its sources.
+    """
     other = ModuleType("shadeproxy.engine.index._page_table")
     vars(other).update(names)
     monkeypatch.setitem(sys.modules, other.__name__, other)

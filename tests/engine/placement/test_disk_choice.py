@@ -1,4 +1,4 @@
-"""The choice of a disk: by read speed while there is room, by capacity when all are full."""
+"""The choice between disk tiers: by read speed while disks have room, and by capacity when all are full."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ PAGES = 8_000
 
 @dataclass
 class Disk:
-    """The part of a tier that the choice uses."""
+    """The attributes of a tier that the choice uses."""
 
     limit_bytes: int = 1 << 30
     name: str = ""
@@ -22,7 +22,7 @@ class Disk:
 
 
 def chosen(disks: list[Disk], speeds: list[float]) -> dict[int, float]:
-    """Return the share of pages that each tier gets."""
+    """Return the share of the pages that each tier gets."""
     choice = DiskChoice([Disk(), *disks], [lambda _room, speed=speed: speed for speed in speeds])
     choice.measure()
     hashes = np.random.default_rng(5).integers(0, 1 << 64, PAGES, dtype=np.uint64).tolist()

@@ -1,5 +1,5 @@
-"""Read histories survive a restart: those of ghosts and of residents, and the learnt rates, all or
-nothing.
+"""Read histories survive a restart: those of residents, those of ghosts, and the learnt rates. Either all of
+them are restored, or none.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ NAMES = [("b", "train/", ""), ("b", "val/", "")]
 
 
 class Process:
-    """The read histories of one process."""
+    """The read histories of one process, with the index that they belong to."""
 
     def __init__(self, capacity_bytes=CAPACITY):
         self.residents, self.groups = Residents(1), PrefixGroups()
@@ -31,7 +31,7 @@ class Process:
         return slot
 
     def learnt(self, page, tick):
-        """Return the learnt rate of a page without a slot."""
+        """Return the rate that was learnt for a page without a slot."""
         return self.histories.rates_of(HASHES[page : page + 1], np.zeros(1, np.uint32), tick)[0]
 
     def blocks(self, tick):
@@ -43,7 +43,9 @@ class Process:
 
 @pytest.fixture
 def first():
-    """Return a process that read pages 0 to 99 in turn. Every other page has left its slot."""
+    """Return a process that has read pages 0 to 99 in turn, many times. Every other page has then left its
+    slot.
+    """
     process = Process()
     slots = [process.enter(page) for page in range(100)]
     for start in range(0, 3000, 100):

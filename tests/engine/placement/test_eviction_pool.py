@@ -1,4 +1,4 @@
-"""The eviction pool, the wait of writes for erasures, and buffers that readers hold after their flight."""
+"""The eviction pool of a tier: which victims it gives out, and for how long it may be used."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def test_positions_are_different_and_every_one_is_as_likely():
         drawn = draw_positions(rng, 2500, 1000)
         assert len(np.unique(drawn)) == 1000
         seen[drawn] += 1
-    assert abs(seen / 2000 - 0.4).max() < 0.06  # Five standard deviations.
+    assert abs(seen / 2000 - 0.4).max() < 0.06  # The limit is five standard deviations.
     assert draw_positions(rng, 5, 9).tolist() == [0, 1, 2, 3, 4]
 
 
@@ -34,13 +34,13 @@ def test_the_worst_leave_one_after_another_and_what_changed_is_passed_over():
     drawn = EvictionPool(residents, 0)
     drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=100.0)
     assert drawn.worst(100.0) == 99
-    assert drawn.worst(100.0) == 99  # The page was not evicted.
-    residents.displace(99)  # Left.
+    assert drawn.worst(100.0) == 99  # The page was not evicted meanwhile, so it is still the worst.
+    residents.displace(99)  # Page 99 leaves the tier.
     residents.remove(99)
-    residents.use(98, 101.0)  # Read again.
+    residents.use(98, 101.0)  # Page 98 is read again.
     reused = residents.add(777, 0, etag=1, body_bytes=10, group=0, tick=99.0)
     assert reused == 99
-    residents.place(reused, 0, Location(777), 64)  # Another page in the same slot.
+    residents.place(reused, 0, Location(777), 64)  # Slot 99 now has another page.
     assert drawn.worst(101.0) == 97
 
 
@@ -63,7 +63,8 @@ def test_a_ranking_serves_four_times_as_many_newcomers_if_they_are_refused():
         assert drawn.take([99.0] * 4, [1] * 4) == [REFUSED] * 4
         drawn.note_refused(4)
         served += 4
-    assert served == 4 * 13  # Of 16; the last 3 are too few for a turn of 4.
+    # The pool serves 16 pages for each ranking. Here 3 of the 16 are left, too few for a batch of 4.
+    assert served == 4 * 13
     drawn.note_refused(0)
     assert drawn.left(0.0) == 3
 
@@ -75,7 +76,7 @@ def test_the_worst_page_whose_room_is_long_enough_is_taken_out():
     drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=0.0)
     assert drawn.worst_key(3) == 99.0
     assert drawn.take([50.0, 50.0], [640, 100]) == [97, 99]
-    residents.use(96, 101.0)  # Read again.
+    residents.use(96, 101.0)  # Page 96 is read again.
     assert drawn.take([50.0, 94.0, 98.0], [640, 640, 640]) == [95, UNFIT, REFUSED]
     assert drawn.take([-np.inf], [641]) == [UNFIT]
     assert drawn.worst_key(13) == 98.0

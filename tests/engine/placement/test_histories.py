@@ -1,4 +1,4 @@
-"""Read histories follow their pages: into a slot, out of it, and over a restart."""
+"""Read histories follow their pages into a slot, out of it, and over a restart."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,9 @@ def enter(residents, histories, page, tick=0.0):
 
 
 def teach(residents, histories, period=100, rounds=30):
-    """Read pages from 1,000 on in turn, so that pages that are read often get a high rate."""
+    """Read pages from number 1,000 on in turn, many times. The learner then expects frequent reads of such
+    pages.
+    """
     slots = [enter(residents, histories, 1000 + n) for n in range(period)]
     ticks = np.arange(1.0, period * rounds + 1)
     histories.read_many(np.array(slots * rounds), ticks)

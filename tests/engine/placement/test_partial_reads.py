@@ -1,4 +1,6 @@
-"""Only a part of a page is fetched if the page wins no place, unless other readers want the page too."""
+"""A partial read fetches only the part if the page would win no place. If other readers want the page too,
+the whole page is fetched.
+"""
 
 import asyncio
 
@@ -33,7 +35,9 @@ def bytes_of(spec):
 
 @pytest.fixture
 def make_full(make_bench):
-    """Return a function that makes a full cache. The object "k", of four pages, is known and not resident."""
+    """Return a function that makes a full cache. The metadata of object "k", which has four pages, is known,
+    and none of these pages is resident.
+    """
 
     async def make(*, ram_bytes=SMALL, memory=None, **options):
         options = {"rules": IMMUTABLE, "budget_bytes": 16 << 20, "page_size": PAGE} | options
@@ -56,7 +60,7 @@ def spans(bench):
 
 
 def asked(bench):
-    """Return the bytes that were requested from the origin by range."""
+    """Return the number of bytes that were requested from the origin by range."""
     return sum(span.length for _, span, _ in bench.origin.reads)
 
 
@@ -127,7 +131,7 @@ async def test_of_a_range_over_several_pages_the_ends_are_read_alone(make_full):
 
 
 async def known(bench, keys):
-    """Make the metadata of objects known, without making a page resident."""
+    """Make the metadata of the objects known, and leave their pages uncached."""
     for key in keys:
         bench.origin.put("b", key, BODY)
         await bench.engine.stat(ReadRequest(ObjectRef("b", key)))
@@ -160,7 +164,7 @@ async def test_readers_at_random_cost_what_they_ask_for(make_full):
     parts = np.random.default_rng(1).permutation(200 * 16)[:400].tolist()
     for number, one in enumerate(parts):
         if number % 50 == 0:
-            for filler in range(PLACES):  # Keep the cached pages in use.
+            for filler in range(PLACES):  # Read the cached pages, so that they stay in use.
                 await bench.get(f"filler/{filler}")
             bench.origin.reads = [read for read in bench.origin.reads if read[1] is not None]
         await bench.get(keys[one // 16], range=quarter(one % 16))
@@ -248,7 +252,8 @@ async def test_pages_that_are_demoted_meanwhile_do_not_take_the_memory_of_what_i
     wanted = RangeSpec(0, 2 * PAGE - QUARTER - 1)
     async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), range=wanted)) as reading:
         await bench.settle()
-        for number in range(4, 7):  # These reads are noted together later, and the pages then promoted.
+        # The reads are counted together later, and only then are the pages promoted.
+        for number in range(4, 7):
             handle = bench.engine.find_handle(ObjectRef("b", f"filler/{number}"), 0, bench.clock.now_s())
             assert handle.source is Source.DISK
             assert bench.engine.take(handle, None, bench.clock.now_s())

@@ -1,4 +1,4 @@
-"""Pinned pages stay, whatever else is read. Other pages are evicted as usual."""
+"""Pinned pages stay cached, whatever else is read. Other pages are evicted as usual."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from shadeproxy.policy.registry import POLICIES
 from tests.support.purging import purge_under
 
 SIZE = 16_000
-PLACE = 16_384  # The bytes that such a record takes in a tier.
+PLACE = 16_384  # bytes that a record of such a page takes in a tier
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 KEPT = [f"keep/{n:03d}" for n in range(10)]
 OTHERS = [f"rest/{n:03d}" for n in range(60)]
@@ -31,7 +31,9 @@ def origin() -> MemoryOrigin:
 
 @pytest.fixture
 def make(make_bench, origin):
-    """Return a function that makes a cache of 20 objects; with ``disk``, of 12 in RAM and 20 on disk."""
+    """Return a function that makes a cache with room for 20 objects. With ``disk`` it has room for 12 objects
+    in RAM and 20 on disk.
+    """
 
     async def make(*, disk=False, **kwargs):
         return await make_bench(
@@ -68,7 +70,7 @@ def hits(sources) -> int:
 async def test_what_is_pinned_before_it_is_read_survives_any_pressure(make, policy, disk):
     bench = await make(policy=policy, disk=disk)
     await bench.pin("keep/")
-    await read(bench, OTHERS)  # The cache is full before the first pinned page comes.
+    await read(bench, OTHERS)  # These reads fill the cache before the first pinned page comes.
     await read(bench, KEPT)
     await read(bench, OTHERS, times=3)
     assert hits(await read(bench, KEPT)) == len(KEPT)
@@ -85,7 +87,9 @@ async def test_what_is_pinned_while_it_is_cached_survives_any_pressure(make, pol
 
 
 async def test_without_the_pin_they_are_gone(make):
-    """The reads of the tests above do evict pages that are not pinned."""
+    """Without the pin the pages are evicted. So the reads of the tests above really press pages out of the
+    cache.
+    """
     bench = await make(policy="lru")
     await read(bench, KEPT)
     await read(bench, OTHERS)
@@ -120,7 +124,9 @@ async def test_a_prefix_in_the_middle_of_a_name_is_told_apart_by_the_keys(make):
 
 
 async def test_more_than_a_thousand_others_are_evicted_around_it(make_bench):
-    """The eviction pool holds victims for a while: a page that is pinned after it was drawn must stay."""
+    """Pages can be pinned after the eviction pool has chosen them, and still stay. The pool holds its victims
+    for a while.
+    """
     origin = MemoryOrigin()
     keys = [f"o{n:04d}" for n in range(2400)]
     for key in keys:
@@ -151,7 +157,7 @@ async def test_a_page_longer_than_its_neighbours_does_not_push_pinned_ones_out(m
     bench = await make_bench(
         origin=origin, ram_bytes=100 * 4608, page_size=1 << 20, policy="lru", rules=IMMUTABLE
     )
-    for number in range(70):  # The records become neighbours.
+    for number in range(70):  # Read in this order, the records lie side by side in the segment.
         for key in small[number : number + 1] + small[30 + number : 31 + number]:
             await bench.get(key)
     await bench.pin("keep/")
@@ -171,7 +177,8 @@ async def test_nothing_is_evicted_in_vain_for_a_page_that_fits_nowhere_between_p
     bench = await make_bench(
         origin=origin, ram_bytes=97 * 4608, page_size=1 << 20, policy="lru", rules=IMMUTABLE
     )
-    for pair in zip(others, kept, strict=True):  # The records become neighbours.
+    # Read in this order, the records lie side by side in the segment.
+    for pair in zip(others, kept, strict=True):
         for key in pair:
             await bench.get(key)
     await bench.pin("keep/")
@@ -292,10 +299,12 @@ async def test_writes_and_purges_remove_pinned_pages(make):
 
 
 async def test_a_pin_while_a_page_is_written(make):
-    """The disk tier writes on another thread, so pins are asked for again when the page is written."""
+    """A page that is pinned while it is written stays. The disk tier writes on another thread, so the engine
+    checks the pins again after the write.
+    """
     bench = await make(disk=True, policy="lru")
     await read(bench, OTHERS[:13])
-    coming = asyncio.create_task(bench.get(OTHERS[13]))  # Demotes one of the pages above.
+    coming = asyncio.create_task(bench.get(OTHERS[13]))  # This read demotes one of the pages above.
     while bench.cache.transfers.idle:
         await asyncio.sleep(0)
     await bench.pin("rest/00")
@@ -309,7 +318,7 @@ async def test_a_pin_while_a_page_is_written(make):
 async def test_an_unpin_while_a_page_is_written(make):
     bench = await make(disk=True, policy="lru")
     await bench.pin("rest/0")
-    await read(bench, OTHERS[:15])  # More pages than RAM holds.
+    await read(bench, OTHERS[:15])  # These are more pages than RAM has room for.
     coming = asyncio.create_task(bench.get(OTHERS[15]))
     while bench.cache.transfers.idle:
         await asyncio.sleep(0)
@@ -362,7 +371,10 @@ async def test_rules_that_change_are_carried_over(make):
 
 @pytest.mark.parametrize("prefix", ["keep/", "keep/0"])
 async def test_pages_that_another_proxy_caches_now_are_not_kept(make, prefix):
-    """A share of a cluster changes as proxies come and go. Such pages would fill the cache, never read."""
+    """A pin does not hold pages whose objects another proxy of the cluster owns by now. The share of a proxy
+    changes as proxies come and go. Pinned pages of lost objects would fill the cache, and no client would
+    read them.
+    """
     bench = await make(policy="lru")
     await bench.pin(prefix)
     await read(bench, KEPT)
@@ -402,7 +414,7 @@ def test_what_is_said_of_a_group_is_true_of_every_key_in_it(rules, prefixes):
             assert said is None or covered == {said}, (bucket, head)
             if not rules:
                 assert (said is None) == (len(covered) > 1) or said is None
-        # Keys without a slash, and keys of groups beyond the bound on their number.
+        # Test keys without a slash, and keys whose groups lie beyond the bound on the number of groups.
         said = pins.covers_group(bucket, "")
         keys = ["1", "d1", "a/1", "b/deep/1", "c/1"]
         assert said is None or {pins.covers(ObjectRef(bucket, key)) for key in keys} == {said}
@@ -424,7 +436,8 @@ async def test_a_slot_that_changes_hands_while_keys_are_asked_is_not_pinned(make
         return refs
 
     monkeypatch.setattr(cache._places, "refs", meanwhile)
-    cache.pins.add(PinnedPrefix("b", "rest/000", 0.0))  # Part of a group, so keys are read.
+    # The pinned prefix is only a part of a group, so the engine must look at single keys.
+    cache.pins.add(PinnedPrefix("b", "rest/000", 0.0))
     await bench.pin("keep/")
     held = cache.residents.pinned
     (slot,) = cache.residents.pages_of(object_hash(ObjectRef("b", "rest/001")))

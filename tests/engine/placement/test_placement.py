@@ -1,4 +1,4 @@
-"""Placement over two tiers, and hit ratios that only a working policy reaches."""
+"""Placement over two tiers, and hit ratios that only a correct policy reaches."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ def filled_origin(count=COUNT, size=SIZE) -> MemoryOrigin:
 
 
 async def epoch(bench, rng, count=COUNT) -> float:
-    """Read one shuffled epoch as a client without hints, and return its hit ratio."""
+    """Read one epoch in random order as a client without hints. Return its hit ratio."""
     hits = 0
     for n in rng.permutation(count).tolist():
         body, source = await bench.get(f"{n:05d}")
@@ -45,7 +45,7 @@ async def test_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(make_be
     )
     rng = np.random.default_rng(1)
     ratios = [await epoch(bench, rng) for _ in range(3)]
-    # Records are about 1 % longer than these small bodies, and the capacity counts whole records.
+    # The capacity counts whole records, which are about 1 % longer than these small bodies.
     share = len(bench.cache.residents) / COUNT
     assert share >= 0.2 * 0.97
     assert min(ratios[1:]) >= 0.99 * share
@@ -118,10 +118,10 @@ async def test_a_page_that_is_written_while_it_is_demoted_does_not_come_back(mak
     )
     for n in range(10):
         await bench.get(f"{n:05d}")
-    await bench.get("00010")  # Demotes 00000, whose write to the disk tier now waits.
+    await bench.get("00010")  # This read demotes 00000. The write of 00000 to the disk tier now waits.
     async with bench.engine.writing([ref(0)]):
         bench.origin.put("b", "00000", b"new")
-    await bench.get("00011")  # This new page may get the slot of 00000.
+    await bench.get("00011")  # This new page may get the former slot of 00000.
     await bench.settle()
     assert await bench.get("00000") == (b"new", Source.ORIGIN)
     assert (await bench.get("00011"))[0][:4] == (11).to_bytes(4, "little")
@@ -161,7 +161,9 @@ async def test_scores_tell_the_pages_of_a_shard_apart(make_bench):
 
 
 async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
-    """Hits are noted together some time later, and misses one by one."""
+    """Pages do not count as dead because their hits are counted late. Hits are counted together some time
+    later, and misses at once.
+    """
     bench = await make_bench(
         origin=filled_origin(100), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE
     )
@@ -179,7 +181,9 @@ async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
 
 
 async def test_several_reads_of_one_page_in_quick_succession_cost_one_origin_read(make_bench):
-    """The cache is full of a dataset in use, and a new page is read in small pieces."""
+    """Several reads of one page in quick succession cost one origin read. The cache is full of a dataset in
+    use, and each new page is read in small parts.
+    """
     bench = await make_bench(
         origin=filled_origin(500), ram_bytes=100 * 16_384, page_size=1 << 20, rules=IMMUTABLE
     )
@@ -188,7 +192,7 @@ async def test_several_reads_of_one_page_in_quick_succession_cost_one_origin_rea
         await epoch(bench, rng, 500)
     outsiders = [n for n in range(500) if bench.cache.find(page(bench, n)) is None]
     for n in outsiders[:130]:
-        if n == outsiders[80]:  # By now the learner knows how soon such pages are read again.
+        if n == outsiders[80]:  # By now the learner knows that such pages are soon read again.
             reads = bench.origin.gets
         for _ in range(4):
             await bench.get(f"{n:05d}")
@@ -218,8 +222,8 @@ def reads_in_history(bench, n: int) -> int:
 
 
 async def test_a_page_takes_its_read_history_along(make_bench):
-    """The history follows the page out of its slot and into another, whether it was in a tier meanwhile or
-    not.
+    """The read history follows its page out of a slot and into another one. The page may or may not have been
+    in a tier meanwhile.
     """
     bench = await make_bench(
         origin=filled_origin(40), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE
@@ -228,7 +232,7 @@ async def test_a_page_takes_its_read_history_along(make_bench):
     await bench.get("00000")
     assert reads_in_history(bench, 0) == 2
     bench.cache.drop_object(ref(0), "test")
-    await bench.get("00001")  # Another page in the same slot.
+    await bench.get("00001")  # Another page gets the slot.
     assert reads_in_history(bench, 1) == 1
     await bench.get("00000")
     assert reads_in_history(bench, 0) == 3

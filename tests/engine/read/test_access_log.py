@@ -1,5 +1,5 @@
-"""Reads by page handle, recorded as rows: each counts once, for its job, even if its page has left
-meanwhile.
+"""The access log records a read by page handle as one row. The read counts once, for its job, even if the
+page has left the cache meanwhile.
 """
 
 import pytest
@@ -29,7 +29,7 @@ def take(bench, held, job=None, span=None):
 
 
 def read_by(bench, job):
-    """Return the requests and bytes of ``job`` in the statistics."""
+    """Return requests and bytes of ``job``, as the statistics count them."""
     bench.engine.access_log.flush()
     reads = bench.stats.jobs[job].totals()
     return reads.requests, reads.hit_bytes_ram

@@ -1,4 +1,6 @@
-"""Fills by callbacks, with events in any order: each flight ends once, and readers get the origin's bytes."""
+"""Fills by callbacks, with events in any order. Each flight ends once, and each reader gets the origin's
+bytes.
+"""
 
 import asyncio
 import random
@@ -36,7 +38,7 @@ async def bench(make_bench):
 
 
 async def settle(bench):
-    """Complete all reads of the origin, and let everything else end."""
+    """Complete all reads at the origin, and let all tasks end."""
     for read in bench.reads.under_way:
         if read.memory is None:
             read.open()
@@ -105,13 +107,13 @@ async def test_the_last_reader_that_leaves_ends_the_read_at_once(bench):
 
 
 class TestCollecting:
-    """Pages that have come wait a little for those on their way, and are then stored together."""
+    """Fetched pages wait a little for pages that are still on their way. Then they are stored together."""
 
     OTHER = ObjectRef("b", "other")
 
     @pytest.fixture
     def stored(self, bench, monkeypatch):
-        """Return the keys of the pages that were given to the cache, by call."""
+        """Return the keys of the pages that were given to the cache, as one list for each call."""
         calls, insert_many = [], bench.engine.cache.insert_many
 
         def recorded(pages):
@@ -119,13 +121,13 @@ class TestCollecting:
             insert_many(pages)
 
         monkeypatch.setattr(bench.engine.cache, "insert_many", recorded)
-        # The time itself must not pass on a slow machine.
+        # Pages must not be stored because of the time, even on a slow machine.
         monkeypatch.setattr(flight_filler, "_COLLECTED_S", 60.0)
         return calls
 
     @pytest.fixture
     async def waiting(self, bench):
-        """Begin two reads. The page of the first one has come; return the reader of that page."""
+        """Begin two reads, of which only the first one's page has come. Return the reader of this page."""
         bench.origin.put("b", "other", BODY)
         follower = begin(bench)
         begin(bench, self.OTHER)
@@ -192,7 +194,7 @@ class TestCollecting:
 
 
 class Events:
-    """Random events around one object."""
+    """A random sequence of events around one object."""
 
     def __init__(self, bench, seed):
         self.bench = bench

@@ -1,4 +1,4 @@
-"""Orders get each demand read once, before the page is ranked."""
+"""Order trackers learn of each demand read once, and before placement ranks the page."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,9 @@ from tests.support.engine import PAGE
 
 
 class Told(NothingAnnounced):
-    """Orders that record their reads."""
+    """A stand-in for the order trackers that records the reads it learns of. ``explains`` is the answer to
+    each read.
+    """
 
     active = True
 
@@ -69,7 +71,9 @@ async def test_a_suffix_is_told_from_where_it_begins(make_bench, known):
 
 @pytest.fixture
 def placement_notes(monkeypatch):
-    """Record the calls by which placement notes reads, and whether each read is explained by an order."""
+    """Record the calls by which placement learns of reads. Each call says whether an order explains
+    the read.
+    """
 
     def watch(bench):
         placement, noted = bench.cache.placement, []
@@ -96,7 +100,9 @@ def placement_notes(monkeypatch):
 
 @pytest.mark.parametrize("explains", [False, True])
 async def test_placement_gets_what_an_order_explains(make_bench, placement_notes, explains):
-    """This holds for a miss, pages read ahead, resident pages, and hits without a wait."""
+    """Placement learns whether an order explains a read. This holds for misses, pages read ahead, resident
+    pages, and hits without a wait.
+    """
     bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),))
     bench.origin.put("b", "k", bytes(3 * PAGE))
     bench.engine._counting._orders = Told(explains=explains)
@@ -119,7 +125,9 @@ async def test_placement_gets_what_an_order_explains(make_bench, placement_notes
 
 @pytest.mark.parametrize("explains", [False, True])
 async def test_a_read_that_begins_again_is_one_read_of_its_page(make_bench, placement_notes, explains):
-    """If the page noted two reads in a row, it would seem to be read again soon."""
+    """A read that begins again counts as one read of its page. With two reads in quick succession, the
+    learner would expect the page to be read again soon.
+    """
     bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),))
     bench.engine._versions.learn(ObjectRef("b", "k"), bench.origin.put("b", "k", b"old"))
     bench.origin.put("b", "k", b"newer")
@@ -132,7 +140,7 @@ async def test_a_read_that_begins_again_is_one_read_of_its_page(make_bench, plac
 
 
 class Alternating(NothingAnnounced):
-    """Explains every other read."""
+    """A stand-in for the order trackers by which every other read is explained."""
 
     active = True
 
@@ -141,8 +149,8 @@ class Alternating(NothingAnnounced):
 
 
 async def test_further_pages_of_a_read_are_explained_as_the_read_is(make_bench, monkeypatch):
-    """The rows of further pages have no kind if they leave by sendfile. Those of workers have page and
-    kind.
+    """The further pages of a read are explained if the read itself is. A row for a further page has no kind
+    if the page leaves by sendfile. In a row from a worker, further pages have page and kind.
     """
     bench = await make_bench()
     counting = bench.engine._counting

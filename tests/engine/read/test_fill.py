@@ -1,4 +1,6 @@
-"""A fill continues to its page's end if a reader was served a range of it; an abandoned fill ends."""
+"""A fill continues to the end of its page after its reader has got a range of the page. A fill without
+readers ends.
+"""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Flight and SingleFlight: one origin read for all readers, and its memory is given back exactly once."""
+"""Flight and SingleFlight: one origin read serves all readers, and the memory is given back exactly once."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ META = ObjectMeta('"e"', 6)
 
 
 class Bench:
-    """Fills that wait for the test, and the flights that were retired."""
+    """A SingleFlight whose fills wait for the test. ``retired`` has the flights that were retired."""
 
     def __init__(self) -> None:
         self.retired: list[Flight] = []
@@ -46,7 +46,7 @@ class Bench:
         return self.flights.join(ref, number, SHARED, self.fill)[0]
 
     async def read(self, flight: Flight) -> bytes:
-        """Return the bytes that a reader gets. The reader leaves in any case."""
+        """Return the bytes that a reader gets. The reader leaves the flight even after an error."""
         try:
             await flight.opened()
             received = b""
@@ -92,7 +92,8 @@ async def test_readers_share_one_fill_and_all_get_the_page(bench):
     flight = bench.flights.find(REF, 0)
     bench.go.set()
     assert await asyncio.gather(*readers) == [b"abcdef"] * 3
-    assert (bench.fills, bench.retired) == (1, [])  # One reader has not left yet.
+    # One reader has not left yet, so the flight is not retired.
+    assert (bench.fills, bench.retired) == (1, [])
     bench.flights.leave(flight)
     assert bench.retired == [flight]
 
@@ -181,7 +182,7 @@ async def test_a_bug_in_a_fill_reaches_waiters_and_the_loop(bench):
 async def test_a_flight_is_retired_once_whoever_leaves_last(bench, reader_leaves_first):
     flight = bench.join()
     if reader_leaves_first:
-        # The reader has all of its bytes while the task continues, for example to store the page.
+        # The reader has all bytes and leaves while the task still runs, for example to store the page.
         await flight.opened()
         flight.end()
         bench.flights.leave(flight)
@@ -241,7 +242,7 @@ async def test_invalidating_an_object_looks_at_no_other_flight(bench):
 
 
 class Unscannable(dict):
-    """A dict that fails when it is iterated over: only single keys may be looked up."""
+    """A dict that raises when it is iterated over. So a test sees that only single keys are looked up."""
 
     def __iter__(self):
         raise AssertionError("every flight was looked at")

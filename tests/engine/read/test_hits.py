@@ -1,4 +1,6 @@
-"""Hits without a wait: the read is answered and counted, or the result is None and nothing happened."""
+"""Hits without a wait: either the read is answered and counted, or the result is None and nothing has
+changed.
+"""
 
 import os
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ from tests.support.purging import purge_under
 
 REF = ObjectRef("b", "k")
 PLAIN = ReadRequest(REF)
-BODY = bytes(range(251)) * 50  # A little more than three pages.
+BODY = bytes(range(251)) * 50  # a little more than three pages
 
 
 async def warmed(make_bench, body=BODY, **kwargs):
@@ -160,7 +162,7 @@ async def test_handles_are_made_by_the_rules_that_stand(make_bench):
 
 async def test_a_read_is_not_noted_on_the_page_that_has_its_slot_by_then(make_bench):
     bench = await warmed(make_bench, body=b"one")
-    # Let reads wait to be noted together, as in a big cache.
+    # Make reads wait in the access log, as they do in a big cache.
     bench.engine._filling._before_deciding = lambda: None
     assert hit(bench, Span(0, 3)) == (b"one", Source.RAM)
     (slot,) = bench.cache.residents.pages_of(object_hash(REF))
@@ -178,11 +180,12 @@ ONE = SimpleNamespace(digest="d", count=1, offset=None, length=None)
 
 
 def found(engine, handles, now_s):
-    """Find a sample that was remembered with its handle, as a batch does."""
+    """Return whether a sample is found by the page handle that was remembered for it, as in a batch."""
     return bool(engine.hits._samples.find(ONE, np.array([0]), now_s).here[0])
 
 
-# Each function returns whether handles give an answer. handles[0] is of the object's first page.
+# Each function returns whether one call of the engine answers by the handles. handles[0] is the handle of the
+# object's first page.
 ANSWERS = {
     "find_handle": lambda engine, handles, now_s: engine.find_handle(REF, 0, now_s) is handles[0],
     "take": lambda engine, handles, now_s: engine.take(handles[0], None, now_s) is not None,
@@ -194,15 +197,15 @@ ANSWERS = {
     "find_samples": found,
 }
 MAY_BE_COLD = {"find_handle", "find_samples"}
-"""``find_handle`` touches no byte of the page. ``find_samples`` looks at the page's tier, which is RAM here;
-tests/api/control/reads/test_located_again.py has pages on a disk.
+"""The calls that do not touch the page's bytes. ``find_samples`` looks only at the page's tier, which is RAM
+here. Pages on a disk are tested in tests/api/control/reads/test_located_again.py.
 """
 
 
 @pytest.fixture(params=[(LONG, True), (PAGE, False)], ids=["pinned", "copied"])
 async def handles(make_bench, request):
-    """Yield a bench, and handles of the two pages of an object on disk. Sendfile may send all of their
-    bytes.
+    """Return a bench, and handles of the two pages of one object. Sendfile may send all bytes of
+    both pages.
     """
     page, disk = request.param
     bench = await warmed(make_bench, b"x" * 2 * page, page_size=page, disk_bytes=int(disk) << 20)
@@ -250,7 +253,7 @@ async def test_slices_over_two_pages_need_both(handles, spoil, monkeypatch):
     engine, now_s = bench.engine, bench.clock.now_s()
     span = Span(1, first.stop - first.start + 1)
     assert engine.take_slices(first, None, now_s, span) is not None
-    # Return the second handle without the checks of find_handle, so that take_slices must check it itself.
+    # Let find_handle return the second handle unchecked. So take_slices must check the handle itself.
     monkeypatch.setattr(engine.hits, "find_handle", lambda *_: second)
     if spoil == "moved":
         second.stamp += 1
@@ -263,7 +266,9 @@ async def test_slices_over_two_pages_need_both(handles, spoil, monkeypatch):
 
 @pytest.mark.parametrize("span", [(0, 1), (5, 9), (PAGE - 1, PAGE + 1), (PAGE + 7, 2 * PAGE)])
 async def test_the_bytes_of_a_span_are_where_the_handle_says(make_bench, span):
-    """There are three ways: as bytes, as slices for sendfile, and as a page by its number."""
+    """The bytes of a span lie where the handle says. The test reads them in three ways: as bytes, as slices
+    for sendfile, and as a page by its number.
+    """
     span = Span(*span)
     bench = await warmed(make_bench)
     made = [bench.engine.find_handle(REF, at, bench.clock.now_s()) for at in (0, PAGE)]

@@ -1,4 +1,6 @@
-"""Writes of a worker in a cluster: the coordinator lets the worker send only what this proxy owns."""
+"""Writes through a worker in a cluster. The coordinator lets the worker send only writes of objects that this
+proxy owns.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -16,24 +18,24 @@ REF = ObjectRef("b", "k")
 
 
 class Always:
-    """Slots and credentials that are always there."""
+    """A stand-in for slots and credentials that are available at once."""
 
     async def take(self):
         return "slot"
 
     async def send(self):
-        """Do nothing: the worker has the credentials."""
+        """Do nothing, because the worker has the credentials already."""
 
 
 class Sent(list):
-    """An outbox that keeps its messages."""
+    """An outbox that keeps all messages."""
 
     send = list.append
 
 
 @pytest.fixture
 async def worker(make_bench):
-    """The coordinator's half of a worker. ``say`` sends it a message, and returns its answers."""
+    """Yield the coordinator's half of a worker. ``say`` sends it a message, and returns the answers."""
     bench = await make_bench(ownership=SetOwnership())
     sent = Sent()
     forwards = WorkerForwards(bench.engine, sent, Always(), slots=Always(), counts=None, requests=None)

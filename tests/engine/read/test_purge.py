@@ -1,4 +1,4 @@
-"""A purge drops in slices, tells how far it is, and can be stopped between two of them."""
+"""A purge drops pages in slices. It reports its progress, and can be stopped between two slices."""
 
 import asyncio
 
@@ -21,7 +21,9 @@ async def bench(make_bench):
 
 @pytest.fixture
 def begun(bench):
-    """``begun()`` begins a purge, and ``at(pages)`` waits until it has dropped that many pages."""
+    """Return a class that begins a purge when it is called. Its ``at(pages)`` waits until the purge has
+    dropped this number of pages.
+    """
 
     class Begun:
         def __init__(self, **options):

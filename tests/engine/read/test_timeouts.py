@@ -1,4 +1,6 @@
-"""Readers that waited too long leave a few in each turn, and a flight does not fail for the others."""
+"""Readers that have waited too long give up, only a few in each turn of the loop. Their flight does not fail
+for the other readers.
+"""
 
 import asyncio
 from collections import Counter
@@ -21,7 +23,9 @@ READERS = 500
 
 
 class Cold:
-    """Readers of one object whose bytes never come. ``left``: the turn of the loop in which each one left."""
+    """Readers of one object whose bytes never come. ``left`` has, for each reader, the turn of the loop in
+    which it left.
+    """
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -57,7 +61,7 @@ class Cold:
             await asyncio.sleep(0)
 
     def look(self) -> None:
-        """Call the timer's function."""
+        """Call the function of the timer."""
         self.overdue.look()
         if self.overdue._timer is not None:
             self.overdue._timer.cancel()
@@ -77,7 +81,7 @@ async def test_readers_that_are_late_together_leave_a_few_in_each_turn(cold):
     await cold.arrive(READERS)
     cold.clock.advance(6)
     while len(cold.left) < READERS:
-        cold.look()  # No reader is found twice.
+        cold.look()  # Each call finds further readers, and none for a second time.
         await cold.pass_turns(1)
         assert cold.turn < READERS
     assert max(Counter(cold.left).values()) <= PER_TURN
@@ -98,7 +102,9 @@ async def test_who_is_not_late_stays(cold):
 
 
 async def test_a_flight_is_not_failed_under_readers_whose_turn_is_still_to_come(cold):
-    """The flight is older than the limit, but its readers came later and were woken just now."""
+    """A flight that is older than the limit does not fail while readers may still be served. These readers
+    came later, and have just been woken.
+    """
     await cold.arrive(1)
     cold.look()
     cold.clock.advance(4)

@@ -1,4 +1,6 @@
-"""Pages that are stored many at a time: each gets one answer, and a dropped page is not placed."""
+"""Pages that are stored many at a time. Each page gets one answer, and a page that was dropped meanwhile gets
+no place.
+"""
 
 import asyncio
 import errno
@@ -16,7 +18,9 @@ ETAG = '"v1"'
 
 
 def new_page(key, answers, *, body=b"x" * 5000, etag=ETAG, wanted=lambda: True, number=0, stored=None):
-    """Return a new page of an object of bucket b. Its answers are appended to ``answers[key]``."""
+    """Return a new page of an object in bucket "b". The answers on its storage are appended to
+    ``answers[key]``.
+    """
     page = Page(ObjectRef("b", key), etag, number)
     told = answers.setdefault(key, []).append if stored is None else stored
     return NewPage(page, ObjectMeta(etag, len(body), ()), memoryview(body), 1.0, wanted, told)
@@ -72,7 +76,9 @@ async def test_a_page_that_is_no_longer_wanted_is_not_placed(make_bench, others)
 @pytest.mark.parametrize("policy", ["default", "lru"])
 @pytest.mark.parametrize("disk_bytes", [0, 1 << 20])
 async def test_pages_in_free_room_are_stored_as_if_alone(make_bench, policy, disk_bytes):
-    """The same pages, with gaps and slots of dropped ones to use again, together and one by one."""
+    """Pages that find free room are stored in the same way together as one by one. Both tiers have gaps, and
+    the index has slots of dropped pages to use again.
+    """
     told, found = [], []
     for together in (True, False):
         bench = await make_bench(
@@ -210,11 +216,13 @@ async def test_a_reader_that_gives_up_waiting_does_not_end_the_write(make_bench)
 
 
 SMALL = 1100
-"""More pages than are ranked for each new page."""
+"""A number of pages greater than the size of the random sample that ranks a new page."""
 
 
 async def full_bench(make_bench, *, policy="lru", sizes=(4000,), **options):
-    """Return a full tier of more than a thousand pages, and their bodies by key."""
+    """Return a bench whose tier is full with more than a thousand pages, the pages' bodies by key, and the
+    answers.
+    """
     bench = await make_bench(policy=policy, ram_bytes=SMALL * 5000, segment_bytes=1 << 20, **options)
     bodies = {f"{n:05d}": (b"%05d" % n) * (sizes[n % len(sizes)] // 5) for n in range(3 * SMALL)}
     answers = {}
@@ -246,7 +254,9 @@ async def test_pages_that_take_over_places_are_whole_and_the_books_balance(make_
 
 @pytest.mark.parametrize("count", [16, 1])
 async def test_pages_that_beat_none_are_refused_before_they_are_encoded(make_bench, monkeypatch, count):
-    """Holes that no record fits in make one page of a batch look for one, and none gets a slot."""
+    """Pages that beat no resident page are refused before they are encoded, and get no slot. The tier has
+    some holes, but no record fits into them. So only one page of a batch searches for a hole.
+    """
     bench, _, _ = await full_bench(make_bench, policy="default")
     tier, encoded, added = bench.cache.media[0].tier, [], []
     encode_many, residents = tier.encode_many, bench.cache.residents
@@ -325,7 +335,9 @@ async def test_workers_are_shown_the_pages_that_took_over_and_none_that_left(mak
 
 
 async def test_a_slot_that_was_taken_over_has_another_generation_and_stamp(make_bench):
-    """A read of the old page that is noted late must not count for the new page."""
+    """A slot that another page has taken over has another generation and another stamp. So a read of the old
+    page that is counted late does not count for the new page.
+    """
     bench, _, _ = await full_bench(make_bench)
     table = bench.cache.residents
     before = {name: getattr(table, name).copy() for name in ("object_hash", "generation", "stamp")}

@@ -1,5 +1,5 @@
-"""Bodies of new pages that another process writes. A page is readable once it has body and header. Its place
-is not used again before that process has written or ended.
+"""Bodies of new pages that another process writes. A page is readable once it has a body and a header. Its
+place is not used again before the other process has written or ended.
 """
 
 import os
@@ -17,7 +17,9 @@ FULL = 1 << 20
 
 
 class Worker:
-    """A process that writes bodies to the tier on orders. ``takes``: whether it takes orders."""
+    """A process that writes bodies to the tier when it gets an order. ``takes`` says whether it accepts
+    orders.
+    """
 
     def __init__(self, bench):
         self.tier = bench.cache.media[0].tier
@@ -25,21 +27,21 @@ class Worker:
         self.takes = True
 
     def page(self, key, answers, *, body, wanted=lambda: True):
-        """Return a new page that this process has fetched."""
+        """Return a new page that this process has fetched from the origin."""
         page = Page(ObjectRef("b", key), ETAG, 0)
         told = answers.setdefault(key, []).append
         meta = ObjectMeta(ETAG, len(body), ())
         return NewPage(page, meta, memoryview(body), 1.0, wanted, told, _Body(self, key, body))
 
     def write(self, key, *, fails=False):
-        """Carry out an order."""
+        """Carry out the order for the page of ``key``."""
         body, place, written = self.orders.pop(key)
         segment = self.tier._space.segments[place.segment]
         os.pwrite(segment.descriptor, body[:10] if fails else body, place.offset)
         written(None if fails else WrittenBody(len(body), body_hash(body)))
 
     def end(self):
-        """End, with orders that were not carried out."""
+        """End, and leave the remaining orders half done."""
         orders, self.orders = self.orders, {}
         for body, place, written in orders.values():
             segment = self.tier._space.segments[place.segment]

@@ -1,4 +1,4 @@
-"""Several disk tiers: pages are spread over them, found on each, and outlive a change of the disks."""
+"""Several disk tiers: pages are spread over the disks, found on each, and kept when the disks change."""
 
 import asyncio
 import shutil
@@ -37,7 +37,7 @@ def disks(*speeds: float) -> dict[str, tuple[int, float]]:
 
 
 async def read_all(bench) -> Counter:
-    """Read every object, compare it, and return the number of objects by source."""
+    """Read every object, and compare its bytes. Return the number of objects from each source."""
     sources = Counter()
     for number in range(COUNT):
         found, source = await bench.get(f"k{number}")
@@ -65,7 +65,8 @@ async def test_pages_are_spread_by_speed_and_all_are_hits(make_bench):
     assert sources[Source.DISK] > COUNT / 2
     shown = [tier_gauges(one.tier, bench.cache, place)() for place, one in enumerate(bench.cache.media)]
     assert [one.read_speed for one in shown] == [0, 1e8, 4e8]
-    # The tiers' hits add up to those of the answers, and are divided as the pages are.
+    # The hits of the tiers add up to the hits of the answers. Each disk's share of the hits is its share of
+    # the pages.
     tiers = bench.counted_stats().snapshot()["tiers"]
     assert tiers["ram"]["hits"] == sources[Source.RAM]
     hits = [tiers[f"disks[{place}]"]["hits"] for place in (0, 1)]
@@ -130,7 +131,7 @@ async def test_a_disk_that_fails_for_good_is_left_out_without_the_others(make_be
     _, broken, sound = by_tier(bench)
     assert bench.cache.media[1].tier.disabled_reason is not None
     assert bench.cache.media[2].tier.disabled_reason is None
-    # The pages on which it failed were dropped; no other page was.
+    # The broken disk keeps no page. The sound disk lacks only a few pages.
     assert broken == 0
     assert sound > COUNT - 64
     tiers = bench.counted_stats().snapshot()["tiers"]

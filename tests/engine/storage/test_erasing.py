@@ -1,4 +1,6 @@
-"""A write is refused if a restart could bring the old version back; failed erasures are tried again."""
+"""The engine refuses a write if a restart could bring the old version back. It tries failed
+erasures again.
+"""
 
 import asyncio
 import errno
@@ -21,7 +23,7 @@ REF = ObjectRef("b", "k")
 
 @pytest.fixture
 def refusing(monkeypatch):
-    """Return a list: while ``refusing[0]`` is true, no tombstone can be written."""
+    """Return a list of one flag. While ``refusing[0]`` is true, no tombstone can be written."""
     state = [False]
     real = Tombstones.add
 
@@ -36,7 +38,7 @@ def refusing(monkeypatch):
 
 @pytest.fixture
 async def bench(make_bench):
-    """Return a bench with one cached object, on a medium that can lose writes."""
+    """Return a bench with one cached object. Its medium can lose writes."""
     made = await make_bench(ram_bytes=1 << 16, disk_bytes=1 << 20)
     made.origin.put("b", "k", b"old" * 1000)
     await made.get("k")
@@ -50,7 +52,7 @@ async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_o
     ):
         async with bench.engine.writing([REF]):
             raise AssertionError("the origin would be asked")
-    # Once tombstones can be written, writes to this object and to others are possible again.
+    # Writes to this object and to others are accepted again once tombstones can be written.
     refusing[0] = False
     async with bench.engine.writing([REF, ObjectRef("b", "other")]):
         bench.origin.put("b", "k", b"new")
@@ -58,7 +60,7 @@ async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_o
 
 
 async def noted(bench) -> set[int]:
-    """Return the tombstones that the next process would read."""
+    """Return the tombstones that the next process would find."""
     other = Tombstones(bench.cache.media[0].tier.claim.session.tombstones.path)
     assert await asyncio.to_thread(other.read)
     return other.found
@@ -97,7 +99,7 @@ async def test_a_purge_that_cannot_be_noted_is_on_the_medium_itself(bench, refus
 
 @pytest.fixture
 def few_slots(monkeypatch):
-    """Make room for only eight tombstones in each half of the file."""
+    """Leave room for only eight tombstones in each half of the file."""
     monkeypatch.setattr(tombstones, "_SLOTS", 8)
 
 
@@ -115,7 +117,7 @@ async def test_a_purge_of_more_objects_than_there_is_room_for_names_leaves_nothi
 
 
 async def test_names_that_fill_their_room_are_settled_before_it_is_full(few_slots, make_bench, monkeypatch):
-    """Some objects are written every second."""
+    """Tombstones are settled before they fill their file. Here clients write some objects every second."""
     made = await make_bench(ram_bytes=1 << 16, disk_bytes=1 << 20)
     made.origin.put("b", "k", b"old" * 1000)
     await made.get("k")
@@ -137,7 +139,9 @@ async def test_names_that_fill_their_room_are_settled_before_it_is_full(few_slot
 
 
 async def test_a_version_that_is_seen_to_be_old_is_noted_too(bench):
-    """A check in the background finds another version. A restart must not serve the old one."""
+    """An object also gets a tombstone when a check in the background finds another version. A restart must
+    not serve the old version.
+    """
     bench.origin.put("b", "k", b"new")
     bench.engine._outdated(REF)
     assert object_hash(REF) in await noted(bench)
@@ -168,7 +172,9 @@ async def test_owed_erasures_are_tried_again_in_the_background(bench, monkeypatc
 
 
 async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch):
-    """A page that moves between two tiers has no header that can be read."""
+    """A purge also drops a page that moves meanwhile. While a page moves between two tiers, it has no header
+    that can be read.
+    """
     bench.origin.put("b", "k", b"new")
     cache = bench.cache
     headers, moved = cache._places.headers, []
@@ -177,7 +183,7 @@ async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch
         found = await headers(slots, **options)
         if not moved:
             moved.extend(slots)
-            # The page moved before its header was read, so it is missing from the result.
+            # The result lacks this page, as if it had moved before its header was read.
             return {}
         return found
 
@@ -189,7 +195,9 @@ async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch
 
 @pytest.mark.parametrize("fault", [MediumFault.FLUSH_EIO, MediumFault.WRITE_EIO])
 async def test_a_purge_on_a_medium_that_forgets_puts_in_doubt_what_no_slot_tells_of(bench, fault):
-    """A page that was evicted earlier may be under the prefix, and may come back."""
+    """A purge on a medium that loses writes puts the tier in doubt, because of pages that have no slot. A
+    page that was evicted earlier may match the prefix and may come back.
+    """
     tier = bench.cache.media[0].tier
     schedule = scheduled(script=[fault] * 20)
     for segment in tier._all_segments():
@@ -210,7 +218,9 @@ async def test_a_purge_on_a_sound_medium_leaves_nothing_to_doubt(bench):
 
 
 async def test_purges_at_once_settle_one_after_another(bench, monkeypatch):
-    """Otherwise each purge would occupy a thread that reads wait for."""
+    """Purges at the same time settle one after another. Otherwise each purge would occupy a thread that reads
+    need.
+    """
     steps, erasures = [], bench.cache.media[-1].tier.erasures
 
     def noting(name):

@@ -1,4 +1,6 @@
-"""A tier fails for good while fetched pages wait to be stored together: readers, memory and other tiers."""
+"""A tier fails for good while fetched pages wait to be stored together. Readers, memory and the other tiers
+are not harmed.
+"""
 
 import errno
 import os
@@ -21,13 +23,13 @@ NEW = [f"new{number}" for number in range(12)]
 BODIES = {key: (b"%8s" % key.encode()) * (SIZE // 8) for key in OLD + NEW}
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 LEAST = 8
-"""Failures in a row after which a tier takes no more pages."""
+"""Number of failures in a row after which a tier takes no more pages."""
 
 OFF = f"takes no more pages: {os.strerror(errno.EIO)}"
 
 
 class Failing:
-    """A bench whose tiers hold the old objects. One of its tiers can be made to fail."""
+    """A bench whose tiers have the old objects. The tier ``broken`` fails when the test says so."""
 
     def __init__(self, bench, calls, broken):
         self.bench, self.calls, self.broken = bench, calls, broken
@@ -42,7 +44,7 @@ class Failing:
         bench.engine.cache.insert_many = recorded
 
     async def fill(self):
-        """Read the old objects, which fill the RAM tier and a part of the disk."""
+        """Read the old objects. They fill the RAM tier and a part of the disk tier."""
         for key in OLD:
             await self.get(key)
         assert self.held("ram") | self.held("disk") == set(OLD)
@@ -54,7 +56,7 @@ class Failing:
         self.calls.schedule = scheduled(rates={MediumFault.WRITE_EIO: 1.0})
 
     def held(self, tier):
-        """Return the keys of the objects whose page is in a tier."""
+        """Return the keys of the objects whose page is in this tier."""
         table, media = self.bench.cache.residents, self.bench.cache.media
         places = {key: table.first_page(object_hash(ObjectRef("b", key))) for key in BODIES}
         found = {key: int(table.tier[slot]) for key, slot in places.items() if slot is not None}
@@ -67,7 +69,9 @@ class Failing:
         return source
 
     async def read_together(self):
-        """Fetch the new objects, whose pages wait for each other, and return when they are stored or not."""
+        """Fetch the new objects. Their pages wait for each other, and are then stored in one batch. Return
+        when each page is stored or refused.
+        """
         engine = self.bench.engine
         reads = Reads(lambda ref: (BODIES[ref.key], self.etags[ref.key]))
         engine._filling._callback_reads = engine._callback_reads = reads
@@ -108,8 +112,8 @@ def failing(make_bench):
 
 
 def check_log(logs, caplog, tier, *, at_most):
-    """Check that the end of a tier was logged once, after at most ``at_most`` failures, and that no page is
-    logged after it.
+    """Check the log lines. The tier's end is logged once, after at most ``at_most`` logged failures, and no
+    failure is logged after it.
     """
     ended = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert ended == [f"tier {tier} {OFF}"]
@@ -122,13 +126,14 @@ async def test_pages_for_a_disk_that_fails_are_served_and_come_from_the_origin_n
     world.fail()
     ram, disk = world.held("ram"), world.held("disk")
     with capture_logs() as logs:
-        await world.read_together()  # The pages in RAM weigh more, so all of these go to the disk.
+        # The pages in RAM have more weight, so placement sends all new pages to the disk.
+        await world.read_together()
         assert (world.held("ram"), world.held("disk")) == (ram, disk)
         assert world.errors() == {"write": len(NEW)}
         assert [await world.get(key) for key in NEW] == [Source.ORIGIN] * len(NEW)
         assert {await world.get(key) for key in ram} == {Source.RAM}
         assert {await world.get(key) for key in disk} == {Source.DISK}
-        # The pages that it refuses are counted, too.
+        # Pages that the failed tier refuses are counted as errors, too.
         assert world.errors() == {"write": len(NEW), "reserve": len(NEW)}
     check_log(logs, caplog, "disk", at_most=LEAST - 1)
     assert world.bench.ledger.taken_bytes == 0
@@ -163,7 +168,8 @@ async def test_pages_for_a_ram_tier_that_fails_go_to_the_disk_next_time(failing,
         assert [await world.get(key) for key in NEW] == [Source.ORIGIN] * len(NEW)
         assert {await world.get(key) for key in [*NEW, *disk]} == {Source.DISK}
         assert world.errors()["reserve"] >= len(NEW)
-    check_log(logs, caplog, "ram", at_most=0)  # All pages of the batch are written in one call.
+    # One call writes all pages of the batch, so no single failure is logged.
+    check_log(logs, caplog, "ram", at_most=0)
 
 
 async def test_a_tier_that_takes_pages_is_named_at_each_failure(make_bench):
@@ -188,7 +194,9 @@ async def test_a_tier_that_takes_pages_is_named_at_each_failure(make_bench):
 
 
 async def test_a_page_that_its_disk_damages_between_two_reads_is_read_from_the_origin(make_bench):
-    """The page was checked before, has left the kernel's page cache, and comes from the medium again."""
+    """A page that its disk damages between two reads is read from the origin. Its checksum was right at the
+    first read. The page has then left the kernel's page cache, so its bytes come from the medium again.
+    """
     bench = await make_bench(ram_bytes=2048, disk_bytes=1 << 20, rules=IMMUTABLE)
     bench.origin.put("b", "k", BODIES["old0"])
     await bench.get("k")

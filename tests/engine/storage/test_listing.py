@@ -32,7 +32,7 @@ async def listed(bench, prefix, *, bucket="b", start_after="", limit=100):
 
 
 async def test_objects_are_listed_in_utf8_order_and_in_parts(make_bench, monkeypatch):
-    # Small limits, so that a listing of eight objects takes all steps.
+    # With such small limits, a listing of eight objects passes through all steps.
     monkeypatch.setattr(listing, "ASKED", 2)
     monkeypatch.setattr(listing, "_SLICE", 3)
     bench = await filled(make_bench)
@@ -73,7 +73,7 @@ async def test_an_object_whose_first_page_left_is_listed_and_checked_before_it_i
     known, age, pages = await bench.engine.inspect(ref)
     assert (known.meta.size, age) == (3 * PAGE, Age.FRESH)
     assert [page[:3] for page in pages] == [(1, "ram", PAGE)]
-    # Forget the metadata, which is not in memory after a restart either.
+    # Forget the metadata. After a restart the memory does not have it either.
     bench.engine._versions.forget(ref)
     known, age, again = await bench.engine.inspect(ref)
     assert (known.meta.size, known.validated_s, age, again) == (3 * PAGE, 0.0, Age.UNUSABLE, pages)
@@ -82,7 +82,7 @@ async def test_an_object_whose_first_page_left_is_listed_and_checked_before_it_i
 
 
 async def test_looking_at_a_million_slots_yields_between_steps(make_bench, monkeypatch):
-    """Each step examines a bounded number of slots, and other tasks run between the steps."""
+    """A look at a million slots lets other tasks run. Each step examines a bounded number of slots."""
     bench = await filled(make_bench)
     table, steps, turns = bench.cache.residents, [], []
     ready_in = type(table).ready_in

@@ -1,4 +1,6 @@
-"""A disk that is slower than the origin takes no reads beyond its rate, but serves if the origin fails."""
+"""A disk that is slower than the origin gets no more reads than it can carry out in time. If the origin
+fails, the disk serves all the same.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -24,7 +26,7 @@ COUNT = 60
 
 
 class Disk:
-    """A disk with a virtual clock: each read takes ``read_s`` after the one before."""
+    """A disk with a virtual clock. It carries out its reads one after another, and each takes ``read_s``."""
 
     def __init__(self, read_s: float) -> None:
         self.read_s = read_s
@@ -46,11 +48,11 @@ async def test_a_disk_is_behind_once_its_queue_is_longer_than_a_get():
     disk = Disk(0.01)
     queue = queue_of(disk, 0.05)
     await queue.run(disk.load, lambda: None)
-    assert not queue.is_behind(1000)  # One read takes 10 ms; the origin takes 50.
+    assert not queue.is_behind(1000)  # A read takes 10 ms from the disk, and 50 ms from the origin.
     disk.goes_on.clear()
     running = [asyncio.create_task(queue.run(disk.load, lambda: None)) for _ in range(4)]
     await asyncio.sleep(0)
-    assert not queue.is_behind(1000)  # The fifth read ends after 50 ms.
+    assert not queue.is_behind(1000)  # A fifth read would end after 50 ms, as it would at the origin.
     running.append(asyncio.create_task(queue.run(disk.load, lambda: None)))
     await asyncio.sleep(0)
     assert queue.is_behind(1000)
@@ -66,7 +68,7 @@ async def test_a_fast_disk_is_never_behind_a_faster_origin():
     disk.goes_on.clear()
     running = [asyncio.create_task(queue.run(disk.load, lambda: None)) for _ in range(64)]
     await asyncio.sleep(0)
-    assert not queue.is_behind(1000)  # All reads end within 20 ms.
+    assert not queue.is_behind(1000)  # All waiting reads end within 20 ms.
     disk.goes_on.set()
     await asyncio.gather(*running)
 
@@ -111,7 +113,8 @@ def test_the_pace_of_an_origin_is_that_of_its_latest_gets():
     assert pace.get_s(1000) == pytest.approx(0.5)
     stats.record_origin("get", 1000, 0.01)
     assert pace.get_s(1000) == pytest.approx(0.01)
-    assert pace.get_s(4000) == pytest.approx(0.04)  # four times as long as the mean
+    # A body four times as long as the mean takes four times as long.
+    assert pace.get_s(4000) == pytest.approx(0.04)
     assert pace.get_s(10) == pytest.approx(0.01)
     for no_proof in (False, None):
         health["answering"] = no_proof
@@ -119,14 +122,14 @@ def test_the_pace_of_an_origin_is_that_of_its_latest_gets():
 
 
 class SlowDisk:
-    """A bench whose disk tier has objects k0 ..., and which says when that disk is behind."""
+    """A bench whose disk tier has objects k0 and so on. The test decides when this disk is behind."""
 
     def __init__(self, bench) -> None:
         self.bench = bench
         self.loads = 0
         medium = bench.cache.media[1]
         tier = medium.tier
-        # The test machine has these pages in its page cache.
+        # The machine has these pages in its page cache, so pretend that it has not.
         tier.is_hot = lambda _location: False
         self.queue = bench.cache._places._queues[1]
         bench.cache.media[1] = replace(medium, load=self._load)
@@ -180,7 +183,8 @@ async def test_reads_of_a_disk_that_is_behind_go_to_the_origin_and_its_pages_sta
         await bench.settle()
     tiers = bench.counted_stats().snapshot()["tiers"]
     assert slow.loads == 0
-    assert slow.on_disk() == there  # Stored neither in the RAM tier nor again on the disk.
+    # The fetched pages were stored in no tier, because they are on the disk already.
+    assert slow.on_disk() == there
     assert tiers["disk"]["admissions"] == admitted
     assert tiers["disk"]["left_to_origin"] == len(there)
 
@@ -224,7 +228,7 @@ class SilentOrigin(WrappedOrigin):
 
 
 def mute(origin):
-    """Return an origin that answers, and then sends no body."""
+    """Return an origin that answers a GET with a head, and then sends no body."""
     return FaultyOrigin(origin, script=[Fault(stall_after_bytes=0)])
 
 

@@ -1,4 +1,4 @@
-"""Recovery adds pages while the engine works. Newer events win over a recovered page."""
+"""Recovery adds pages while the engine works. An event of this session counts more than a recovered page."""
 
 import asyncio
 import errno
@@ -35,7 +35,7 @@ def origin_of(count: int) -> MemoryOrigin:
 
 
 async def listed(path):
-    """Return the tombstones that the next start of the tier in ``path`` would read."""
+    """Return the tombstones that the next start of the tier in ``path`` would find."""
     (file,) = path.glob("*.tombstones")
     tombstones = Tombstones(file)
     await asyncio.to_thread(tombstones.read)
@@ -43,7 +43,7 @@ async def listed(path):
 
 
 class Writer:
-    """The thread that writes a disk tier. It is busy until ``go`` is set."""
+    """The thread that writes a disk tier. It is blocked until ``go`` is set."""
 
     def __init__(self):
         self.go = threading.Event()
@@ -70,7 +70,9 @@ def writer():
 
 @pytest.fixture
 async def restarted(make_bench, tmp_path):
-    """Return ``restarted(count)``: a bench whose tier holds ``count`` objects, all in pending segments."""
+    """Return a function ``restarted(count)``. It makes a bench whose tier has ``count`` objects, all in
+    pending segments.
+    """
 
     async def restart(count=20, *, spoil=lambda _path: None, disk=False, page_size=1 << 16, writer=None):
         sizes = {"ram_bytes": 1 << 15, "disk_bytes": 1 << 20} if disk else {}
@@ -137,7 +139,8 @@ async def test_placement_gets_the_slots_of_what_comes_in_and_of_nothing_else(res
 async def test_an_object_written_before_it_comes_in_never_does(restarted, tmp_path):
     bench = await restarted()
     async with bench.engine.writing([ObjectRef("b", "dir0/4")]):
-        # The tombstone is on the medium before the origin changes, so a kill cannot bring the page back.
+        # The tombstone is on the medium before the origin changes. So even after a kill the old page cannot
+        # come back.
         assert object_hash(ObjectRef("b", "dir0/4")) in await listed(tmp_path / "one" / "ram")
         bench.origin.put("b", "dir0/4", b"new")
     bench.cache.start_recovery()
@@ -149,7 +152,7 @@ async def test_an_object_written_before_it_comes_in_never_does(restarted, tmp_pa
 
 
 async def written_while_busy(bench, writer, key):
-    """Begin a write through the proxy while the writer of the disk tier is busy."""
+    """Begin a write through the proxy while the thread that writes the disk tier is blocked."""
     entered = asyncio.Event()
 
     async def begin():
@@ -166,7 +169,9 @@ async def written_while_busy(bench, writer, key):
 
 
 async def test_a_write_waits_until_the_disk_tier_has_noted_it(restarted, writer, tmp_path):
-    """Otherwise kill -9 after the answer would bring the overwritten page back."""
+    """A write waits until the disk tier has stored the tombstone. Otherwise kill -9 after the answer could
+    bring the overwritten page back.
+    """
     bench = await restarted(disk=True, writer=writer)
     assert bench.cache.media[1].tier.pending_segments
     writer.hold()
@@ -229,7 +234,7 @@ async def test_what_the_origin_said_meanwhile_beats_what_comes_in(restarted):
     assert bench.cache.find(Page(ObjectRef("b", "dir0/4"), '"x"', 0)) is None
     bench.cache.start_recovery()
     await bench.cache.recovered()
-    # This object was not checked meanwhile, so its rule lets the cached page answer.
+    # This object was not checked since the start, so its rule lets the cached page answer.
     assert (await bench.get("dir0/6"))[1] is Source.RAM
     bench.engine._versions.forget(request.ref)
     assert await bench.get("dir0/4") == (b"behind our back", Source.ORIGIN)
@@ -264,7 +269,9 @@ async def test_a_stop_while_pages_come_in_loses_none(restarted, tmp_path):
 
 
 def swap_pages(path, number=0):
-    """Write catalogues with correct hashes in which pages are swapped. No accident could do that."""
+    """Write catalogues in which pages are swapped, with correct hashes. No accident could produce such
+    catalogues.
+    """
     from shadeproxy.tiers import catalogue
     from shadeproxy.tiers.directory import claim
 

@@ -1,5 +1,5 @@
-"""An announced order lapses while its job is silent, or once it has ended; it counts again when the job
-reads.
+"""An announced order lapses while its job is silent, or once the job has ended. The order counts again when
+the job reads.
 """
 
 import numpy as np
@@ -10,14 +10,16 @@ from tests.support.announcing import NOW_S, Long, restarted
 
 
 def reading(count=1000, per_s=100, **job):
-    """Return a job that has read ``count`` samples of its order, and the time of its last read."""
+    """Return a job that has read ``count`` samples of its order, and the time of the last read."""
     long = Long(**job)
     long.announce()
     return long, long.steadily(long.order[:count], per_s=per_s)
 
 
 def counts(job, now_s, place=1100):
-    """Return whether the announced read at ``place`` counts now, for eviction and for prefetching alike."""
+    """Return whether the announced read at ``place`` counts now. The answer must be the same for eviction and
+    for prefetching.
+    """
     job.orders.tick(now_s)
     kept = bool(job.announces(job.order[[place]])[0])
     fetched = [outlook.job for outlook in job.orders.outlooks()] == ["one"]
@@ -66,8 +68,8 @@ def test_a_job_that_reads_a_batch_now_and_then_is_not_silent_between_two():
 
 
 def test_one_long_pause_makes_no_slow_job_of_a_fast_one():
-    """After a pause for validation the order lapses. Soon after training continues, the pause counts no
-    more.
+    """One long pause does not make the proxy take a fast job for a slow one. The order lapses in a pause for
+    validation. Soon after training continues, the pause has no more effect.
     """
     job, end_s = reading()
     assert not counts(job, end_s + 590)
@@ -118,7 +120,9 @@ def test_progress_is_a_sign_of_life_only_where_it_is_further_than_ever():
 
 
 def test_the_reads_of_a_neighbour_keep_no_silent_job_alive():
-    """The neighbour is a client that reads the same data and names no job."""
+    """Reads of another client do not keep a silent job alive. The client reads the same data, and names no
+    job.
+    """
     job, end_s = reading()
     random = np.random.default_rng(1)
     for second in range(60):
@@ -176,7 +180,9 @@ def test_a_job_that_had_ended_has_ended_after_a_restart_too():
 
 
 def test_a_job_that_only_reads_does_not_expire():
-    """The job announced all of its reads, so it makes no further calls."""
+    """A job that makes no calls and only reads does not expire. It has announced all its reads, so it needs
+    no further calls.
+    """
     job = Long(expires_s=60.0)
     job.announce()
     end_s = job.steadily(job.order[:3000], per_s=10)

@@ -1,4 +1,4 @@
-"""Announced orders of a job that ends and begins again, and the state that building an order leaves."""
+"""Announced orders of a job that ends and begins again, and the state after an order was built."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ EPOCHS = [_RNG.permutation(COUNT).astype(np.uint32) for _ in range(3)]
 
 
 class Training:
-    """A job "j" that announces and reads whole epochs, a thousand samples a second."""
+    """A job "j" that announces and reads whole epochs, at a thousand samples a second."""
 
     def __init__(self, dataset) -> None:
         self.seek = ignore
@@ -105,7 +105,7 @@ async def test_an_order_that_cannot_be_built_keeps_no_reads(training, monkeypatc
     training.read(0, stop=500)
     (tracker,) = training.orders.trackers.values()
     assert tracker._log is None
-    # The next build includes the reads that were noted meanwhile.
+    # The next build includes the reads that came meanwhile.
     training.announce(2)
     assert training.state.left == 3 * COUNT - 500
 
@@ -160,7 +160,9 @@ async def test_a_search_that_fails_changes_nothing(training, monkeypatch):
 
 
 def test_an_order_of_a_job_that_was_registered_anew_meanwhile_is_refused(training):
-    """The order was checked, off the event loop, with a dataset that had more samples."""
+    """An order is refused if its job was registered again after the order was checked. The check runs off the
+    event loop. Here the dataset of the check had more samples than the present one.
+    """
     hints = training.hints
     checked = hints.check_order("j", EPOCHS[0], epoch=0, rank=0)
     hints.delete_job("j")

@@ -1,4 +1,4 @@
-"""The place of a job in its announced order, its pace, and whether its reads follow the order."""
+"""The place of a job in its announced order, the job's pace, and whether its reads follow the order."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ def test_five_per_cent_that_are_never_read_are_passed_and_believed():
     assert job.state.believed
     assert job.state.surprises == 0
     assert 50 <= job.state.missed <= 200
-    # Samples that were passed unread are no longer expected.
+    # Samples that the job has passed without reading them are no longer expected.
     passed = job.order[:2500][~there[:2500]]
     assert np.isinf(job.ticks(passed)).all()
 
@@ -146,7 +146,7 @@ def test_an_order_counts_for_eviction_only_once_its_job_reads():
     job = Long()
     job.announce()
     assert np.isinf(job.ticks(job.order[:50])).all()
-    assert len(job.orders.outlooks()) == 1  # For prefetching into free room the order is good enough.
+    assert len(job.orders.outlooks()) == 1  # The order is good enough for prefetching into free room.
     job.read(job.order[:1])
     assert np.isfinite(job.ticks(job.order[1:])).all()
 
@@ -179,12 +179,15 @@ def test_reads_that_name_no_job_count_for_the_only_job_on_the_data_set():
     job.read_together(job.order[:500], job=None)
     assert job.state.found == 500
     job.hints.put_job(Job("two", dataset="train"), NOW_S)
-    job.read_together(job.order[2000:2300], job=None)  # With two jobs, these reads belong to neither.
+    # With two jobs on the dataset, these reads belong to neither job.
+    job.read_together(job.order[2000:2300], job=None)
     assert job.state.surprises == 0
 
 
 def test_places_far_behind_prove_nothing():
-    """No epoch is read as announced. Reads of the second epoch must not match places of the first one."""
+    """Places far behind the job's place confirm nothing. No epoch is read as announced. So reads of the
+    second epoch must not match places of the first epoch.
+    """
     job = Long()
     false = np.random.default_rng(9)
     for epoch in range(3):
@@ -243,7 +246,9 @@ def test_reads_before_an_order_is_built_count_for_it():
 @pytest.mark.parametrize("how", ["read", "read_together"])
 @pytest.mark.parametrize("start", [2500, 0])
 def test_a_job_that_goes_on_elsewhere_is_found_again(how, start):
-    """The job was restarted from a checkpoint, and did not report its place."""
+    """A job that continues at another place is found again. It was restarted from a checkpoint, and did not
+    report its place.
+    """
     job = Long()
     job.announce()
     job.announce(np.random.default_rng(5).permutation(4096), epoch=1)
@@ -271,8 +276,9 @@ def test_a_false_order_is_sought_less_and_less_often():
 
 @pytest.mark.parametrize("count", [320, 512])
 def test_an_order_that_names_everything_many_times_is_found_out(count):
-    """In such an order every read would match some place near the cursor, and every page would seem due soon.
-    Nor may the search find the job at another place, where the order would be believed again.
+    """An order that names every sample many times is not believed. Every read would match some place near the
+    cursor, and every page would seem due soon. The search for the job's place must not find such a place
+    either, because the order would then be believed again.
     """
     job = Long(count=count, on_lost=lambda orders, _job: orders.settle())
     random = np.random.default_rng(9)

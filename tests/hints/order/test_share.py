@@ -116,7 +116,7 @@ def test_a_position_is_found_in_a_share_and_a_place_has_a_position(lengths, part
         passed = whole.ids[: of_all.place(position)]
         assert place == np.count_nonzero(mine[passed])
         again = position_of(of_share, place)
-        # Between two reads of the share, any position may be that of the job.
+        # Between two reads of the share, the job may be at any position.
         assert of_share.place(again) <= place <= of_share.place(again + 1)
     assert position_of(of_share, of_share.stop) == (max(lengths) if len(shared.ids) else 0)
 
@@ -165,7 +165,9 @@ def test_progress_moves_each_proxy_to_the_same_position():
 
 
 def test_a_read_of_another_proxys_object_contradicts_nothing():
-    """It may come while a view spreads, or past the cache."""
+    """A read of another proxy's object does not contradict the order. Such a read may come while a new view
+    spreads, or past the cache.
+    """
     job = Owned(4)
     job.announce()
     proxy = job.nodes[0]

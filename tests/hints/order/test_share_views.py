@@ -1,4 +1,4 @@
-"""Announced orders of a share after the view of the cluster has changed."""
+"""Announced orders of a share after the cluster's view has changed."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from tests.support.owning import Owned, owners_of, share_of
 
 COUNT = 4096
 NEAR = 128
-"""Reads of a proxy by which its place of a job may be late."""
+"""The number of reads by which a proxy's place of a job may be late."""
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
@@ -25,7 +25,7 @@ def test_in_the_middle_of_an_epoch_each_proxy_goes_on_with_its_new_share(nodes):
     job.read(job.order[:2000], epoch=0)
     job.set_view(1, nodes)
     if nodes == 5:
-        job.report(0, 2000)  # The proxy that has joined knows no place.
+        job.report(0, 2000)  # Without this report the proxy that has joined does not know the place.
     for number, left in enumerate(job.left()):
         coming = job.mine(number, [*job.order[2000:], *job.order[::-1]])
         assert left[-len(coming) :] == coming if coming else not left
@@ -41,7 +41,9 @@ def test_in_the_middle_of_an_epoch_each_proxy_goes_on_with_its_new_share(nodes):
 
 
 def test_a_loader_that_reads_ahead_is_believed_after_the_view_changes():
-    """Workers read batches next to each other, so the reads of a stretch come in any order."""
+    """The order of a loader that reads ahead is still believed after the view has changed. Workers read
+    neighbouring batches at the same time, so the reads of a stretch come in any order.
+    """
     job, random = Owned(4), np.random.default_rng(4)
     reads = np.concatenate([random.permutation(part) for part in np.split(job.order, 16)])
     job.announce()
@@ -70,7 +72,9 @@ def test_a_proxy_that_joins_finds_the_place_of_a_job_that_reports_no_progress():
 
 
 def test_an_epoch_that_a_proxy_has_read_is_kept_until_the_job_has_left_it():
-    """The next view gives this proxy other samples of it."""
+    """A proxy that has read its share of an epoch keeps the epoch's order until the job has left the epoch.
+    The next view may give the proxy other samples of this epoch.
+    """
     job = Owned(2)
     job.announce()
     job.announce(job.order[::-1].copy(), epoch=1)

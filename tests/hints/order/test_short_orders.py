@@ -1,4 +1,4 @@
-"""Announced orders of short epochs: much of an epoch is read before the cursor moves."""
+"""Announced orders of short epochs, in which much of an epoch is read before the cursor moves."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ from shadeproxy.hints.registry import HintRegistry
 @pytest.mark.parametrize("together", [1, 50])
 @pytest.mark.parametrize("count", [40, 120, 500])
 def test_every_read_of_a_short_epoch_in_its_order_is_found(count, together):
-    """Misses are noted one by one, and hits many at a time. The cursor must keep up with both."""
+    """Every read of a short epoch is found in its order. Misses are counted one by one, and hits many at a
+    time. The cursor must follow both.
+    """
     builder = ManifestBuilder("train")
     refs = [ObjectRef("b", f"k{number}") for number in range(count)]
     for ref in refs:

@@ -1,5 +1,5 @@
-"""Orders that are longer than the job's reads: the rest of an epoch lapses when the job begins
-the next one.
+"""Orders that are longer than the job's reads. The rest of an epoch lapses when the job begins the next
+epoch.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ COUNT, READ = 4096, 2000
 
 @pytest.fixture
 def job():
-    """Return a job that reads about half of each epoch, and has just read half of the first."""
+    """Return a job that reads about half of each epoch, and has just read half of the first epoch."""
     made = Long(COUNT, on_lost=lambda orders, _job: orders.settle())
     made.epochs = [np.random.default_rng(epoch).permutation(COUNT) for epoch in range(4)]
     for epoch in range(3):
@@ -59,7 +59,9 @@ def test_of_coming_epochs_only_as_much_counts_as_was_read_of_the_last(job, how):
 
 
 def test_nothing_of_a_job_that_leaves_its_tails_is_fetched_twice_as_often(job):
-    """Both cases: the job leaves each epoch's tail unread, or its order does not have the tail."""
+    """Unread tails do not stay in a job's order. The job reads only about half of each announced epoch, and
+    its order stays believed. Almost nothing of the order is left afterwards, so no tail is fetched for it.
+    """
     for epoch in (1, 2):
         job.announce(job.epochs[epoch], epoch=epoch)
         job.read(job.epochs[epoch][:READ], epoch=epoch)
@@ -81,7 +83,7 @@ def test_a_job_that_reads_further_again_has_all_of_its_order_back(job):
 
 
 def test_a_job_that_skips_an_epoch_unread_is_not_cut():
-    """The job continues from a checkpoint."""
+    """A job that skips an epoch keeps its whole order. The job continues from a checkpoint."""
     job = Long(COUNT)
     for epoch in range(3):
         job.announce(epoch=epoch)
@@ -116,7 +118,7 @@ def test_a_job_whose_reads_name_no_epoch_is_cut_once_it_was_found_in_the_next(jo
 
 
 def announced(count, **known):
-    """Return a job that announced three epochs of ``count`` samples, which are in ``job.epochs``."""
+    """Return a job that has announced three epochs of ``count`` samples. ``job.epochs`` has the orders."""
     job = Long(count, on_lost=lambda orders, _job: orders.settle(), **known)
     job.epochs = [np.random.default_rng(epoch).permutation(count) for epoch in range(3)]
     for epoch in range(3):
@@ -142,7 +144,9 @@ def test_the_next_epoch_is_known_by_its_first_reads(count, together):
 
 
 def test_reads_of_the_next_epoch_among_those_of_this_one_do_not_end_it():
-    """One of two ranks is far ahead: the rest of the other rank's epoch is still to be read."""
+    """Some reads of the next epoch do not end the present epoch. One of two ranks is far ahead, and the other
+    rank still has to read the rest of its epoch.
+    """
     job = announced(1000)
     job.read(job.epochs[0][:500])
     for at in range(500, 800, 10):
@@ -154,7 +158,9 @@ def test_reads_of_the_next_epoch_among_those_of_this_one_do_not_end_it():
 
 
 def test_reads_of_no_order_do_not_begin_an_epoch():
-    """A training loop validates in the middle of an epoch, on some of the same samples."""
+    """Reads that follow no order begin no new epoch. The training loop validates in the middle of an epoch,
+    on some of the same samples.
+    """
     job = announced(1000)
     job.read(job.epochs[0][:500])
     job.read(np.arange(0, 1000, 5))

@@ -7,13 +7,13 @@ from tests.support.announcing import COUNT, NOW_S, announce, coming, known, read
 
 
 def next_places(hints, job="one"):
-    """Return the next place of each sample in the tracker; None if there is none."""
+    """Return the next place of each sample in the tracker, or None."""
     tracker = hints.orders.trackers[job]
     return [None if at == 2**31 - 1 else at for at in tracker.columns.next_at.tolist()]
 
 
 def expected(sequence):
-    """Return the next place of each sample in the model: its first place among those that are left."""
+    """Return the next place of each sample in the model. It is the sample's first place that is left."""
     return [next((place for place, of in sequence if of == number), None) for number in range(COUNT)]
 
 
@@ -53,7 +53,9 @@ def test_what_comes_is_every_epoch_in_turn_with_its_ranks_in_lock_step(parts):
     when=st.integers(0, 60),
 )
 def test_reads_in_any_order_within_a_window_leave_what_was_not_read(order, shifts, together, late, when):
-    """Reads come out of order by a few places. A second epoch is announced at any time in between."""
+    """Reads in any order within a window leave exactly the unread places. Reads come out of order by a few
+    places. At some time in between, a second epoch is announced.
+    """
     hints = known()
     announce(hints, order)
     places = [place for _, place in sorted((place + shifts[place], place) for place in range(len(order)))]
@@ -67,13 +69,13 @@ def test_reads_in_any_order_within_a_window_leave_what_was_not_read(order, shift
         size = together[group % len(together)]
         batch = places[at : at + size]
         for place in batch:
-            # Places of the same sample cannot be told apart: a read takes the earliest.
+            # Places of one sample look the same, so a read takes the earliest of them.
             left.remove(next(one for one in left if one[1] == order[place]))
         ids = [order[place] for place in batch]
         (read if group % 2 else read_together)(hints, ids)
         at, group = at + size, group + 1
     tracker = hints.orders.trackers["one"]
-    # Only places far behind would be passed unread, and there are none here.
+    # Only places far behind count as passed unread, and there are none here.
     assert coming(hints) == [number for _, number in left]
     assert next_places(hints) == expected(left)
     assert tracker.left == len(left)

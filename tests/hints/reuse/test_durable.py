@@ -1,4 +1,4 @@
-"""The learner's state survives encoding and decoding, and inconsistent bytes are refused."""
+"""The state of the learner survives encoding and decoding. Inconsistent bytes are refused."""
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ GROUPS = 3
 
 
 def teach(learner, start, stop, seed=1):
-    """Let ``learner`` observe reads of pages of three groups. One group becomes a prefix."""
+    """Let ``learner`` observe reads of pages in three groups. One of the groups gets a table of its own."""
     random = np.random.default_rng(seed)
     for first in range(start, stop, 200):
         ids = random.zipf(1.3, 200) % len(PAGES)

@@ -1,4 +1,4 @@
-"""Ghosts: read histories of pages that are in no tier, 12 bytes each."""
+"""Ghosts: the read histories of pages that are in no tier, at 12 bytes each."""
 
 import numpy as np
 import pytest

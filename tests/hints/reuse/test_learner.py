@@ -1,4 +1,6 @@
-"""The reuse learner: reads teach its table, and groups that are read often get a table of their own."""
+"""The reuse learner. Observed reads change its table, and groups that are read often get a table of their
+own.
+"""
 
 import numpy as np
 import pytest

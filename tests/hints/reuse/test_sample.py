@@ -1,4 +1,4 @@
-"""The reuse sample: pages whose reads teach the learner, each with a history of its own."""
+"""The reuse sample: the pages whose reads teach the learner. Each has a history of its own."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_the_sample_holds_its_maximum_by_halving_what_it_takes():
         ticks = 5000.0 * round_ + np.arange(5000)
         sample.observe(Reads(HASHES[:5000], groups, ticks, ticks), evidence, Hazards.unknown(1), prefix_of)
         assert 20 < len(sample) <= 100
-    # Each round samples the same pages, so pages that are still in the sample were read again.
+    # Each round samples the same pages. So every page that is still in the sample was read again.
     assert evidence.events.sum() >= 2 * len(sample) * 0.8
 
 
@@ -100,7 +100,9 @@ def test_pages_of_an_earlier_process_wait_from_now_on():
 
 
 def test_a_sample_that_is_halved_among_reads_still_finds_its_pages():
-    """After each read of a page that stays in the sample, its history has one read more."""
+    """A sample that is halved in the middle of a batch of reads still finds its pages. Each further read of a
+    page that stays adds one read to its history.
+    """
     sample, evidence, prefix_of = ReuseSample(3, most=64), Evidence.empty(1), np.zeros(1, dtype=np.intp)
     pages = np.concatenate([HASHES[:60], HASHES[1000:1040], HASHES[:60]])
     groups, ticks = np.zeros(160, dtype=np.intp), np.arange(160.0)

@@ -1,4 +1,4 @@
-"""A model with one weight a class, and samples that are a label and four features."""
+"""Fixtures for tests of training frameworks. A sample is a label and four features."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.labelled import COUNT, pack
 
 @pytest.fixture
 def samples(client, proxy):
-    """Return the manifest of COUNT samples, which all lie in one object."""
+    """Return a manifest of COUNT samples that all lie in one object."""
     proxy.put("shards", all=b"".join(map(pack, range(COUNT))))
     entries = [shade.Entry("shards", "all", 20 * number, 20) for number in range(COUNT)]
     return shade.Manifest.from_entries("train", entries)

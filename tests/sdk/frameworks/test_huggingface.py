@@ -15,12 +15,14 @@ transformers = pytest.importorskip(
 
 from shadeproxy_sdk import huggingface  # noqa: E402 (needs transformers)
 
-# transformers and torch warn about each other, differently with every version.
+# transformers and torch warn about each other, with other warnings in each version.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Model(torch.nn.Module):
-    """A model like those of transformers: it gets features and returns loss and logits. It accepts no ids."""
+    """A model in the form of transformers: it receives features, and returns loss and logits. It accepts no
+    ids.
+    """
 
     def __init__(self):
         super().__init__()
@@ -103,7 +105,9 @@ def test_what_is_reported_are_the_losses_of_the_samples(make_trainer, make_sampl
 
 
 def test_the_loss_that_is_trained_on_is_corrected(make_trainer, make_sampler, monkeypatch):
-    """The loss is corrected also over accumulated steps: twice the weight is twice the step."""
+    """The loss that is trained on is multiplied by the weights of the samples. This also holds if gradients
+    are accumulated over several steps. Twice the weight must move the model twice as far.
+    """
     sampler, layers = make_sampler("importance"), []
     for weight in (0.0, 1.0, 2.0):
         monkeypatch.setattr(sampler, "weight_of", lambda ids, weight=weight: torch.full(ids.shape, weight))
@@ -193,8 +197,8 @@ def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(tmp_path, caplo
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 @pytest.mark.parametrize("step", [6, 7, 10])
 def test_a_resumed_run_reads_what_the_first_one_did(make_trainer, make_sampler, tmp_path, mode, step):
-    """It resumes from the checkpoint at the end of an epoch of 6 steps, and from one before and after half of
-    the next epoch.
+    """A resumed run reads the same samples as the first run did. It resumes from a checkpoint at the end of
+    an epoch of 6 steps, or before or after the middle of the next epoch.
     """
     settings = {"save_strategy": "steps", "save_steps": step, "epochs": 3, "learning_rate": 3.0}
     first = make_trainer(make_sampler(mode), **settings)
@@ -247,7 +251,7 @@ def test_training_goes_on_whatever_fails(make_trainer, make_sampler, monkeypatch
     said = [record.message for record in caplog.records if record.name == "shadeproxy_sdk"]
     assert (
         said == ["The callback of job run: RuntimeError: broken (said once)"] * 2
-    )  # one from the mixin, one from the callback
+    )  # one warning from the mixin, and one from the callback
 
 
 def test_losses_of_next_tokens_leave_out_what_is_ignored():

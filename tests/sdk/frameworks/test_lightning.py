@@ -11,7 +11,7 @@ lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pi
 
 from shadeproxy_sdk.lightning import ShadeCallback  # noqa: E402 (needs lightning)
 
-# Lightning and torch warn about each other, and about small loaders, differently with every version.
+# Lightning and torch warn about each other and about small loaders, with other warnings in each version.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -38,7 +38,7 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.01)
 
     def epochs(self):
-        """Return, for each epoch, the ids that it read, in order."""
+        """Return the ids that each epoch has read, in order."""
         found = {}
         for epoch, ids in self.read:
             found.setdefault(epoch, []).extend(ids)
@@ -121,7 +121,7 @@ def test_training_goes_on_whatever_fails(fit, make_sampler, proxy, monkeypatch, 
 
     for name in ("set_epoch", "validated", "state_dict"):
         monkeypatch.setattr(sampler, name, fail, raising=False)
-    monkeypatch.setattr(sampler, "set_epoch", None)  # Lightning would call it itself
+    monkeypatch.setattr(sampler, "set_epoch", None)  # Lightning would call set_epoch itself.
     monkeypatch.setattr(sampler.job, "flush", fail)
     proxy.refuse["scores"] = 500
     callback = ShadeCallback(sampler, monitor="accuracy")
@@ -176,8 +176,8 @@ def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(caplog):
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 @pytest.mark.parametrize("step", [6, 7, 10])
 def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path, mode, step):
-    """The run resumes from a checkpoint: at the end of an epoch of 6 steps, or before or after half of the
-    next epoch.
+    """A resumed run reads the same samples as the first run did. It resumes from a checkpoint at the end of
+    an epoch of 6 steps, or before or after the middle of the next epoch.
     """
     sampler = make_sampler(mode)
     keep = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)

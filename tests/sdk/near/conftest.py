@@ -1,5 +1,5 @@
-"""A fake proxy that answers batch and locate exactly as docs/protocol.md says, except for the faults that a
-test sets.
+"""A fake proxy that answers batch and locate calls as docs/protocol.md says. A test can add faults to the
+answers.
 """
 
 import itertools
@@ -21,11 +21,13 @@ RECORD = struct.Struct("<IHHQQQQB7x64s")
 END = 0xFFFFFFFF
 IDS = "application/vnd.shadeproxy.ids"
 PIECE = 4
-"""Bytes of a page. Most samples have several pages."""
+"""Bytes of a page, so small that most samples have several pages."""
 
 
 class Segment:
-    """A segment file. A record has a header of 64 bytes, which no other record has, and a body."""
+    """A segment file. Each record has a body, and before it a header of 64 bytes that is different in every
+    record.
+    """
 
     serial = itertools.count(1)
 
@@ -42,14 +44,16 @@ class Segment:
         return start, header, len(body)
 
     def erase(self, start, length):
-        """Erase a record as the tier does: zero the header first, then overwrite the bytes."""
+        """Erase a record as a tier does: first set the header to zeros, then overwrite the body."""
         with self.path.open("r+b") as file:
             file.seek(start)
             file.write(bytes(64) + b"\xee" * length)
 
 
 class Near:
-    """The batch and locate calls of ``proxy``. Its cache has the objects given to ``keep``, in real files."""
+    """The batch and locate calls of ``proxy``. Objects that were given to ``keep`` are cached in real
+    files.
+    """
 
     def __init__(self, proxy, directory):
         self.proxy = proxy
@@ -76,7 +80,7 @@ class Near:
         return [self.proxy.objects["train", key] for key in self.proxy.keys("train", "")]
 
     def restart(self):
-        """Begin with an empty cache, in new files with the old names."""
+        """Begin with an empty cache, in new files that have the old names."""
         self.kept = {}
         self.segments = [Segment(self.directory / f"{number}.seg") for number in range(2)]
 
@@ -95,7 +99,7 @@ class Near:
             self.segments[number].erase(start, length)
 
     def listen(self, path):
-        """Serve the same calls on a Unix socket."""
+        """Serve the same calls on a Unix socket too."""
         near = self
 
         class Handler(self.proxy.server.RequestHandlerClass):
@@ -122,7 +126,7 @@ class Near:
     # ------------------------------------------------------------------ calls
 
     def ask(self, handler, body, kind):
-        """Return the requested items; None after a refusal."""
+        """Return the items of the request. Return None if the call was refused."""
         request = json.loads(body) if handler.headers["Content-Type"] != IDS else self.named(handler, body)
         (self.batches if kind == "batch" else self.locates).append(request)
         self.headers.append(dict(handler.headers.items()))
@@ -146,7 +150,7 @@ class Near:
         ]
 
     def named(self, handler, body):
-        """Turn a call by ids into one by items. Keep its fields about the dataset."""
+        """Turn a call by sample ids into a call by items. Keep the fields about the dataset."""
         query = dict(parse_qsl(urlsplit(handler.path).query))
         entries = self.proxy.datasets.get(query["dataset"])
         if entries is None:
@@ -171,7 +175,7 @@ class Near:
                 data = json.dumps({"code": "x", "message": "m", "hint": "h"}).encode()
             frames.append(FRAME.pack(index, status, 0, 0, len(data)) + data)
         if not self.in_order:
-            frames.reverse()  # order "ready": any order
+            frames.reverse()  # the client asks for order "ready", so any order is right
         frames.append(FRAME.pack(END, 0, 0, 0, len(items)))
         whole = self.mangle(b"".join(frames))
         handler.send_response(200)
@@ -231,7 +235,7 @@ def near(proxy, tmp_path):
 
 @pytest.fixture
 def parts(proxy):
-    """Return a manifest of ten samples of ten bytes, in one object."""
+    """Return a manifest of ten samples that lie in one object, ten bytes each."""
     proxy.put("train", shard=bytes(range(100)))
     return shade.Manifest.from_entries(
         "parts", [shade.Entry("train", "shard", 10 * i, 10) for i in range(10)]
@@ -240,7 +244,7 @@ def parts(proxy):
 
 @pytest.fixture
 def even(proxy):
-    """Return a manifest of sixteen whole objects of one length, and their bodies."""
+    """Return a manifest of sixteen samples, which are whole objects of one length, and their bodies."""
     rng = np.random.default_rng(0)
     objects = {f"even/{i:02d}": rng.bytes(50) for i in range(16)}
     proxy.put("train", **objects)
@@ -250,7 +254,9 @@ def even(proxy):
 
 @pytest.fixture
 def open_files():
-    """Return a function that counts this process's descriptors of segment files, including deleted files."""
+    """Return a function that counts the descriptors of segment files in this process. It also counts
+    descriptors of deleted files.
+    """
 
     def count():
         links = [number for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
@@ -261,7 +267,7 @@ def open_files():
 
 @pytest.fixture
 def silent_server():
-    """Yield the port of a server that accepts connections and never answers."""
+    """Yield the port of a server that accepts connections and never sends an answer."""
     server = socket.create_server(("127.0.0.1", 0))
     yield server.getsockname()[1]
     server.close()

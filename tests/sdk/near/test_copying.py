@@ -1,4 +1,4 @@
-"""Several threads copy located samples: the bytes are the same, and no thread writes after the call has
+"""Several threads copy located samples. The bytes are right, and no thread still writes after the call has
 returned.
 """
 
@@ -17,7 +17,7 @@ from shadeproxy_sdk.batch_buffer import BatchBuffer
 
 @pytest.fixture
 def crowd(monkeypatch):
-    """Let three threads copy, however few bytes there are. Return the ids of the threads that copied."""
+    """Let three threads copy even a few bytes. Return the ids of the threads that have copied."""
     monkeypatch.setattr(copying, "threads_for", lambda _: 3)
     seen, read = set(), os.preadv
 
@@ -82,8 +82,8 @@ def test_nobody_writes_any_more_once_it_has_failed(client, monkeypatch):
 
 
 def test_one_copies_all_when_no_thread_can_be_had(client, manifest, near, monkeypatch):
-    # Python accepts no new work for a pool once its main thread has ended, but another thread may still
-    # train.
+    # One thread copies everything if the pool accepts no work. Python closes its pools once the main thread
+    # has ended, although another thread may still train.
     near.keep_all()
     monkeypatch.setattr(copying, "threads_for", lambda _: 3)
     client.connections.executor.shutdown()
@@ -140,6 +140,7 @@ def test_samples_of_one_length_are_a_stack_that_is_a_list_to_everybody_else(clie
     assert x.shape == (4, 50)
     assert x.data_ptr() == samples[0][0].data_ptr()
     x[1] = 0
-    assert bytes(x[2].numpy()) == bodies[2]  # the second occurrence of a sample has bytes of its own
+    # A sample that occurs twice has separate bytes for each occurrence.
+    assert bytes(x[2].numpy()) == bodies[2]
     default, _ = torch.utils.data.default_collate(list(data.__getitems__([1, 3])))
     assert bytes(default[1].numpy()) == bodies[3]

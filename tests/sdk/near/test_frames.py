@@ -1,4 +1,6 @@
-"""Answers that arrive in any pieces, break off anywhere, or are wrong. A sample is whole or missing."""
+"""Answers to batch calls that arrive in pieces of any size, break off at any byte, or are wrong. A sample
+arrives whole or is missing.
+"""
 
 import struct
 
@@ -54,8 +56,8 @@ def test_big_samples_one_behind_the_other(data, near, chunk):
 
 @pytest.fixture
 def alike(client, near, proxy):
-    """Return samples of one length, which is known, and count the frames whose headers were received one by
-    one.
+    """Return a client, a manifest and bodies. All samples have the same length, and the client knows this
+    length.
     """
     near.proxy.offers["locate"] = False
     near.in_order = True
@@ -70,7 +72,7 @@ def alike(client, near, proxy):
 
 @pytest.fixture
 def headers(monkeypatch):
-    """Record the headers of frames that were received by themselves."""
+    """Return a list of the frame headers that the client received in a separate read."""
     read_into, waited = Channel.read_into, []
 
     def noted(channel, view, follow_bytes=0):
@@ -95,7 +97,9 @@ def test_samples_of_known_length_come_many_at_a_time(alike, near, headers, chunk
 
 
 def test_the_end_of_an_answer_comes_with_its_last_samples(alike, near, monkeypatch):
-    """The last frame has a chunk of its own, behind the samples."""
+    """The end of an answer is received together with the last samples. Here the last frame lies in a chunk of
+    its own, behind the samples.
+    """
     client, manifest, bodies = alike
     near.chunk = 12 * 30_016
     steps = []
@@ -146,7 +150,9 @@ def test_one_refusal_does_not_separate_all_that_follow(client, near, proxy, head
 
 
 def test_what_is_whole_when_the_connection_ends_is_kept(client, near, proxy):
-    """Samples are kept even if they arrived together with a header, before they were asked for."""
+    """Samples that are whole when the connection ends are kept. This holds even if they arrived together with
+    an earlier header, before the client asked for them.
+    """
     near.proxy.offers["locate"] = False
     near.in_order, near.chunk = True, 1 << 20
     proxy.put("train", **{f"few/{i:02}": bytes([i]) * 1000 for i in range(12)})
@@ -252,7 +258,7 @@ def test_parts_of_another_length_than_promised_are_not_believed(client, near, pa
 
 
 def located(**fields):
-    """Return a function that rewrites the first record of a locate answer."""
+    """Return a function that changes fields in the first record of a locate answer."""
     record = struct.Struct("<IHHQQQQB7x64s")
     names = ("index", "status", "file", "header_offset", "offset", "length", "position", "source", "header")
 

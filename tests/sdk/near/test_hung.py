@@ -1,5 +1,5 @@
-"""A proxy that accepts connections and never answers, like a stopped process. A read waits once for it, not
-twice.
+"""A proxy that accepts connections and never answers, as a stopped process does. A read waits for it once,
+and not a second time.
 """
 
 import socket
@@ -15,7 +15,7 @@ IDS = list(range(40))
 
 
 class Stopped:
-    """A server that accepts connections, records requests, and answers none."""
+    """A server that accepts connections, records the requests, and answers none of them."""
 
     def __init__(self):
         self.asked = []
@@ -58,8 +58,8 @@ def stopped():
 
 @pytest.fixture
 def clients_of(make_client, origin):
-    """Return a function that makes a client whose control and S3 listener are ``server``, and which knows
-    the origin.
+    """Return a function that makes a client. Control and S3 listener of the client are ``server``, and the
+    client knows the origin too.
     """
 
     def make(server):
@@ -73,7 +73,7 @@ def test_a_later_look_at_a_stopped_proxy_costs_one_wait(manifest, near, clients_
     client = clients_of(stopped)
     assert client.read_many(manifest, IDS) == near.bodies
     for breaker in (client.connections.transport.batch, client.connections.s3_breaker):
-        breaker.hurry(0.0)  # The pause is over.
+        breaker.hurry(0.0)  # Act as if the pause of the circuit breaker were over.
     stopped.asked.clear()
     assert client.read_many(manifest, IDS) == near.bodies
     assert len(stopped.asked) == 1
@@ -81,7 +81,9 @@ def test_a_later_look_at_a_stopped_proxy_costs_one_wait(manifest, near, clients_
 
 
 def test_only_the_control_listener_hangs(manifest, near, make_client, proxy, origin):
-    """Samples come from the S3 listener all the time, and by batch calls again when these are answered."""
+    """While only the control listener hangs, samples come from the S3 listener. They come by batch calls
+    again once the control listener answers.
+    """
     options = {"s3_endpoint": proxy.url, "origin": shade.Origin(origin.url)}
     client = make_client(proxy, timeout_s=0.3, retry_s=0.0, **options)
     proxy.released.clear()
@@ -97,7 +99,7 @@ def test_only_the_control_listener_hangs(manifest, near, make_client, proxy, ori
 @pytest.mark.parametrize("asks", ["info", "locate", "batch"])
 def test_a_stopped_proxy_costs_a_batch_one_wait_and_one_look(manifest, near, clients_of, asks, stopped):
     client = clients_of(stopped)
-    if asks != "info":  # the proxy answered it before it was stopped
+    if asks != "info":  # The proxy was stopped only after it had answered ``GET /v1/info``.
         client.connections.transport.offers = Offers(batch=True, locate=asks == "locate", socket=None)
     assert client.read_many(manifest, IDS) == near.bodies
     told = [line.split()[1].partition("?")[0] for line in stopped.asked]

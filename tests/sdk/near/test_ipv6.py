@@ -1,4 +1,4 @@
-"""A proxy at an IPv6 address. In a URL and in the header Host, the address stands in brackets (RFC 3986
+"""A proxy at an IPv6 address. In a URL and in the header field Host, the address stands in brackets (RFC 3986
 section 3.2.2).
 """
 
@@ -14,7 +14,7 @@ IDS = list(range(40))
 
 @pytest.fixture
 def address(near):
-    """Return host and port at which the proxy also listens on IPv6."""
+    """Return host and port of an IPv6 address at which the proxy listens too."""
     kind = type(near.proxy.server)
     try:
         server = type("Server6", (kind,), {"address_family": socket.AF_INET6})(("::1", 0), near.proxy)

@@ -1,4 +1,4 @@
-"""The answer of locate, record by record."""
+"""The SDK reads the answer to a locate call record by record."""
 
 import json
 import struct

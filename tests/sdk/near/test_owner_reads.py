@@ -1,4 +1,6 @@
-"""Samples are read from the proxies that cache them, and from the called one if that fails."""
+"""Samples are read from the proxies that own them. If such a read fails, they are read from the
+called proxy.
+"""
 
 import json
 import logging
@@ -16,7 +18,9 @@ ANY = 0xFFFF
 
 
 class Cluster:
-    """The called proxy and two others, with the same data. ``owner``: the place of each sample's owner."""
+    """The called proxy and two other proxies, with the same data. ``owner`` has the number of the owning
+    proxy for each sample.
+    """
 
     def __init__(self, near, tmp_path):
         self.names = ["a", "b", "c"]
@@ -57,7 +61,9 @@ class Cluster:
         handler.reply(200, body, **{"Content-Type": "application/vnd.shadeproxy.owners", "ETag": tag})
 
     def batches(self):
-        """Return the samples that each proxy was asked for in batches since the last call."""
+        """Return, for each proxy, the samples that batch calls asked it for since the last call of this
+        method.
+        """
         found = []
         for near in self.nears:
             keys = near.proxy.keys("train", "")
@@ -102,7 +108,7 @@ def test_all_proxies_prepare_their_answers_while_the_first_one_is_read(
     events, send, receive = [], BulkCalls.send, frames.receive
 
     def note_send(calls, path, kind, request, positions, *rest, **options):
-        if path == "/v1/batch":  # A call to locate samples may come first.
+        if path == "/v1/batch":  # A locate call may come before the batch call, and does not count.
             events.append(("asks", positions[0] % 3))
         return send(calls, path, kind, request, positions, *rest, **options)
 
@@ -119,7 +125,7 @@ def test_all_proxies_prepare_their_answers_while_the_first_one_is_read(
 def test_an_owner_is_asked_once_if_memory_does_not_suffice_for_its_answer(
     client, manifest, cluster, near, monkeypatch
 ):
-    client.read_many(manifest, IDS)  # The next calls are sent on connections that have been used.
+    client.read_many(manifest, IDS)  # After this read the next calls use connections that are open already.
     cluster.batches()
     receive = frames.receive
 
@@ -257,7 +263,9 @@ def test_owners_that_cannot_be_read_are_not_used(client, manifest, cluster, near
 
 
 def test_a_proxy_that_knows_no_others_reads_all_by_itself(client, manifest, cluster, near):
-    """A proxy whose log does not answer knows no view: it offers owners, and names none."""
+    """A called proxy that names no other proxies is asked for all samples. A proxy whose log does not answer
+    has no view: it offers the list of owners, and the list is empty.
+    """
     cluster.names, cluster.controls, cluster.owner = [], [], []
     assert client.read_many(manifest, IDS) == near.bodies
     assert cluster.batches() == [IDS, [], []]
@@ -311,7 +319,7 @@ def test_a_column_that_comes_after_its_data_set_was_dropped_harms_no_later_read(
     for name in names[:5]:
         assert kept.is_due(name)
         kept.put(name, column)
-    kept.put(names[0], column)  # It was asked for before the data set was dropped.
+    kept.put(names[0], column)  # This column was requested before the dataset was dropped.
     for name in names[5:]:
         assert kept.is_due(name)
         kept.put(name, column)

@@ -1,4 +1,4 @@
-"""Many samples without torch: into rows of an array, from few files, by several threads, after a fork."""
+"""Many samples without torch: into rows of an array, from few files, by several threads, and after a fork."""
 
 import os
 import struct
@@ -36,7 +36,9 @@ def test_rows_of_more_samples_than_one_call_takes(client, near, even, monkeypatc
 
 
 def test_an_answer_of_another_length_than_was_asked_for_is_no_sample(client, near, proxy):
-    """It is refused even if it fits into its row."""
+    """A sample whose length differs from the length in the manifest is refused. This holds even if the sample
+    fits into its row.
+    """
     near.proxy.offers["locate"] = False
     near.in_order, near.chunk = True, 1 << 20
     proxy.put("train", **{f"a/{i}": bytes([i + 1]) * 30_000 for i in range(4)})
@@ -111,12 +113,14 @@ def test_files_are_let_go_when_they_are_deleted_and_at_the_end(
     monkeypatch.setattr("shadeproxy_sdk.segments._SWEEP_S", 0.0)
     near.keep("1/001")
     client.read_many(manifest, range(20))
-    assert open_files() == before + 1  # Nothing holds memory of the file that was not requested again.
+    # The client has closed the file from which no sample was requested any more.
+    assert open_files() == before + 1
     client.close()
     assert open_files() == before
 
 
-# The fake proxy's threads are in this process. From Python 3.12 on, any fork beside threads gives a warning.
+# The threads of the fake proxy run in this process. From Python 3.12 on, a fork in a process with threads
+# gives a warning.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_lets_go_of_its_parents_files(client, near, manifest, open_files):
     before = open_files()

@@ -1,4 +1,4 @@
-"""Locating in steps: the proxy locates the next samples while the previous ones are copied."""
+"""Locate calls in steps: the proxy locates the next samples while the client copies the previous ones."""
 
 import os
 import threading
@@ -14,7 +14,9 @@ IDS = range(16)
 
 @pytest.fixture
 def warm(client, near, even, monkeypatch):
-    """Return the even manifest and its bodies. All samples are in files, and their length is known."""
+    """Return a manifest of samples with one length, and their bodies. The samples are all cached in files,
+    and the client knows their length.
+    """
     monkeypatch.setattr(bulk, "STEP", STEP)
     manifest, bodies = even
     near.keep_all()
@@ -75,7 +77,7 @@ def test_a_call_that_nobody_waits_for_any_more_ends_its_connection(client, near,
     near.mangle_locate = lambda body: body[:-1]
     assert client.read_many(manifest, IDS) == bodies
     near.mangle_locate = lambda body: body
-    # The answer to that call must not be taken for the answer to another one.
+    # The late answer to the broken call must not be taken for the answer to another call.
     assert client.read_many(manifest, IDS[::-1]) == bodies[::-1]
 
 

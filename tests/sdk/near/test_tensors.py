@@ -1,4 +1,4 @@
-"""Batches as tensors: equal to the bytes, and stacked without a copy if possible."""
+"""Batches as tensors. They have the right bytes, and are stacked without a copy if possible."""
 
 import pickle
 
@@ -16,7 +16,7 @@ def data(client, near, even):
     manifest, bodies = even
     near.keep(*(manifest[i].key for i in range(0, 16, 2)))
     data = shade.S3Dataset(client, manifest=manifest, decode=shade.as_tensor)
-    data.__getitems__(range(16))  # the length is known now, and files are known to open
+    data.__getitems__(range(16))  # Now the client knows the samples' length, and that it can open the files.
     return data, torch.from_numpy(np.array([list(body) for body in bodies], np.uint8))
 
 
@@ -139,14 +139,17 @@ def test_memory_is_shared_in_workers_pinned_beside_cuda_and_plain_elsewhere(monk
 
 
 class Shared:
-    """Collates in the worker, and says whether the batch that it sends is in shared memory already."""
+    """A collate function for workers. It also returns whether the batch lies in shared memory before it is
+    sent.
+    """
 
     def __call__(self, samples):
         x, ids = shade.collate(samples)
         return x, ids, x.is_shared(), x.data_ptr() == samples[0][0].data_ptr()
 
 
-# The fake proxy's threads are in this process. From Python 3.12 on, any fork beside threads gives a warning.
+# The threads of the fake proxy run in this process. From Python 3.12 on, a fork in a process with threads
+# gives a warning.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_give_what_the_main_process_gives(data, near, method):
@@ -156,7 +159,7 @@ def test_workers_give_what_the_main_process_gives(data, near, method):
         data,
         batch_size=4,
         sampler=ids,
-        num_workers=1 if method == "spawn" else 2,  # one that is spawned imports torch once more
+        num_workers=1 if method == "spawn" else 2,  # Each spawned worker must import torch, so use only one.
         multiprocessing_context=method,
         timeout=60,
         collate_fn=Shared() if method == "fork" else shade.collate,

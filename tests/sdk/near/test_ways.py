@@ -1,4 +1,4 @@
-"""The way by which samples are read. Every way gives the same bytes."""
+"""The different ways to deliver samples. The bytes are the same by every way."""
 
 import os
 import random
@@ -12,7 +12,7 @@ IDS = list(range(40))
 
 @pytest.fixture(params=["locate", "batch", "get", "mixed", "mixed get"])
 def any_way(request, near):
-    """Return the same data over each way, and over mixtures of ways."""
+    """Make the same data available by one way, or by a mixture of ways. Return the way's name."""
     way = request.param
     keys = [key for _, key in near.proxy.objects]
     near.keep(*{"locate": keys, "mixed": keys[::2], "mixed get": keys[::3]}.get(way, []))
@@ -47,7 +47,8 @@ def test_files_that_may_not_be_opened_are_read_by_batch(client, manifest, near, 
         segment.path.rename(segment.path.with_suffix(".gone"))
     for _ in range(3):
         assert client.read_many(manifest, IDS) == near.bodies
-    assert [len(request["items"]) for request in near.locates] == [1]  # so only one false hit is counted
+    # So the proxy counts only one hit for which no bytes were delivered.
+    assert [len(request["items"]) for request in near.locates] == [1]
     assert [len(request["items"]) for request in near.batches] == [40] * 3
     assert not caplog.records
     assert not near.proxy.reads
@@ -134,7 +135,7 @@ def test_restarted_proxy_is_used_again_at_once(client, manifest, near):
     near.batches.clear()
     assert (
         client.read_many(manifest, IDS) == near.bodies
-    )  # idle connections and open files belong to the old proxy
+    )  # The client still has idle connections and open files of the old proxy.
     assert not near.batches
     assert not near.proxy.reads
 
@@ -257,7 +258,7 @@ def test_where_ids_are_refused_samples_go_by_key(make_client, near, what):
     assert not near.proxy.reads
     by_id = ["dataset" in call for call in (*near.locates, *near.batches)]
     assert by_id[0]
-    assert not any(by_id[1:])  # and the proxy is not asked again for every batch
+    assert not any(by_id[1:])  # The client does not try ids again for every batch.
 
 
 def test_another_data_set_goes_by_id_where_one_is_refused(make_client, near):

@@ -9,7 +9,7 @@ RECORDS = [b"one", b"", b"three" * 5000, b"4"]
 
 
 def tfrecord_of(records):
-    """Return a TFRecord file. Its CRCs are wrong, because they are not checked."""
+    """Return a TFRecord file. Its CRCs are wrong, because the SDK does not check them."""
     return b"".join(struct.pack("<QI", len(record), 7) + record + b"crc." for record in records)
 
 

@@ -1,5 +1,5 @@
-"""A training loop as a user writes it, with the type of every call. test_typing.py checks it; it is never
-run.
+"""A training loop as a user writes it, with the type of every call. test_typing.py type-checks this file, and
+no test runs it.
 """
 
 from collections.abc import Iterator

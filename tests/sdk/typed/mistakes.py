@@ -1,4 +1,6 @@
-"""Typical mistakes of users: each marked line has the error of that name, and no other line has one."""
+"""Typical mistakes of users. mypy must report the named error in each marked line, and no error in any other
+line.
+"""
 
 import numpy as np
 
