@@ -47,7 +47,7 @@ class Residents:
         """Return the slot of page (object hash, number), of any version, being written or not; or None."""
         self._free: list[int] = []
         self.other_pages: dict[int, set[int]] = {}
-        """By object hash: numbers of the object's pages except page 0, readable or being written."""
+        """Numbers of an object's pages except page 0, readable or being written, by object hash."""
         self.unread: set[int] = set()
         """Slots of pages that were prefetched on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
