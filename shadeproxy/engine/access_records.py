@@ -1,6 +1,4 @@
-"""Rows of the access log (access_log.py): demand reads as columns, recorded by the coordinator or a
-worker.
-"""
+"""Rows of the access log (access_log.py): demand reads as columns, from the coordinator or a worker."""
 
 import struct
 from typing import NamedTuple
