@@ -34,7 +34,7 @@ class UnidentifiedObjects:
         self._stats = stats
         self._clock = clock
         self.until_s: OrderedDict[ObjectRef, float] = OrderedDict()
-        """By object: the monotonic time at which forwarding ends. The dict is nearly always empty. It is
+        """Monotonic time at which forwarding ends, for each object. The dict is nearly always empty. It is
         public, so that a hit can look at it without a call.
         """
         self._said: set[str] = set()
