@@ -4,6 +4,7 @@ Laws: plain defs decide. A disk counts as behind only by measured times of the d
 only while the origin answers.
 """
 
+import asyncio
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -75,16 +76,27 @@ class LoadQueue:
         """The time when the last read ended, or when the first read after a pause began."""
 
     async def run(self, load: RunIO | None, work: Callable[[], None]) -> None:
-        """Run the read ``work`` by ``run_io``, and measure when it ends."""
+        """Run the read ``work`` by ``run_io``, and measure when it ends. A read that fails ends too."""
         if not self._waiting:
             self._ended_s = self._now_s()
         self._waiting += 1
+        given_up = False
         try:
             await run_io(load, work)
+        except asyncio.CancelledError:
+            given_up = True
+            raise
         finally:
             self._waiting -= 1
+            self._note_end(given_up=given_up)
+
+    def _note_end(self, *, given_up: bool) -> None:
         now_s = self._now_s()
-        spacing_s, self._ended_s = now_s - self._ended_s, now_s
+        spacing_s = now_s - self._ended_s
+        if given_up and spacing_s <= self._pace_s:
+            # The caller has left, but the read may still run. So the spacing is only a lower bound.
+            return
+        self._ended_s = now_s
         self._pace_s += (spacing_s - self._pace_s) * (_WEIGHT if self._pace_s else 1.0)
 
     def is_behind(self, size_bytes: int) -> bool:

@@ -98,6 +98,44 @@ async def test_a_failed_read_leaves_no_place_in_the_queue():
     assert not queue.is_behind(1000)  # No read waits.
 
 
+async def test_a_disk_whose_reads_fail_slowly_is_behind():
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    disk = Disk(30.0)  # A dying disk repeats a read for half a minute before it reports the error.
+    queue = queue_of(disk, 0.05)
+    with pytest.raises(OSError, match="Input/output"):
+        await queue.run(disk.load, fail)
+    assert queue.is_behind(1000)
+
+
+async def test_a_disk_that_hangs_is_behind_once_a_reader_has_given_up():
+    disk = Disk(0.001)
+    queue = queue_of(disk, 0.05)
+    for _ in range(20):
+        await queue.run(disk.load, lambda: None)
+    disk.goes_on.clear()
+    reader = asyncio.create_task(queue.run(disk.load, lambda: None))
+    await asyncio.sleep(0)
+    disk.now_s += 60.0
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    assert queue.is_behind(1000)
+
+
+async def test_readers_that_leave_at_once_do_not_make_a_disk_look_faster():
+    disk = Disk(0.2)
+    queue = queue_of(disk, 0.05)
+    await queue.run(disk.load, lambda: None)
+    disk.goes_on.clear()
+    for _ in range(64):
+        reader = asyncio.create_task(queue.run(disk.load, lambda: None))
+        await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+    assert queue.is_behind(1000)
+
+
 def test_the_pace_of_an_origin_is_that_of_its_latest_gets():
     health = {"answering": True}
     stats = Stats(origin_health=lambda: health)
