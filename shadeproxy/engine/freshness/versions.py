@@ -366,10 +366,11 @@ class Versions:
         touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ref.beside("")))
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
+        # Compare the ETags first: recovery then hears of no ETag that only a listing names.
         if (
-            self._cache.holds_other_version(ref, entry.etag)
-            or meta.etag != entry.etag
+            meta.etag != entry.etag
             or not _same_time(meta, entry)
+            or self._cache.holds_other_version(ref, entry.etag)
         ):
             return Listed.OTHER
         if checked_s < asked_s:
