@@ -136,8 +136,9 @@ class Placement:
 
         ``part``: the share of the page that its readers want. A hit on the page would save no more than that.
         """
+        able = self._able()
         if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
-            return True
+            return bool(able)
         candidate = AdmissionCandidates(
             np.array([object_hash], dtype=np.uint64),
             np.array([number], dtype=np.uint32),
@@ -147,10 +148,7 @@ class Placement:
         bar = admission_bar(self._policy, self.features.of_candidates(candidate, self.tick))
         if self._policy.learns:
             bar /= part
-        return any(
-            self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar
-            for index in range(len(self._tiers))
-        )
+        return any(self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar for index in able)
 
     def winners(
         self,
@@ -172,7 +170,7 @@ class Placement:
         held: NDArray[np.bool_] = candidates.pinned & (
             np.cumsum(sizes * candidates.pinned) <= self.pinnable_bytes - pending_bytes
         )
-        if not len(sizes):
+        if not len(sizes) or not self._able():
             return held
         if self._policy.admits_always:
             rounded = beyond + RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
@@ -189,16 +187,13 @@ class Placement:
 
     def free_bytes(self, least_bytes: float = 0) -> int:
         """Return the free room of all tiers with at least ``least_bytes`` of it, together."""
-        free = 0
-        for index in range(len(self._tiers)):
-            room = self._room_bytes(index)
-            free += room if room >= least_bytes else 0
-        return free
+        rooms = [self._room_bytes(index) for index in self._able()]
+        return sum(room for room in rooms if room >= least_bytes)
 
     @property
     def pinnable_bytes(self) -> int:
         """Bytes of further pages that may be pinned, in all tiers together."""
-        return sum(max(self.pin_room_bytes(index), 0) for index in range(len(self._tiers)))
+        return sum(max(self.pin_room_bytes(index), 0) for index in self._able())
 
     def pin_room_bytes(self, index: int) -> int:
         """Return the bytes of further pages that may be pinned in tier ``index``."""
@@ -370,14 +365,18 @@ class Placement:
         """
         keys: list[Column] = []
         sizes: list[Column] = []
-        for index, members in enumerate(self._residents.members):
+        for index in self._able():
             drawn = self._sample(index, 0)
             keys.append(self._policy.key(self._columns(drawn)))
-            stands_for = members.count / max(len(drawn), 1)
+            stands_for = self._residents.members[index].count / max(len(drawn), 1)
             sizes.append(self._residents.record_bytes[drawn].astype(np.float64) * stands_for)
         all_keys = np.concatenate(keys)
         order = np.argsort(-all_keys, kind="stable")
         return all_keys[order], np.cumsum(np.concatenate(sizes)[order])
+
+    def _able(self) -> list[int]:
+        """Return the numbers of the tiers that still take pages: their media have not failed."""
+        return [index for index, tier in enumerate(self._tiers) if tier.disabled_reason is None]
 
     def _room_bytes(self, index: int) -> int:
         return max(self._tiers[index].capacity_bytes - self._tiers[index].used_bytes, 0)
@@ -390,7 +389,7 @@ class Placement:
 
     def _unread_room_bytes(self) -> int:
         """Return how many more bytes of prefetched pages may wait for their first read."""
-        capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
+        capacity_bytes = sum(self._tiers[index].capacity_bytes for index in self._able())
         return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
 
 
