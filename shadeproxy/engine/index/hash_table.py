@@ -87,8 +87,8 @@ class PageTable:
         return None
 
     def add(self, *slots: int) -> int:
-        """Add slots, whose pages the columns must name already. Stop at the first slot whose page has another
-        slot. Return how many slots were added.
+        """Add slots to the table. The columns must name their pages already. Stop at the first slot whose
+        page is in another slot. Return how many slots were added.
         """
         hashes, numbers, tables, counts = self._hashes, self._numbers, self._tables, self._counts
         for added, slot in enumerate(slots):

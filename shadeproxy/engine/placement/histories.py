@@ -1,8 +1,9 @@
 """Page histories, and the read rates learnt from them. The history of a resident page is stored by slot, that
 of another page as a ghost.
 
-Laws: plain defs. When a page gets or loses a slot, its history moves with it. A read that an order or a score
-explains is not added to a history, because it says nothing about other reads of the page.
+Laws: plain defs. When a page gets or loses a slot, its history moves with it. A read is *explained* if a
+job's order or scores predicted it. Explained reads are in no history, because they say nothing about other
+reads of the page.
 """
 
 from operator import itemgetter

@@ -73,7 +73,7 @@ class Placement:
     # ------------------------------------------------------------------ reads
 
     def note_use(self, slot: int, *, explained: bool = False) -> None:
-        """Count a demand read of a resident page. ``explained``: an order or a score explains the read."""
+        """Count a demand read of a resident page. ``explained``: an order or scores predicted the read."""
         self.tick += 1
         self._residents.use(slot, self.tick)
         if self._policy.learns and not explained:
@@ -121,7 +121,7 @@ class Placement:
         return deserving
 
     def note_miss(self, object_hash: int, number: int, group: int, *, explained: bool = False) -> None:
-        """Count a demand read of a missing page. ``explained``: an order or a score explains the read."""
+        """Count a demand read of a missing page. ``explained``: an order or scores predicted the read."""
         self.tick += 1
         if self._policy.learns and not explained:
             page = page_hash(object_hash, number) if number else object_hash
@@ -216,7 +216,7 @@ class Placement:
         return 1 if self._policy.learns else _WORTH_ROWS
 
     def together(self, index: int) -> int:
-        """Return for how many pages one eviction pool of tier ``index`` can name victims."""
+        """Return how many pages can get victims from one filling of the eviction pool of tier ``index``."""
         return EvictionPool.ahead(self._residents.members[index].count)
 
     def draw_ahead(self, index: int, count: int) -> float:

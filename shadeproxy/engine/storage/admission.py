@@ -341,7 +341,7 @@ def _tell(pages: Iterable[NewPage], stored: Iterable[bool], told: _Told) -> None
         told[id(new)] = None
         try:
             new.stored(one)
-        except Exception as error:  # noqa: BLE001 - raised again when all have their answer
+        except Exception as error:  # noqa: BLE001 - raised again after the last call
             told[id(new)] = error
 
 

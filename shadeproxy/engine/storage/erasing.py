@@ -131,7 +131,7 @@ class Erasing:
             waited_s = 0.0
             try:
                 await self.settle()
-            except Exception:  # noqa: BLE001 - logged; the task must outlive a bug elsewhere
+            except Exception:  # noqa: BLE001 - logged; a bug elsewhere must not end the task
                 _log.exception("erasures were not settled")
             backoff_s = min(2 * backoff_s, _MOST_RETRY_S) if self._owed else _RETRY_S
 

@@ -147,7 +147,7 @@ class PageCache:
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_]) -> None:
         """Note demand reads of resident pages, the oldest first, and promote a few pages of lower tiers that
-        earn it. ``explained``: bool[n], whether an order or scores explain each read.
+        earn it. ``explained``: bool[n], whether a job's order or scores predicted each read.
         """
         placed = self.residents.tier[slots] != NO_TIER
         self.placement.note_uses(slots := slots[placed], explained[placed])
