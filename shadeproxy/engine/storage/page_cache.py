@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.errors import TierError
+from shadeproxy.core.errors import DeadlineExceeded, TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.off_loop import OffLoop, at_once
@@ -188,7 +188,10 @@ class PageCache:
         if slot is None:
             return None
         place = self._places.of(slot)
-        header = (await self._places.headers([slot])).get(slot)
+        try:
+            header = await self._places.header_in_time(slot)
+        except DeadlineExceeded:
+            return None  # The disk hangs. The origin has the metadata too.
         if header is None:
             if self._places.holds(slot, place):
                 self.drop(slot, "damaged")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.index.columns import NO_TIER
@@ -100,6 +101,14 @@ class RecordReader:
             if self.holds(slot, places[slot]):
                 self._failed(self._media[places[slot].tier].tier, "header", error)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
+
+    async def header_in_time(self, slot: int) -> RecordHeader | None:
+        """Return the header of one slot as ``headers`` does; None if it is left out. Raises DeadlineExceeded
+        when half of the request's time is over: then the origin can still answer in time.
+        """
+        reading, deadline = self.headers([slot]), DEADLINE.get()
+        found = await (reading if deadline is None else deadline.half().bound(reading))
+        return found.get(slot)
 
     async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
         """Return the objects of readable slots. Slots whose page moved meanwhile are left out."""

@@ -6,17 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.engine.storage.load_queue import LoadQueue, OriginPace
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
+from tests.support.engine import HeldIO
 
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 SIZE = 3000
@@ -291,6 +294,20 @@ async def test_a_slow_disk_goes_on_where_the_origin_broke_off(slow):
     assert found == body(there[0])
     assert source in (Source.ORIGIN, Source.DISK)
     assert slow.loads == 1
+
+
+async def test_where_a_disk_hangs_the_origin_tells_what_the_disk_knows(slow):
+    bench, name = slow.bench, slow.on_disk()[0]
+    held, medium = HeldIO(), bench.cache.media[1]
+    bench.cache.media[1] = replace(medium, load=held)
+    bench.engine._versions._metadata.clear()
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=0.2)))
+    assert (await bench.engine.stat(ReadRequest(ObjectRef("b", name))))[0].size == SIZE
+    assert held.waiting.is_set()
+    assert name in slow.on_disk()  # The disk may only be slow.
+    bench.engine._versions._metadata.clear()
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=0.2)))
+    assert (await bench.get(name)) == (body(name), Source.ORIGIN)
 
 
 async def test_a_page_that_the_disk_lost_meanwhile_is_stored(slow):
