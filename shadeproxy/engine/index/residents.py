@@ -44,7 +44,7 @@ class Residents:
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
         self._index = page_table()
         self.occupant = self._index.find
-        """Return the slot of page (object hash, number), of any version, being written or not; or None."""
+        """Return the slot of page (object hash, number), or None. Its version and state do not matter."""
         self._free: list[int] = []
         self.other_pages: dict[int, set[int]] = {}
         """Numbers of an object's pages except page 0, readable or being written, by object hash."""
