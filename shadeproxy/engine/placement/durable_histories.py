@@ -59,8 +59,8 @@ def _residents(histories: PageHistories, start: int) -> Encode:
 
 
 def _longest_idle(ghosts: Ghosts, tick: float) -> int:
-    """Return the most ticks since its last read with which a ghost is saved, so that about ``MOST_GHOSTS``
-    are saved.
+    """Return the longest idle time, in ticks, with which a ghost is saved. It is chosen so that about
+    ``MOST_GHOSTS`` are saved.
     """
     if len(ghosts) <= MOST_GHOSTS:
         return len(ghosts)

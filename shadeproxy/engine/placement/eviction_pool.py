@@ -32,8 +32,8 @@ _LEAST_AHEAD, _AHEAD_SHARE = 16, 80
 _MOST_SAMPLED = 65_536
 _MOST_TICKS = 1024  # Demand reads after which a draw is too old.
 _REFUSED = 4
-"""Refused candidates that lower the number of victims left by one. A refusal takes no page out of the pool.
-Still it counts, because a new sample may have a page that the next candidates beat.
+"""One in this many refused candidates counts as served. A refusal takes no page out of the pool. Still some
+refusals count, because a new sample may have a page that the next candidates beat.
 """
 
 
@@ -115,8 +115,8 @@ class EvictionPool:
         return self._queue[-1][3] if self._is_any_left() else np.inf
 
     def note_refused(self, count: int) -> None:
-        """Take back that ``count`` candidates were served, because they were refused. One candidate in every
-        ``_REFUSED`` still counts.
+        """Correct ``left``: ``count`` candidates that were counted as served got no place. One in every
+        ``_REFUSED`` of them still counts.
         """
         self._left += count - -(-count // _REFUSED)
 

@@ -208,7 +208,7 @@ class PageHistories:
         return slots
 
     def take_over(self, slots: Slots, pages: NewRows) -> None:
-        """Give the slots of pages to new pages, and move the histories as ``leave`` and ``enter`` do."""
+        """Give the slots of some pages to new pages. Move the histories as ``leave`` and ``enter`` do."""
         self._settle()
         self._fit()
         if self._kernels is not None:
@@ -244,8 +244,8 @@ class PageHistories:
 
     def rates(self, slots: Slots, tick: float, *, displacing: int = 0) -> Column:
         """Return the learnt rates of resident pages, f64[n], in reads per tick. The rate of a page without a
-        history is 0. ``displacing``: the first pages of ``slots``, this many, are candidates for the places
-        of others.
+        history is 0. ``displacing``: how many pages, at the beginning of ``slots``, are candidates for the
+        places of others.
         """
         self._fit()
         if self._kernels is not None:

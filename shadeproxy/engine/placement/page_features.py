@@ -48,8 +48,8 @@ class PageFeatures:
     def of(self, slots: Slots, tick: float, *, displacing: int = 0) -> PageColumns:
         """Return the features of pages that have a slot.
 
-        ``displacing``: the first pages of ``slots``, this many, are candidates for the places of other pages.
-        Storing a page has a price, which is subtracted from the learnt rates of these candidates.
+        ``displacing``: how many pages, at the beginning of ``slots``, are candidates for the places of other
+        pages. Storing a page has a price, which is subtracted from the learnt rates of these candidates.
         """
         rows = self._residents.rows(slots)
         learnt = _NO_RATE(len(slots))

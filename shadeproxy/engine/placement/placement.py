@@ -186,7 +186,7 @@ class Placement:
         return held | (beyond <= 0) | (keys < worst)
 
     def free_bytes(self, least_bytes: float = 0) -> int:
-        """Return the free room of all tiers with at least ``least_bytes`` of it, together."""
+        """Return the total free room of the tiers that have at least ``least_bytes`` each."""
         rooms = [self._room_bytes(index) for index in self._able()]
         return sum(room for room in rooms if room >= least_bytes)
 
@@ -303,7 +303,7 @@ class Placement:
 
     def _outranks(self, policy: Policy, slot: int, victim: int) -> bool:
         if policy.admits_always and self._residents.uses.item(victim):
-            return True  # Only unread pages that are announced are kept before any new page.
+            return True  # Only an announced page that was not read yet may be kept before a new page.
         # Compute both keys now: since the victim was drawn, its next use has come nearer.
         pair = np.array([slot, victim], dtype=np.int64)
         key, victims_key = policy.key(self.features.of(pair, self.tick, displacing=1)).tolist()

@@ -29,8 +29,8 @@ from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32
-"""The search for one piece of free room is made for a few pages only while at least ``1 / _FEW_NEED`` of the
-capacity is free. If less is free, the free room is scattered, and the search would often find nothing.
+"""A few pages are stored together only while at least ``1 / _FEW_NEED`` of the capacity is free. If less is
+free, the free room is scattered, and the search for one long piece would often find nothing.
 """
 
 _Told = dict[int, Exception | None]
