@@ -111,7 +111,7 @@ class Versions:
         return None if found is UNKNOWN else found
 
     def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
-        """See ``ReadsNow.find_now``."""
+        """Return metadata that may answer now, UNKNOWN, or None; see ``ReadsNow.find_now``."""
         ref, verdicts, now_s = request.ref, self.verdicts, self._clock.now_s()
         ownership = self.ownership
         if (
@@ -153,7 +153,7 @@ class Versions:
             table.share.show_verdict(slot, table.stamps[slot], verdicts.until_s(SHARED, ref))
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """See ``ReadsNow.cacheable``."""
+        """Return whether an object may be cached now; see ``ReadsNow.cacheable``."""
         # Usually no rule excludes any object and no object is unidentified. Then skip the two calls.
         rules, passed = self._rules, self._passed
         return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)

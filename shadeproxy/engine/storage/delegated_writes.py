@@ -34,7 +34,7 @@ class DelegatedWrites(Transfers):
         return True
 
     def begin_now(self, plan: Write, new: NewPage) -> bool | None:
-        """See ``Transfers.begin_now``."""
+        """Let another process write a page, or write it here; see ``Transfers.begin_now``."""
         return None if self._delegate(plan, new) else super().begin_now(plan, new)
 
     def _delegate(self, plan: Write, new: NewPage) -> bool:
