@@ -32,6 +32,7 @@ _AFTER_REFUSAL = 1000  # After a refused listing, this many keys are checked by 
 _GIVES_UP_AFTER = 3  # After this many failed HEADs in a row, the remaining checks are dropped.
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
+_A_TURN = 256  # Most keys of a bucket that are checked before the next bucket has its turn.
 _BEAR_OUT = 3  # HEADs that must confirm a listing before the objects that it shows as changed are dropped.
 _AT_ONCE = 64  # Entries compared before other tasks get their turn: half a millisecond.
 _PACE_S = 0.1  # Pause between the listings of a whole prefix: no reader waits for them.
@@ -82,6 +83,7 @@ class Revalidator:
         self._pace = TurnLimiter()
         """Wakes a few waiting readers in each turn of the loop, because thousands may wait for one object."""
         self._pending: dict[ObjectRef, Upstream] = {}  # By object: the credentials of one of its readers.
+        self._buckets: dict[ObjectRef, None] = {}  # Buckets of pending objects, in the order of their turns.
         # Here a prefix is an ``ObjectRef`` whose key is the prefix.
         self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
@@ -147,6 +149,7 @@ class Revalidator:
         """Check the version in the background. Until the check ends, the cached version answers."""
         if len(self._pending) < _MAX_PENDING:
             self._pending[ref] = upstream
+            self._buckets.setdefault(ref.beside(""))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="revalidate")
 
@@ -165,6 +168,7 @@ class Revalidator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pending.clear()
+        self._buckets.clear()
 
     async def _ask(self, check: _Check, began: Began | None) -> ObjectMeta:
         ref, upstream, grant, _ = check
@@ -196,9 +200,13 @@ class Revalidator:
     async def _work(self) -> None:
         DEADLINE.set(None)
         await asyncio.sleep(_GATHER_S)
-        while self._pending:
-            bucket = next(iter(self._pending)).beside("")
-            keys = sorted((ref.key for ref in self._pending if _touches(bucket, ref)), key=str.encode)
+        while self._buckets:
+            bucket = next(iter(self._buckets))
+            del self._buckets[bucket]
+            every = sorted((ref.key for ref in self._pending if _touches(bucket, ref)), key=str.encode)
+            keys = every[:_A_TURN] if self._buckets else every
+            if len(keys) < len(every):
+                self._buckets[bucket] = None
             self._failed_in_a_row = 0
             try:
                 for prefix, together in groupby(keys, key=prefix_of):
@@ -209,7 +217,7 @@ class Revalidator:
                 _log.warning(
                     "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
                 )
-                for key in keys:
+                for key in every:
                     self._pending.pop(bucket.beside(key), None)
 
     async def _check_together(self, prefix: ObjectRef, keys: list[str]) -> None:
@@ -329,6 +337,7 @@ class Revalidator:
             some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
             for ref, _ in some:
                 self._pending.setdefault(ref, upstream)
+                self._buckets.setdefault(ref.beside(""))
             await self._ask_each(bucket, [entry.key for _, entry in some])
             if all(self._shown(ref, entry, asked) in _IS_CURRENT for ref, entry in some):
                 for ref, entry in changed:
