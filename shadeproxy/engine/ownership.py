@@ -75,8 +75,8 @@ class Ownership(Protocol):
         """Return whether the answer to a read of the origin, begun at ``began``, may serve later readers as
         the freshness rule allows. If not, its pages are stored, but must be checked once before they answer.
 
-        The answer may serve them if the object was OWN at ``began``, is OWN now, and no rise of the trust
-        epoch in between concerns it.
+        The answer may serve them if the object was OWN at ``began`` and is OWN now. Besides, no rise of the
+        trust epoch in between may concern the object.
         """
         ...
 

@@ -52,9 +52,9 @@ class Revalidator:
     """Checks versions of objects with the origin, and reports the results.
 
     ``settle(ref, meta, began)`` gets the origin's metadata (None if the object is gone) and the instant
-    before the check. ``unidentified(ref)`` gets an object whose answer names no version, ``confirm(ref,
-    entry, asked)`` an object of a listing, and ``outdated(ref)`` a cached object of which a listing shows
-    another version.
+    before the check. ``unidentified(ref)`` gets an object whose answer names no version. ``confirm(ref,
+    entry, asked)`` gets an object of a listing. ``outdated(ref)`` gets a cached object of which a listing
+    shows another version.
     """
 
     def __init__(
@@ -268,8 +268,8 @@ class Revalidator:
             self._failed_in_a_row = 0
 
     async def _list(self, upstream: Upstream, prefix: ObjectRef, keys: list[str]) -> list[str]:
-        """Check ``keys`` by one listing, of the whole prefix or from the first key on, and by a HEAD for each
-        key that the listing does not confirm. Return the sorted keys beyond the end of the listing.
+        """Check ``keys`` by one listing, of the whole prefix or from the first key on. Check each key that
+        the listing does not confirm by a HEAD. Return the sorted keys beyond the end of the listing.
         """
         first = keys[0]
         start_after = just_before(first) if prefix in self._long else ""

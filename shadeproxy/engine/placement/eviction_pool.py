@@ -5,8 +5,8 @@ Ranking 2,560 pages for each eviction would cost more than the rest of an insert
 worst pages of one sample are kept. All of them are among the worst few per cent of the tier, and may be
 evicted one after another.
 
-Law: the pool names a slot only if the slot still has the page that was drawn, in the same tier, and the page
-was not read since. A page's key changes with time, while the pool has the key of the moment of the draw.
+Law: the pool names only slots that still have the page that was drawn, in the same tier. The page must not
+have been read since. A page's key changes with time, while the pool has the key of the moment of the draw.
 ``Placement.find_place``, which places one page, ranks the victim again. ``PageAdmission``, which places the
 pages of a turn together, uses the keys of the draw, which was at most 1,024 reads ago (docs/adr/0029).
 """
@@ -134,9 +134,9 @@ class EvictionPool:
         return False
 
     def take(self, bars: Sequence[float], sizes_bytes: Sequence[int]) -> list[int]:
-        """Take victims for candidates out of the pool, in order. A candidate's victim is the worst page whose
-        key, as drawn, is above the candidate's bar, and whose record has a place that is long enough. Call
-        ``worst_key`` before.
+        """Take victims for candidates out of the pool, in order. A candidate's victim is the worst page that
+        fits: its key, as drawn, is above the candidate's bar, and the place of its record is long enough.
+        Call ``worst_key`` before.
 
         Return for each candidate the victim's slot; REFUSED if no page of the pool is worse than the
         candidate; or UNFIT if the places of all worse pages are too short, or the pool is empty.

@@ -167,8 +167,8 @@ class PageHistories:
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
     def enter_many(self, slots: Slots, tick: float) -> None:
-        """Give recovered pages the histories of their ghosts. The history of a page without a ghost is
-        estimated from its number of uses, but only if no histories of the earlier process were restored.
+        """Give recovered pages the histories of their ghosts. If no histories of the earlier process were
+        restored, the history of a page without a ghost is estimated from its uses.
         """
         self._settle()
         self._fit()

@@ -116,8 +116,8 @@ class Pins:
         return self._rules.any_pins and self._rules.of(ref).pin
 
     def covers_group(self, bucket: str, head: str, namespace: str = OWN) -> bool | None:
-        """Return True if all objects of ``bucket`` whose keys start with ``head`` are pinned, False if none
-        of them is, and None if it depends on the rest of the key.
+        """Return whether the objects of ``bucket`` whose keys start with ``head`` are pinned. True: all are;
+        False: none is; None: it depends on the rest of the key.
         """
         prefixes = self._prefixes.get((bucket, namespace), ())
         if head.startswith(prefixes):
