@@ -1,4 +1,4 @@
-"""The port by which readers tell the package ``prefetch`` which missing pages they want, and which prefetched
+"""Port by which readers tell the package ``prefetch`` which missing pages they want, and which prefetched
 pages they read.
 """
 
@@ -8,8 +8,8 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 
 
 class PageObserver(Protocol):
-    """An observer of the demand reads that decide which pages are prefetched. Its methods are called on the
-    event loop and never wait.
+    """Observer of demand reads: prefetching decides by these reads. Its methods are called on the event loop
+    and never wait.
     """
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
@@ -21,7 +21,7 @@ class PageObserver(Protocol):
         ...
 
     def note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
-        """Note a read of ``span``, a part of an object that has several pages, unless the read was a hit."""
+        """Note a read of ``span``, a part of an object with several pages. Not called for hits."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""Rules for buckets and prefixes: how long cached metadata may answer for the origin, and which keys are
-pinned.
+"""Rules for buckets and prefixes. A rule says how long cached metadata may answer without the origin, whether
+objects are cached, and whether they are pinned.
 
-This module holds data and decides on the age of metadata. It reads no clock: times are arguments. The caller
-revalidates.
+This module keeps the rules, and judges the age of metadata. It reads no clock: times are arguments. The
+caller revalidates.
 """
 
 import math
@@ -15,8 +15,9 @@ from shadeproxy.core.types import ObjectRef
 
 
 class Freshness(StrEnum):
-    """When cached metadata is checked with the origin. ``immutable``: never again. ``ttl``: in the background
-    once the metadata is older than the TTL; meanwhile the cache answers. ``revalidate``: before every answer.
+    """When cached metadata is checked with the origin. ``immutable``: never again. ``ttl``: when it is older
+    than the TTL; the check runs in the background, and the cache answers meanwhile. ``revalidate``: before
+    every answer.
     """
 
     IMMUTABLE = "immutable"
@@ -25,7 +26,7 @@ class Freshness(StrEnum):
 
 
 class Age(Enum):
-    """A rule's judgement of cached metadata, by the time since its last check."""
+    """Judgement of cached metadata by a rule, from the time since its last check."""
 
     FRESH = auto()
     STALE = auto()  # Answer now, and check in the background.
@@ -34,7 +35,7 @@ class Age(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One ``[[rules]]`` entry. ``bucket`` is a glob; ``prefix`` is literal."""
+    """One entry of ``[[rules]]``. ``bucket`` is a glob; ``prefix`` is taken literally."""
 
     bucket: str = "*"
     prefix: str = ""
@@ -47,10 +48,10 @@ class Rule:
         return ref.key.startswith(self.prefix) and fnmatchcase(ref.bucket, self.bucket)
 
     def age(self, validated_s: float, now_s: float) -> Age:
-        """Return the age at ``now_s`` of metadata that was last checked at ``validated_s``.
+        """Return the age at ``now_s`` of metadata that was last checked at ``validated_s`` (both Unix times).
 
-        ``validated_s`` 0 means that the metadata must be checked once, whatever the rule is: after an unclean
-        start, for instance.
+        A ``validated_s`` of 0 means that the metadata must be checked once, whatever the rule is, for
+        instance after an unclean start.
         """
         if validated_s <= 0 or self.freshness is Freshness.REVALIDATE:
             return Age.UNUSABLE
@@ -59,17 +60,15 @@ class Rule:
         return Age.STALE
 
     def fresh_until_s(self, validated_s: float) -> float:
-        """Return the Unix time until which ``age`` returns FRESH for metadata last checked at
-        ``validated_s``.
-        """
+        """Return the Unix time until which metadata last checked at ``validated_s`` is FRESH."""
         if validated_s <= 0 or self.freshness is Freshness.REVALIDATE:
             return 0.0
         return math.inf if self.freshness is Freshness.IMMUTABLE else validated_s + self.ttl_s
 
 
 class Rules:
-    """An ordered list of rules. The first rule that fits an object decides; the default rule comes last and
-    fits all.
+    """Ordered list of rules. The first rule that applies to an object decides. The default rule is the last,
+    and applies to all objects.
     """
 
     def __init__(self, rules: Sequence[Rule] = (), default: Rule | None = None) -> None:
@@ -77,7 +76,7 @@ class Rules:
         self.adopt(rules)
 
     def adopt(self, rules: Sequence[Rule]) -> None:
-        """Replace the rules. Callers that remember answers under the old rules must forget those answers."""
+        """Replace the rules. Callers that remember results of the old rules must forget these results."""
         self._given = tuple(rules)
         self.any_pins = any(rule.pin for rule in self)
         self.all_cached = all(rule.cache for rule in self)
@@ -90,6 +89,6 @@ class Rules:
         return self._default
 
     def __iter__(self) -> Iterator[Rule]:
-        """Yield the rules in order; the default is the last."""
+        """Yield the rules in order; the default rule comes last."""
         yield from self._given
         yield self._default

@@ -1,6 +1,7 @@
 """Rights to cached bytes, purges, the counting of reads, and the end of an engine."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from shadeproxy.core.errors import (
     OriginAnswer,
     ShuttingDown,
 )
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef, Source, Upstream
 from shadeproxy.engine.freshness.verdicts import Verdicts
@@ -45,6 +47,45 @@ async def test_a_hit_is_authorised_like_a_miss(make_bench):
     bench.clock.advance(61)
     with pytest.raises(OriginAnswer):
         await bench.get("k", upstream=alice)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+async def test_a_reader_is_not_refused_because_of_others_whose_flights_it_joins(make_bench, count):
+    """``count`` readers without the right fetch the page, one after another."""
+    bench, mallory = await make_bench(verdicts=True), Upstream("mallory")
+    bench.origin.put("b", "k", b"secret")
+    for upstream in (mallory, SHARED):
+        await bench.get("k", upstream=upstream)  # Both have a verdict from now on.
+    await bench.settle()
+    bench.cache.drop(bench.cache.residents.first_page(object_hash(ObjectRef("b", "k"))), "policy")
+    opened, joined, refused = bench.origin.open, asyncio.Event(), []
+
+    def begin():
+        refused.append(asyncio.create_task(bench.get("k", upstream=mallory)))
+
+    @asynccontextmanager
+    async def refuse(ref, **options):
+        if options.get("upstream") != mallory:
+            async with opened(ref, **options) as read:
+                yield read
+            return
+        await joined.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        if len(refused) < count:
+            # This reader begins when the flight has failed, and before the reader that joined it wakes.
+            asyncio.get_running_loop().call_soon(begin)
+        raise OriginAnswer(403, "AccessDenied", "Access Denied")
+
+    bench.origin.open = refuse
+    begin()
+    await asyncio.sleep(0)
+    reader = asyncio.create_task(bench.get("k"))
+    await asyncio.sleep(0.01)
+    joined.set()
+    assert (await reader)[0] == b"secret"
+    answers = await asyncio.gather(*refused, return_exceptions=True)
+    assert [answer.status for answer in answers] == [403] * count
 
 
 @pytest.mark.parametrize("freshness", [Freshness.TTL, Freshness.IMMUTABLE])

@@ -1,4 +1,4 @@
-"""Comparison of a listing with the cached objects, and the order of its keys. No I/O."""
+"""Results of comparing a listing with the cached objects, and the order of its keys. No I/O."""
 
 from enum import Enum, auto
 from typing import NamedTuple
@@ -7,17 +7,17 @@ from shadeproxy.engine.ownership import Began
 
 
 class Listed(Enum):
-    """The result of comparing a cached object with its row in a listing."""
+    """Result of comparing a cached object with its row in a listing."""
 
     CURRENT = auto()
-    FRESH = auto()  # The cached version is current, and no check was due yet.
+    FRESH = auto()  # The cached version is current, and it was not due for a check.
     OTHER = auto()  # Another version is cached.
-    UNKNOWN = auto()  # Nothing of the object is cached, or the object is being written.
+    UNKNOWN = auto()  # Nothing of the object is cached, or it was written lately or is being written.
 
 
 class ListingAsked(NamedTuple):
-    """The state just before a listing is requested: the Unix time, how often all checks had been voided, and
-    ``began`` of the cluster's protocol.
+    """State just before a listing is requested. ``at_s``: Unix time. ``voided``: how often all checks had
+    been made void so far. ``began``: the same instant as ``Ownership.trusts`` needs it.
     """
 
     at_s: float
@@ -26,13 +26,13 @@ class ListingAsked(NamedTuple):
 
 
 def prefix_of(key: str) -> str:
-    """Return the directory of a key, with its slash."""
+    """Return the part of a key up to and including its last slash."""
     return key[: key.rfind("/") + 1]
 
 
 def just_before(key: str) -> str:
-    """Return a string that sorts just before ``key``. A listing that starts after this string begins with
-    ``key``.
+    """Return a string that sorts just before ``key``, so that a listing that starts after this string begins
+    with ``key``.
     """
     last = ord(key[-1]) - 1
     if last <= 0x20 or 0xD800 <= last <= 0xDFFF:

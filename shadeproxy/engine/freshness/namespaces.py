@@ -1,9 +1,9 @@
 """Namespaces of buckets, and the credentials with which the proxy itself reads in each namespace.
 
-At some origins bucket names belong to accounts. There each client with its own upstream also has its own
-namespace, unless the configuration gives several clients one name. The proxy also reads without a request of
-a client: to prefetch, to warm, to check by listings, and for the control listener. Such a read uses an
-upstream that may read in the namespace.
+At some origins, a bucket name belongs to an account. There each client with credentials of its own has a
+namespace of its own, unless the configuration gives several clients one namespace. The proxy also reads when
+no client has sent a request: to prefetch, to warm, to check by listings, and for the control listener. For
+such a read it uses an upstream that may read in the namespace.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,7 @@ Upstreams = Mapping[str, Upstream]
 """The upstream of each namespace. The mapping changes when the configuration is reloaded."""
 
 NO_CLIENT = Upstream("no client")
-"""The upstream of a namespace in which no configured client reads any more. No origin accepts its
-credentials.
-"""
+"""Upstream of a namespace in which no configured client reads any more. No origin accepts its credentials."""
 
 ONLY_OWN: Upstreams = {OWN: SHARED}
 
@@ -25,8 +23,8 @@ ONLY_OWN: Upstreams = {OWN: SHARED}
 def upstream_in(upstreams: Upstreams, namespace: str) -> Upstream:
     """Return the upstream that reads in ``namespace``.
 
-    Raises OriginAnswer 403 if no client reads in that namespace any more: the proxy's own credentials would
-    read another bucket of the same name.
+    Raises OriginAnswer 403 if no configured client reads in that namespace any more. The proxy's own
+    credentials are no substitute: with them the bucket's name means another bucket.
     """
     try:
         return upstreams[namespace]

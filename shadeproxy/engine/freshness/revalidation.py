@@ -1,12 +1,11 @@
-"""Checks of cached versions against the origin: one check per object at a time, or many objects by one
-listing.
+"""Checks cached versions with the origin: one check per object at a time, or many objects by one listing.
 
 A reader that needs the current version waits for ``check``. Readers share a check, unless another proxy may
-write the object: then only a check that began after the read shows every write. A reader that may be answered
-from the cache calls ``check_soon``, and a background task checks the gathered objects. A few objects are
-checked by one HEAD each. Many stale keys of one prefix are checked by listing the prefix (1,000 ETags a
-request). A listing confirms every cached object that it names, so the next reads of these objects need no
-check. ``check_listed`` lists a whole prefix, as at the beginning of a job's epoch.
+write the object: then a reader needs a check that began after the read, because only that shows every write.
+A reader that the cache may answer calls ``check_soon``, and a background task checks the collected objects. A
+few objects are checked by one HEAD each. Many stale keys of one prefix are checked by listing the prefix
+(1,000 ETags a request). A listing confirms every cached object that it names, so the next reads of these
+objects need no check. ``check_listed`` lists a whole prefix, as at the beginning of a job's epoch.
 """
 
 import asyncio
@@ -29,10 +28,11 @@ from shadeproxy.origin.base import Origin
 
 _log = structlog.get_logger(__name__)
 _LIST_FROM = 8  # From this number of stale keys of one prefix on, a listing is cheaper than HEADs.
-_AFTER_REFUSAL = 1000  # Keys checked by HEAD after a refused listing, before a listing is tried again.
+_AFTER_REFUSAL = 1000  # After a refused listing, this many keys are checked by HEAD first.
 _GIVES_UP_AFTER = 3  # After this many failed HEADs in a row, the remaining checks are dropped.
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
+_A_TURN = 256  # Most keys of a bucket that are checked before the next bucket has its turn.
 _BEAR_OUT = 3  # HEADs that must confirm a listing before the objects that it shows as changed are dropped.
 _AT_ONCE = 64  # Entries compared before other tasks get their turn: half a millisecond.
 _PACE_S = 0.1  # Pause between the listings of a whole prefix: no reader waits for them.
@@ -42,18 +42,19 @@ _MAX_PENDING = 100_000
 
 _Check = tuple[ObjectRef, Upstream, Grant, int]
 """A check of an object, by one client and for one right. The last field is 0 if readers share the check;
-otherwise it is a number of its own.
+otherwise it is a number that no other check has.
 """
 
 _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
-    """Checks versions of objects with the origin. Calls ``settle(ref, meta, began)`` with the origin's
-    metadata (None if the object is gone) and the instant before the check.
+    """Checks versions of objects with the origin, and reports the results.
 
-    Calls ``unidentified(ref)`` for an answer without a version, ``confirm(ref, entry, asked)`` for an object
-    of a listing, and ``outdated(ref)`` for a cached object of which a listing shows another version.
+    ``settle(ref, meta, began)`` gets the origin's metadata (None if the object is gone) and the instant
+    before the check. ``unidentified(ref)`` gets an object whose answer names no version. ``confirm(ref,
+    entry, asked)`` gets an object of a listing. ``outdated(ref)`` gets a cached object of which a listing
+    shows another version.
     """
 
     def __init__(
@@ -80,10 +81,9 @@ class Revalidator:
         self._upstreams = upstreams
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = TurnLimiter()
-        """Wakes waiting readers a few in each turn of the loop, because thousands of readers may wait for one
-        object.
-        """
+        """Wakes a few waiting readers in each turn of the loop, because thousands may wait for one object."""
         self._pending: dict[ObjectRef, Upstream] = {}  # By object: the credentials of one of its readers.
+        self._buckets: dict[ObjectRef, None] = {}  # Buckets of pending objects, in the order of their turns.
         # Here a prefix is an ``ObjectRef`` whose key is the prefix.
         self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
@@ -100,10 +100,9 @@ class Revalidator:
     async def check(
         self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
     ) -> ObjectMeta:
-        """Ask the origin for current metadata and return it. A HEAD is sent, or a GET of one byte if the
-        client's right to the bytes must be proven too. Concurrent callers share one request if the object is
-        this process's own. Raises the errors of ``head``, and DeadlineExceeded when the caller's own time is
-        up.
+        """Return the current metadata from the origin. A HEAD is sent, or a GET of one byte if the client's
+        right to the bytes must be proven too. Concurrent callers share one request if this process owns the
+        object. Raises the errors of ``head``, and DeadlineExceeded when the caller's own time is up.
         """
         deadline, ownership = DEADLINE.get(), self._ownership
         shared = ownership is None or ownership.standing(ref) is Standing.OWN
@@ -122,7 +121,7 @@ class Revalidator:
             except DeadlineExceeded:
                 if (turn := self._pace.turn()) is not None:
                     await turn
-                # A reader that joined a check late still has time to send a request of its own.
+                # A reader that joined a check late still has time for a request of its own.
                 if not joined or deadline is None or deadline.left_s <= 0:
                     raise
 
@@ -134,22 +133,23 @@ class Revalidator:
         return task
 
     def void(self, ref: ObjectRef) -> None:
-        """Drop running checks of ``ref``, because a write touched it. An empty key means all objects of the
-        bucket.
+        """Make running checks of ``ref`` void, because a write touched it. An empty key means all objects of
+        the bucket.
         """
         touched = [check for check in self._checks if _touches(ref, check[0])]
         for check in touched:
             del self._checks[check]
 
     def void_all(self) -> None:
-        """Void running checks and listings: none of them settles or confirms anything any more."""
+        """Make running checks and listings void: none of them settles or confirms anything any more."""
         self._checks.clear()
         self._voided += 1
 
     def check_soon(self, ref: ObjectRef, upstream: Upstream = SHARED) -> None:
-        """Check the version in the background. Until that check ends, the cached version answers."""
+        """Check the version in the background. Until the check ends, the cached version answers."""
         if len(self._pending) < _MAX_PENDING:
             self._pending[ref] = upstream
+            self._buckets.setdefault(ref.beside(""))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="revalidate")
 
@@ -168,6 +168,7 @@ class Revalidator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pending.clear()
+        self._buckets.clear()
 
     async def _ask(self, check: _Check, began: Began | None) -> ObjectMeta:
         ref, upstream, grant, _ = check
@@ -199,20 +200,24 @@ class Revalidator:
     async def _work(self) -> None:
         DEADLINE.set(None)
         await asyncio.sleep(_GATHER_S)
-        while self._pending:
-            bucket = next(iter(self._pending)).beside("")
-            keys = sorted((ref.key for ref in self._pending if _touches(bucket, ref)), key=str.encode)
+        while self._buckets:
+            bucket = next(iter(self._buckets))
+            del self._buckets[bucket]
+            every = sorted((ref.key for ref in self._pending if _touches(bucket, ref)), key=str.encode)
+            keys = every[:_A_TURN] if self._buckets else every
+            if len(keys) < len(every):
+                self._buckets[bucket] = None
             self._failed_in_a_row = 0
             try:
                 for prefix, together in groupby(keys, key=prefix_of):
                     await self._check_together(bucket.beside(prefix), list(together))
             except OriginError as error:
                 # A failed check changes nothing: cached versions answer as long as their rule allows, and the
-                # next read asks again.
+                # next read of each starts another check.
                 _log.warning(
                     "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
                 )
-                for key in keys:
+                for key in every:
                     self._pending.pop(bucket.beside(key), None)
 
     async def _check_together(self, prefix: ObjectRef, keys: list[str]) -> None:
@@ -227,8 +232,8 @@ class Revalidator:
                 return
 
     def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
-        """Return whether to try a listing. ``count``: stale keys of the prefix that are to be checked now.
-        Keys of the prefix that were checked by HEAD lately are added to this count.
+        """Return whether to check ``count`` stale keys of a prefix by a listing. Keys of the prefix that were
+        lately checked by HEAD are added to ``count``.
         """
         if len(self._asked_singly) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
             for counts in (self._asked_singly, self._refused, self._long):
@@ -246,14 +251,14 @@ class Revalidator:
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # A reader that checks this object meanwhile removes its entry, and so the credentials. Then
-                # use those of the proxy.
+                # Meanwhile a reader may have checked this object, and removed its entry with the credentials.
+                # Then use those of the proxy.
                 upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
             except Unidentified:
-                pass  # The origin no longer sends the object's version. The check has dropped its pages.
+                pass  # The origin no longer names the object's version, and the check has dropped its pages.
             except OriginError:
                 # A HEAD that fails must not keep the other objects from being checked.
                 self._failed_in_a_row += 1
@@ -263,8 +268,8 @@ class Revalidator:
             self._failed_in_a_row = 0
 
     async def _list(self, upstream: Upstream, prefix: ObjectRef, keys: list[str]) -> list[str]:
-        """Check ``keys`` by one listing, of the whole prefix or from the first key on. Send a HEAD for each
-        key that the listing does not confirm. Return the sorted keys beyond the end of the listing.
+        """Check ``keys`` by one listing, of the whole prefix or from the first key on. Check each key that
+        the listing does not confirm by a HEAD. Return the sorted keys beyond the end of the listing.
         """
         first = keys[0]
         start_after = just_before(first) if prefix in self._long else ""
@@ -297,11 +302,11 @@ class Revalidator:
                 self._pending.pop(ref, None)
             else:
                 unconfirmed.append(key)
-        # Compare the other listed objects before HEADs are sent: HEADs may take long, and the listing
+        # Compare the other listed objects before HEADs are sent, because HEADs may take long, and the listing
         # describes this moment.
         others = await self._compare(upstream, prefix, list(listed.values()), asked)
         await self._ask_each(prefix, unconfirmed)
-        # If listings confirm few other objects of the prefix, check single keys by HEAD again.
+        # If the listing confirmed few other objects of the prefix, check the next keys by HEAD again.
         self._asked_singly[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return beyond
 
@@ -315,7 +320,7 @@ class Revalidator:
     async def _compare(
         self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked: ListingAsked
     ) -> int:
-        """Compare a listing with the cached objects for which no reader waits, and drop objects of another
+        """Compare a listing with cached objects for which no check is waiting, and drop those of another
         version. Return the number of objects whose check was due.
         """
         news, changed = 0, []
@@ -332,6 +337,7 @@ class Revalidator:
             some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
             for ref, _ in some:
                 self._pending.setdefault(ref, upstream)
+                self._buckets.setdefault(ref.beside(""))
             await self._ask_each(bucket, [entry.key for _, entry in some])
             if all(self._shown(ref, entry, asked) in _IS_CURRENT for ref, entry in some):
                 for ref, entry in changed:
@@ -361,11 +367,11 @@ class Revalidator:
 
 
 async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
-    """Return metadata of an object, after the origin sent a byte of it to ``upstream``. Raises OriginError,
-    and Unidentified for an answer without a version.
+    """Return metadata of an object, after the origin has sent a byte of it to ``upstream``. Raises
+    OriginError, and Unidentified for an answer that names no version.
 
-    An empty object has no byte to send. The origin answers 416 only after it has checked the rights. So a 416
-    counts if a HEAD confirms that the object is empty.
+    An empty object has no byte to send: the origin answers 416, but only after it has checked the rights. So
+    a 416 is enough if a HEAD confirms that the object is empty.
     """
     first = bytearray(1)
     try:
@@ -385,7 +391,7 @@ async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> Objec
 
 
 def _touches(touched: ObjectRef, ref: ObjectRef) -> bool:
-    """Return whether ``touched`` is the object ``ref``, or its bucket."""
+    """Return whether ``touched`` is the object ``ref`` or its bucket."""
     return (
         touched.bucket == ref.bucket and touched.key in ("", ref.key) and touched.namespace == ref.namespace
     )

@@ -1,9 +1,10 @@
-"""Objects whose version is unknown: the origin sends no strong ETag, or no length.
+"""Unidentified objects: the origin sends them without a strong ETag, or without a length, so their version is
+unknown.
 
-Laws: no page of such an object is cached, and no answer to a client mixes two answers of the origin. The
-first read finds that the origin's answer names no version, and may still pass that answer on (``PassOn``).
-For a while all reads of the object are then forwarded, as with the rule ``cache = false``. Later the object
-is tried again, because the origin may have been repaired.
+Laws: no page of such an object is cached, and no answer to a client is put together from two answers of the
+origin. The first read learns from the origin's answer that it names no version. This read may still pass that
+answer on (``PassOn``). For the next minute, all reads of the object are forwarded, as with the rule ``cache =
+false``. After that the proxy tries the object again, because the origin may have been repaired.
 """
 
 from collections import OrderedDict
@@ -25,16 +26,16 @@ _MOST_BUCKETS = 64
 
 
 class UnidentifiedObjects:
-    """Objects whose reads are forwarded for a while. Their number is bounded: the oldest entry makes room for
-    a new one.
+    """Objects whose reads are forwarded for a while. Their number is bounded: if there are too many, the
+    oldest is forgotten.
     """
 
     def __init__(self, stats: Stats, clock: Clock) -> None:
         self._stats = stats
         self._clock = clock
         self.until_s: OrderedDict[ObjectRef, float] = OrderedDict()
-        """The end of forwarding, for each object (monotonic time). The dict is mostly empty. It is public, so
-        that a hit can look at it without a call.
+        """Monotonic time at which forwarding ends, for each object. The dict is nearly always empty. It is
+        public, so that a hit can look at it without a call.
         """
         self._said: set[str] = set()
         stats.watch("unidentified_objects", lambda: float(self.count()))
@@ -43,7 +44,7 @@ class UnidentifiedObjects:
         return self.until_s.get(ref, 0.0) > self._clock.monotonic_s()
 
     def note(self, ref: ObjectRef) -> None:
-        """Note that the origin sent an answer without a version of ``ref``."""
+        """Note that the origin sent an answer that names no version of ``ref``."""
         self._stats.record_unidentified()
         self.until_s[ref] = self._clock.monotonic_s() + _FORWARDED_S
         self.until_s.move_to_end(ref)
@@ -60,7 +61,7 @@ class UnidentifiedObjects:
             )
 
     def forget(self, ref: ObjectRef) -> None:
-        """Stop forwarding reads of the object, because the object was written, or because an answer named its
+        """Stop forwarding reads of the object, because it was written, or because an answer named its
         version.
         """
         self.until_s.pop(ref, None)
@@ -77,8 +78,8 @@ class UnidentifiedObjects:
 
 
 def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
-    """Return whether ``read`` holds the whole answer to the range ``wanted``. ``needed``: the span of
-    ``wanted``, if the object's length is known.
+    """Return whether the answer ``read`` has all bytes of the range ``wanted``. ``needed``: the same range as
+    a span, if the object's length is known.
     """
     if read.meta.size < 0:
         return wanted is None and read.span == Span(0, ENDLESS)
@@ -86,9 +87,10 @@ def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
 
 
 class PassedBody:
-    """The bytes of ``span`` from ``read``, or up to the end of ``read`` if its length is unknown.
+    """Iterator over the bytes of ``span`` in the answer ``read``, or, if its length is unknown, up to its
+    end.
 
-    ``ended`` is called once, with the number of bytes, when the last of these bytes is asked for.
+    ``ended`` is called once, with the number of bytes given, when the last byte is given or the answer ends.
     """
 
     def __init__(self, read: OriginRead, span: Span, ended: Callable[[int], None]) -> None:

@@ -1,13 +1,14 @@
-"""Remembers what the origin allowed each client to read, so that a hit is authorised like a miss.
+"""Verdicts: the rights that the origin granted to clients, remembered so that a hit is authorised like a
+miss.
 
-A verdict is the right that the origin granted: GET (the origin sent bytes), which includes HEAD, or HEAD
-alone. An origin may grant HEAD to clients that cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket
-policy on s3:GetObject).
+A verdict is the right that the origin granted: either GET (the origin sent bytes), which includes HEAD, or
+HEAD alone. Some origins grant HEAD to clients that cannot read the bytes (SSE-KMS without kms:Decrypt, or a
+bucket policy on s3:GetObject).
 
-Verdicts are needed only when clients have origin credentials of their own. Law: the origin must have let a
-reader of a cached object through, by the reader's own credentials, at most ``ttl_s`` ago. A write drops
-verdicts, also verdicts that the origin is being asked for. Every call is O(1) amortised, and memory is
-bounded.
+Verdicts are needed only if some clients have credentials of their own at the origin. Law: a client may read a
+cached object only if the origin has granted this to the client's own credentials, at most ``ttl_s`` ago. A
+write makes the object's verdicts void, including those that the origin is being asked for. Every call is O(1)
+amortised, and memory is bounded.
 """
 
 from collections import OrderedDict
@@ -19,26 +20,26 @@ _BUCKET_SLOTS = 1 << 10
 _OBJECT_SLOTS = 1 << 16
 
 _Verdict = tuple[float, float, int]
-"""The Unix times until which HEAD and GET are granted, and the generation of the bucket."""
+"""The Unix times until which HEAD and GET are granted, and the generation of the bucket at the grant."""
 
 AuthEpoch = tuple[object, int, int]
 """Auth epoch: the ``Verdicts``, and the generations of bucket and object before the origin was asked."""
 
 
 class Verdicts:
-    """The rights of each upstream to each object. Memory is bounded: if there are too many objects, the
-    object whose right was granted longest ago is forgotten.
+    """Rights of each upstream to each object. Memory is bounded: if there are too many verdicts, those of the
+    object with the oldest grant are forgotten.
     """
 
     def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:
         self._ttl_s = ttl_s
-        # Part of every auth epoch made here, so that an epoch of another ``Verdicts`` is not valid.
+        # Part of every auth epoch made here, so that an auth epoch of another ``Verdicts`` is not valid.
         self._self = object()
         self._capacity = capacity
         self._count = 0
         self._allowed: OrderedDict[ObjectRef, dict[Upstream, _Verdict]] = OrderedDict()
-        # Tables of fixed size by hash. If two names share a slot, forgetting one forgets the other too, which
-        # costs one more request.
+        # Generations of buckets and objects, in tables of fixed size; the hash of a name chooses its entry.
+        # If two names share an entry, forgetting one forgets the other too, which costs one more request.
         self._buckets = [0] * _BUCKET_SLOTS
         self._objects = [0] * _OBJECT_SLOTS
 
@@ -46,7 +47,9 @@ class Verdicts:
         return self._count
 
     def begin(self, ref: ObjectRef) -> AuthEpoch:
-        """Return the auth epoch. Call this before the origin is asked, and pass the result to ``allow``."""
+        """Return the auth epoch of now. Call this before the origin is asked, and pass the result to
+        ``allow``.
+        """
         return self._self, self._buckets[_bucket_slot(ref)], self._objects[_object_slot(ref)]
 
     def allow(
@@ -69,7 +72,7 @@ class Verdicts:
         if grant is Grant.GET:
             verdicts[upstream] = (until_s, until_s, current[1])
         else:
-            # A HEAD keeps the right to GET that was granted earlier in the same generation of the bucket.
+            # A granted HEAD keeps an earlier right to GET, if the bucket was not forgotten since.
             kept = before[1] if before is not None and before[2] == current[1] else 0.0
             verdicts[upstream] = (until_s, kept, current[1])
         self._allowed.move_to_end(ref)
@@ -82,7 +85,9 @@ class Verdicts:
         return self.until_s(upstream, ref, grant) > now_s
 
     def until_s(self, upstream: Upstream, ref: ObjectRef, grant: Grant = Grant.GET) -> float:
-        """Return the Unix time until which ``upstream`` has this right to ``ref``; 0.0 if it has not."""
+        """Return the Unix time until which ``upstream`` has this right to ``ref``; 0.0 if it does not have
+        it.
+        """
         verdict = self._allowed.get(ref, {}).get(upstream)
         if verdict is None:
             return 0.0
@@ -92,10 +97,10 @@ class Verdicts:
         return get_until_s if grant is Grant.GET else head_until_s
 
     def forget(self, bucket: str, key: str | None = None, namespace: str = OWN) -> None:
-        """Drop the verdicts on one object, or on a whole bucket."""
+        """Make the verdicts on one object void, or those on a whole bucket (``key`` None)."""
         ref = ObjectRef(bucket, key or "", namespace)
         if key is None:
-            # The bucket's verdicts stay in memory until newer verdicts replace them, but are not valid any
+            # The bucket's verdicts stay in memory until newer ones replace them, but they are not valid any
             # more.
             self._buckets[_bucket_slot(ref)] += 1
             return
@@ -103,7 +108,7 @@ class Verdicts:
         self._count -= len(self._allowed.pop(ref, {}))
 
     def forget_all(self) -> None:
-        """Drop every verdict, also verdicts that the origin is being asked for."""
+        """Make all verdicts void, including those that the origin is being asked for."""
         self._self = object()
         self._allowed.clear()
         self._count = 0

@@ -1,8 +1,8 @@
-"""Current versions of objects, and rights to see them: metadata, freshness, checks, verdicts.
+"""Current versions of objects, and the rights to read them: metadata, freshness, checks, verdicts.
 
-Laws: nothing here reads bodies. A check is valid only if no write touched the object since the origin was
-asked. Metadata that is too old for its freshness rule is checked before it is used. In a cluster, the rule
-applies only to objects that are this process's own (ownership.py).
+Laws: nothing here reads bodies. The result of a check counts only if no write touched the object since the
+origin was asked. Metadata that is too old for its freshness rule is checked before it is used. In a cluster,
+the rule applies only to objects that this process owns (ownership.py).
 """
 
 from collections import Counter
@@ -31,9 +31,7 @@ _MOST_TOUCHED = 4096
 
 
 class Versions:
-    """Versions of objects. ``outdated(ref)`` is called when the origin has another version than the cached
-    version.
-    """
+    """Versions of objects. ``outdated(ref)`` is called when the origin has another version than the cache."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class Versions:
         self._rules = rules
         self._clock = clock
         self.verdicts = verdicts
-        """The verdicts for each client; None unless clients have credentials of their own."""
+        """Verdicts by client; None unless some clients have credentials of their own."""
         self._outdated = outdated
         self._metadata = MetadataCache()
         self._revalidator = Revalidator(
@@ -77,8 +75,8 @@ class Versions:
     # ------------------------------------------------------------------ questions
 
     async def known(self, ref: ObjectRef) -> KnownMetadata | None:
-        """Return an object's metadata. If it is not in memory, read it from the record of the object's first
-        page.
+        """Return an object's metadata, or None. If it is not in memory, read it from the record of the
+        object's first page.
         """
         known = self._metadata.get(ref)
         if known is None and (recalled := await self._cache.recall(ref)) is not None:
@@ -95,8 +93,8 @@ class Versions:
         return None if recalled is None else self._metadata.learn(ref, *recalled).meta
 
     def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return metadata that may answer every client, and until when (Unix time). Return None if the origin
-        must be asked for each client's rights.
+        """Return metadata that may answer every client, and the Unix time until which it may. Return None if
+        there is none, or if the origin must be asked for each client's rights.
         """
         if self.verdicts is not None or self.usable_now(ReadRequest(ref)) is None:
             return None
@@ -113,7 +111,7 @@ class Versions:
         return None if found is UNKNOWN else found
 
     def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
-        """See ``ReadsNow.find_now``."""
+        """Return metadata that may answer now, UNKNOWN, or None; see ``ReadsNow.find_now``."""
         ref, verdicts, now_s = request.ref, self.verdicts, self._clock.now_s()
         ownership = self.ownership
         if (
@@ -141,8 +139,8 @@ class Versions:
         return known.meta
 
     def is_new(self, ref: ObjectRef, hashed: int) -> bool:
-        """Return whether an object is new to this cache: no version of it is known, cached or still to be
-        recovered. ``hashed``: the object's hash.
+        """Return whether an object is new: the cache knows no version of it, and recovery has ended.
+        ``hashed``: the object's hash.
         """
         table, coming = self._cache.residents, self._cache.recovery.coming
         is_cached = table.occupant(hashed, 0) is not None or hashed in table.other_pages
@@ -155,8 +153,8 @@ class Versions:
             table.share.show_verdict(slot, table.stamps[slot], verdicts.until_s(SHARED, ref))
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """See ``ReadsNow.cacheable``."""
-        # In most cases no rule excludes any object and no object is unidentified. Then skip the two calls.
+        """Return whether an object may be cached now; see ``ReadsNow.cacheable``."""
+        # Usually no rule excludes any object and no object is unidentified. Then skip the two calls.
         rules, passed = self._rules, self._passed
         return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)
 
@@ -166,8 +164,8 @@ class Versions:
         return self.cacheable(ref) and self.ownership.standing(ref) is not Standing.FOREIGN
 
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
-        """Return metadata that may answer now, or None when there is none. Raises the errors of ``check``,
-        and CachedElsewhere.
+        """Return metadata that may answer now, or None if no version is known. Raises the errors of
+        ``check``, and CachedElsewhere.
         """
         standing = Standing.OWN if self.ownership is None else self.ownership.standing(request.ref)
         if standing is Standing.FOREIGN:
@@ -187,8 +185,8 @@ class Versions:
         return known.meta
 
     async def check(self, ref: ObjectRef, upstream: Upstream, grant: Grant = Grant.HEAD) -> ObjectMeta:
-        """Ask the origin for metadata, with the rights of ``upstream``, in a way that proves ``grant``.
-        Raises OriginError.
+        """Return metadata from the origin, asked with the credentials of ``upstream`` in a way that proves
+        ``grant``. Raises OriginError.
         """
         epoch = self.auth_epoch(ref)
         meta = await self._revalidator.check(ref, upstream, grant)
@@ -196,8 +194,8 @@ class Versions:
         return meta
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
-        """Check cached objects below ``prefix`` by listings, if their freshness rule is a TTL. With
-        ``immutable`` no check is needed, and with ``revalidate`` each answer has its own.
+        """Check cached objects below ``prefix`` by listings, if their freshness rule is a TTL. The rule
+        ``immutable`` needs no check, and with ``revalidate`` each answer has its own.
         """
         place = ObjectRef(bucket, prefix, namespace)
         if self._rules.of(place).freshness is Freshness.TTL:
@@ -214,8 +212,8 @@ class Versions:
             await self.check(request.ref, request.upstream, request.grant)
 
     def auth_epoch(self, ref: ObjectRef) -> AuthEpoch | None:
-        """Return the auth epoch. Call this before asking the origin, so that a later write voids the
-        verdict.
+        """Return the auth epoch. Call this before asking the origin, so that a later write makes the verdict
+        void.
         """
         return None if self.verdicts is None else self.verdicts.begin(ref)
 
@@ -227,10 +225,10 @@ class Versions:
             self.verdicts.allow(upstream, ref, self._clock.now_s(), epoch, grant=grant)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
-        """Forget every right that the origin granted, and set ``verdicts`` as in ``__init__``.
+        """Forget all rights that the origin granted, and set ``verdicts`` as in ``__init__``.
 
-        With ``verdicts`` None the origin no longer decides for each client. Cached objects were granted to
-        earlier clients, so each object is checked with the proxy's own credentials before it answers.
+        With ``verdicts`` None, the origin no longer decides for each client. But cached objects may come from
+        reads with other credentials. So each object is checked once with the proxy's own before it answers.
         """
         if self.verdicts is not None:
             if (share := self._cache.residents.share) is not None:
@@ -241,7 +239,7 @@ class Versions:
         self.verdicts = verdicts
 
     def distrust(self) -> None:
-        """Forget all metadata and rights, and void all checks, because another proxy may have written."""
+        """Forget all metadata and rights, and void all checks: another proxy may have written."""
         self._metadata.clear()
         self._revalidator.void_all()
         if self.verdicts is not None:
@@ -252,8 +250,8 @@ class Versions:
     # ------------------------------------------------------------------ metadata from the origin
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta, began: Began | None = None) -> ObjectMeta:
-        """Record metadata from the origin. Return all that is now known of its version: an earlier answer may
-        have had more fields. ``began``: see ``validated_s`` of ownership.py.
+        """Record metadata from the origin. Return all that is now known of its version, because an earlier
+        answer may have had more fields. ``began``: see ``validated_s`` of ownership.py.
         """
         now_s, ownership = self._clock.now_s(), self.ownership
         if ownership is not None:
@@ -291,8 +289,8 @@ class Versions:
         await self._metadata.forget_prefix(bucket, prefix, namespace)
 
     def touch(self, ref: ObjectRef) -> None:
-        """Forget an object, because a write touches it. An empty key means the bucket: forget its rights and
-        the metadata of its objects.
+        """Forget an object, because a write touches it. An empty key means the bucket: forget the rights to
+        its objects, and their metadata.
         """
         self._revalidator.void(ref)
         self._note_touched(ref)
@@ -305,11 +303,11 @@ class Versions:
             self._metadata.forget_bucket(ref.bucket, ref.namespace)
 
     def _note_touched(self, ref: ObjectRef) -> None:
-        """Note the time of a write: a listing from before that time says nothing about the object."""
+        """Note the time of a write: a listing from before it says nothing about the object."""
         now_s = self._clock.now_s()
         if len(self._touched_s) >= _MOST_TOUCHED:
-            # Too many objects: keep only their buckets, and treat all objects in these buckets as written
-            # now. The price: more objects are checked by HEAD.
+            # Too many objects: keep only their buckets, and treat all objects in these as written now. The
+            # price: more objects are checked by HEAD.
             buckets = {one.beside("") for one in self._touched_s}
             self._touched_s = dict.fromkeys(buckets, now_s)
         self._touched_s[ref] = now_s
@@ -353,8 +351,8 @@ class Versions:
                 self._cache.confirm(ref, checked_s)
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry, asked: ListingAsked) -> Listed:
-        """Mark the cached version as checked at ``asked`` if ``entry`` of a listing shows the same version.
-        Return the result of the comparison.
+        """Compare the cached version with ``entry`` of a listing, and return the result. If both are the
+        same, mark the cached version as checked at ``asked``.
         """
         asked_s = asked.at_s
         if not validated_s(self.ownership, ref, asked.began, asked_s):
@@ -368,10 +366,11 @@ class Versions:
         touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ref.beside("")))
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
+        # Compare the ETags first: recovery then hears of no ETag that only a listing names.
         if (
-            self._cache.holds_other_version(ref, entry.etag)
-            or meta.etag != entry.etag
+            meta.etag != entry.etag
             or not _same_time(meta, entry)
+            or self._cache.holds_other_version(ref, entry.etag)
         ):
             return Listed.OTHER
         if checked_s < asked_s:
@@ -383,8 +382,8 @@ class Versions:
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Return whether metadata and listing name the same time of modification. Return True also if one names
-    none.
+    """Return whether metadata and listing name the same time of modification. Return True also if one of them
+    names none.
 
     A change of header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
     """

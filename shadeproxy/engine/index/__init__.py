@@ -1,1 +1,3 @@
-"""Index: which pages are resident, in which group, and the metadata of their objects. It decides nothing."""
+"""Index: which pages are resident, the prefix group of each page, and the metadata of objects. It decides
+nothing.
+"""

@@ -1,8 +1,8 @@
 # cython: language_level=3, binding=False, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled form of ``PageTable`` (hash_table.py, which explains it): same calls, same results.
+"""The compiled form of ``PageTable``: same calls, same results as in hash_table.py, which explains the table.
 
-Laws: nothing of shadeproxy is imported. A slot is checked before it enters a table, and columns must reach to
-every slot that ever did, because no other access is checked.
+Laws: nothing of shadeproxy is imported. ``add`` and ``remove`` check their slots. ``bind`` checks that the
+columns have a row for every slot that was ever added. No other access to a column is checked.
 """
 
 cimport cython
@@ -29,13 +29,13 @@ cdef struct Table:
 
 @cython.final
 cdef class PageTable:
-    """Slots by page; see hash_table.py."""
+    """Maps a page to its slot; see hash_table.py."""
 
     cdef Table[SHARDS] tables
     cdef const uint64_t[:] hashes
     cdef const uint32_t[:] numbers
     cdef Py_ssize_t count
-    cdef Py_ssize_t stop  # No slot in the tables is as large.
+    cdef Py_ssize_t stop  # Greater than every slot that was ever added.
 
     def __cinit__(self):
         cdef int shard
@@ -52,7 +52,9 @@ cdef class PageTable:
         return self.count
 
     def bind(self, const uint64_t[:] hashes not None, const uint32_t[:] numbers not None):
-        """Set the columns u64[n] and u32[n], by slot; call it again whenever they move."""
+        """Set the two columns: object hashes u64[n] and page numbers u32[n], by slot. Call this again
+        whenever the columns move in memory. Raises ValueError if the columns are too short.
+        """
         if hashes.shape[0] < self.stop or numbers.shape[0] < self.stop:
             raise ValueError("a slot in the table is not in the columns")
         self.hashes, self.numbers = hashes, numbers
@@ -79,8 +81,8 @@ cdef class PageTable:
         return 0
 
     def add(self, *slots):
-        """Add slots whose columns are set, until one whose page has a slot already. Return how many were
-        added.
+        """Add slots to the table. The columns must name their pages already. Stop at the first slot whose
+        page is in another slot. Return how many slots were added.
         """
         cdef Py_ssize_t added = 0, slot
         cdef uint64_t key, place
@@ -105,7 +107,7 @@ cdef class PageTable:
         return added
 
     def remove(self, *slots):
-        """Remove slots, whose columns must still name their pages."""
+        """Remove slots. The columns must still name their pages."""
         cdef Py_ssize_t slot
         cdef uint64_t key, hole, place, home
         cdef int32_t other
@@ -119,7 +121,8 @@ cdef class PageTable:
                 if table.slots[hole] < 0:
                     raise AssertionError("removed twice")
                 hole = (hole + 1) & table.mask
-            # Move an entry into the hole if a search would no longer reach it behind the hole.
+            # A search stops at the first empty place, so the hole may hide entries behind it. Move each such
+            # entry into the hole; its former place is the next hole.
             place = (hole + 1) & table.mask
             while (other := table.slots[place]) >= 0:
                 home = self.key(other) & table.mask

@@ -1,9 +1,10 @@
-"""The map from a page to its slot, by object hash and page number: 8 bytes a page, where a dict takes 110.
+"""Hash table of resident pages: maps a page (object hash and page number) to its slot. It takes 8 bytes a
+page; a dict would take 110.
 
-The map uses open addressing with linear probing (Knuth, TAOCP 3, 6.4, algorithms L and R). A table holds slot
-numbers only; the columns of the resident table hold the page of each slot. There are 256 small tables instead
-of a big one. They grow at different times, so a million entries never move at once. To double a table of
-8,192 takes 2 ms.
+The table uses open addressing with linear probing (Knuth, TAOCP 3, 6.4, algorithms L and R). It stores slot
+numbers only; two columns of ``Residents`` say which page a slot has. Internally there are 256 small tables
+instead of one big table. They grow at different times, so a million entries never move at once. Doubling a
+small table of 8,192 entries takes 2 ms.
 """
 
 from array import array
@@ -16,7 +17,7 @@ from shadeproxy.core.compiled import is_made_of
 try:
     from shadeproxy.engine.index import _page_table
     from shadeproxy.engine.index._page_table import SOURCE, SOURCES
-except ImportError:  # No compiler was present at installation, or it was not used by hatch_build.py.
+except ImportError:  # No compiler was found at installation, or hatch_build.py did not use it.
     COMPILED = False
 else:
     COMPILED = is_made_of(SOURCE, SOURCES, __file__)
@@ -27,14 +28,14 @@ _SHARDS_LOG2 = 8
 _SHIFT = 64 - _SHARDS_LOG2
 _EMPTY = -1
 _FIRST = 8
-# A table doubles at its load limit of 35 to 70 %. Each table has another limit: while the number of entries
-# doubles, the tables double one after another. With one limit, all tables would double within 20,000
+# A small table doubles when its load reaches its limit. The limits of the 256 tables run from 35 to 70 %, so
+# that the tables double one after another. With one common limit, all of them would double within 20,000
 # insertions.
 _LIMITS = [0.35 * 2.0 ** (shard / (1 << _SHARDS_LOG2)) for shard in range(1 << _SHARDS_LOG2)]
 
 
 def page_hash(object_hash: int, number: int) -> int:
-    """Return the 64-bit hash of page ``number``; for page 0 this is the object's hash."""
+    """Return the 64-bit hash of page ``number`` of an object. For page 0 this is the object's hash."""
     return (object_hash + number * _ODD) & _MASK
 
 
@@ -44,15 +45,15 @@ def page_hashes(object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) 
 
 
 def page_table() -> "PageTable | _page_table.PageTable":
-    """Return an empty table, the compiled one if possible: there a look-up takes a third of the time, and a
-    change a tenth.
+    """Return an empty table. It is the compiled one if that was built: there a lookup takes a third of the
+    time, and a change a tenth.
     """
     return _page_table.PageTable() if COMPILED else PageTable()
 
 
 class PageTable:
-    """Maps a page to its slot. ``bind`` sets the columns that hold the page of each slot: object hashes and
-    page numbers.
+    """Maps a page to its slot. Two columns, which ``bind`` sets, give the page of each slot: object hashes
+    and page numbers.
     """
 
     def __init__(self) -> None:
@@ -65,12 +66,14 @@ class PageTable:
         return self._count
 
     def bind(self, hashes: memoryview, numbers: memoryview) -> None:
-        """Set the columns u64[n] and u32[n], by slot. Call this again whenever the columns move."""
+        """Set the two columns: object hashes u64[n] and page numbers u32[n], by slot. Call this again
+        whenever the columns move in memory.
+        """
         self._hashes, self._numbers = hashes, numbers
 
     def find(self, object_hash: int, number: int) -> int | None:
         """Return the slot of a page, or None."""
-        # This line repeats ``page_hash``: the call would take a quarter of a lookup.
+        # This line repeats ``page_hash``, because a call would take a quarter of the time of a lookup.
         key = (object_hash + number * _ODD) & _MASK if number else object_hash
         table = self._tables[key >> _SHIFT]
         mask = len(table) - 1
@@ -84,8 +87,8 @@ class PageTable:
         return None
 
     def add(self, *slots: int) -> int:
-        """Add slots whose columns are set. Stop at a slot whose page has a slot already. Return how many
-        slots were added.
+        """Add slots to the table. The columns must name their pages already. Stop at the first slot whose
+        page is in another slot. Return how many slots were added.
         """
         hashes, numbers, tables, counts = self._hashes, self._numbers, self._tables, self._counts
         for added, slot in enumerate(slots):
@@ -106,7 +109,7 @@ class PageTable:
         return len(slots)
 
     def remove(self, *slots: int) -> None:
-        """Remove slots. Their columns must still name the pages that are removed."""
+        """Remove slots. The columns must still name their pages."""
         hashes, numbers, tables = self._hashes, self._numbers, self._tables
         for slot in slots:
             key = (hashes[slot] + numbers[slot] * _ODD) & _MASK
@@ -116,7 +119,8 @@ class PageTable:
             while table[hole] != slot:
                 assert table[hole] >= 0, "removed twice"
                 hole = (hole + 1) & mask
-            # Move an entry into the hole if a search would no longer reach it behind the hole.
+            # A search stops at the first empty place, so the hole may hide entries behind it. Move each such
+            # entry into the hole; its former place is the next hole.
             place = hole
             while (other := table[place := (place + 1) & mask]) >= 0:
                 home = (hashes[other] + numbers[other] * _ODD) & mask

@@ -1,7 +1,7 @@
-"""The pages of a tier: a dense array from which victims are drawn. Pinned pages are kept out of the array.
+"""The members of a tier, in a dense array from which possible victims are drawn at random. Pinned pages are
+not in the array.
 
-Laws: no I/O; plain defs. A slot is at one position of the array at a time, and the table of residents keeps
-this position.
+Laws: no I/O; plain defs. A slot is in the array at most once, and ``Residents`` stores its position.
 """
 
 import numpy as np
@@ -13,8 +13,9 @@ Slots = NDArray[np.int64]
 
 
 class Members:
-    """The slots of one tier in a dense array, for uniform sampling. Pinned slots are not in the array, so
-    they cannot become victims: only their count and the bytes of their records are kept.
+    """The slots of one tier in a dense array, for uniform sampling. Slots of pinned pages are not in the
+    array, so pinned pages cannot become victims. Only the number of pinned pages and the bytes of their
+    records are kept.
     """
 
     def __init__(self) -> None:
@@ -24,17 +25,17 @@ class Members:
         self.pinned_bytes = 0
 
     def _bind(self, slots: Slots) -> None:
-        # Reading an element takes less than half the time with a memoryview, compared with an ndarray.
+        # Reading one element of a memoryview takes less than half the time of reading it from an ndarray.
         self._slots, self._elements = slots, slots.data
 
     @property
     def pages(self) -> int:
-        """Number of pages, including pinned pages."""
+        """Number of pages in the tier, including pinned pages."""
         return self.count + self.pinned
 
     @property
     def slots(self) -> Slots:
-        """View of the members' slots, in no order."""
+        """Slots of the members, in no order; a view of the array, not a copy."""
         return self._slots[: self.count]
 
     def append(self, slot: int) -> int:
@@ -45,7 +46,7 @@ class Members:
         return self.count - 1
 
     def extend(self, slots: Slots) -> Slots:
-        """Append many slots. Return their positions."""
+        """Append many slots. Return their positions in the array."""
         stop = self.count + len(slots)
         while stop > len(self._slots):
             self._bind(np.concatenate([self._slots, np.zeros_like(self._slots)]))
@@ -55,7 +56,9 @@ class Members:
         return positions
 
     def swap_remove(self, position: int) -> int:
-        """Remove the slot at ``position`` by moving the last slot there. Return the moved slot, or -1."""
+        """Remove the slot at ``position``: move the last slot of the array there. Return the moved slot, or
+        -1 if the removed slot was the last.
+        """
         self.count -= 1
         if position == self.count:
             return -1

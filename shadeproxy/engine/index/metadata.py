@@ -1,10 +1,11 @@
-"""Metadata of objects: a bounded map, filled again from record headers on demand.
+"""Metadata of objects, in a bounded map. An entry that was pushed out is read again, when needed, from the
+header of a cached record.
 
-Laws: no I/O and no clock. The newest answer of the origin wins. Of two answers about one version, the answer
-with more header fields is kept: an answer to a ranged GET lacks whole-object checksums. But an answer to a
-HEAD is complete and replaces every other answer. A 404 is never remembered: the origin is asked again. To
-forget a bucket takes one step for all its objects. To forget a prefix takes one slice of its objects in a
-turn of the event loop.
+Laws: no I/O and no clock. If two answers of the origin name different versions, the newer answer wins. If
+both name one version, the answer with more header fields is kept, because the answer to a ranged GET lacks
+whole-object checksums. Only the answer to a HEAD always replaces an older answer, because it is complete. A
+404 is never remembered: the next reader asks the origin again. Forgetting a bucket is one step, however many
+objects it has. Forgetting a prefix goes in slices, one in each turn of the event loop.
 """
 
 import asyncio
@@ -13,14 +14,14 @@ from dataclasses import dataclass
 
 from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef
 
-SLICE = 1024  # Objects looked at before other tasks may run.
+SLICE = 1024  # Objects that are looked at before other tasks may run.
 _BUCKET_SLOTS = 1 << 10
 
 
 @dataclass(slots=True)
 class KnownMetadata:
     """Metadata of the version that the origin had at ``validated_s`` (Unix time). ``generation``: the
-    generation of its bucket when the metadata was learned.
+    generation of the object's bucket when the metadata was learnt; see ``MetadataCache``.
     """
 
     meta: ObjectMeta
@@ -29,8 +30,8 @@ class KnownMetadata:
 
 
 def same_version(one: ObjectMeta, other: ObjectMeta) -> bool:
-    """Return whether ETag, size and Last-Modified agree. The ETag alone would not do: a change of header
-    fields in place keeps it.
+    """Return whether ETag, size and Last-Modified agree. The ETag alone would not suffice: it stays the same
+    when the header fields of an object are changed in place.
     """
     return (
         one.etag == other.etag
@@ -45,16 +46,19 @@ class MetadataCache:
     def __init__(self, capacity: int = 65_536) -> None:
         self._known: OrderedDict[ObjectRef, KnownMetadata] = OrderedDict()
         self._capacity = capacity
-        # The generation of each bucket, in a table of fixed size by hash. If buckets share an entry,
-        # forgetting one bucket forgets the other's objects too.
+        # The generation of each bucket grows when the bucket is forgotten; metadata of an older generation is
+        # not valid. The table has a fixed size, and a bucket's hash chooses its entry. If two buckets share
+        # an entry, forgetting one also forgets the objects of the other.
         self._generations = [0] * _BUCKET_SLOTS
 
     def __len__(self) -> int:
-        """Return the number of objects in memory, including objects of forgotten buckets."""
+        """Return the number of entries. Entries of forgotten buckets, which are not valid any more, count
+        too.
+        """
         return len(self._known)
 
     def __contains__(self, ref: ObjectRef) -> bool:
-        """Return whether an object is in memory, even one of a forgotten bucket."""
+        """Return whether an object has an entry, valid or not: its bucket may have been forgotten."""
         return ref in self._known
 
     def get(self, ref: ObjectRef) -> KnownMetadata | None:
@@ -68,7 +72,8 @@ class MetadataCache:
         self, ref: ObjectRef, meta: ObjectMeta, validated_s: float, *, complete: bool = False
     ) -> KnownMetadata:
         """Record metadata from the origin, or from a record header. ``complete``: the metadata comes from an
-        answer to a HEAD and has every header field, so fields that it lacks are dropped.
+        answer to a HEAD, which has every header field. Then it replaces the known metadata, also if that has
+        more fields.
         """
         known = self._known.get(ref)
         generation = self._generations[hash((ref[0], ref[2])) % _BUCKET_SLOTS]
@@ -84,8 +89,8 @@ class MetadataCache:
         return known
 
     def learn_unless_other(self, ref: ObjectRef, meta: ObjectMeta, validated_s: float) -> bool:
-        """Record metadata as ``learn`` does. Return False, with nothing recorded, if another version is
-        known.
+        """Record metadata as ``learn`` does, and return True. If another version is known, record nothing and
+        return False.
         """
         known = self._known.get(ref)
         generation = self._generations[hash((ref[0], ref[2])) % _BUCKET_SLOTS]
@@ -107,23 +112,23 @@ class MetadataCache:
         self._generations = [generation + 1 for generation in self._generations]
 
     def forget_bucket(self, bucket: str, namespace: str = OWN) -> None:
-        """Forget a bucket's objects in one step, because a write waits for this. The objects stay in memory,
-        but are no longer valid.
+        """Forget all objects of a bucket. This is one step, because a write waits for it: the entries stay in
+        memory, but are not valid any more.
         """
         self._generations[hash((bucket, namespace)) % _BUCKET_SLOTS] += 1
 
     async def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Forget the objects under the prefix that are known at the call. Works in slices, so that readers go
-        on.
+        """Forget the objects under the prefix that are known when this is called. Works in slices, so that
+        reads are answered meanwhile.
         """
-        # Iterate over the keys of the dict below: iterating over the OrderedDict looks each key up, which
-        # takes 40 ms for 65,536 objects in cold memory instead of 2 ms.
+        # Iterate over the underlying dict, which takes 2 ms for 65,536 objects. Iterating over the
+        # OrderedDict looks each key up, which takes 40 ms if the memory is cold.
         known = list(dict.keys(self._known))
         while known:
             for ref in known[-SLICE:]:
                 if ref.is_under(bucket, prefix, namespace):
                     self._known.pop(ref, None)
-            # ``known`` holds the last references to the objects. Freeing all objects at once would block the
-            # loop, so free them in slices too.
+            # ``known`` may hold the last references to these objects. Freeing all of them at once would block
+            # the loop, so they are freed in slices too.
             del known[-SLICE:]
             await asyncio.sleep(0)

@@ -1,9 +1,9 @@
-"""Prefix groups: sets of pages. The next reads of a group's pages are learnt together. A purge looks only at
-groups that can hold keys under its prefix.
+"""Prefix groups: sets of pages that are treated alike. The learner learns one table of next reads for each
+group, and a purge looks only at groups that can hold keys under its prefix.
 
-A group is a bucket of a namespace plus the first segment of the key ("train/imagenet/..." -> "train/"), which
-is how datasets are laid out. The number of groups is bounded: above the bound, the new prefixes of a bucket
-share one group.
+A group has a namespace, a bucket and the first segment of a key ("train/imagenet/..." -> "train/"), because
+data sets are usually laid out so. Once there are 4,096 groups, all new first segments of a bucket share one
+further group.
 """
 
 from functools import lru_cache
@@ -18,25 +18,26 @@ _MAX_GROUPS = 4096
 
 
 class PrefixGroups:
-    """Dense integer ids for (bucket, first key segment, namespace)."""
+    """Prefix groups as integers 0, 1, 2, ..., one for each (bucket, first key segment, namespace)."""
 
     def __init__(self) -> None:
         self._ids: dict[GroupName, int] = {}
         self._names: list[GroupName] = []
-        # Cached, because a miss and the page that is fetched for it ask for the same group.
+        # Cached, because each miss asks for the group of an object twice: at the read, and when the fetched
+        # page is stored.
         self.of = lru_cache(maxsize=1024)(self._of)
-        """Return the group of an object. Make the group if it is new."""
+        """Return the group of an object; make the group if it is new."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     def of_names(self, names: list[GroupName]) -> NDArray[np.int32]:
-        """Return the groups of ``names``. Make groups for new names."""
+        """Return the groups with these names, i32[n]; make the groups that are new."""
         return np.fromiter(map(self._of_name, names), np.int32, len(names))
 
     @property
     def names(self) -> list[GroupName]:
-        """Names of the groups. A group is the index of its name."""
+        """Names of all groups, in the order of their integers."""
         return list(self._names)
 
     def _of(self, ref: ObjectRef) -> int:
@@ -56,8 +57,8 @@ class PrefixGroups:
         return group
 
     def candidates(self, bucket: str, prefix: str, namespace: str = OWN) -> list[int]:
-        """Return the groups that may hold keys of ``bucket`` under ``prefix``. No group that holds such keys
-        is left out, but groups without such keys may be included.
+        """Return all groups that may hold keys of ``bucket`` under ``prefix``. Some of them may hold no such
+        key.
         """
         return [
             group

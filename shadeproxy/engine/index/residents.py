@@ -1,8 +1,8 @@
-"""The table of resident pages: each page has a slot, found by a 64-bit hash, and features in numpy columns.
+"""Table of the resident pages. Each page has a slot, found by a 64-bit hash, and features in numpy columns.
 
-Laws: no I/O; plain defs; a slot belongs to one page from ``add`` to ``remove``. Columns instead of objects
-keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M pages at once. Keys and
-metadata are not here: the record header in the tier has them.
+Laws: no I/O; plain defs; a slot belongs to one page from ``add`` to ``remove``. Columns, unlike objects, keep
+a page under 300 bytes of process memory, and let a policy rank 1,024 of 1 M pages at once. Keys and metadata
+are not in this table: they are in the record headers, in the tiers.
 """
 
 from collections.abc import Sequence
@@ -32,22 +32,22 @@ from shadeproxy.tiers.rows import Rows
 
 __all__ = ["NO_TIER", "NewRows", "Residents", "Slots", "etag_hash", "page_hash"]
 
-_PINNED = -1  # Position of a pinned page: it is in its tier, but not among the members.
+_PINNED = -1  # Position of a pinned page: it is in a tier, but not in the array of ``Members``.
 _NOWHERE = 0  # Location of a page that is in no tier yet.
 
 
 class Residents:
-    """Every page that is in a tier or being written to one. ``share``: shared memory in which workers find
-    these pages; None if there are no workers, or if the table has outgrown the shared memory.
+    """All pages that are in a tier or being written to one. ``share``: shared memory by which workers find
+    these pages. None if there are no workers, or if the table has outgrown the shared memory.
     """
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
         self._index = page_table()
         self.occupant = self._index.find
-        """Return the slot that holds a page, of any version, ready or being written; None: no slot does."""
+        """Return the slot of page (object hash, number), or None. Its version and state do not matter."""
         self._free: list[int] = []
         self.other_pages: dict[int, set[int]] = {}
-        """Numbers of an object's pages except page 0, ready or being written, by the hash of the object."""
+        """Numbers of an object's pages except page 0, readable or being written, by object hash."""
         self.unread: set[int] = set()
         """Slots of pages that were prefetched on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
@@ -77,7 +77,7 @@ class Residents:
         self.generation: NDArray[np.int64] = rest["generation"]
         self._position: NDArray[np.int32] = rest["position"]
         self.stamp: NDArray[np.int64] = rest["stamp"]
-        # Reading an element takes a third of the time with a memoryview, compared with an ndarray.
+        # Reading one element of a memoryview takes a third of the time of reading it from an ndarray.
         self.stamps, self.generations, self.tiers = self.stamp.data, self.generation.data, self.tier.data
         self.last_uses, self._etags = cast("memoryview[float]", self.last_use.data), self.etag.data
         self.locations, self.sizes, self._positions = (
@@ -92,7 +92,7 @@ class Residents:
         self._index.bind(self._hashes, self._numbers)
 
     def rows(self, slots: Slots) -> NDArray[np.void]:
-        """Return a copy of the slots' rows of ``columns.PAGE``. Copying each field would cost twice that."""
+        """Return a copy of the rows of ``columns.PAGE``. To copy each field by itself takes twice as long."""
         return self._pages.take(slots)
 
     def __len__(self) -> int:
@@ -104,29 +104,29 @@ class Residents:
         return int(self.record_bytes[np.fromiter(self.unread, np.int64, len(self.unread))].sum())
 
     def find(self, object_hash: int, number: int, etag: int) -> int | None:
-        """Return the slot of a page of the version ``etag``, or None if the page is not ready to be read."""
+        """Return the slot of a page of version ``etag`` (a hash), or None if no such page can be read now."""
         slot = self._index.find(object_hash, number)
         if slot is None or self.tiers[slot] < 0 or self._etags[slot] != etag:
             return None
         return slot
 
     def find_page(self, page: Page) -> int | None:
-        """Return the slot of ``page``, or None if the page is not ready to be read."""
+        """Return the slot of ``page``, or None if it cannot be read now."""
         return self.find(object_hash(page.ref), page.number, etag_hash(page.etag))
 
     def first_page(self, object_hash: int) -> int | None:
-        """Return the slot of page 0 of an object's resident version, or None."""
+        """Return the slot of page 0 of an object, of any version, or None if it cannot be read now."""
         slot = self._index.find(object_hash, 0)
         return None if slot is None or self.tiers[slot] < 0 else slot
 
     def pages_of(self, object_hash: int) -> list[int]:
-        """Return the slots of every page of an object, ready or being written, of any version."""
+        """Return the slots of all pages of an object, readable or being written, of any version."""
         numbers = [0, *self.other_pages.get(object_hash, ())]
         slots = (self._index.find(object_hash, number) for number in numbers)
         return [slot for slot in slots if slot is not None]
 
     def holds_other(self, object_hash: int, etag: int) -> bool:
-        """Return whether a page of another version of an object is ready or being written."""
+        """Return whether a page of another version than ``etag`` is readable or being written."""
         slot = self._index.find(object_hash, 0)
         if slot is not None and self._etags[slot] != etag:
             return True
@@ -135,7 +135,7 @@ class Residents:
         )
 
     def ready(self) -> Slots:
-        """Return every slot that holds a readable page."""
+        """Return all slots with a readable page."""
         return np.flatnonzero(self.tier[: self._next_slot] != NO_TIER)
 
     @property
@@ -144,17 +144,17 @@ class Residents:
         return self._next_slot
 
     def ready_in(self, groups: list[int], start: int, stop: int) -> Slots:
-        """Return slots from ``start`` to ``stop`` that hold a readable page of one of the prefix groups."""
+        """Return the slots from ``start`` to ``stop`` with a readable page of one of the prefix groups."""
         stop = min(stop, self._next_slot)
         found = np.isin(self.group[start:stop], groups) & (self.tier[start:stop] != NO_TIER)
         return np.flatnonzero(found) + start
 
     def in_groups(self, groups: list[int]) -> Slots:
-        """Return every slot, in use or free, whose last page was of one of the prefix groups."""
+        """Return all slots, in use or free, whose latest page is or was of one of the prefix groups."""
         return np.flatnonzero(np.isin(self.group[: self._next_slot], groups))
 
     def pinned_in(self, tier: int) -> Slots:
-        """Return every slot with a pinned page of ``tier``."""
+        """Return all slots with a pinned page of ``tier``."""
         stop = self._next_slot
         return np.flatnonzero((self._position[:stop] == _PINNED) & (self.tier[:stop] == tier))
 
@@ -171,7 +171,7 @@ class Residents:
         validated_s: float = 0.0,
         pinned: bool = False,
     ) -> int:
-        """Return a slot for a page that is in no tier and has no slot yet."""
+        """Give a new page a slot, and return the slot. The page must be in no tier and have no slot yet."""
         slot = self._free.pop() if self._free else self._grow(1)
         PAGE_ROW.pack_into(
             self._page_rows, slot * PAGE.itemsize,
@@ -188,9 +188,9 @@ class Residents:
         return slot
 
     def add_many(self, pages: NewRows, tier: int) -> Slots:
-        """Return slots for unpinned pages that have none yet, as members of a tier. They cannot be read yet.
+        """Give slots to new, unpinned pages, as members of a tier. Return the slots. No page can be read yet.
 
-        Call ``ready_again`` or ``abandon`` for each slot before anything else is decided.
+        Before any other decision, call ``ready_again`` or ``abandon`` for each slot.
         """
         recycled = [self._free.pop() for _ in pages.number[: len(self._free)]]
         first = self._grow(new := len(pages.number) - len(recycled))
@@ -201,10 +201,10 @@ class Residents:
         return slots
 
     def take_over(self, slots: Slots, pages: NewRows) -> None:
-        """Give the slots of unpinned pages of a tier to pages that have no slot yet.
+        """Give the slots of unpinned pages of a tier to new pages, which have no slot yet.
 
-        The old pages are gone, and the new pages cannot be read yet. The slots stay among the members: call
-        ``ready_again`` or ``abandon`` for each slot before anything else is decided.
+        The old pages are gone, and the new pages cannot be read yet. The slots stay members of the tier.
+        Before any other decision, call ``ready_again`` or ``abandon`` for each slot.
         """
         self._leave_index(*slots.tolist())
         self.stamp[slots] += 1
@@ -212,7 +212,7 @@ class Residents:
         self._write_rows(slots, pages)
 
     def _write_rows(self, slots: Slots, pages: NewRows) -> None:
-        """Write new pages into slots, and add them to the index."""
+        """Write new pages into slots, and into the hash table."""
         self.object_hash[slots], self.number[slots] = pages.object_hash, pages.number
         self.etag[slots] = pages.etag
         self.group[slots], self.record_bytes[slots] = pages.group, pages.record_bytes
@@ -227,8 +227,8 @@ class Residents:
             self.other_pages.setdefault(int(pages.object_hash[at]), set()).add(int(pages.number[at]))
 
     def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
-        """Make the new pages of ``add_many`` or ``take_over`` readable in the tier."""
-        # Set the location before the tier, which makes the page readable (columns.py).
+        """Make pages readable in the tier, after ``add_many`` or ``take_over``."""
+        # Set the location first: setting the tier makes the page readable (columns.py).
         self.location[slots] = locations
         self.stamp[slots] += 1
         self.tier[slots] = tier
@@ -237,12 +237,12 @@ class Residents:
                 self._show(slot)
 
     def join(self, slots: Sequence[int], tier: int) -> None:
-        """Make slots that ``add`` returned members of a tier. Their pages cannot be read yet."""
+        """Make slots from ``add`` members of a tier. Their pages cannot be read yet."""
         for slot in slots:
             self._positions[slot] = self.members[tier].append(slot)
 
     def abandon(self, slot: int, tier: int) -> None:
-        """Take a slot whose page is not ready out of the members of its tier. Call ``remove`` for it next."""
+        """Remove a slot whose page cannot be read from the members of its tier. Call ``remove`` next."""
         moved = self.members[tier].swap_remove(position := self._positions[slot])
         if moved >= 0:
             self._positions[moved] = position
@@ -250,8 +250,8 @@ class Residents:
     def take_in(
         self, rows: Rows, groups: NDArray[np.int32], tier: int, tick: float, pinned: NDArray[np.bool_]
     ) -> tuple[Slots, Slots]:
-        """Add recovered pages of ``tier``, not yet verified. Return their slots, and the indices of rows left
-        out because their page has a slot. ``groups``: i32[n], prefix groups of the rows. ``pinned``: bool[n].
+        """Add recovered, unverified pages of ``tier``. Return their slots, and the indices of rows left out
+        because their page has a slot already. ``groups``: prefix groups, i32[n]. ``pinned``: bool[n].
         """
         first = self._grow(len(rows))
         slots = np.arange(first, first + len(rows))
@@ -280,9 +280,9 @@ class Residents:
         return slots, np.flatnonzero(~entered)
 
     def place(self, slot: int, tier: int, location: Location, record_bytes: int) -> None:
-        """Make the page readable from ``location`` of ``tier``."""
+        """Make a page readable: it lies at ``location`` of ``tier`` now."""
         assert self.tiers[slot] == NO_TIER, "placed twice"
-        # Set the location before the tier, which makes the page readable (columns.py).
+        # Set the location first: setting the tier makes the page readable (columns.py).
         self.locations[slot] = location
         self.sizes[slot] = record_bytes
         self.stamps[slot] += 1
@@ -291,7 +291,7 @@ class Residents:
         self._enter(slot)
 
     def _enter(self, slot: int) -> None:
-        """Add a slot to the members of its tier, or to its pinned pages."""
+        """Add a slot to the members or to the pinned pages of its tier."""
         members = self.members[self.tiers[slot]]
         if self.holds[slot]:
             self._positions[slot] = _PINNED
@@ -317,8 +317,8 @@ class Residents:
         self._enter(slot)
 
     def prove(self, slot: int, header: RecordHeader) -> None:
-        """Raise TierError if the record at a slot's location does not belong to the slot's page: the
-        catalogue that named the location may be wrong.
+        """Raise TierError if the record at the slot's location is not the slot's page. This can happen after
+        recovery, because the location came from a catalogue, which may be wrong.
         """
         page = header.page
         if (
@@ -330,7 +330,7 @@ class Residents:
             raise TierError("another record lies where the page was said to be")
 
     def displace(self, slot: int) -> tuple[int, Location]:
-        """Take a page out of its tier, but keep its slot. Return the tier and location of the page before."""
+        """Take a page out of its tier, but keep its slot. Return the tier and the location that it had."""
         tier, location = self.tiers[slot], Location(self.locations[slot])
         self._depart(slot)
         self.tiers[slot] = NO_TIER
@@ -340,28 +340,28 @@ class Residents:
         return tier, location
 
     def trust(self, slot: int) -> None:
-        """Note that the body hash of a page was checked."""
+        """Mark the body of a page as verified: its hash was checked."""
         self.unverified[slot] = False
         self._show(slot)
 
     def mark_stale(self, slots: Slots | slice) -> None:
-        """Mark pages stale: before they are served again, the origin is asked."""
+        """Mark pages stale, so that the origin is asked before they are served again."""
         self.validated_s[slots] = 0.0
         self.stamp[slots] += 1
 
     def use(self, slot: int, tick: float) -> None:
-        """Note one demand read of a page."""
+        """Note one demand read of a page, the newest of the cache. ``tick``: the number of this read."""
         self.last_use[slot] = tick
         self.uses[slot] += 1
 
     def use_many(self, slots: Slots, ticks: NDArray[np.float64]) -> None:
-        """Note demand reads; the oldest comes first. Slots may repeat."""
-        # If slots repeat, the last assignment stays, which is the latest tick.
+        """Note demand reads, the oldest first. A slot may occur several times."""
+        # For a slot that occurs several times, numpy keeps the last assignment, which is the latest tick.
         self.last_use[slots] = ticks
         np.add.at(self.uses, slots, 1)
 
     def remove(self, slot: int) -> None:
-        """Forget a page that is in no tier. Call ``displace`` before, if the page is in one."""
+        """Free the slot of a page that is in no tier. If the page is in one, call ``displace`` before."""
         assert self.tiers[slot] == NO_TIER, "displace before remove"
         self._leave_index(slot)
         self._free.append(slot)
@@ -383,7 +383,7 @@ class Residents:
             self.share.show(slot, int(self.object_hash[slot]), int(self.number[slot]))
 
     def _grow(self, count: int) -> int:
-        """Return the first of ``count`` new consecutive slots."""
+        """Make ``count`` new slots with consecutive numbers. Return the first."""
         first = self._next_slot
         while first + count > len(self._pages):
             for name in ("_pages", "_rest"):

@@ -1,1 +1,1 @@
-"""Placement: which pages get a place, and which are evicted for them. No I/O."""
+"""Placement: decides which pages get a place, and which pages are evicted for them. No I/O."""

@@ -1,5 +1,5 @@
-"""Admission candidates, as columns: pages that are in no tier. Placement decides which of them would win a
-place.
+"""Admission candidates, as columns. They are pages that are in no tier; placement decides which of them would
+win a place.
 """
 
 from typing import NamedTuple
@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 RECORD_BYTES = 512
-"""Approximate size of a record without its body."""
+"""Approximate size of a record without its body: header, metadata and rounding."""
 
 
 class AdmissionCandidates(NamedTuple):
-    """Pages that ask for a place in a tier, as columns of shape (n,)."""
+    """Pages that may get a place in a tier, as columns of shape (n,)."""
 
     object_hash: NDArray[np.uint64]
     number: NDArray[np.uint32]

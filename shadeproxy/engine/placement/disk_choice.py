@@ -1,11 +1,11 @@
-"""Chooses the disk tier of a page that leaves the RAM tier, or that wins no place there.
+"""Chooses a disk tier for a page that leaves the RAM tier, or that wins no place there.
 
-Laws: plain defs, no I/O. The index says where a page is, not the choice. So a choice never moves a page, and
-two calls may choose different disks for one page.
+Laws: plain defs, no I/O. The choice is not a map from pages to disks: two calls may choose different disks
+for one page. The index says where a page is, so a new choice never moves a page.
 
-While some disk has free room, pages are dealt to the disks with room, in proportion to their read speeds:
-reads of these pages then take equally long at each disk. When all disks are full, pages are dealt in
-proportion to the bytes that each disk may hold: a page then stays equally long on each.
+While some disks have free room, each page goes to one of them, in proportion to their read speeds. Reads of
+these pages then keep all disks busy for equally long. When all disks are full, pages go to the disks in
+proportion to the bytes that each may hold. Then a page stays equally long on each disk.
 """
 
 from bisect import bisect_right
@@ -15,14 +15,14 @@ from itertools import accumulate
 from shadeproxy.tiers.tier import Tier
 
 _HASH_BITS = 64
-_SPREAD = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: multiplying by it spreads hashes that differ little.
+_SPREAD = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: a factor that spreads hashes that differ little.
 _MASK = (1 << _HASH_BITS) - 1
 
 
 class DiskChoice:
-    """Chooses among the disk tiers of ``tiers``, which begins with the RAM tier. ``read_speeds``: for each
-    disk, a function from its free room in bytes to its speed in bytes a second, or to 0 if the speed is
-    unknown.
+    """Chooses among the disk tiers, which are all ``tiers`` but the first; the first is the RAM tier.
+    ``read_speeds``: a function for each disk. It takes the free room of the disk in bytes, and returns the
+    speed in bytes a second, or 0 if the speed is unknown.
     """
 
     def __init__(self, tiers: Sequence[Tier], read_speeds: Sequence[Callable[[int], float]]) -> None:
@@ -30,13 +30,13 @@ class DiskChoice:
         self._read_speeds = read_speeds
         self._speeds = [1.0] * len(self._disks)
         self.speeds: dict[str, int] = {}
-        """Known read speeds, in bytes a second, by name of tier. Empty before ``measure``, and with a single
-        disk.
+        """Known read speeds in bytes a second, by name of tier. Empty before ``measure``, and if there is
+        only one disk.
         """
 
     def measure(self) -> None:
-        """Ask for the read speeds (blocking). A single disk needs none. A disk of unknown speed gets the mean
-        of the known speeds.
+        """Get the read speeds of the disks (blocking), unless there is only one disk. A disk of unknown speed
+        gets the mean of the known speeds.
         """
         if len(self._disks) < 2:
             return
@@ -48,9 +48,7 @@ class DiskChoice:
         self._speeds = [speed if speed > 0 else sum(known) / len(known) for speed in speeds]
 
     def choose(self, object_hash: int, number: int, record_bytes: int) -> int | None:
-        """Return the index of the disk tier to which page ``number`` of an object should go. Return None if
-        no disk takes pages.
-        """
+        """Return the index of the disk tier for page ``number`` of an object; None if no disk takes pages."""
         disks = self._disks
         if len(disks) == 1:
             return disks[0][0]

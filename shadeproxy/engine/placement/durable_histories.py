@@ -1,8 +1,9 @@
-"""Keeps page histories and the state of the reuse learner over a restart, as blocks of bytes.
+"""Saves page histories and the state of the reuse learner as blocks of bytes, and restores them after a
+restart.
 
-Laws: plain defs, no I/O. A block is copied on the event loop, from a bounded number of pages, and encoded in
-another thread. The histories of resident pages are restored as ghosts. Recovery takes a page's history from
-its ghost.
+Laws: plain defs, no I/O. For each block, the event loop copies the histories of a bounded number of pages,
+and another thread encodes the copy. After a restart, all saved histories are ghosts; when recovery adds a
+page, the page gets its history from its ghost.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,25 +18,23 @@ from shadeproxy.hints.reuse import durable
 from shadeproxy.hints.reuse.ghosts import Ghosts, StoredGhosts
 
 MOST_GHOSTS = 1 << 24
-"""Most ghosts that are saved: they take 200 MB. If there are more ghosts, about this many are saved: those
+"""Most ghosts that are saved: they take 200 MB. If there are more, about this many are saved, namely those
 that were read last.
 """
 
-_PLACES = 1 << 16  # places of ghosts in a block; copying them takes 0.1 ms
+_PLACES = 1 << 16  # Places of ghosts in a block; copying them takes 0.1 ms.
 _SLOTS = 1 << 13
 _MEASURED = 1 << 16
 
 Encode = Callable[[], bytes]
-"""The type of a function that encodes one block. It runs in the thread that also makes the learner's
-tables.
-"""
+"""Type of a function that encodes one block. It runs in the thread that also makes the learner's tables."""
 
 
 def export(
     histories: PageHistories, groups: list[GroupName], tick: float, page_size: int
 ) -> Iterator[Encode]:
-    """Yield functions that encode the blocks. Each block is copied when it is asked for. So a page that gains
-    or loses its slot meanwhile may be missing.
+    """Yield one function for each block, which encodes the block. The block is copied when its function is
+    yielded. So the history of a page that gets or loses its slot between two blocks may be missing.
     """
     ghosts, learner = histories.ghosts, histories.learner
     histories.learn(tick)
@@ -60,8 +59,8 @@ def _residents(histories: PageHistories, start: int) -> Encode:
 
 
 def _longest_idle(ghosts: Ghosts, tick: float) -> int:
-    """Return for how many ticks a ghost may have been unread to be saved, so that about ``MOST_GHOSTS`` are
-    saved.
+    """Return the longest idle time, in ticks, with which a ghost is saved. It is chosen so that about
+    ``MOST_GHOSTS`` are saved.
     """
     if len(ghosts) <= MOST_GHOSTS:
         return len(ghosts)
@@ -73,10 +72,10 @@ def _longest_idle(ghosts: Ghosts, tick: float) -> int:
 def restore(
     blocks: Iterable[bytes], histories: PageHistories, groups: PrefixGroups, page_size: int
 ) -> tuple[float, str]:
-    """Restore the blocks of ``export`` into a cache that has no pages yet (blocking).
+    """Restore the blocks of ``export``, before the cache has pages (blocking).
 
-    Return the tick, and a description of the part that was left out, or "". Raises StateError; then nothing
-    is restored.
+    Return the tick, and a description of what was left out, or "" if nothing was. Raises StateError; then
+    nothing is restored.
     """
     ghosts, coming = histories.ghosts, iter(blocks)
     if (first := next(coming, None)) is None:

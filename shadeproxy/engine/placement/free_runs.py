@@ -1,7 +1,7 @@
-"""Finds neighbouring records to evict, so that a long record fits in one piece in their place.
+"""Finds neighbouring records whose eviction frees one long piece of room, for a long record.
 
-Random victims would free many short holes, but a long record needs one long hole. The functions are pure,
-except that ``in_few_segments`` draws random numbers.
+If the victims were chosen at random, many short holes would become free, but a long record needs one long
+hole. The functions are pure, except that ``in_few_segments`` draws random numbers.
 """
 
 import numpy as np
@@ -15,12 +15,13 @@ Bytes = NDArray[np.int64]
 def cheapest_run(
     starts: Bytes, stops: Bytes, beaten: NDArray[np.bool_], size_bytes: int, segment_bytes: int
 ) -> slice | None:
-    """Return the cheapest run of ``beaten`` records whose removal frees ``size_bytes`` in one piece.
+    """Return the cheapest run of neighbouring records, all ``beaten``, whose eviction frees ``size_bytes`` in
+    one piece.
 
-    The piece lies in one segment. The cost of a run is the number of bytes of its records. Return None if no
-    run is long enough. ``starts``, ``stops``: i64[n], byte addresses of the records, ascending, linear over
-    all segments. A segment is an aligned stretch of ``segment_bytes`` addresses. Free bytes of a segment
-    before its first record or after its last record are not counted.
+    The piece lies in one segment. The cost of a run is the sum of its records' bytes. Return None if no run
+    frees enough. ``starts``, ``stops``: i64[n], addresses in bytes of the records, ascending. Addresses count
+    through all segments, each of which has ``segment_bytes`` addresses. The free bytes before the first
+    record of a segment, and after its last record, are not counted.
     """
     count = len(starts)
     if not count:
@@ -45,8 +46,9 @@ def cheapest_run(
 
 
 def in_few_segments(segments: Bytes, rng: np.random.Generator) -> NDArray[np.bool_] | slice:
-    """Return the mask or slice of the records to look at: all records, or, if they are more than SAMPLE,
-    about SAMPLE records in a few random segments. ``segments``: i64[n], the segment of each record.
+    """Return the records to look at, as a mask or a slice: all of them, or, if they are more than SAMPLE,
+    those of a few random segments, which are about SAMPLE records. ``segments``: i64[n], the segment of each
+    record.
     """
     if len(segments) <= SAMPLE:
         return slice(None)

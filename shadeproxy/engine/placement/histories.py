@@ -1,7 +1,9 @@
-"""Page histories: of resident pages by slot, of other pages as ghosts; and the read rates learnt from them.
+"""Page histories, and the read rates learnt from them. The history of a resident page is stored by slot, that
+of another page as a ghost.
 
-Laws: plain defs. When a page enters or leaves a slot, its history moves with it. Reads that an order or a
-score explains are left out of a history, because they say nothing about other reads of the page.
+Laws: plain defs. When a page gets or loses a slot, its history moves with it. A read is *explained* if a
+job's order or scores predicted it. Explained reads are in no history, because they say nothing about other
+reads of the page.
 """
 
 from operator import itemgetter
@@ -30,35 +32,35 @@ from shadeproxy.policy.history import (
 _OBSERVATIONS_PER_BATCH = 256
 _MISSES_TOGETHER = 64
 _BYTES_PER_GHOST = 2048
-"""Bytes of capacity for each ghost: 32 ghosts for a page of 64 KiB. A ghost has 12 bytes, so ghosts take 0.6
-% of the capacity.
+"""Bytes of capacity for each ghost. So there are 32 ghosts for a page of 64 KiB. A ghost has 12 bytes, so all
+ghosts take 0.6 % of the capacity.
 """
 
 _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
-_BATCHES_PER_REFRESH = 16  # With many hits. A learnt table then serves for seconds.
+_BATCHES_PER_REFRESH = 16  # A factor for times of many hits: a learnt table then serves for seconds.
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
-"""Least number of pages for which columns are made. Fewer pages cost less one by one."""
+"""Least number of pages that are handled together as columns. Fewer pages cost less one by one."""
 
 _NEVER = History(0.0, 0.0, 0, 0)
 
 
 def ghosts_for(capacity_bytes: int) -> int:
-    """Return the number of ghosts that a cache of this capacity keeps. Each takes ``ghosts.BYTES``."""
+    """Return the number of ghosts for a cache of this capacity. Each takes ``ghosts.BYTES``."""
     return int(min(max(capacity_bytes // _BYTES_PER_GHOST, _LEAST_GHOSTS), _MOST_GHOSTS))
 
 
 def counted_bytes(capacity_bytes: int) -> int:
-    """Return the bytes of ghosts that count against a capacity: those of the ghosts beyond the number that
-    even the smallest cache has.
+    """Return how many bytes of ghosts count against a capacity. The ghosts that even the smallest cache has
+    are not counted.
     """
     return (ghosts_for(capacity_bytes) - _LEAST_GHOSTS) * BYTES
 
 
 class PageHistories:
-    """Histories of the pages of ``residents``, and of other pages as ghosts. The number of ghosts follows
-    from ``capacity_bytes``.
+    """Histories of the pages of ``residents``, and of other pages as ghosts. ``capacity_bytes``: capacity of
+    the cache, from which the number of ghosts follows.
     """
 
     def __init__(self, residents: Residents, capacity_bytes: int, *, seed: int, off_loop: OffLoop) -> None:
@@ -69,15 +71,15 @@ class PageHistories:
         self._last, self._gap = np.zeros((2, 0))
         self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
         self._kernels = None if self.ghosts.kernels is None else kernels.HistoryKernels(self.ghosts.kernels)
-        self._observed: list[tuple[int, int, float]] = []  # page, group, tick
-        self._missed: list[tuple[int, int, float]] = []  # The same for misses not yet in the ghosts.
+        self._observed: list[tuple[int, int, float]] = []  # Page, group, tick.
+        self._missed: list[tuple[int, int, float]] = []  # The same, for misses that no ghost has yet.
         self.restored = False
         """True if the histories of an earlier process were restored."""
 
     # ------------------------------------------------------------------ reads
 
     def read(self, slot: int, tick: float) -> None:
-        """Note an unexplained read of a resident page."""
+        """Add a read to the history of a resident page. The read must be unexplained."""
         self._settle()
         before = self._of(slot)
         after = read_again(before, tick) if before.reads else first_read(tick)
@@ -87,10 +89,11 @@ class PageHistories:
             self.learn(tick)
 
     def read_many(self, slots: Slots, ticks: Column) -> None:
-        """Note reads as ``read`` does; the oldest read comes first. A slot may be in ``slots`` several times.
+        """Add reads to histories as ``read`` does. The oldest read comes first; a slot may occur several
+        times.
 
-        If there are more than 256 reads, all reads of a page are noted as one, with the tick of the latest.
-        At thousands of hits a second, noting each read would cost more than the hit itself.
+        In a call of more than 256 reads, all reads of one page count as one, with the tick of the latest.
+        This saves time: at thousands of hits a second, adding each read would cost more than the hit itself.
         """
         if not len(slots):
             return
@@ -113,8 +116,8 @@ class PageHistories:
         self._refresh(float(ticks[-1]))
 
     def _take(self, slots: Slots, ticks: Column, lasts: Column) -> None:
-        """Add one read to the history of each page, all different. ``lasts``: tick of the page's latest
-        read.
+        """Add one read to the history of each page. All pages are different. ``lasts``: ticks of the pages'
+        latest reads.
         """
         known = self._reads[slots] > 0
         again, new = slots[known], slots[~known]
@@ -132,17 +135,17 @@ class PageHistories:
         self.learner.observe(pages, table.group[slots], ticks[order], lasts[order])
 
     def missed(self, page: int, group: int, tick: float) -> None:
-        """Note an unexplained read of a page without a slot.
+        """Add a read to the history of a page without a slot. The read must be unexplained.
 
-        Misses are collected, because numpy takes as long for one miss as for thirty. ``_settle`` adds them to
-        the ghosts before anything looks at ghosts.
+        Such misses are collected first, because numpy takes as long for one miss as for thirty. ``_settle``
+        adds them to the ghosts, and is called before anything looks at ghosts.
         """
         self._missed.append((page, group, tick))
         if len(self._missed) >= _MISSES_TOGETHER:
             self._settle()
 
     def _settle(self) -> None:
-        """Add the collected misses to the ghosts; the oldest comes first."""
+        """Add the collected misses to the ghosts, the oldest first."""
         missed = self._missed
         if not missed:
             return
@@ -156,7 +159,7 @@ class PageHistories:
     # ------------------------------------------------------------------ slots
 
     def enter(self, slot: int, tick: float) -> None:
-        """Give a page that got a slot the history that its ghost kept."""
+        """Give a page, which has just got a slot, the history of its ghost."""
         self._settle()
         if slot >= len(self._reads):
             self._fit()
@@ -164,8 +167,8 @@ class PageHistories:
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
     def enter_many(self, slots: Slots, tick: float) -> None:
-        """Give recovered pages the histories that their ghosts kept. A page without a ghost gets a history
-        estimated from its uses, unless the histories of the earlier process were restored.
+        """Give recovered pages the histories of their ghosts. If no histories of the earlier process were
+        restored, the history of a page without a ghost is estimated from its uses.
         """
         self._settle()
         self._fit()
@@ -175,7 +178,7 @@ class PageHistories:
         known = kept.reads > 0
         self._put(slots[known], Histories(*kept[:4]).at(known))
         slots, pages = slots[~known], pages[~known]
-        if self.restored:  # an estimate would be worse: uses also count explained reads
+        if self.restored:  # An estimate would be worse than none, because uses include explained reads.
             self._reads[slots] = 0
             return
         uses = table.uses[slots].astype(np.float64)
@@ -185,15 +188,15 @@ class PageHistories:
         self.learner.enter(pages[read], table.group[slots[read]], told.at(read), tick)
 
     def leave(self, slot: int) -> None:
-        """Keep the history of a page that loses its slot, as a ghost."""
+        """Keep the history of a page, which is about to lose its slot, as a ghost."""
         self._settle()
         if slot < len(self._reads) and (history := self._of(slot)).reads:
             self.ghosts.put(self._page(slot), history, self.learner.prefix(int(self._residents.group[slot])))
             self._reads[slot] = 0
 
     def add_many(self, pages: NewRows, tier: int) -> Slots:
-        """Return slots for new pages, as ``Residents.add_many`` does, with the histories that their ghosts
-        kept.
+        """Give slots to new pages, as ``Residents.add_many`` does, and give the pages the histories of their
+        ghosts. Return the slots.
         """
         slots = self._residents.add_many(pages, tier)
         self._settle()
@@ -205,7 +208,7 @@ class PageHistories:
         return slots
 
     def take_over(self, slots: Slots, pages: NewRows) -> None:
-        """Give slots to new pages, and move the histories as ``leave`` and ``enter`` do for each page."""
+        """Give the slots of some pages to new pages. Move the histories as ``leave`` and ``enter`` do."""
         self._settle()
         self._fit()
         if self._kernels is not None:
@@ -222,7 +225,7 @@ class PageHistories:
         self._put(slots, before)
 
     def _before(self, pages: NewRows) -> Histories:
-        """Return the histories of pages without slots, from their ghosts."""
+        """Return the histories of pages without slots, as their ghosts have them."""
         hashes = page_hashes(pages.object_hash, pages.number)
         if len(hashes) >= WORTH_TOGETHER:
             return Histories(*self.ghosts.find_many(hashes, pages.tick)[:4])
@@ -240,8 +243,8 @@ class PageHistories:
     # ------------------------------------------------------------------ expectations
 
     def rates(self, slots: Slots, tick: float, *, displacing: int = 0) -> Column:
-        """Return the learnt rates of resident pages, f64[n], in reads per tick; 0 for a page without a
-        history. ``displacing``: the number of pages at the beginning of ``slots`` that are candidates for the
+        """Return the learnt rates of resident pages, f64[n], in reads per tick. The rate of a page without a
+        history is 0. ``displacing``: how many pages, at the beginning of ``slots``, are candidates for the
         places of others.
         """
         self._fit()
@@ -260,9 +263,7 @@ class PageHistories:
         return np.where(self._reads[slots] > 0, rates, 0.0)
 
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
-        """Return the learnt rates of admission candidates without a slot, as ``rates`` does for resident
-        pages.
-        """
+        """Return the learnt rates of admission candidates without slots, like ``rates``."""
         self._settle()
         if self.ghosts.kernels is not None:
             candidates = self.learner.hazards.candidates
@@ -277,11 +278,13 @@ class PageHistories:
 
     @property
     def slots(self) -> int:
-        """Number of slots with a row in the columns of histories. Only some of the rows hold a history."""
+        """Number of slots that have a row in the columns of histories. A row may be without a history."""
         return len(self._reads)
 
     def of_residents(self, start: int, stop: int) -> ResidentColumns:
-        """Return the histories of the resident pages in slots ``start`` to ``stop``, for the next process."""
+        """Return the histories of the resident pages in the slots from ``start`` to ``stop``, to be saved for
+        the next process.
+        """
         table, stop = self._residents, min(stop, len(self._reads))
         slots = start + np.flatnonzero(self._reads[start:stop])
         histories = Histories(self._last, self._gap, self._reads, self._state).at(slots)
@@ -289,7 +292,7 @@ class PageHistories:
         return ResidentColumns(pages, histories, self.learner.prefixes(table.group[slots]))
 
     def learn(self, tick: float) -> None:
-        """Pass the observed reads to the learner, and begin a refresh if one is due."""
+        """Pass the reads observed so far to the learner. Begin a refresh if one is due."""
         self._flush()
         self._refresh(tick)
 

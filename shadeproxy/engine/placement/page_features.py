@@ -1,7 +1,7 @@
-"""Features of pages: the columns by which a policy ranks residents and candidates.
+"""Features of pages: the columns by which a policy ranks resident pages and admission candidates.
 
-Laws: plain defs. This module decides nothing. Weights and next uses are computed only for a policy that looks
-at them.
+Laws: plain defs. This module decides nothing. It computes weights and next uses only if the policy looks at
+them.
 """
 
 from typing import Protocol
@@ -20,13 +20,13 @@ _ONE_USE, _NO_USE, _NO_RATE, _NO_WEIGHT = constant(1.0), constant(np.inf), const
 
 
 class WeightSource(Protocol):
-    """Source of the weights of pages: f64[n], 1 for a mean sample, nan if unknown."""
+    """Source of the weights of pages, f64[n]: 1 for a page of mean importance, nan if unknown."""
 
     def weights_of(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column: ...
 
 
 class PageFeatures:
-    """Features of pages for ``policy``, from ``residents``, ``weights``, ``next_uses`` and ``histories``."""
+    """Computes the features that ``policy`` looks at, from the other parameters."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class PageFeatures:
     def of(self, slots: Slots, tick: float, *, displacing: int = 0) -> PageColumns:
         """Return the features of pages that have a slot.
 
-        ``displacing``: the number of pages at the beginning of ``slots`` that are candidates for the places
-        of other pages. From the learnt rates of these candidates, the price of storing a page is subtracted.
+        ``displacing``: how many pages, at the beginning of ``slots``, are candidates for the places of other
+        pages. Storing a page has a price, which is subtracted from the learnt rates of these candidates.
         """
         rows = self._residents.rows(slots)
         learnt = _NO_RATE(len(slots))
@@ -67,7 +67,7 @@ class PageFeatures:
         )
 
     def of_candidates(self, candidates: AdmissionCandidates, tick: float) -> PageColumns:
-        """Return the features of pages without a slot, as if they were read now."""
+        """Return the features of pages without a slot, as if each were read now for the first time."""
         count = len(candidates.object_hash)
         now, learnt = np.empty(count), _NO_RATE(count)
         now.fill(tick)
@@ -100,7 +100,7 @@ class PageFeatures:
         if not policy.looks_ahead:
             next_use, rate = _NO_USE(count), learnt
         else:
-            # Use the same array of hashes for both, so that objects are looked up once.
+            # Pass the same array of hashes to both calls, so that objects are looked up only once.
             next_use, draws = self._next_uses.expect(object_hashes, numbers, tick)
             rate = np.maximum(learnt + draws, LEAST_RATE)
         weighs = policy.weighs

@@ -1,6 +1,6 @@
-"""Pins: prefixes that were pinned by a call, and rules of the configuration with ``pin = true``.
+"""Pins: prefixes that a control call pinned, and rules of the configuration with ``pin = true``.
 
-This module holds state only. It does not know which pages are resident, and hits never call it.
+This module only keeps the pins. It does not know which pages are resident, and a hit never calls it.
 """
 
 from fnmatch import fnmatchcase
@@ -12,13 +12,13 @@ from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.hints.order.share import OwnedShare
 
 PINNED_SHARE = 0.9
-"""Maximum share of each tier for pinned pages. The rest stays a cache for all other pages."""
+"""Largest share of each tier that pinned pages may take. The rest stays a cache for all other pages."""
 
 MOST_PINS = 256
 
 
 class Prefix(NamedTuple):
-    """The objects of ``bucket`` whose keys start with ``prefix``, in one namespace."""
+    """A prefix: the objects of ``bucket`` whose keys start with ``prefix``, in one namespace."""
 
     bucket: str
     prefix: str
@@ -26,8 +26,8 @@ class Prefix(NamedTuple):
 
 
 class PinnedPrefix(NamedTuple):
-    """A prefix pinned by a call: every object of ``bucket`` whose key starts with ``prefix``. ``since_s``:
-    Unix time.
+    """A prefix that a control call pinned at ``since_s`` (Unix time): every object of ``bucket`` whose key
+    starts with ``prefix``.
     """
 
     bucket: str
@@ -41,15 +41,15 @@ class PinnedPrefix(NamedTuple):
 
 
 class Pins:
-    """All pins: those of calls, and those of ``rules``. Call ``changed`` after a change of ``rules``."""
+    """All pins: those of control calls and those of ``rules``. Call ``changed`` when ``rules`` change."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._pins: dict[Prefix, PinnedPrefix] = {}
-        self._prefixes: dict[tuple[str, str], tuple[str, ...]] = {}  # by bucket and namespace
+        self._prefixes: dict[tuple[str, str], tuple[str, ...]] = {}  # By bucket and namespace.
         self.share: OwnedShare | None = None
-        """The objects that this proxy caches. Pages of other objects, which another proxy of the cluster
-        caches by now, are not kept. None: this proxy caches all objects.
+        """The objects that this proxy caches; None: all objects. In a cluster, another proxy may cache an
+        object now that this one cached before: pages of such an object are not kept, even if a pin names it.
         """
         self.version = 0
         """A number that grows with every change."""
@@ -62,18 +62,18 @@ class Pins:
     # ------------------------------------------------------------------ changes
 
     def add(self, pin: PinnedPrefix) -> None:
-        """Pin a prefix. A prefix that is pinned already keeps its ``since_s``."""
+        """Pin a prefix. If it is pinned already, its ``since_s`` stays."""
         self._pins.setdefault(pin.place, pin)
         self.changed()
 
     def remove(self, bucket: str, prefix: str, namespace: str = OWN) -> bool:
-        """Unpin a prefix. Return whether the prefix was pinned by a call."""
+        """Unpin a prefix. Return whether a call had pinned it."""
         removed = self._pins.pop(Prefix(bucket, prefix, namespace), None) is not None
         self.changed()
         return removed
 
     def changed(self) -> None:
-        """Adopt the changed rules, prefixes or share, and raise ``version``."""
+        """Note that rules, prefixes or the share have changed: raise ``version``."""
         self.version += 1
         by_bucket: dict[tuple[str, str], list[str]] = {}
         for bucket, prefix, namespace in self._pins:
@@ -89,35 +89,35 @@ class Pins:
         return place in self._pins
 
     def by_call(self) -> list[PinnedPrefix]:
-        """Return the prefixes pinned by calls, sorted by bucket and prefix."""
+        """Return the prefixes that calls pinned, sorted by bucket and prefix."""
         return sorted(self._pins.values())
 
     def by_rule(self) -> list[tuple[int, Rule]]:
-        """Return the rules that pin, with their places in the configuration."""
+        """Return the rules that pin, each with its position in the configuration."""
         return [(place, rule) for place, rule in enumerate(self._rules) if rule.pin]
 
     def rule_over(self, bucket: str, prefix: str) -> tuple[int, Rule] | None:
-        """Return the rule that pins the key ``prefix``, with its place in the configuration; None if no rule
-        pins it.
+        """Return the rule that pins the key ``prefix``, with its position in the configuration; None if no
+        rule pins this key.
         """
-        ref = ObjectRef(bucket, prefix, OWN)  # a rule holds in every namespace
+        ref = ObjectRef(bucket, prefix, OWN)  # A rule holds in every namespace.
         decisive = next((place, rule) for place, rule in enumerate(self._rules) if rule.applies(ref))
         return decisive if decisive[1].pin else None
 
     def covers(self, ref: ObjectRef) -> bool:
-        """Return whether an object is pinned, and this proxy caches it."""
+        """Return whether an object is pinned and this proxy caches it."""
         return self.names(ref) and (self.share is None or self.share.owns_one(object_hash(ref)))
 
     def names(self, ref: ObjectRef) -> bool:
-        """Return whether an object is pinned at the proxy that caches it."""
+        """Return whether a pin names an object, at whichever proxy of a cluster caches it."""
         prefixes = self._prefixes.get((ref.bucket, ref.namespace)) if self._prefixes else None
         if prefixes is not None and ref.key.startswith(prefixes):
             return True
         return self._rules.any_pins and self._rules.of(ref).pin
 
     def covers_group(self, bucket: str, head: str, namespace: str = OWN) -> bool | None:
-        """Return True if all objects of ``bucket`` whose keys start with ``head`` are pinned, False if none
-        of them is, and None if that depends on the rest of the key.
+        """Return whether the objects of ``bucket`` whose keys start with ``head`` are pinned. True: all are;
+        False: none is; None: it depends on the rest of the key.
         """
         prefixes = self._prefixes.get((bucket, namespace), ())
         if head.startswith(prefixes):
@@ -129,7 +129,7 @@ class Pins:
     def _rule_of_group(self, bucket: str, head: str) -> bool | None:
         if not self._rules.any_pins:
             return False
-        verdicts: set[bool] = set()  # values of ``pin`` in the rules that decide on some of these keys
+        verdicts: set[bool] = set()  # Values of ``pin`` in the rules that decide on some of these keys.
         for rule in self._rules:
             if not fnmatchcase(bucket, rule.bucket):
                 continue

@@ -1,8 +1,8 @@
-"""Placement: the policy, applied to the table of residents, decides on places and evictions.
+"""Placement: decides by the policy which pages get a place, and which resident pages are evicted for them.
 
 Laws: plain defs. No I/O: ``reserve`` of a tier only counts. A page is evicted only for a candidate that beats
 it. A pinned page is never a victim, and beats every page that is not pinned. The package storage carries the
-decisions out (demoting, dropping, writing).
+decisions out: it demotes, drops and writes.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,14 +35,14 @@ _DEMOTIONS = 32
 _LONG = 8
 _TRIES_BEFORE_RUNS = 2
 _MOST_UNREAD = 0.5  # share of the capacity for prefetched pages; pages that are read again need places too
-_ROUNDING = 4096  # bytes that a tier may need more, so that a record begins on a block
-_SPARE_BYTES = 64 * 1024  # room for blocks that pages on their way share with no other page
+_ROUNDING = 4096  # bytes that a tier may need more, because some records must begin on a block
+_SPARE_BYTES = 64 * 1024  # room for blocks that a page on its way shares with no other page
 
 Evict = Callable[[int, str], None]  # takes the page of a slot out of its tier, for the given reason
 
 
 class Placement:
-    """Decides on places in ``tiers`` (the fastest comes first) for the slots of ``residents``."""
+    """Decides on places in ``tiers`` (the fastest comes first) for the pages of ``residents``."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Placement:
         rng: np.random.Generator,
         off_loop: OffLoop = at_once,
     ) -> None:
-        """``off_loop``: runs work that would hold the event loop for too long."""
+        """``off_loop``: runs work that would block the event loop for too long."""
         self.tick = 0.0
         self._residents = residents
         self._tiers = tiers
@@ -73,14 +73,14 @@ class Placement:
     # ------------------------------------------------------------------ reads
 
     def note_use(self, slot: int, *, explained: bool = False) -> None:
-        """Note a demand read of a resident page. ``explained``: an order or a score explains the read."""
+        """Count a demand read of a resident page. ``explained``: an order or scores predicted the read."""
         self.tick += 1
         self._residents.use(slot, self.tick)
         if self._policy.learns and not explained:
             self.histories.read(slot, self.tick)
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_] | None = None) -> None:
-        """Note demand reads of resident pages; the oldest comes first. A page may be in ``slots`` twice."""
+        """Count demand reads of resident pages, the oldest first. A page may occur twice in ``slots``."""
         ticks = self.tick + np.arange(1.0, len(slots) + 1)
         self.tick += len(slots)
         self._residents.use_many(slots, ticks)
@@ -89,17 +89,17 @@ class Placement:
             self.histories.read_many(slots[own], ticks[own])
 
     def enter(self, slot: int) -> None:
-        """Note that a page got a slot."""
+        """Give a page that has just got a slot its history."""
         if self._policy.learns:
             self.histories.enter(slot, self.tick)
 
     def enter_many(self, slots: Slots) -> None:
-        """Note that pages of an earlier process got slots."""
+        """Give recovered pages, which have just got slots, their histories."""
         if self._policy.learns:
             self.histories.enter_many(slots, self.tick)
 
     def leave(self, slot: int) -> None:
-        """Note that a page is about to lose its slot."""
+        """Keep the history of a page that is about to lose its slot."""
         if self._policy.learns:
             self.histories.leave(slot)
 
@@ -121,7 +121,7 @@ class Placement:
         return deserving
 
     def note_miss(self, object_hash: int, number: int, group: int, *, explained: bool = False) -> None:
-        """Note a demand read of a missing page. ``explained``: an order or a score explains the read."""
+        """Count a demand read of a missing page. ``explained``: an order or scores predicted the read."""
         self.tick += 1
         if self._policy.learns and not explained:
             page = page_hash(object_hash, number) if number else object_hash
@@ -134,10 +134,11 @@ class Placement:
     ) -> bool:
         """Return whether a record would win a place now. This is a guess; ``find_place`` decides.
 
-        ``part``: share of the page that its readers want, because a hit on the page saves no more.
+        ``part``: the share of the page that its readers want. A hit on the page would save no more than that.
         """
+        able = self._able()
         if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
-            return True
+            return bool(able)
         candidate = AdmissionCandidates(
             np.array([object_hash], dtype=np.uint64),
             np.array([number], dtype=np.uint32),
@@ -147,10 +148,7 @@ class Placement:
         bar = admission_bar(self._policy, self.features.of_candidates(candidate, self.tick))
         if self._policy.learns:
             bar /= part
-        return any(
-            self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar
-            for index in range(len(self._tiers))
-        )
+        return any(self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar for index in able)
 
     def winners(
         self,
@@ -160,11 +158,11 @@ class Placement:
         earned: bool = False,
         price: Column | float = 1.0,
     ) -> NDArray[np.bool_]:
-        """Return which candidates would win a place if they came now, in this order: bool[n].
+        """Return which candidates, coming in this order, would win a place now: bool[n].
 
         All tiers count as one. ``pending_bytes``: bytes of pages that come before the candidates. ``earned``:
-        only pages that find free room win, even if the policy admits every page. ``price``: factor for
-        the candidates' keys if the policy learns. This is a guess from a sample; ``find_place`` decides.
+        if the policy admits every page, only pages that find free room win. ``price``: a factor for the
+        candidates' keys, if the policy learns. This is a guess from a sample; ``find_place`` decides.
         """
         sizes = candidates.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
@@ -172,7 +170,7 @@ class Placement:
         held: NDArray[np.bool_] = candidates.pinned & (
             np.cumsum(sizes * candidates.pinned) <= self.pinnable_bytes - pending_bytes
         )
-        if not len(sizes):
+        if not len(sizes) or not self._able():
             return held
         if self._policy.admits_always:
             rounded = beyond + RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
@@ -188,17 +186,14 @@ class Placement:
         return held | (beyond <= 0) | (keys < worst)
 
     def free_bytes(self, least_bytes: float = 0) -> int:
-        """Return the sum of the free room of all tiers that have at least ``least_bytes`` of free room."""
-        free = 0
-        for index in range(len(self._tiers)):
-            room = self._room_bytes(index)
-            free += room if room >= least_bytes else 0
-        return free
+        """Return the total free room of the tiers that have at least ``least_bytes`` each."""
+        rooms = [self._room_bytes(index) for index in self._able()]
+        return sum(room for room in rooms if room >= least_bytes)
 
     @property
     def pinnable_bytes(self) -> int:
-        """Bytes of further pages that may be pinned, over all tiers together."""
-        return sum(max(self.pin_room_bytes(index), 0) for index in range(len(self._tiers)))
+        """Bytes of further pages that may be pinned, in all tiers together."""
+        return sum(max(self.pin_room_bytes(index), 0) for index in self._able())
 
     def pin_room_bytes(self, index: int) -> int:
         """Return the bytes of further pages that may be pinned in tier ``index``."""
@@ -206,7 +201,7 @@ class Placement:
         return int(PINNED_SHARE * self._tiers[index].capacity_bytes) - held_bytes
 
     def pin(self, slot: int) -> bool:
-        """Pin a page of a tier. Return False, with nothing done, if too many bytes would be pinned."""
+        """Pin a page of a tier. Return False, with nothing changed, if too many bytes would be pinned."""
         index = int(self._residents.tier[slot])
         if int(self._residents.record_bytes[slot]) > self.pin_room_bytes(index):
             return False
@@ -217,23 +212,23 @@ class Placement:
     @property
     def least_together(self) -> int:
         """Least number of pages that cost less to place together than one by one."""
-        # A learning policy refuses most pages that it ranks: together even one costs half as much.
+        # A learning policy refuses most pages that it ranks, so even one page costs half as much.
         return 1 if self._policy.learns else _WORTH_ROWS
 
     def together(self, index: int) -> int:
-        """Return for how many pages one eviction pool of tier ``index`` can name victims."""
+        """Return how many pages can get victims from one filling of the eviction pool of tier ``index``."""
         return EvictionPool.ahead(self._residents.members[index].count)
 
     def draw_ahead(self, index: int, count: int) -> float:
-        """Make sure that a tier's eviction pool has victims for ``count`` pages (at most ``together``).
-        Return the worst page's key, as drawn, or inf. A candidate that does not beat it beats no page.
+        """Fill a tier's eviction pool, unless it has victims for ``count`` pages (at most ``together``).
+        Return the key of its worst page, as drawn, or inf. A page that does not beat this key beats no page.
         """
         if self._drawn[index].left(self.tick) < count:
             self._draw(index)
         return self._drawn[index].worst_key(count)
 
     def bars(self, candidates: AdmissionCandidates) -> list[float]:
-        """Return for each candidate its bar: a resident page with a higher key may be evicted."""
+        """Return the bar of each candidate: a resident page with a higher key may be evicted for it."""
         if self._policy.admits_always:
             return [-np.inf] * len(candidates.number)
         keys = self._policy.key(self.features.of_candidates(candidates, self.tick))
@@ -241,29 +236,29 @@ class Placement:
         return bars
 
     def victims(self, index: int, bars: Sequence[float], sizes_bytes: Sequence[int]) -> list[int]:
-        """Take victims for new records from the eviction pool. Call ``draw_ahead`` before, to fill it."""
+        """Take victims for new records from the eviction pool, which ``draw_ahead`` has filled."""
         return self._drawn[index].take(bars, sizes_bytes)
 
     def note_refused(self, index: int, count: int) -> None:
-        """Note that ``count`` of the pages for which ``draw_ahead`` was called were refused a place."""
+        """Note that ``count`` of the pages for which ``draw_ahead`` was called get no place."""
         self._drawn[index].note_refused(count)
 
     def add_many(self, index: int, pages: NewRows) -> Slots:
-        """Return slots for new pages of a tier, as ``Residents.add_many`` does, with their histories."""
+        """Give slots and histories to new pages; see ``Residents.add_many``. Return the slots."""
         if self._policy.learns:
             return self.histories.add_many(pages, index)
         return self._residents.add_many(pages, index)
 
     def take_over(self, slots: Slots, pages: NewRows) -> None:
-        """Give the slots of victims to new pages, as ``Residents.take_over`` does, with their histories."""
+        """Give the slots of victims, and histories, to new pages; see ``Residents.take_over``."""
         if self._policy.learns:
             self.histories.take_over(slots, pages)
         else:
             self._residents.take_over(slots, pages)
 
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
-        """Reserve a location in tier ``index``, and evict pages that this page beats if room is needed.
-        Return None if the page wins no place.
+        """Reserve a location in tier ``index`` for the page of ``slot``. If room is needed, evict pages that
+        the page beats. Return None if the page wins no place.
         """
         tier, members = self._tiers[index], self._residents.members[index]
         size = self._residents.sizes[slot]
@@ -308,14 +303,14 @@ class Placement:
 
     def _outranks(self, policy: Policy, slot: int, victim: int) -> bool:
         if policy.admits_always and self._residents.uses.item(victim):
-            return True  # Only pages that are announced and unread are kept before any new page.
+            return True  # Only an announced page that was not read yet may be kept before a new page.
         # Compute both keys now: since the victim was drawn, its next use has come nearer.
         pair = np.array([slot, victim], dtype=np.int64)
         key, victims_key = policy.key(self.features.of(pair, self.tick, displacing=1)).tolist()
         return bool(victims_key > (-np.inf if policy.admits_always else key * (1 + policy.margin)))
 
     def _worst(self, index: int) -> int:
-        """Return the worst page of the ranked sample of a tier of more than ``SAMPLE`` members."""
+        """Return the worst page of a ranked sample of a tier with more than ``SAMPLE`` members."""
         pool = self._drawn[index]
         if (worst := pool.worst(self.tick)) is None:
             self._draw(index)
@@ -329,7 +324,7 @@ class Placement:
         self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
 
     def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
-        """Evict neighbours whose places make one piece of ``size``, if the candidate beats all of them."""
+        """Evict neighbouring records that leave one piece of ``size``, if the page beats them all."""
         table = self._residents
         members = self._neighbours(index)
         starts, stops = byte_spans(table.location[members])
@@ -348,12 +343,12 @@ class Placement:
         return beaten
 
     def _neighbours(self, index: int) -> Slots:
-        """Return all pages of a tier; of a big tier only those in a few random segments, about SAMPLE."""
+        """Return the pages of a tier; of a big tier, about SAMPLE pages of a few random segments."""
         slots = np.concatenate([self._residents.members[index].slots, self._residents.pinned_in(index)])
         return slots[in_few_segments(numbers_of(self._residents.location[slots]), self._rng)]
 
     def _sample(self, index: int, need_bytes: int) -> Slots:
-        """Return 1,024 random members, or more if these hold less than twice the bytes needed."""
+        """Return 1,024 random members, or more if these have less than twice the bytes needed."""
         members = self._residents.members[index].slots
         return draw_sample(self._rng, members, self._residents.record_bytes, need_bytes)
 
@@ -365,19 +360,23 @@ class Placement:
         return self.features.of(np.array([slot], dtype=np.int64), self.tick, displacing=1)
 
     def _worst_first(self) -> tuple[Column, Column]:
-        """Return the keys of sampled residents, the worst first. For each key, return also the estimated
-        bytes of all residents with this key or a worse one.
+        """Return the keys of sampled pages of all tiers, the worst first. For each key, also return about how
+        many bytes of resident pages have this key or a worse one.
         """
         keys: list[Column] = []
         sizes: list[Column] = []
-        for index, members in enumerate(self._residents.members):
+        for index in self._able():
             drawn = self._sample(index, 0)
             keys.append(self._policy.key(self._columns(drawn)))
-            stands_for = members.count / max(len(drawn), 1)
+            stands_for = self._residents.members[index].count / max(len(drawn), 1)
             sizes.append(self._residents.record_bytes[drawn].astype(np.float64) * stands_for)
         all_keys = np.concatenate(keys)
         order = np.argsort(-all_keys, kind="stable")
         return all_keys[order], np.cumsum(np.concatenate(sizes)[order])
+
+    def _able(self) -> list[int]:
+        """Return the numbers of the tiers that still take pages: their media have not failed."""
+        return [index for index, tier in enumerate(self._tiers) if tier.disabled_reason is None]
 
     def _room_bytes(self, index: int) -> int:
         return max(self._tiers[index].capacity_bytes - self._tiers[index].used_bytes, 0)
@@ -390,11 +389,11 @@ class Placement:
 
     def _unread_room_bytes(self) -> int:
         """Return how many more bytes of prefetched pages may wait for their first read."""
-        capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
+        capacity_bytes = sum(self._tiers[index].capacity_bytes for index in self._able())
         return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
 
 
 def _evict_all(victims: Slots, evict: Evict) -> None:
-    """Evict the victims. Only the first few may be demoted, because each demotion ranks the tier below."""
+    """Evict victims. Only the first few may be demoted, because each demotion ranks the tier below."""
     for number, victim in enumerate(victims.tolist()):
         evict(victim, "policy" if number < _DEMOTIONS else "crowded out")

@@ -217,7 +217,7 @@ class EngineReading:
         _, coalesced = self._join(number)
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
 
-    async def _flight(self, number: int) -> Flight:
+    async def _flight(self, number: int, *, first: bool = True) -> Flight:
         """Return the opened flight of a page. Start a second flight if the first one failed for a reason of
         the reader that started it: its rights, an older version that it asked for, or a prefetch that gave up
         early. Start a second one also if the body proved damaged before any byte of it was passed on.
@@ -227,7 +227,7 @@ class EngineReading:
         if again:
             self.done(number)
         if flight is None or again:
-            flight, coalesced = self._join(number, again=again)
+            flight, coalesced = self._join(number, again=again or not first)
         else:
             coalesced = True
         # A client notices when a whole body is damaged, because the end of the body is not sent. It would not
@@ -237,12 +237,12 @@ class EngineReading:
         try:
             meta = await flight.opened(self.deadline_of(number), proven=part_only)
         except ShadeProxyError as error:
-            damaged = isinstance(error, BodyDamaged) and flight.doubtful
-            if not damaged and not (coalesced and self._is_others(flight, error)):
+            damaged = first and isinstance(error, BodyDamaged) and flight.doubtful
+            joined = coalesced and (first or isinstance(error, OriginAnswer))  # Refusals may repeat.
+            if not damaged and not (joined and self._is_others(flight, error)):
                 raise
             self.done(number)
-            flight, _ = self._join(number, again=True)
-            meta = await flight.opened(self.deadline_of(number), proven=part_only)
+            return await self._flight(number, first=False)
         if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight

@@ -1,3 +1,1 @@
-"""Storage: carries out placement's decisions in the tiers, reads records, and recovers pages after a
-start.
-"""
+"""Storage: carries out placement's decisions in the tiers, reads records, recovers pages after a start."""

@@ -1,11 +1,11 @@
-"""Admission of the pages that came from the origin in one turn of the loop.
+"""Admission: stores the pages that came from the origin in one turn of the event loop, if they earn a place.
 
-Laws: plain defs. ``NewPage.stored`` is called exactly once for each page, even if something raises: before
-``insert_many`` returns, or by the task that writes the page.
+Laws: plain defs. ``NewPage.stored`` is called exactly once for each page, even if something raises: either
+before ``insert_many`` returns, or by the task that writes the page.
 
-In a tier in memory, the pages of a turn share their work. If one piece of free room holds all of them,
-nothing is ranked. In a full tier, each page takes over the slot and the place of a victim that it beats;
-features and ranks are computed once for all pages. Each page for which neither works is decided alone.
+In a tier in memory, the pages of a turn share their work. If one piece of free room is long enough for all of
+them, nothing is ranked. In a full tier, each page takes over the slot and the place of a victim that it
+beats; features and ranks are computed once for all pages. A page for which neither works is decided alone.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32
-"""A few pages look for one piece of free room only while at least ``1 / _FEW_NEED`` of the capacity is free.
-Less free room than that is scattered, so the search would often find nothing.
+"""A few pages are stored together only while at least ``1 / _FEW_NEED`` of the capacity is free. If less is
+free, the free room is scattered, and the search for one long piece would often find nothing.
 """
 
 _Told = dict[int, Exception | None]
-"""New pages whose ``stored`` was called, or will be called by a task: a map from the page's ``id()`` to the
-error that the call raised.
+"""New pages whose ``stored`` was called, or will be called by a task. The key is the page's ``id()``; the
+value is the error that the call raised, or None.
 """
 
 
 class _Records(NamedTuple):
-    """New pages as records of the first tier, in columns of n pages. ``metas``, ``sizes_bytes``: the results
-    of the tier's ``encode_many``.
+    """New pages as records of the first tier; each field has n entries, one for each page. ``metas``,
+    ``sizes_bytes``: the results of the tier's ``encode_many``.
     """
 
     pages: Sequence[NewPage]
@@ -50,7 +50,7 @@ class _Records(NamedTuple):
     sizes_bytes: Sequence[int]
 
     def at(self, places: Sequence[int]) -> "_Records":
-        """Return the records at the indices ``places``."""
+        """Return only the records at the indices ``places``."""
         pages, hashes, metas, sizes_bytes = self
         return _Records(
             [pages[place] for place in places],
@@ -74,9 +74,7 @@ class PageAdmission:
         transfers: DelegatedWrites,
         disown: Callable[[int], None],
     ) -> None:
-        """``disown``: called with the hash of an object when one of its pages replaces a page of another
-        version.
-        """
+        """``disown``: called with the hash of an object when a page of another version of it is replaced."""
         self._residents = residents
         self._media = media
         self._groups = groups
@@ -86,11 +84,11 @@ class PageAdmission:
         self._disown = disown
 
     def insert_many(self, pages: Sequence[NewPage]) -> None:
-        """Store the pages that earn a place. Flush the access log before, because pages are ranked by their
-        reads.
+        """Store the pages that earn a place. The caller flushes the access log before, because reads decide
+        on the ranks of pages.
 
-        ``NewPage.stored`` is called once for each page: before this returns, or after a write that takes a
-        task.
+        ``NewPage.stored`` is called once for each page: before this returns, or, if a task writes the page,
+        after the write.
         """
         told: _Told = {}
         together = self._may_go_together(pages)
@@ -118,8 +116,8 @@ class PageAdmission:
                 self._insert(new, told)
 
     def _may_go_together(self, pages: Sequence[NewPage]) -> bool:
-        """Return whether pages may share their work: no write needs a task, nothing is pinned, and no page
-        comes twice.
+        """Return whether the pages may share their work: no write needs a task, nothing is pinned, and no
+        page occurs twice.
         """
         return (
             self._media[0].write is None
@@ -128,12 +126,12 @@ class PageAdmission:
         )
 
     def _fill_room(self, pages: Sequence[NewPage], told: _Told) -> bool:
-        """Store all pages in one piece of free room. Return False, with nothing done, if no piece is long
-        enough.
+        """Store all pages in one piece of free room. If no piece is long enough, return False with nothing
+        done.
         """
         tier = self._media[0].tier
-        # Look at the amount of free room first: this is cheap, and rules out a full tier, the most frequent
-        # case.
+        # First look at the amount of free room. This is cheap, and excludes a full tier, which is the most
+        # frequent case.
         room_bytes = tier.capacity_bytes - tier.used_bytes
         if len(pages) < WORTH_COLUMNS:
             room_bytes -= tier.capacity_bytes // _FEW_NEED
@@ -153,8 +151,8 @@ class PageAdmission:
         return True
 
     def _take_over(self, pages: Sequence[NewPage], told: _Told) -> list[NewPage]:
-        """Store pages in free room, or in the places of victims that they beat. Return the pages that must be
-        decided alone.
+        """Store pages in free room or in the places of victims that they beat. Return the pages that must be
+        decided one by one.
         """
         tier, hashes = self._media[0].tier, [object_hash(new.page.ref) for new in pages]
         bars = self._placement.bars(
@@ -166,7 +164,7 @@ class PageAdmission:
             )
         )
         worst, room_bytes = self._placement.draw_ahead(0, len(pages)), tier.capacity_bytes - tier.used_bytes
-        unused_bytes = room_bytes  # Free room that is not yet meant for an earlier page.
+        unused_bytes = room_bytes  # Free room that no earlier page will take.
         wanting: list[int] = []
         refused: list[NewPage] = []
         alone: list[NewPage] = []
@@ -199,8 +197,8 @@ class PageAdmission:
         return _Records(pages, hashes, metas, sizes_bytes)
 
     def _reserve(self, records: _Records, room_bytes: int, told: _Told) -> list[int]:
-        """Write records to what is left of the free room of a nearly full tier. Return the indices of the
-        records for which there was no room.
+        """Write records to the free room that a nearly full tier still has. Return the indices of the records
+        for which it is too short.
         """
         reserved: list[int] = []
         locations: list[Location] = []
@@ -212,7 +210,7 @@ class PageAdmission:
             try:
                 locations.append(self._media[0].tier.reserve(size_bytes))
             except TierError:
-                # No hole is long enough. A longer record will not find one either.
+                # No hole is long enough for this record, nor for a longer one.
                 room_bytes = size_bytes - 1
                 left.append(place)
             else:
@@ -254,7 +252,7 @@ class PageAdmission:
         _tell(pages, [False] * len(pages), told)
 
     def _write_new(self, records: _Records, locations: list[Location], told: _Told) -> None:
-        """Write records to places in free room, and call ``stored`` of their pages."""
+        """Give pages slots, write their records to free room, and call ``stored`` of each page."""
         if len(records.pages) < WORTH_COLUMNS:
             rows = zip(records.pages, records.hashes, records.sizes_bytes, strict=True)
             slots = [self._add(new, hashed, size_bytes) for new, hashed, size_bytes in rows]
@@ -277,8 +275,8 @@ class PageAdmission:
         )
 
     def _write(self, records: _Records, slots: list[int], locations: list[Location], told: _Told) -> None:
-        """Write records, and call ``stored`` of their pages. If another process has a page's body, let that
-        process write the body.
+        """Write records, and call ``stored`` of each page. If another process has the body of a page, let
+        that process write the body.
         """
         transfers, here, written = self._transfers, list(range(len(slots))), list[bool]()
         try:
@@ -300,11 +298,11 @@ class PageAdmission:
                 _tell(records.pages, written, told)
 
     def _insert(self, new: NewPage, told: _Told) -> None:
-        """Store one page, as ``Transfers.store`` does."""
+        """Store one page by itself, by ``Transfers.store``."""
         page = new.page
         try:
             record_bytes = self._media[0].tier.record_bytes(page, new.meta, len(new.body))
-        except TierError as error:  # No record can hold the header.
+        except TierError as error:  # The metadata does not fit in a record.
             self._transfers.note_failure(self._media[0].tier, "encode", error)
             _tell((new,), (False,), told)
             return
@@ -338,16 +336,16 @@ class PageAdmission:
 
 
 def _tell(pages: Iterable[NewPage], stored: Iterable[bool], told: _Told) -> None:
-    """Call ``stored`` of each page. If a call raises, keep the error and make the remaining calls."""
+    """Call ``stored`` of each page. If a call raises, keep its error, and still make the other calls."""
     for new, one in zip(pages, stored, strict=True):
         told[id(new)] = None
         try:
             new.stored(one)
-        except Exception as error:  # noqa: BLE001 - raised again when all have their answer
+        except Exception as error:  # noqa: BLE001 - raised again after the last call
             told[id(new)] = error
 
 
 def answer_waiter(waiter: asyncio.Future[bool], stored: bool) -> None:
-    """Give a waiting task the answer, unless the task has left."""
+    """Give a task the answer that it waits for, unless the task has ended."""
     if not waiter.done():
         waiter.set_result(stored)

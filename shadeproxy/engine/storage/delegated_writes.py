@@ -1,9 +1,10 @@
-"""Delegated writes: the process that fetched a page writes its body to the tier. This module is the
-coordinator's half.
+"""Delegated writes: the process that fetched a page writes the page's body to the tier. This module is the
+half of the coordinator.
 
-Laws: only the coordinator decides on the place, and only it writes the header, after the body. So a record
-never has a header before its body, and a page that was dropped meanwhile cannot be read. A place is released
-only when the writing process has written the body or has ended: until then it may still write there.
+Laws: only the coordinator decides on the place and writes the header, and it writes the header after the
+body. So a record never has a header before its body, and a page that was dropped meanwhile gets no header. A
+place is released only when the other process has written the body or has ended, because until then it may
+still write there.
 """
 
 import asyncio
@@ -15,14 +16,15 @@ from shadeproxy.tiers.base import Location
 
 
 class DelegatedWrites(Transfers):
-    """Moves pages as ``Transfers`` does, and lets other processes write bodies to tiers in memory
+    """Moves pages as ``Transfers`` does. Besides, other processes may write bodies to tiers in memory
     (``NewPage.writer``).
     """
 
     def delegate(self, slot: int, location: Location, record_bytes: int, new: NewPage) -> bool:
-        """Let another process write a new page of the first tier. Return False if the other process cannot.
+        """Let another process write the body of a new page of the first tier. Return False if that process
+        cannot.
 
-        The slot leaves the tier's members until the body is written. Then ``new.stored`` is called.
+        The slot is no member of the tier until the body is written. Then ``new.stored`` is called.
         """
         plan = Write(slot, object(), 0, location, record_bytes, new.header, new.body)
         if not self._delegate(plan, new):
@@ -32,7 +34,7 @@ class DelegatedWrites(Transfers):
         return True
 
     def begin_now(self, plan: Write, new: NewPage) -> bool | None:
-        """See ``Transfers.begin_now``."""
+        """Let another process write a page, or write it here; see ``Transfers.begin_now``."""
         return None if self._delegate(plan, new) else super().begin_now(plan, new)
 
     def _delegate(self, plan: Write, new: NewPage) -> bool:
@@ -42,7 +44,7 @@ class DelegatedWrites(Transfers):
         def written(body: WrittenBody | None) -> None:
             self._tasks.discard(over)
             over.set_result(True)
-            # This process still has the bytes. If the other process failed to write them, write them here.
+            # If the other process did not write the body, write it here: this process still has the bytes.
             new.stored(self._finish(plan, new, new.body if body is None else body))
 
         try:

@@ -1,7 +1,8 @@
-"""Marks all cached pages, so that each is checked once with the origin before it answers again.
+"""Marks all cached pages stale, so that each page is checked with the origin once before it answers again.
 
-Laws: the marks are set before any other code runs. Pages that may keep their time of validation get it back
-later, and only if they have not changed since. Their stamps stay changed, so earlier page handles are void.
+Laws: the marks are set before any other code runs. Some pages may keep their time of validation. They get it
+back a little later, and only if they have not changed since. But their stamps stay changed, so page handles
+made before are not valid any more.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,21 +15,21 @@ from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
 
 Keep = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
-"""The type of a function that returns for each of n object hashes (u64[n]) whether the object's pages keep
-their time of validation. It may be called in any thread, and after ``mark_all`` has returned.
+"""Type of a function that returns, for n object hashes (u64[n]), whether the pages of each object keep their
+time of validation. It may be called in any thread, and after ``mark_all`` has returned.
 """
 
-_LONG_AGO_S = 1.0  # Unix time; 0 would ask for a check before the page answers.
+_LONG_AGO_S = 1.0  # Unix time; 0 would mean that the page must be checked before it answers.
 
 AT_ONCE = 1 << 16
-"""Most pages for which ``keep`` is called on the event loop; the call takes about 30 ms. For more pages, a
-thread calls it.
+"""Most pages for which ``keep`` is called on the event loop, where the call takes about 30 ms. If there are
+more pages, a thread calls it.
 """
 
 
 def age_later_checks(residents: Residents, now_s: float) -> int:
-    """Treat checks that are dated after ``now_s`` (Unix time) as made long ago. Return the number of pages
-    with such a check. Their page handles stay as they are.
+    """Treat checks with a date after ``now_s`` (Unix time) as made long ago. Return the number of pages with
+    such a check. Page handles of these pages stay as they are.
     """
     later = residents.validated_s[: residents.slots] > now_s
     residents.validated_s[: residents.slots][later] = _LONG_AGO_S
@@ -36,7 +37,9 @@ def age_later_checks(residents: Residents, now_s: float) -> int:
 
 
 class Distrust:
-    """Marks the pages of ``residents``. ``coming``: called to mark pages that are not recovered yet."""
+    """Marks the pages of ``residents`` stale. ``coming``: called to mark the pages that recovery will still
+    add.
+    """
 
     def __init__(self, residents: Residents, coming: Callable[[], None], off_loop: OffLoop) -> None:
         self._residents = residents
@@ -44,8 +47,8 @@ class Distrust:
         self._off_loop = off_loop
 
     def mark_all(self, keep: Keep | None = None) -> None:
-        """Mark every page, readable or being written. ``keep``: see ``Keep``; None: no page keeps its
-        time.
+        """Mark all pages stale, readable or being written. ``keep``: see ``Keep``; None: no page keeps its
+        time of validation.
         """
         self._coming()
         table = self._residents
@@ -77,7 +80,7 @@ class Distrust:
 
 
 class _Part:
-    """Some of the marked pages, with the times of validation that they had before."""
+    """Some of the marked pages, and the times of validation that they had before."""
 
     def __init__(self, table: Residents, slots: Slots, former: NDArray[np.float64]) -> None:
         self._table = table
@@ -87,7 +90,7 @@ class _Part:
         self.hashes = table.object_hash[slots]
 
     def give_back(self, kept: NDArray[np.bool_]) -> None:
-        """Give the ``kept`` pages their times of validation back, except pages that have changed or were
+        """Give the ``kept`` pages their times of validation back. Leave out pages that have changed or were
         checked since.
         """
         table, slots = self._table, self._slots

@@ -1,4 +1,4 @@
-"""Erasure of dropped pages on the media: waits for erasures, retries failed ones, and reports those that are
+"""Erasure of dropped pages on the media: waits for erasures, retries failed ones, and names those that are
 still missing.
 """
 
@@ -15,34 +15,34 @@ from shadeproxy.engine.storage.transfers import Transfers
 
 _log = structlog.get_logger(__name__)
 _SETTLE_S = 30.0
-"""Seconds between flushes. After about this time the kernel writes by itself. More frequent flushes would
-write pages that are evicted soon anyway.
+"""Seconds between flushes. The kernel itself writes after about this time. More frequent flushes would also
+write pages that are evicted soon.
 """
 _RETRY_S, _MOST_RETRY_S = 1.0, 60.0
 
 
 class Erasing:
-    """Erases dropped pages from all ``media``. Use it on the event loop only."""
+    """Sees to it that dropped pages are erased on all ``media``. Use it on the event loop only."""
 
     def __init__(self, media: Sequence[Medium], transfers: Transfers) -> None:
         self._media = media
         self._transfers = transfers
-        self._done = [0] * len(media)  # By medium: how many releases of places are known to be carried out.
+        self._done = [0] * len(media)  # By medium: number of releases whose erasures are done.
         self._task: asyncio.Task[None] | None = None
-        # One flush at a time for each medium: otherwise a flush that waits for another one would occupy a
-        # thread.
+        # Only one flush at a time for each medium: a second one would occupy a thread while it waits for the
+        # first.
         self._locks = [asyncio.Lock() for _ in media]
 
     def note(self) -> None:
-        """Count an erasure of a record without a slot, so that ``over`` waits for this erasure too."""
+        """Count the erasure of a record that has no slot, so that ``over`` waits for it too."""
         self._transfers.released = [count + 1 for count in self._transfers.released]
 
     async def over(self) -> None:
-        """Return once all dropped pages are erased from media with a writer thread. An erasure that has
-        failed, and will be retried, counts as done.
+        """Return when all pages dropped so far are erased from the media with a writer thread. A failed
+        erasure, which will be retried, counts as done.
 
-        Returns at once if nothing was dropped since the last call. Waits for two turns of the writer, because
-        a page dropped during its write is released only after the write.
+        Returns at once if nothing was dropped since the last call. Otherwise waits for two turns of each
+        writer, because a page that is dropped while it is written is released only after the write.
         """
         for index, medium in enumerate(self._media):
             released = self._transfers.released[index]
@@ -52,22 +52,22 @@ class Erasing:
                 self._done[index] = max(self._done[index], released)
 
     def unmarked(self, refs: Iterable[ObjectRef]) -> str:
-        """Return why an old version of one of these objects could come back after a restart; "" if none
-        can.
+        """Return the reason why an old version of one of these objects could come back after a restart; "" if
+        no old version can.
         """
         hashes = [object_hash(ref) for ref in refs if ref.key]
         reasons = (medium.tier.erasures.unmarked(hashes) for medium in self._media)
         return next((reason for reason in reasons if reason), "")
 
     def any_unmarked(self) -> str:
-        """Return the reason of ``unmarked`` for any object that was dropped so far, or ""."""
+        """Return such a reason for any object that was dropped so far; "" if there is none."""
         reasons = (medium.tier.erasures.any_unmarked for medium in self._media)
         return next((reason for reason in reasons if reason), "")
 
     # ------------------------------------------------------------------ in the background
 
     def start(self, clock: Clock) -> None:
-        """Call ``settle`` at intervals from now on."""
+        """Start a task that calls ``settle`` at intervals."""
         self._task = asyncio.create_task(self._work(clock), name="erasures")
 
     async def aclose(self) -> None:
@@ -76,7 +76,9 @@ class Erasing:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def settle(self) -> bool:
-        """Retry failed erasures and flush erasures to the media. Return whether no erasure is outstanding."""
+        """Retry failed erasures, and flush all erasures to the media. Return whether all are on the media
+        now.
+        """
         left = False
         for index, medium in enumerate(self._media):
             if medium.tier.erasures.unsettled:
@@ -86,8 +88,8 @@ class Erasing:
     async def keep_purged(self) -> None:
         """Make a purge durable.
 
-        Records without a slot (of evicted pages, or in an unreadable segment) may also lie under the purged
-        prefix. Flush their erasures to the media, or put the tier in doubt.
+        Records that have no slot may also lie under the purged prefix: of evicted pages, or in a segment that
+        cannot be read. So flush their erasures to the media. If that is not possible, put the tier in doubt.
         """
         for index, medium in enumerate(self._media):
             if medium.tier.pending_segments or not await self._settle(index):
@@ -129,10 +131,10 @@ class Erasing:
             waited_s = 0.0
             try:
                 await self.settle()
-            except Exception:  # noqa: BLE001 - logged; the task must outlive a bug elsewhere
+            except Exception:  # noqa: BLE001 - logged; a bug elsewhere must not end the task
                 _log.exception("erasures were not settled")
             backoff_s = min(2 * backoff_s, _MOST_RETRY_S) if self._owed else _RETRY_S
 
 
 def _nothing() -> None:
-    """Do nothing. When the writer has run this, all work queued before it is done."""
+    """Do nothing. When the writer has run this, it has done all earlier work."""

@@ -1,8 +1,8 @@
-"""Resident pages that can be touched without waiting: they are verified, and those on a disk are also in the
-kernel's page cache.
+"""Hot pages: resident pages whose bytes can be touched without waiting. They are verified, and those on a
+disk are also in the kernel's page cache.
 
-Laws: plain defs. This module counts and changes nothing. It returns None for a page that cannot be touched
-now; ``PageCache.view`` then finds the reason.
+Laws: plain defs. This module counts nothing and changes nothing. For a page that is not hot, it returns None.
+``PageCache.view`` then finds the reason.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ COPY_BYTES = 16 * 1024
 
 
 class HotPages:
-    """Access to the readable pages of ``residents``, for callers that cannot wait."""
+    """Gives access to the hot pages of ``residents``, for callers that cannot wait."""
 
     def __init__(self, residents: Residents, media: Sequence[Medium]) -> None:
         self._residents = residents
@@ -30,11 +30,11 @@ class HotPages:
         return self._at(slot) is not None
 
     def source(self, slot: int) -> Source:
-        """Return the tier of a resident page, as the source of an answer."""
+        """Return the tier of a resident page, as source of an answer."""
         return self._media[self._residents.tiers[slot]].source
 
     def view(self, slot: int) -> memoryview | None:
-        """Return the body of a page, pinned while the view or a slice of it lives."""
+        """Return the body of a page, or None. The body is pinned while the view or a slice of it lives."""
         medium, location = self._at(slot), self._location(slot)
         try:
             return None if medium is None else medium.tier.pin(location)
@@ -42,7 +42,7 @@ class HotPages:
             return None
 
     def place(self, slot: int) -> Place | None:
-        """Return the page's place for other processes on this host."""
+        """Return the page's place, for other processes on this host, or None."""
         medium, location = self._at(slot), self._location(slot)
         try:
             return None if medium is None else medium.tier.locate(location)
@@ -52,7 +52,9 @@ class HotPages:
     def make_handle(
         self, slot: int, ref: ObjectRef, meta: ObjectMeta, *, first: int, fresh_until_s: float
     ) -> PageHandle | None:
-        """Return a handle for a page of ``ref``. ``first``: the page's first byte within the object."""
+        """Return a handle for a page of the object ``ref``, or None. ``first``: offset of the page in the
+        object.
+        """
         medium, location = self._at(slot), self._location(slot)
         if medium is None:
             return None
@@ -84,7 +86,9 @@ class HotPages:
         return handle
 
     def header(self, slot: int) -> RecordHeader | None:
-        """Return the record's header, with its checksum verified. The body may be unverified."""
+        """Return the header of the page's record, or None. The header's checksum is verified; the body's may
+        not be.
+        """
         medium, location = self._at(slot, unverified=True), self._location(slot)
         if medium is None:
             return None

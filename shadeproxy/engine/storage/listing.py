@@ -1,7 +1,8 @@
-"""Listing of the objects with cached pages below a prefix: in key order, a part at a time, for people.
+"""Lists, for people, the objects with cached pages below a prefix: in key order, a part at a time.
 
-Laws: a listing counts no read and evicts nothing. Keys come from record headers, which are read on a thread.
-Steps on the event loop take about 2 ms. Pages that come or leave meanwhile may be listed or not.
+Laws: a listing counts no read and evicts nothing. Keys come from record headers, which a thread reads. Each
+step on the event loop takes about 2 ms. If a page enters or leaves the cache meanwhile, its object may or may
+not be listed.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 
-_SLICE = 1 << 15  # Slots looked at in one step.
+_SLICE = 1 << 15  # Slots that are looked at in one step.
 
 
 class Listing:
-    """Lists the pages of ``residents``, once ``recovery`` is over."""
+    """Lists the pages of ``residents``, after ``recovery`` has ended."""
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class Listing:
     async def under(
         self, bucket: str, prefix: str, namespace: str = OWN, *, start_after: str, limit: int
     ) -> tuple[list[ObjectRef], int]:
-        """Return the first ``limit`` objects under ``prefix`` after the key ``start_after``, in UTF-8 key
-        order, and how many objects follow.
+        """Return the first ``limit`` objects under ``prefix`` whose keys come after ``start_after``, in UTF-8
+        key order. Return also how many objects follow them.
         """
         await self._recovery.over()
         hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix, namespace))
@@ -62,8 +63,8 @@ class Listing:
         return [ref for _, ref in first], found - len(first)
 
     def pages_of(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int, bool]]:
-        """Return the readable pages of one version as (number, tier, bytes, pinned), in order of their
-        numbers.
+        """Return the readable pages of one version, in order of their numbers. Each is a tuple of number,
+        name of the tier, bytes of the body, and whether it is pinned.
         """
         table = self._residents
         return sorted(
@@ -78,8 +79,8 @@ class Listing:
         )
 
     async def known(self, ref: ObjectRef) -> KnownMetadata | None:
-        """Return metadata of an object whose first page is not cached, from the record of another page. Its
-        time of validation is 0, because only a first page stores that time.
+        """Return the metadata of an object whose first page is not cached, from the record of another page.
+        The time of validation is given as 0, because it is kept for first pages only.
         """
         for slot in self._residents.pages_of(object_hash(ref)):
             if self._residents.tier[slot] == NO_TIER:
@@ -90,9 +91,7 @@ class Listing:
         return None
 
     async def _one_page_each(self, groups: list[int]) -> tuple[NDArray[np.uint64], Slots]:
-        """Return the hashes of the objects with readable pages in these groups, and one slot of each
-        object.
-        """
+        """Return the hashes of all objects with readable pages in these groups, and a slot of each object."""
         table = self._residents
         slots: list[Slots] = [np.zeros(0, np.int64)]
         hashes: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
@@ -109,8 +108,8 @@ class Listing:
         return await asyncio.to_thread(pick)
 
     async def _refs(self, hashes: NDArray[np.uint64], slots: Slots) -> list[ObjectRef]:
-        """Return the names of the objects. ``hashes``, ``slots``: their hashes, and a slot of each. If the
-        page of a slot moved or left meanwhile, read another page of the object.
+        """Return the objects' names. ``hashes``, ``slots``: the hash of each object, and one of its slots. If
+        the page of that slot moved or left meanwhile, another page of the object is read.
         """
         refs = await self._asked(slots)
         lost = set(hashes.tolist()) - refs.keys()
@@ -125,7 +124,7 @@ class Listing:
 
 
 def _octets(key: str) -> bytes:
-    """Return the bytes by which a key is ordered. If the key is not valid UTF-8, these are the bytes as
+    """Return the bytes by which keys are ordered. A key that is not valid UTF-8 is ordered by the bytes as
     received.
     """
     return key.encode("utf-8", "surrogateescape")

@@ -1,10 +1,10 @@
-"""The queue of a disk's reads. It decides whether one more read would end later than a GET from the origin:
-then the disk is *behind*.
+"""Queue of a disk's reads. A disk is *behind* if one more read would end later than a GET from the origin.
 
-Laws: plain defs decide. Only measured times of the disk and of the origin make a disk behind, and only while
-the origin answers.
+Laws: plain defs decide. A disk counts as behind only by measured times of the disk and of the origin, and
+only while the origin answers.
 """
 
+import asyncio
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -13,24 +13,24 @@ from shadeproxy.engine.storage.medium import RunIO, run_io
 from shadeproxy.telemetry.stats import Stats
 
 _ALWAYS_FINE_S = 0.02
-"""A read that the disk ends within this time goes to the disk in any case. Shorter times vary too much for a
-comparison, and each byte from the origin may cost money.
+"""A read that the disk ends within this time always goes to the disk. Shorter times vary too much to be
+compared, and each byte from the origin may cost money.
 """
 
 _WEIGHT = 1 / 16
-"""Weight of the newest read in the mean time for each read."""
+"""Weight of the newest read in the mean time of a read."""
 
 _TRIED_EVERY_S = 1.0
-"""A disk that gets no reads cannot show that it is fast again. So one read is sent to it in each such
-time.
+"""Each disk gets at least one read in this time, even if it is behind. Without reads, it could not show that
+it is fast again.
 """
 
 _LEAST_GETS = 32
-"""Least number of GETs in a mean of the origin's times."""
+"""Least number of GETs over which the origin's mean is taken."""
 
 
 class OriginPace:
-    """The mean time of the origin's latest GETs, from ``stats``."""
+    """Mean time of the origin's latest GETs, from ``stats``."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
@@ -41,11 +41,12 @@ class OriginPace:
         self._mean_bytes = 1.0
 
     def get_s(self, size_bytes: int) -> float:
-        """Return the seconds that a GET of ``size_bytes`` probably takes, by the latest 32 GETs or more.
+        """Return the seconds that a GET of ``size_bytes`` probably takes: the mean of the latest 32 GETs or
+        more.
 
-        For a GET of more bytes than the mean of those GETs, the time grows in proportion. Otherwise many
-        short answers, of small objects or of refusals, would make a long page seem quick. Return inf if the
-        origin does not answer, or has not answered 32 GETs yet.
+        If ``size_bytes`` is more than the mean size of those GETs, the time grows in proportion. Otherwise
+        many short answers, such as refusals, would make a long page seem quick. Return inf if the origin does
+        not answer now, or has not answered 32 GETs yet.
         """
         counted = self._stats.origin.get("get")
         if counted is not None and (new := counted.requests - self._requests) >= _LEAST_GETS:
@@ -59,7 +60,7 @@ class OriginPace:
 
 
 class LoadQueue:
-    """Runs the reads of page bodies of one medium, and measures their pace. ``origin_s``: see
+    """Runs the reads of page bodies on one medium, and measures how long they take. ``origin_s``: see
     ``OriginPace.get_s``.
     """
 
@@ -68,25 +69,38 @@ class LoadQueue:
         self._now_s = now_s
         self._waiting = 0
         self._pace_s = 0.0
-        """Mean time between the ends of two reads, while reads run or wait. 0: not measured."""
+        """Mean time from the end of one read to the end of the next, while reads run or wait. 0: not measured
+        yet.
+        """
         self._ended_s = 0.0
-        """The end of the last read, or the start of the first one after a pause."""
+        """The time when the last read ended, or when the first read after a pause began."""
 
     async def run(self, load: RunIO | None, work: Callable[[], None]) -> None:
-        """Run the read ``work`` by ``run_io``, and measure when it ends."""
+        """Run the read ``work`` by ``run_io``, and measure when it ends. A read that fails ends too."""
         if not self._waiting:
             self._ended_s = self._now_s()
         self._waiting += 1
+        given_up = False
         try:
             await run_io(load, work)
+        except asyncio.CancelledError:
+            given_up = True
+            raise
         finally:
             self._waiting -= 1
+            self._note_end(given_up=given_up)
+
+    def _note_end(self, *, given_up: bool) -> None:
         now_s = self._now_s()
-        spacing_s, self._ended_s = now_s - self._ended_s, now_s
+        spacing_s = now_s - self._ended_s
+        if given_up and spacing_s <= self._pace_s:
+            # The caller has left, but the read may still run. So the spacing is only a lower bound.
+            return
+        self._ended_s = now_s
         self._pace_s += (spacing_s - self._pace_s) * (_WEIGHT if self._pace_s else 1.0)
 
     def is_behind(self, size_bytes: int) -> bool:
-        """Return whether one more read would end later than a GET of as many bytes probably would."""
+        """Return whether one more read would end later than a GET of ``size_bytes`` probably would."""
         ends_s = (self._waiting + 1) * self._pace_s
         if ends_s <= _ALWAYS_FINE_S or ends_s <= self._origin_s(size_bytes):
             return False

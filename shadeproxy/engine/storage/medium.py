@@ -1,4 +1,4 @@
-"""``Medium``: a tier, and how its I/O runs."""
+"""``Medium``: a tier, and the way its I/O runs."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ def _unknown(_room_bytes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A tier, the source that its answers name, and the functions that run its I/O. Where a function is None,
-    the I/O cannot block, so it runs inline.
+    """A tier, its source (the word by which answers name the tier), and the functions that run its I/O. A
+    function is None if the I/O cannot block; then the I/O runs in the event loop.
 
     ``write`` keeps the order of the tier's ``submit``. ``load`` may overtake writes. ``read_speed``: see
     ``DiskChoice``.
@@ -30,7 +30,7 @@ class Medium:
 
 
 async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:
-    """Run I/O inline if ``run`` is None, and by ``run`` otherwise."""
+    """Run I/O by ``run``. If that is None, run it at once."""
     if run is None:
         work()
     else:

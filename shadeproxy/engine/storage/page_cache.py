@@ -1,4 +1,4 @@
-"""The page cache: resident pages in a RAM tier and disk tiers. Each page is in one tier only."""
+"""Page cache: the resident pages, in a RAM tier and disk tiers. Each page is in one tier only."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.errors import TierError
+from shadeproxy.core.errors import DeadlineExceeded, TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.off_loop import OffLoop, at_once
@@ -38,12 +38,12 @@ from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location
 
-_PROMOTIONS = 8  # Most promotions for one batch of recorded reads.
+_PROMOTIONS = 8  # Most promotions after one batch of reads.
 _SLICE = 128  # Pages dropped before other tasks may run.
 
 
 class PageCache:
-    """The resident pages, found by object, version and number. Use it from the event loop only."""
+    """The resident pages, found by object, version and page number. Use it from the event loop only."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class PageCache:
         learn_off_loop: OffLoop = at_once,
         observer: PageObserver | None = None,
     ) -> None:
-        """``off_loop``: runs long calculations off the loop; ``learn_off_loop``: those of the learner."""
+        """``off_loop``: runs long calculations off the event loop; ``learn_off_loop``: the learner's."""
         self.observer = observer or NothingObserved()
         self.media = media
         self.residents = Residents(len(media), share=share)
         self.hot = HotPages(self.residents, media)
-        # Every read calls these, so they are attributes here: a method would cost one more call.
+        # Each read calls these two, so they are attributes: a method would cost one more call.
         self.find, self.source = self.residents.find_page, self.hot.source
         self.pins = Pins(Rules()) if pins is None else pins
         self.groups = PrefixGroups()
@@ -121,13 +121,14 @@ class PageCache:
     # ------------------------------------------------------------------ reading
 
     def tick(self) -> float:
-        """Return the number of demand reads that placement has counted."""
+        """Return the tick: the number of demand reads that placement has counted."""
         return self.placement.tick
 
     async def view(self, slot: int) -> memoryview:
-        """Return the body of a page, pinned while a view of it lives. Never waits for a device in the loop.
+        """Return the body of a page, pinned while a view of it lives. The event loop never waits for a device
+        here.
 
-        Raises TierError when the record is damaged (it is then dropped and counted) or has left its tier.
+        Raises TierError if the record has left its tier, or is damaged; the page is then dropped and counted.
         """
         place = self._places.of(slot)
         medium = self.media[place.tier]
@@ -145,8 +146,8 @@ class PageCache:
             raise
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_]) -> None:
-        """Note demand reads of resident pages, and perhaps promote pages of a lower tier. The oldest read
-        comes first. ``explained``: bool[n], which reads an order or scores explain.
+        """Note demand reads of resident pages, the oldest first, and promote a few pages of lower tiers that
+        earn it. ``explained``: bool[n], whether a job's order or scores predicted each read.
         """
         placed = self.residents.tier[slots] != NO_TIER
         self.placement.note_uses(slots := slots[placed], explained[placed])
@@ -178,16 +179,19 @@ class PageCache:
         self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
 
     def fetches_part_only(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
-        """See ``PartialReads.alone``. Flush the access log before."""
+        """Return the result of ``PartialReads.alone``. Flush the access log before."""
         return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes)
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return metadata and time of validation of a resident object, from the record of its first page."""
+        """Return an object's metadata and time of validation, from the record of its first page; or None."""
         slot = self.residents.first_page(object_hash(ref))
         if slot is None:
             return None
         place = self._places.of(slot)
-        header = (await self._places.headers([slot])).get(slot)
+        try:
+            header = await self._places.header_in_time(slot)
+        except DeadlineExceeded:
+            return None  # The disk hangs. The origin has the metadata too.
         if header is None:
             if self._places.holds(slot, place):
                 self.drop(slot, "damaged")
@@ -198,14 +202,14 @@ class PageCache:
             self.transfers.note_failure(self.media[place.tier].tier, "header", error)
             self.drop(slot, "damaged")
             return None
-        # A record of an earlier release may hold an object that this release does not cache.
+        # A record of an earlier release may be of an object that this release does not cache.
         if header.page.ref != ref or not header.meta.identified:
             return None
-        # Do this last: the page may have been marked stale while its header was read.
+        # Read this last: the page may have been marked stale while its header was read.
         return header.meta, float(self.residents.validated_s[slot])
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return the result of ``recall``, or None if ``recall`` would have to wait."""
+        """Return the result of ``recall``; None also if ``recall`` would have to wait."""
         slot = self.residents.occupant(object_hash(ref), 0)
         header = None if slot is None else self.hot.header(slot)
         if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
@@ -214,22 +218,22 @@ class PageCache:
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Return whether a page of another version than ``etag`` is resident or being written. From now on,
-        recovery too recovers only pages of ``etag``.
+        recovery adds no page of another version than ``etag``.
         """
         hashed, table = object_hash(ref), self.residents
         if self.recovery.coming:
             self.recovery.note_version(hashed, etag_hash(etag))
         if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
-            return False  # The case of nearly every page that is fetched.
+            return False  # This is so for nearly every page that is fetched.
         return table.holds_other(hashed, etag_hash(etag))
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-        """Return object hash and number of each readable page, in no order."""
+        """Return the object hash and the number of each readable page, in no order."""
         ready = self.residents.ready()
         return self.residents.object_hash[ready], self.residents.number[ready]
 
     def view_now(self, page: Page) -> memoryview | None:
-        """Return the body of a page that was just stored, without waiting; None if the page is gone."""
+        """Return, without waiting, the body of a page that was just stored; None if the page is gone."""
         if (slot := self.find(page)) is None:
             return None
         try:
@@ -242,30 +246,30 @@ class PageCache:
     async def insert(
         self, page: Page, meta: ObjectMeta, body: memoryview, validated_s: float, wanted: Callable[[], bool]
     ) -> bool:
-        """Store one page; cancelling this does not end the write. Return whether the page is resident."""
+        """Store one page. Return whether it is resident then. The write goes on if this call is cancelled."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.insert_many([NewPage(page, meta, body, validated_s, wanted, partial(answer_waiter, answer))])
         return await answer
 
     def mark_unread(self, page: Page) -> None:
-        """Mark a page that was just stored as prefetched and not read yet."""
+        """Mark a page that was just stored as prefetched, and not read yet."""
         if (slot := self.find(page)) is not None:
             self.residents.unread.add(slot)
             self.residents.uses[slot] = 0
 
     def drop(self, slot: int, reason: str) -> None:
-        """Remove a page from its tier. Readers that hold a view keep their bytes."""
+        """Remove a page from its tier. Readers that hold a view of it keep their bytes."""
         self.transfers.drop(slot, reason)
 
     def drop_object(self, ref: ObjectRef, reason: str) -> None:
-        """Remove every page of every version of an object, also pages that are being written."""
+        """Remove all pages of an object, of every version, including pages that are being written."""
         hashed = object_hash(ref)
         self.recovery.disown(hashed)
         for slot in self.residents.pages_of(hashed):
             self.drop(slot, reason)
 
     def confirm(self, ref: ObjectRef, validated_s: float) -> None:
-        """Note that the origin confirmed at ``validated_s`` that the resident version is current."""
+        """Note that, at ``validated_s``, the origin named the resident version as current."""
         slot = self.residents.first_page(object_hash(ref))
         if slot is not None:
             self.residents.validated_s[slot] = validated_s
@@ -273,22 +277,22 @@ class PageCache:
     # ------------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Open the tiers (blocking). Call ``recover`` or ``start_recovery`` to read their pages."""
+        """Open the tiers (blocking). Call ``recover`` or ``start_recovery`` next, to read their pages."""
         self.recovery.open()
         self.transfers.disks.measure()
 
     def recover(self) -> int:
-        """Open the tiers and read all their pages (blocking). Return the number of pages."""
+        """Open the tiers and recover all their pages (blocking). Return the number of pages."""
         self.open()
         self.recovery.run()
         return len(self.residents)
 
     def start_recovery(self) -> None:
-        """Read the tiers' pages in the background, while the cache is used."""
+        """Recover the tiers' pages in the background, while the cache is used."""
         self.recovery.start()
 
     async def recovered(self) -> None:
-        """Wait until all segments of the tiers are recovered."""
+        """Wait until recovery has ended."""
         await self.recovery.over()
 
     async def stop_recovery(self) -> None:
@@ -297,16 +301,16 @@ class PageCache:
 
     @property
     def pending_segments(self) -> int:
-        """Number of pending segments of an earlier process, which recovery has not read."""
+        """Number of segments of an earlier process that recovery has not read yet."""
         return self.recovery.pending_segments
 
     async def renew_pins(self) -> None:
-        """Pin exactly the pages that ``pins`` covers, once recovery is over."""
+        """When recovery has ended, pin the pages that ``pins`` covers, and unpin all others."""
         await self.recovery.over()
         await self._pinning.renew()
 
     async def drain(self) -> None:
-        """Wait until every page on its way into a tier is written or dropped."""
+        """Wait until no page is on its way into a tier: each is written or dropped."""
         await self.transfers.drain()
 
     def close(self) -> None:
@@ -314,13 +318,13 @@ class PageCache:
             medium.tier.close(self.recovery.pages_of(index))
 
     async def find_under(self, bucket: str, prefix: str, namespace: str = OWN) -> Slots:
-        """Return the slots of readable pages under ``prefix`` in ``bucket``, once recovery is over."""
+        """Return the slots of the readable pages under ``prefix`` in ``bucket``, when recovery has ended."""
         await self.recovery.over()
         slots: Slots = self._slots_of(bucket, prefix, namespace)
         slots = slots[self.residents.tier[slots] != NO_TIER]
         if not prefix:
             return slots
-        # Make small arrays, one for each part. To make one array at the end would hold the event loop.
+        # Make a small array for each part: making one long array at the end would block the event loop.
         found, generations, table = [slots[:0]], [slots[:0]], self.residents
         for start in range(0, len(slots), ASKED):
             part = slots[start : start + ASKED]
@@ -335,10 +339,10 @@ class PageCache:
     async def drop_under(
         self, bucket: str, prefix: str, namespace: str, before_each: Callable[[Slots], bool]
     ) -> None:
-        """Remove the pages of objects in ``bucket`` under ``prefix`` that are resident now, in slices.
+        """Remove the pages that objects of ``bucket`` under ``prefix`` have now, in slices.
 
-        Pages stored meanwhile stay; otherwise this call might never end under constant reads. It makes no
-        tombstones, because each object would need one: call ``Erasing.keep_purged`` afterwards.
+        Pages that are stored meanwhile stay; otherwise this call might never end under constant reads. It
+        makes no tombstones, because each object would need one: call ``Erasing.keep_purged`` afterwards.
         ``before_each`` gets each slice before it is dropped; when it returns False, this call ends.
         """
         await self.recovery.over()
@@ -348,9 +352,9 @@ class PageCache:
         while len(todo):
             part, todo = todo[:_SLICE], todo[_SLICE:]
             part = part[part < len(before)]
-            part = part[table.generation[part] == before[part]]  # Keep slots that still have the same page.
+            part = part[table.generation[part] == before[part]]  # Leave out slots that have another page now.
             # The header of a page between tiers cannot be read, so the page may lie outside ``prefix``.
-            # Dropping some such pages does no harm.
+            # Dropping a few such pages does no harm.
             for slot in self.transfers.unplaced_among(part):
                 self.transfers.drop_unplaced(slot)
             places = {slot: self._places.of(slot) for slot in part[table.tier[part] != NO_TIER].tolist()}
@@ -358,9 +362,9 @@ class PageCache:
             leaving = []
             for slot, place in places.items():
                 if not self._places.holds(slot, place):
-                    # The page moved or is gone. The next round of the loop looks at it again.
+                    # The page moved or is gone. A later round of the loop looks at its slot again.
                     moved.append(slot)
-                # Drop a page whose header cannot be read, too.
+                # Also drop a page whose header cannot be read.
                 elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):
                     leaving.append(slot)
             if not before_each(np.array(leaving, np.int64)):
@@ -372,12 +376,12 @@ class PageCache:
                 todo, moved = np.array(moved, dtype=np.int64), []
 
     def mark_stale(self, bucket: str, namespace: str = OWN) -> None:
-        """Mark a bucket's pages stale: the origin is asked before they are served again."""
+        """Mark a bucket's pages stale, so that the origin is asked before they are served again."""
         self.recovery.mark_stale(bucket, namespace)
         self.residents.mark_stale(self._slots_of(bucket, "", namespace))
 
     def assert_quiescent(self) -> None:
-        """Assert for tests that nothing is in flight and that the accounting balances."""
+        """Assert, for tests, that nothing is in flight and that the accounts balance."""
         assert self.transfers.idle
         for index, medium in enumerate(self.media):
             table, members = self.residents, self.residents.members[index]
@@ -391,5 +395,5 @@ class PageCache:
     # ------------------------------------------------------------------ inside
 
     def _slots_of(self, bucket: str, prefix: str, namespace: str) -> Slots:
-        """Return slots, readable or not, that may hold pages of objects in ``bucket`` under ``prefix``."""
+        """Return all slots, readable or not, that may have pages of objects under ``prefix``."""
         return self.residents.in_groups(self.groups.candidates(bucket, prefix, namespace))

@@ -1,8 +1,8 @@
 """Applies pins to resident pages: after a start, after a reload, and at each pin or unpin.
 
-Laws: no body is read and no page is evicted here. Most prefix groups are pinned completely or not at all. For
-pages of the other groups, keys are read from record headers, on a thread. Whether to pin a page on its way
-into a tier is decided at the end of its write (transfers.py). Steps on the event loop take about 2 ms.
+Laws: no body is read and no page is evicted here. In most prefix groups, all pages are pinned or none is. For
+a page of any other group, a thread reads the key from the record's header. A page on its way into a tier is
+pinned or not when its write ends (transfers.py). Each step on the event loop takes about 2 ms.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
 
 _SLICE = 512
-_GROUPS = 64  # Groups judged in one step. Each takes 20 us with the largest number of pins.
+_GROUPS = 64  # Groups judged in one step. With the largest number of pins, each group takes 20 us.
 _NONE, _ALL, _SOME = 0, 1, 2
 
 
@@ -50,7 +50,7 @@ class Pinning:
         """Return which recovered pages of tier ``index`` to pin, within the maximum for pinned pages:
         bool[n].
 
-        If the group of a page does not decide, pin the page until ``renew`` has read its key.
+        If only the key of a page can decide, the page is pinned until ``renew`` has read the key.
         """
         if not self._pins.any:
             return np.zeros(len(rows), dtype=np.bool_)
@@ -60,7 +60,7 @@ class Pinning:
         return fits
 
     async def renew(self) -> None:
-        """Pin and unpin resident pages, as ``pins`` says. Repeat this if pins change meanwhile."""
+        """Pin and unpin resident pages, as ``pins`` says. Start again if the pins change meanwhile."""
         while not await self._renew(self._pins.version):
             pass
 
@@ -73,7 +73,7 @@ class Pinning:
             self._verdicts(names[start : start + _GROUPS])
             await asyncio.sleep(0)
         ready = table.ready()
-        # Copy the generations now: while keys are read, a slot may get another page.
+        # Copy the generations now, because a slot may get another page while keys are read.
         generations = table.generation[ready]
         verdicts = self._verdicts(self._groups.names)[table.group[ready]]
         if (share := self._pins.share) is not None:
@@ -81,7 +81,7 @@ class Pinning:
             owned = await asyncio.to_thread(lambda: share.owns(table.object_hash[ready[held]]))
             verdicts[held[~owned]] = _NONE
         pinned = table.pinned[ready]
-        # Unpin before pinning, so that new pins can take the bytes that become free.
+        # Unpin first, so that new pins can use the room that becomes free.
         free, hold = (verdicts == _NONE) & pinned, (verdicts == _ALL) & ~pinned
         if not await self._set(ready[free], generations[free], version, pinned=False):
             return False
@@ -90,22 +90,20 @@ class Pinning:
         )
 
     async def _ask(self, slots: Slots, version: int) -> bool:
-        """Pin or unpin pages by their keys. Return False if pins have changed meanwhile."""
+        """Pin or unpin pages by their keys. Return False if the pins have changed meanwhile."""
         for start in range(0, len(slots), ASKED):
             if not await self._ask_some(slots[start : start + ASKED], version):
                 return False
         return True
 
     async def _ask_some(self, slots: Slots, version: int) -> bool:
-        """Do the work of ``_ask`` for a few pages. If a page moved to another tier meanwhile, judge it
-        again.
-        """
+        """Do the work of ``_ask`` for a few pages. Judge a page again if it changed its tier meanwhile."""
         table = self._residents
         generations = dict(zip(slots.tolist(), table.generation[slots].tolist(), strict=True))
         while generations:
             before = {slot: self._places.of(slot) for slot in generations}
             refs = await self._places.refs(generations)
-            # Pages of objects that another proxy caches are not among these.
+            # Pages of objects that another proxy caches are not among these pages.
             named = {slot: self._pins.names(ref) for slot, ref in refs.items()}
             for pinned in (False, True):
                 judged = [slot for slot, pins in named.items() if pins is pinned]
@@ -124,8 +122,8 @@ class Pinning:
     async def _set(
         self, slots: Slots, generations: NDArray[np.integer[Any]], version: int, *, pinned: bool
     ) -> bool:
-        """Pin or unpin the pages of ``slots`` that still have these generations. Return False if pins have
-        changed meanwhile.
+        """Pin or unpin pages. Leave out slots whose generation is not the one in ``generations`` any more.
+        Return False if the pins have changed meanwhile.
         """
         table = self._residents
         for start in range(0, len(slots), _SLICE):
@@ -145,7 +143,7 @@ class Pinning:
         return True
 
     def _verdicts(self, names: list[GroupName]) -> NDArray[np.int8]:
-        """Return for each group whether all, none or only some of its pages are pinned."""
+        """Return for each group whether all, none or only some of its pages are pinned: int8[n]."""
         if self._judged_version != self._pins.version:
             self._judged, self._judged_version = {}, self._pins.version
         words, judged = {False: _NONE, True: _ALL, None: _SOME}, self._judged

@@ -1,7 +1,7 @@
-"""Reads records of pages. While such a read waits, its slot may get another page.
+"""Reads records of pages. While a read waits, its slot may get another page.
 
-Laws: bytes read from a place count only if the slot still has its page there afterwards. An unreadable record
-is counted and logged.
+Laws: bytes that were read from a place count only if the slot still has its page at this place afterwards. A
+record that cannot be read is counted and logged.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.index.columns import NO_TIER
@@ -19,13 +20,13 @@ from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.tier import Tier
 
 ASKED = 256
-"""Number of slots to pass to ``refs`` at a time. The event loop then copies their places in one short
-step.
-"""
+"""Number of slots to pass to one call of ``refs``. The event loop copies their places in one short step."""
 
 
 class PagePosition(NamedTuple):
-    """The place of a page before a wait. After the wait, slot and location may belong to another page."""
+    """The place of a page, noted before a wait. After the wait, the slot or the location may belong to
+    another page.
+    """
 
     generation: int
     tier: int
@@ -34,7 +35,7 @@ class PagePosition(NamedTuple):
 
 class RecordReader:
     """Reads records of ``residents`` in ``media``. ``origin_s``: see ``LoadQueue``. ``failed``: called for
-    each unreadable record.
+    each record that cannot be read.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class RecordReader:
         return PagePosition(table.generations[slot], table.tiers[slot], Location(table.locations[slot]))
 
     def holds(self, slot: int, place: PagePosition) -> bool:
-        """Return whether the slot still has the same page at the same place. Call this after a wait."""
+        """Return, after a wait, whether the slot still has the same page at the same place."""
         return self._residents.tiers[slot] != NO_TIER and self.of(slot) == place
 
     def require(self, slot: int, place: PagePosition) -> None:
@@ -64,8 +65,8 @@ class RecordReader:
             raise TierError("the page left its tier while it was read")
 
     async def load(self, place: PagePosition) -> RecordHeader:
-        """Return the record's header. Read the body into the page cache, and check its hash: a medium may
-        have damaged it since it was last read. Raises TierError.
+        """Read the record's body into the page cache and check its hash, because the medium may have damaged
+        it since the last read. Return the record's header. Raises TierError.
         """
         medium, loaded = self._media[place.tier], list[RecordHeader]()
         await self._queues[place.tier].run(
@@ -74,19 +75,19 @@ class RecordReader:
         return loaded[0]
 
     def is_behind(self, slot: int) -> bool:
-        """Return whether the origin would probably deliver a readable page sooner than its tier."""
+        """Return whether the origin would probably deliver a readable page sooner than the page's tier."""
         queue = self._queues[self._residents.tiers[slot]]
         return queue.is_behind(int(self._residents.body_bytes[slot])) and self.must_load(slot)
 
     def must_load(self, slot: int) -> bool:
-        """Return whether the body of a readable page must be loaded before it may be touched."""
+        """Return whether the body of a readable page must be loaded before its bytes may be touched."""
         table = self._residents
         tier = self._media[table.tiers[slot]].tier
         return bool(table.unverified[slot]) or not tier.is_hot(Location(table.locations[slot]))
 
     async def headers(self, slots: Iterable[int], *, run: RunIO | None = None) -> dict[int, RecordHeader]:
-        """Return the record headers of readable slots, except slots whose page moved meanwhile. A record that
-        cannot be read is left out and counted.
+        """Return the record headers of readable slots. Slots whose page moved meanwhile are left out. So are
+        records that cannot be read; these are counted.
         """
         places = {slot: self.of(slot) for slot in slots}
         found, failures = dict[int, RecordHeader](), dict[int, TierError]()
@@ -96,13 +97,21 @@ class RecordReader:
                 work = partial(_read_headers, medium.tier, inside, found, failures)
                 await run_io(run or medium.load, work)
         for slot, error in failures.items():
-            # If the page has left its place, its record may have been erased. Then the tier is not at fault.
+            # If the page has left its place, its record may have been erased, which is no fault of the tier.
             if self.holds(slot, places[slot]):
                 self._failed(self._media[places[slot].tier].tier, "header", error)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
 
+    async def header_in_time(self, slot: int) -> RecordHeader | None:
+        """Return the header of one slot as ``headers`` does; None if it is left out. Raises DeadlineExceeded
+        when half of the request's time is over: then the origin can still answer in time.
+        """
+        reading, deadline = self.headers([slot]), DEADLINE.get()
+        found = await (reading if deadline is None else deadline.half().bound(reading))
+        return found.get(slot)
+
     async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
-        """Return the objects of readable slots, except slots whose page moved meanwhile."""
+        """Return the objects of readable slots. Slots whose page moved meanwhile are left out."""
         headers = await self.headers(slots, run=asyncio.to_thread)
         return {slot: header.page.ref for slot, header in headers.items()}
 

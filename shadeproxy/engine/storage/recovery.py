@@ -1,9 +1,9 @@
-"""Recovery of the pages of an earlier process, while the proxy serves already.
+"""Recovery: adds the pages of an earlier process to the cache, while the proxy serves already.
 
 Laws: an answer of the origin since the start counts more than a record. A recovered page never replaces a
-resident page. If the origin was asked about an object, only pages of the version that it named are recovered.
-An object that was written or purged through the proxy since the start is never recovered, not even after kill
--9, because the tier keeps tombstones. Segments are read on a thread. Steps on the event loop take about 2 ms.
+resident page. If the origin was asked about an object, only pages of the version that it named are added. An
+object that was written or purged through the proxy since the start is never recovered. Tombstones in the tier
+ensure this even after kill -9. Segments are read on a thread. Each step on the event loop takes about 2 ms.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ _log = structlog.get_logger(__name__)
 class Recovery:
     """Recovers pages of ``media`` into ``residents``. ``tick``: returns the number of demand reads so far.
     ``pinned``: returns which rows of a tier to pin, as bool[n]. ``entered``: called with the slots of
-    recovered pages. ``erasing``: called whenever a tier's writer has got work that must be on the medium
-    before the origin changes.
+    recovered pages. ``erasing``: called when a tier's writer has got work that must be on the medium before
+    the origin's object may change.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Recovery:
         self._entered = entered
         self._erasing = erasing
         self.coming = False
-        """True while this process still recovers pages. An attribute, so that a miss reads it without a
-        call.
+        """True while this process still recovers pages. It is an attribute, because each miss reads it, and a
+        call would cost more.
         """
         self._halted = False
         self._news: dict[int, int] = {}  # By object hash: the ETag hash of the version that the origin named.
-        self._stale_buckets: set[tuple[str, str]] = set()  # Buckets, with their namespaces.
+        self._stale_buckets: set[tuple[str, str]] = set()  # Bucket and namespace of each.
         self._all_stale = False
         self._task: asyncio.Task[None] | None = None
 
@@ -81,11 +81,11 @@ class Recovery:
         self._end()
 
     def start(self) -> None:
-        """Recover all pages in the background; the fastest tier comes first."""
+        """Recover all pages in the background, those of the fastest tier first."""
         self._task = asyncio.create_task(self._work(), name="recovery")
 
     async def over(self) -> None:
-        """Return once recovery is over."""
+        """Return when recovery has ended."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
@@ -109,7 +109,7 @@ class Recovery:
             _log.info("recovered", pages=len(self._residents), unreadable_segments=self.pending_segments)
 
     def _end(self) -> None:
-        # This process recovers nothing more. Segments that could not be read are tried again at the next
+        # This process recovers no more pages. Segments that could not be read are tried again at the next
         # start.
         self.coming = False
         self._news.clear()
@@ -119,22 +119,22 @@ class Recovery:
     # ------------------------------------------------------------------ changes during recovery
 
     def disown(self, object_hash: int) -> None:
-        """Keep the pages of an object from being recovered, now and after a restart."""
+        """Let no page of an object be recovered, now or after a restart."""
         submitted = [medium.tier.disown(object_hash) for medium in self._media]
         if any(submitted):
             self._erasing()
 
     def note_version(self, object_hash: int, etag_hash: int) -> None:
-        """Note the version of an object that the origin named, for pages that recovery has not read yet."""
+        """Note the version of an object that the origin named. Recovery adds no page of another version."""
         self._news[object_hash] = etag_hash
 
     def mark_stale(self, bucket: str, namespace: str) -> None:
-        """Let the pages of a bucket that are recovered from now on be stale."""
+        """Mark the pages of a bucket stale that are recovered from now on."""
         if self.coming:
             self._stale_buckets.add((bucket, namespace))
 
     def mark_all_stale(self) -> None:
-        """Let all pages that are recovered from now on be stale."""
+        """Mark all pages stale that are recovered from now on."""
         self._all_stale = self.coming
 
     # ------------------------------------------------------------------ pages
@@ -169,22 +169,23 @@ class Recovery:
     def _without_outdated(self, rows: Rows) -> tuple[Rows, Rows]:
         known = np.isin(rows["object_hash"], np.fromiter(self._news, np.uint64, len(self._news)))
         for position in np.flatnonzero(known).tolist():
-            # Drop the first page in any case: it holds the metadata, which may have changed under this ETag.
+            # Drop the first page in any case: its record has the metadata, which may have changed under this
+            # ETag.
             current = self._news[int(rows["object_hash"][position])] == int(rows["etag"][position])
             known[position] = not current or rows["number"][position] == 0
         return rows[~known], rows[known]
 
     def _resolve(self, object_hash: int, number: int, etag: int) -> None:
         """Compare a record that was left out with the resident page of the same number. If their versions
-        differ, and the resident page was not read since the start, it is unknown which version is current.
-        Then mark the resident page stale, so that the origin is asked.
+        differ, it may be unknown which one is current: both were recovered, and the resident page was not
+        read since. Then mark the resident page stale, so that the origin is asked.
         """
         slot = self._residents.occupant(object_hash, number)
         if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:
             self._residents.validated_s[slot] = 0.0
 
     def pages_of(self, index: int) -> Contents:
-        """Return every page of a tier, as the next process will recover it."""
+        """Return all pages of a tier in the form in which the next process recovers them."""
         table, tick = self._residents, self._tick()
         slots = table.ready()
         slots = slots[table.tier[slots] == index]

@@ -1,7 +1,8 @@
-"""Moves pages into tiers and between them: reserve, write, place; demote, promote, drop.
+"""Moves pages into tiers, between them and out of them: store, promote, demote, drop.
 
-Laws: a slot without a tier has a write token, and only the write that holds the token may place the page. A
-page dropped while it is written loses its token and is never placed. A location is released exactly once.
+Laws: a slot without a tier has a write token, and only the write that has this token may place the page. A
+page that is dropped while it is written loses its token, and is never placed. A location is released exactly
+once.
 """
 
 import asyncio
@@ -33,9 +34,9 @@ _log = structlog.get_logger(__name__)
 class NewPage(NamedTuple):
     """A page that came from the origin, to be stored if it earns a place.
 
-    ``validated_s``: Unix time of the last check with the origin. ``wanted``: called again after the write. It
-    returns False if the page was invalidated; then the page is not placed. ``stored``: called once, with
-    whether the page is resident. ``writer``: another process that has the body.
+    ``validated_s``: Unix time of the last check with the origin. ``wanted``: called after the write; False
+    means that the page was invalidated meanwhile and must not be placed. ``stored``: called once, with
+    whether the page is resident. ``writer``: lets another process, which has the body, write it; or None.
     """
 
     page: Page
@@ -48,13 +49,13 @@ class NewPage(NamedTuple):
 
     @property
     def header(self) -> RecordHeader:
-        """The header of the page's record."""
+        """Header of the page's record."""
         return RecordHeader(self.page, self.meta, len(self.body), self.validated_s)
 
 
 @dataclass(slots=True)
 class Write:
-    """A page on its way into a tier. ``token``: the write token; a page that was dropped has lost it."""
+    """A page on its way into a tier. ``token``: its write token; a page that was dropped has lost it."""
 
     slot: int
     token: object
@@ -66,7 +67,7 @@ class Write:
 
 
 class Transfers:
-    """Carries out decisions of ``placement``, on ``residents`` and the tiers of ``media``."""
+    """Carries out decisions of ``placement``: changes ``residents`` and the tiers of ``media``."""
 
     def __init__(
         self,
@@ -90,28 +91,28 @@ class Transfers:
         self._unplaced: dict[int, object] = {}  # By slot: the token of the write that will place its page.
         self._tasks: set[asyncio.Future[bool]] = set()
         self.released = [0] * len(media)
-        """Number of locations released, or about to be, for each tier. Their erasures may still be queued."""
+        """Number of locations, by tier, that were or soon are released. Their erasures may be queued."""
 
     @property
     def idle(self) -> bool:
-        """True if nothing is being written and every page has its tier."""
+        """True if no page is on its way into a tier."""
         return not self._tasks and not self._unplaced
 
     async def drain(self) -> None:
-        """Wait for all pages on their way into a tier."""
+        """Wait until no page is on its way into a tier."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def store(self, slot: int, new: NewPage) -> bool | None:
-        """Write a page in a new slot to the fastest tier in which the page wins a place.
+        """Write the page of a new slot to the fastest tier in which it wins a place.
 
-        Return whether the page was stored; None if a task or another process writes it, and calls
+        Return whether the page was stored. Return None if a task or another process writes it, and calls
         ``new.stored`` later. If the page is not stored, its slot is freed.
         """
         token = self._unplaced[slot] = object()
         index, location = self._first_place(slot)
         if location is None and self._residents.holds[slot]:
-            # Pinned pages hold their maximum already: treat this page as an ordinary one.
+            # Pinned pages take their maximum already, so treat this page as an ordinary one.
             self._residents.holds[slot] = False
             index, location = self._first_place(slot)
         if location is None:
@@ -131,14 +132,14 @@ class Transfers:
         return [slot for slot in self._unplaced if slot in wanted]
 
     def drop_unplaced(self, slot: int) -> None:
-        """Remove a page that is on its way into a tier; do nothing if it is not."""
+        """Remove a page that is on its way into a tier. Do nothing if the page is not."""
         if slot in self._unplaced:
             self._forget(slot)
-            # Its location in a tier is released only after its write has ended.
+            # Its location is released only when its write has ended.
             self.released = [count + 1 for count in self.released]
 
     def drop(self, slot: int, reason: str) -> None:
-        """Remove a page; readers that hold a view keep their bytes."""
+        """Remove a page. Readers that hold a view of it keep their bytes."""
         if slot in self._unplaced:
             self.drop_unplaced(slot)
             return
@@ -148,7 +149,7 @@ class Transfers:
         self._stats.record_eviction(self._media[index].tier.name, reason)
 
     def vacate(self, slots: list[int], index: int, reason: str) -> None:
-        """Count pages as evicted, because other pages are about to take over their slots and places."""
+        """Count pages as evicted: other pages are about to take over their slots and places."""
         for slot in self._residents.unread.intersection(slots):
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("wasted")
@@ -158,7 +159,7 @@ class Transfers:
     def settle_many(
         self, index: int, slots: list[int], locations: list[Location], written: list[bool]
     ) -> None:
-        """Make pages with reserved places readable if they were written. Remove the other pages."""
+        """Make the pages that were written readable, and remove the others. All have reserved places."""
         table = self._residents
         ready = np.array(written, np.bool_)
         table.ready_again(np.array(slots)[ready], index, np.array(locations)[ready])
@@ -173,7 +174,7 @@ class Transfers:
                 self._release(index, location)
 
     def note_first_uses(self, slots: Iterable[int]) -> None:
-        """Note which of the pages just read were prefetched and are read for the first time."""
+        """Note which of the pages just read had been prefetched and are read for the first time."""
         table = self._residents
         for slot in table.unread.intersection(slots):
             table.unread.discard(slot)
@@ -181,9 +182,7 @@ class Transfers:
             self._observer.note_first_use(int(table.object_hash[slot]), int(table.number[slot]))
 
     def note_disk_reads(self, slots: Slots) -> None:
-        """Count reads of pages for each disk, if there are several disks. The source of an answer says only
-        that the page was on disk.
-        """
+        """Count reads by disk, if there are several disks: the source of an answer does not name the disk."""
         if len(self._media) > 2 and len(slots):
             reads = np.bincount(self._residents.tier[slots], minlength=len(self._media)).tolist()
             self._stats.record_disk_reads(
@@ -191,9 +190,7 @@ class Transfers:
             )
 
     def note_left_to_origin(self, slot: int) -> None:
-        """Count a read that the origin answers, because the origin is faster than the page's disk now
-        (``LoadQueue``).
-        """
+        """Count a read that the origin answers, being faster than the page's disk now (``LoadQueue``)."""
         self._stats.record_left_to_origin(self._media[self._residents.tiers[slot]].tier.name)
 
     def _first_place(self, slot: int) -> tuple[int, Location | None]:
@@ -222,7 +219,7 @@ class Transfers:
     def write_many(
         self, index: int, locations: Sequence[Location], pages: Sequence[NewPage], metas: Sequence[bytes]
     ) -> list[bool]:
-        """Write pages without a task, with their encoded ``metas``. Return which are written and wanted."""
+        """Write pages, with encoded ``metas``, without a task. Return which are written and still wanted."""
         tier = self._media[index].tier
         errors = tier.write_many(locations, pages, [new.body for new in pages], metas)
         for error in filter(None, errors):
@@ -234,7 +231,7 @@ class Transfers:
         self._stats.record_bypass(pages)
 
     def begin_now(self, plan: Write, new: NewPage) -> bool | None:
-        """Write a page without a task, or let ``new.writer`` write it. Return as ``store``."""
+        """Write a page without a task, or let ``new.writer`` write it. Return the same as ``store``."""
         return self._write_now(plan, new.wanted)
 
     def write_now(
@@ -245,7 +242,7 @@ class Transfers:
         body: memoryview | WrittenBody,
         wanted: Callable[[], bool],
     ) -> bool:
-        """Write a page without a task. Return whether it was written and is still wanted afterwards."""
+        """Write a page without a task. Return whether it was written, and is still wanted after the write."""
         tier = self._media[index].tier
         try:
             tier.write(location, header, body)
@@ -270,32 +267,32 @@ class Transfers:
         except TierError as error:
             self.note_failure(tier, "write", error)
         except BaseException:
-            # The erasure of the bytes written so far waits in the same queue, after this write.
+            # The bytes written so far are erased after this write, in the order of the same queue.
             self._settle(plan, stored=False)
             raise
         return self._settle(plan, stored=stored)
 
     def _settle(self, plan: Write, *, stored: bool) -> bool:
-        """Place the page after its write, or give its location back. Return whether the page is resident."""
+        """Place the page after its write, or release its location. Return whether the page is resident."""
         if self._unplaced.get(plan.slot) is not plan.token:
-            stored = False  # The page was dropped meanwhile; the slot may hold another page by now.
+            stored = False  # The page was dropped meanwhile; another page may have the slot now.
         elif not stored:
             self._forget(plan.slot)
         if not stored:
             self._release(plan.index, plan.location)
             return False
-        # Check pins and their room again, because both may have changed since the decision.
+        # Check again whether the page is pinned, because pins and their room may have changed.
         covered = self._pins.covers(plan.header.page.ref)
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
-        # These lines repeat ``_place`` to save a call, because each miss comes here.
+        # These lines repeat ``_place``: each miss comes here, and this saves a call.
         del self._unplaced[plan.slot]
         self._residents.place(plan.slot, plan.index, plan.location, plan.record_bytes)
         self._stats.record_admission(self._media[plan.index].tier.name)
         return True
 
     def _place(self, slot: int, index: int, location: Location, record_bytes: int) -> None:
-        """Make the page readable from ``location``."""
+        """Make the page of a slot readable from ``location``."""
         del self._unplaced[slot]
         self._residents.place(slot, index, location, record_bytes)
 
@@ -319,7 +316,7 @@ class Transfers:
             self.drop(slot, reason)
 
     def _demote(self, slot: int) -> bool:
-        """Move a page from the RAM tier to a disk, if it outranks the pages that it displaces there."""
+        """Move a page from RAM to a disk if it beats the pages that it displaces there, and return True."""
         size, lower = self._residents.sizes[slot], self._disk_of(slot)
         if lower is None or not self._ledger.try_take(size):
             return False
@@ -332,7 +329,7 @@ class Transfers:
             place = Location(self._residents.locations[slot])
             header = upper.load(place) if self._residents.unverified[slot] else upper.header(place)
             self._residents.prove(slot, header)
-            # Copy the body, so that the new page can have the upper tier's blocks now.
+            # Copy the body, so that another page can have this page's blocks in RAM at once.
             body = memoryview(bytes(upper.pin(place)))
         except TierError as error:
             self.note_failure(upper, "demote", error)
@@ -356,7 +353,7 @@ class Transfers:
             self._ledger.give(plan.record_bytes)
 
     def promote(self, slot: int, view: memoryview) -> None:
-        """Move a page to the fastest tier, if it beats the pages that it displaces there."""
+        """Move a page to the fastest tier, if it beats the pages that it displaces. ``view``: its body."""
         lower, old = self._residents.displace(slot)
         record_bytes = self._residents.sizes[slot]
         self._unplaced[slot] = object()
@@ -378,8 +375,8 @@ class Transfers:
         self._stats.record_admission(upper.name)
 
     def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
-        """Count a tier's failure, and log it. Do not log failures of a tier that takes no more pages: the
-        tier has logged that itself, and a line for each page would hide other lines.
+        """Count a tier's failure, and log it. If the tier takes no more pages, do not log it: the tier has
+        logged that itself, and a line for each page would hide other lines.
         """
         self._stats.record_tier_error(tier.name, kind)
         if tier.disabled_reason is None:
@@ -395,4 +392,4 @@ def _tell(stored: Callable[[bool], None], task: asyncio.Task[bool]) -> None:
     failed = task.cancelled() or task.exception() is not None
     stored(not failed and task.result())
     if not task.cancelled():
-        task.result()  # Raises an unforeseen error, so that the loop reports it.
+        task.result()  # Raises the unforeseen error, so that the loop reports it.

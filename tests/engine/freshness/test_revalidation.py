@@ -120,6 +120,29 @@ async def test_an_object_that_cannot_be_asked_for_keeps_no_other_from_being_aske
     assert (await bench.get(keys[-1]))[0] == b"22"
 
 
+async def test_stale_objects_of_a_bucket_that_is_not_listed_do_not_hold_up_another_bucket(make_bench):
+    bench, keys = await stale(make_bench, 600)
+    bench.origin.put("other", "k", b"1")
+    await bench.get("k", bucket="other")
+    bench.clock.advance(61)
+    head, heads = bench.origin.head, []
+
+    async def refuse(*_args, **_kwargs):
+        raise OriginAnswer(403, "AccessDenied", "Access Denied")
+
+    async def count(ref, **options):
+        heads.append(ref.bucket)
+        return await head(ref, **options)
+
+    bench.origin.list_objects, bench.origin.head = refuse, count
+    for key in keys:
+        await bench.get(key)
+    await bench.get("k", bucket="other")
+    await settled(bench)
+    assert len(heads) == 601
+    assert heads.index("other") < 300
+
+
 async def test_what_a_listing_shows_to_be_another_version_is_dropped_unasked(make_bench):
     bench, keys = await stale(make_bench, 60)
     for key in keys:

@@ -12,8 +12,10 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.read.prefetch_port import Need
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 PAGE = 128 * 1024
@@ -86,6 +88,24 @@ async def test_where_there_is_room_the_page_is_read_and_kept(make_full):
     await bench.settle()
     assert await bench.get("k", range=quarter(6)) == (bytes_of(quarter(6)), Source.RAM)
     assert spans(bench) == [Span(PAGE, 2 * PAGE)]
+
+
+@pytest.mark.parametrize("policy", ["default", "importance"])
+async def test_free_room_of_a_disk_that_has_failed_is_no_room(make_full, policy):
+    calls = FaultyCalls(scheduled())
+    bench = await make_full(more_disks={"disk": (8 << 20, 1e8)}, calls={"disk": calls}, policy=policy)
+    calls.schedule = scheduled(rates={MediumFault.WRITE_EROFS: 1.0})
+    bench.origin.put("b", "last", BODY[:PAGE])
+    await bench.get("last")
+    await bench.settle()
+    assert bench.cache.media[1].tier.disabled_reason
+    bench.origin.reads.clear()
+    for number in (4, 5, 6, 7, 5):
+        assert (await bench.get("k", range=quarter(number)))[0] == bytes_of(quarter(number))
+        await bench.settle()
+    assert asked(bench) == 5 * QUARTER
+    need = Need(ObjectRef("b", "last"), object_hash(ObjectRef("b", "last")), 0, PAGE)
+    assert not bench.engine.prefetch_port.wins(need)  # Prefetching it would be in vain.
 
 
 async def test_a_page_that_is_worth_more_than_another_is_read_and_kept(make_full):

@@ -8,17 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.engine.storage.load_queue import LoadQueue, OriginPace
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
+from tests.support.engine import HeldIO
 
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 SIZE = 3000
@@ -98,6 +101,44 @@ async def test_a_failed_read_leaves_no_place_in_the_queue():
     await queue.run(disk.load, lambda: None)
     disk.now_s += 1.5
     assert not queue.is_behind(1000)  # No read waits.
+
+
+async def test_a_disk_whose_reads_fail_slowly_is_behind():
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    disk = Disk(30.0)  # A dying disk repeats a read for half a minute before it reports the error.
+    queue = queue_of(disk, 0.05)
+    with pytest.raises(OSError, match="Input/output"):
+        await queue.run(disk.load, fail)
+    assert queue.is_behind(1000)
+
+
+async def test_a_disk_that_hangs_is_behind_once_a_reader_has_given_up():
+    disk = Disk(0.001)
+    queue = queue_of(disk, 0.05)
+    for _ in range(20):
+        await queue.run(disk.load, lambda: None)
+    disk.goes_on.clear()
+    reader = asyncio.create_task(queue.run(disk.load, lambda: None))
+    await asyncio.sleep(0)
+    disk.now_s += 60.0
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    assert queue.is_behind(1000)
+
+
+async def test_readers_that_leave_at_once_do_not_make_a_disk_look_faster():
+    disk = Disk(0.2)
+    queue = queue_of(disk, 0.05)
+    await queue.run(disk.load, lambda: None)
+    disk.goes_on.clear()
+    for _ in range(64):
+        reader = asyncio.create_task(queue.run(disk.load, lambda: None))
+        await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+    assert queue.is_behind(1000)
 
 
 def test_the_pace_of_an_origin_is_that_of_its_latest_gets():
@@ -257,6 +298,20 @@ async def test_a_slow_disk_goes_on_where_the_origin_broke_off(slow):
     assert found == body(there[0])
     assert source in (Source.ORIGIN, Source.DISK)
     assert slow.loads == 1
+
+
+async def test_where_a_disk_hangs_the_origin_tells_what_the_disk_knows(slow):
+    bench, name = slow.bench, slow.on_disk()[0]
+    held, medium = HeldIO(), bench.cache.media[1]
+    bench.cache.media[1] = replace(medium, load=held)
+    bench.engine._versions._metadata.clear()
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=0.2)))
+    assert (await bench.engine.stat(ReadRequest(ObjectRef("b", name))))[0].size == SIZE
+    assert held.waiting.is_set()
+    assert name in slow.on_disk()  # The disk may only be slow.
+    bench.engine._versions._metadata.clear()
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=0.2)))
+    assert (await bench.get(name)) == (body(name), Source.ORIGIN)
 
 
 async def test_a_page_that_the_disk_lost_meanwhile_is_stored(slow):
