@@ -251,9 +251,9 @@ class WorkerFills:
             if message.job is not None:
                 self._on_job(message.job)
             return
-        # A read that has begun owns its slot, so let it release the slot. A second release does no harm.
-        if isinstance(begun := self._reads.get(message.ident), WorkerRead):
-            begun.give_slot()
+        # Give up a read that has begun: the worker will not fetch the page, so no reader may wait for it.
+        if (begun := self._reads.get(message.ident)) is not None:
+            begun.lose()  # The read also releases its slot.
         elif slot is not None:
             self.slots.give(slot)
         self.outbox.send(RefuseFill(message.ident))

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from shadeproxy.api.s3 import timeout_answers, worker_misses
+from shadeproxy.core.types import ObjectRef
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import FILL_BYTES, fetching
-from tests.support.s3.scripted import CUT, PAUSE, WAIT, Setup, set_up
+from tests.support.s3.scripted import CUT, PAGE, PAUSE, WAIT, Setup, set_up
 
 pytestmark = pytest.mark.timeout(30)
 BODY = bytes(range(256)) * 200
@@ -55,6 +56,25 @@ async def test_a_range_that_no_message_holds_is_relayed(tmp_path, last):
         answer = await client.get("/b/k", f"Range: bytes=0-{last}")
         assert answer.body == BODY
         assert worker.begun == []
+        await worker.settle()
+
+
+async def test_a_version_that_no_message_names_is_read_by_the_coordinator(tmp_path):
+    """The relayed request must not wait for a page that no process fetches."""
+    body, etag = BODY * 40, b'"\xff"'
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        second = {f"bytes={PAGE}-{2 * PAGE - 1}": [part(body, PAGE, len(body), etag=etag)]}
+        setup.server.scripts["/b/k"] = [{"": [ok(body, etag=etag)], **second}]
+        client = await worker.client()
+        assert (await client.get("/b/k", "Range: bytes=0-99")).body == body[:100]
+        while setup.engine._versions.known_now(ObjectRef("b", "k")) is None:
+            await asyncio.sleep(0.001)
+        answer = await client.get("/b/k", f"Range: bytes={PAGE}-{PAGE + 99}")
+        assert answer.body == body[PAGE : PAGE + 100]
+        assert answer.field(b"x-shade-cache") == b"origin"
+        assert setup.server.asked[-1][3] == etag.decode("utf-8", "surrogateescape")
         await worker.settle()
 
 
