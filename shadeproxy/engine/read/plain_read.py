@@ -87,7 +87,7 @@ class PlainRead:
 
     def too_late(self) -> None:
         """See ``Follower.too_late``. The flight may call this some turns after it saw the deadline pass."""
-        if self._has_client or self._replaced is not None:
+        if self._replaced is not None or (self._has_client and self.deadline is not None):
             self._general().too_late()
 
     def abort(self) -> None:

@@ -188,6 +188,8 @@ class WorkerRead:
         waiting.
         """
         flight = self._flight
+        if self._reading is None or self.deadline is None:
+            return  # The client has left, or a first byte has come, since the flight saw the deadline pass.
         self._fills.outbox.send(RefuseFill(self._ident, late=True))
         if self._sink is not None and not self._opened and flight is not None and flight.waiters > 1:
             # The worker may be stuck. Other readers of the page, and later ones, must not wait for the worker

@@ -176,6 +176,42 @@ async def test_a_client_whose_bytes_crossed_its_refusal_does_not_hang(tmp_path):
         await worker.settle()
 
 
+class Late:
+    """A deadline that has passed."""
+
+    left_s = arriving_left_s = -1.0
+
+
+@pytest.mark.parametrize("fields", [(), (f"Range: bytes=0-{len(BODY) - 1}",)], ids=["plain", "range"])
+async def test_a_client_whose_bytes_came_before_its_refusal_gets_them_all(tmp_path, fields):
+    """Many reads are late in one turn of the loop, so this one is told so in a later turn."""
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[WAIT, HEAD + BODY[:HALF], WAIT, BODY[HALF:]]]
+        client = await worker.client()
+        client.ask("/b/k", *fields)
+        await setup.server.reached.wait()
+        (read,) = worker.fills._reads.values()
+        flight = read._flight
+        worker.wire.hold()
+        sent = len(worker.wire.frames)
+        await go_on(setup)
+        while len(worker.wire.frames) == sent:
+            await asyncio.sleep(0.001)
+        worker.wire.go_on()
+        while flight._pace.take():
+            pass
+        read.deadline = Late()
+        flight.refuse_late()
+        while not flight.filled:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await go_on(setup)
+        assert (await client.answer()).body == BODY
+        await worker.settle()
+
+
 async def test_one_new_object_asked_by_64_clients_over_three_workers_is_read_once(tmp_path):
     async with (
         set_up(tmp_path, by_callbacks=True) as setup,
