@@ -255,8 +255,8 @@ class Reading(Protocol):
         empty span yields nothing.
 
         Raises OriginError if the rest of the bytes cannot come, because the body was cut short or the object
-        changed. All bytes yielded before are right. Abort the answer then, because an answer that is ended
-        normally would look complete.
+        changed. All bytes yielded before are right. Then abort the answer, because a normal end would make it
+        look complete.
         """
         ...
 

@@ -204,7 +204,7 @@ class WorkerReads:
         handle = self._find(request.ref, 0)
         return None if handle is None else handle.meta
 
-    find_now = usable_now  # Only the coordinator knows that nothing is known of an object.
+    find_now = usable_now  # A worker cannot tell that nothing is known of an object.
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
         handle = self._find(ref, 0)

@@ -39,8 +39,8 @@ _FLUSH_UNREAD_AFTER_S = 0.01
 # The number of kinds is bounded, because each epoch of each job adds kinds.
 _MOST_KINDS = 1024
 
-# Kind numbers of rows whose reads are counted elsewhere, so that they need no ``Kind``. A row from a worker
-# has a real kind number, and the hash of its object.
+# Kind numbers of rows whose reads other code counts, so that the rows need no ``Kind``. In a worker's rows,
+# such a row has a real kind number and the hash of its object.
 _AS_BEFORE, _EXPLAINED, _UNEXPLAINED = range(3)
 
 CountUses = Callable[[Uses, Sequence[Kind], float], NDArray[np.bool_]]

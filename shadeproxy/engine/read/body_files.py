@@ -11,7 +11,7 @@ from shadeproxy.tiers.record import body_hash
 
 
 class BodyFiles:
-    """Open segment files of the tier in ``directory``, for writing. The bodies to write are in ``memory``.
+    """Segment files of the tier in ``directory``, opened for writing. The bodies to write are in ``memory``.
 
     A file may stay open: the coordinator never removes a segment file, and this process ends with the
     coordinator. When a file is opened, it is checked by its id. If a person has deleted or moved the files,

@@ -179,9 +179,7 @@ class PageFiller:
         return self._cache.fetches_part_only(ref, number, page_bytes=page_bytes, part_bytes=part.length)
 
     def _demand(self, flight: Flight) -> None:
-        """Turn a prefetch into a demand read with the priority of one, because a reader has joined the
-        flight.
-        """
+        """Turn a prefetch that a reader has joined into a demand read, with the priority of a demand read."""
         if flight.intent is Intent.PREFETCH:
             flight.intent = Intent.DEMAND
             self._stats.record_prefetch("used")

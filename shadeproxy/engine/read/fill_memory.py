@@ -1,9 +1,9 @@
 """Fill memory: the memory into which a worker fetches pages. Both the worker and the coordinator map it.
 
-Laws: only the worker takes free extents and writes to them. An extent becomes free when neither process has a
-view of it. The last view may end long after the page was stored, because a transport keeps it for a slow
-client. All of the fill memory is charged to the proxy's budget when it is made, so single fills are not
-charged.
+Laws: only the worker takes free extents. It alone writes to an extent, unless its fill fails: then the
+coordinator writes the rest of the page. An extent becomes free when neither process has a view of it. The
+last view may end long after the page was stored, because a transport keeps it for a slow client. All of the
+fill memory is charged to the proxy's budget when it is made, so single fills are not charged.
 """
 
 import mmap

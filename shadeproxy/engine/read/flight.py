@@ -115,8 +115,8 @@ class Flight:
         self.publishable = True
         # In a cluster: the instant before the origin was asked.
         self.began: Began | None = None
-        # True in a cluster if another proxy may have written the object since. Then only readers that ask for
-        # a known version may join.
+        # True in a cluster if another proxy may write the object meanwhile. Then only readers that ask for a
+        # known version may join.
         self.exact = False
         self.kept = True
         """False if a tier had the page when the flight began. At the end, the page is then stored only if the
@@ -171,9 +171,8 @@ class Flight:
     def serves(self, etag: str | None) -> bool:
         """Return whether the flight may fetch the version ``etag``; None: any version.
 
-        A flight of another version would fail its new reader. For example, after a write some readers still
-        ask for the old version, which the origin no longer has, so their flights fail. Readers of the new
-        version must not join such a flight.
+        After a write, some readers still ask for the old version. The origin no longer has it, so their
+        flights fail. Readers of the new version must not join such a flight.
         """
         if etag is None and self.exact:
             return False
@@ -185,7 +184,7 @@ class Flight:
         self, meta: ObjectMeta, length: int, *, doubtful: bool = False, memory: memoryview | None = None
     ) -> None:
         """Set the metadata, and a buffer of ``length`` bytes: ``memory`` if given, otherwise a new one.
-        Readers may start now. The ledger has already counted the memory.
+        Readers may start now. The caller has taken the memory from the ledger before.
         """
         self.meta = meta
         self.page = Page(self.ref, meta.etag, self.number)
@@ -194,8 +193,8 @@ class Flight:
         self.buffer = np.empty(length, np.uint8).data if memory is None else memory
         if not length:
             self.ended = True
-        # Followers do nothing before the first bytes, and a fill by callbacks brings the first bytes at once.
-        # So do not call followers for the metadata alone.
+        # Do not call followers for the metadata alone, because they do nothing before the first bytes. A fill
+        # by callbacks brings these at once.
         if self.ended or self._waiting:
             self._wake(self.followers if self.ended else [])
 
@@ -269,15 +268,15 @@ class Flight:
         if not self.ended:
             return
         if isinstance(self.error, ShadeProxyError):
-            # Many tasks raise this one exception, so each of them begins with a new traceback.
+            # Many tasks raise this one exception. Each of them must begin with an empty traceback.
             raise self.error.with_traceback(None)
         assert self.error is None, "a flight ends complete or with an error of our tree"
 
     def refuse_late(self) -> None:
         """Fail those waiters whose deadline has passed.
 
-        Once the first byte has arrived, a waiter gets the same time once more, because the body may have to
-        be verified before any of it is sent.
+        Once the first byte has arrived, a waiter has one more time window (``ReadBounds``), because the body
+        may have to be verified before any of it is sent.
         """
         arriving = self.filled > 0
         waiting, self._waiting = self._waiting, []
@@ -331,8 +330,8 @@ def _refuse(future: asyncio.Future[None], deadline: Deadline) -> None:
 
 
 class DetachedBuffers:
-    """Counts the memory of pages that are stored, if slow readers still hold it. This memory was already
-    given back to the ledger.
+    """Counts the memory that slow readers still hold, although its page is stored and the memory was given
+    back to the ledger.
 
     The ledger does not count these buffers, so that a slow reader takes no memory from other readers. But a
     thousand slow readers would hold a thousand pages. So while the buffers together have more than

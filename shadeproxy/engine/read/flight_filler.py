@@ -30,7 +30,8 @@ READAHEAD_SHARE = 0.5
 _TOGETHER = 16
 """When so many pages have arrived, they are stored at once, without a wait for more."""
 
-# The same limit in bytes: longer copies hold the loop too long. A body that a worker writes counts an eighth.
+# The same limit in bytes: a longer copy holds the loop too long. A body that a worker writes counts an
+# eighth.
 _TOGETHER_BYTES, _DELEGATED = 1 << 20, 8
 
 _COLLECTED_S = 0.004
@@ -278,7 +279,7 @@ class FlightFiller:
         now_s, pages, ownership = self._clock.now_s(), [], self._versions.ownership
         for flight, writer in arrived:
             checked_s = now_s if ownership is None else self._validated_s(ownership, flight, now_s)
-            if not flight.publishable:  # A write or another owner: keep the page off the medium.
+            if not flight.publishable:  # The object was written, or is FOREIGN: keep the page off the medium.
                 self.flights.end(flight)
                 continue
             assert flight.meta is not None, "complete"

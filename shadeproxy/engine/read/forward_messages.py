@@ -66,8 +66,8 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return cls(kind, _valid(text))
 
     def unpack(self) -> ShadeProxyError:
-        """Return the error of the message. If messages carry no errors of its class, return an
-        OriginUnavailable instead.
+        """Return the error of the message. An error whose class is not in ``_KINDS`` becomes
+        OriginUnavailable.
         """
         if self.status:
             return OriginAnswer(self.status, self.code, self.text)

@@ -277,9 +277,9 @@ def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
     first = max(start, sendable.start)
     last = max(first, min(stop, sendable.stop))
     if first < last and not handle.marked_sent:
-        # Mark all sendable blocks of the page as sent, because this costs less than to mark ranges. The
-        # price: when the page is dropped, even blocks that were not sent become holes, although they could
-        # have been overwritten.
+        # Mark all sendable blocks of the page as sent, because marking single ranges costs more. The price:
+        # when the page is dropped, even blocks that were not sent become holes, although they could have been
+        # overwritten.
         file.mark_sent(sendable.start, sendable.stop)
         handle.marked_sent = True
     return SendfileSlice(handle, file, start, first, last, stop)

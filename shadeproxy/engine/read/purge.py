@@ -110,8 +110,8 @@ class Purge:
         return True
 
     def _finish(self, pages: int) -> None:
-        """Report all counted pages as dropped. This is true, because pages that were evicted since the count
-        are gone too.
+        """Report all counted pages as dropped. Counted pages that were not dropped here were evicted since
+        the count.
         """
         progress = self.progress
         progress.done, progress.pages, progress.bytes = progress.total, pages, progress.total_bytes

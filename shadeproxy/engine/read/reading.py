@@ -34,9 +34,7 @@ from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
 _FIRST_READAHEAD_PAGES = 2
 _MOST_READAHEAD_PAGES = 16
-"""The most pages that are read ahead. With pages of 4 MiB they are 64 MiB, the bytes of 50 ms at 10
-Gbit/s.
-"""
+"""The most pages that are read ahead: 64 MiB of 4-MiB pages, which a link of 10 Gbit/s carries in 50 ms."""
 
 
 Count = Callable[[ReadRequest, Source, int], None]
@@ -60,11 +58,11 @@ class EngineReading:
         """The source of the answer, see ``Reading.source``."""
         self.joined: dict[int, Flight] = {}
         """The flights that this reading has joined and not left, by page number."""
-        self._readahead: set[int] = set()  # Pages whose flights were joined ahead.
+        self._readahead: set[int] = set()  # Pages joined before they were wanted.
         self._late: dict[int, Deadline | None] = {}
         """Pages that a slow tier has, but that are read from the origin, with a deadline for the origin's
-        first byte. It leaves half of the time for the tier, if the origin fails. The use of these pages is
-        noted.
+        first byte. The deadline leaves half of the time to the tier, if the origin fails. The use of these
+        pages is noted.
         """
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
@@ -79,7 +77,7 @@ class EngineReading:
         self.detached = fills.detached
         """While ``detached.many``, pieces are copied, because slow readers hold too much memory."""
         self.begun = False
-        """True if the read was begun, and noted, without waiting (``Engine.begin``)."""
+        """True if ``Engine.begin`` has begun the read without waiting. The read is then noted already."""
         self._reads: CallbackOrigin | None = None
         self.relayed = RELAYED.get()
         """True if another node of a cluster sent the request. If that node gives up, the fill goes on, so
@@ -116,7 +114,7 @@ class EngineReading:
         return flight
 
     def adopt(self, flight: Flight, deadline: Deadline | None) -> None:
-        """Continue a plain read (plain_reads.py), which waits for ``flight`` of the object's first page."""
+        """Continue a plain read (plain_reads.py), whose client waits for the first page by ``flight``."""
         self.begun = self.explained = True
         self.deadline, self.source = deadline, Source.ORIGIN
         self.joined[flight.number] = flight
@@ -274,9 +272,7 @@ class EngineReading:
         return await self._load(number, late=True)
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
-        """Return whether a flight may have failed only because of its first reader. Then this one may
-        succeed.
-        """
+        """Return whether only the reader that started a flight may be the reason of its failure."""
         if self.deadline is not None and self.deadline.left_s <= 0:
             return False
         if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:

@@ -1,8 +1,9 @@
-"""Finds the places of many samples of a dataset by one call. Its columns repeat what page handles hold.
+"""Finds the places of many samples of a dataset by one call, in columns that repeat what page handles hold.
 
 Laws: only plain defs that do not wait. Each place was found and checked by a page handle (hits.py) before. An
 entry of the columns is valid exactly as long as its handle, by the same stamp and the same time. The number
-of entries is bounded. To forget an entry does no harm: the next read of its sample makes a page handle again.
+of entries is bounded. Forgetting an entry does no harm: the next read of its sample makes a page handle
+again.
 """
 
 from collections import OrderedDict

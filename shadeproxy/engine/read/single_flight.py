@@ -136,8 +136,8 @@ class SingleFlight:
         return flight.task
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
-        """Remove a waiter. ``served``: True if it got all that it wanted. When the last waiter leaves, the
-        fill is cancelled, unless it may go on.
+        """Remove a waiter. ``served``: True if the waiter got all that it wanted. When the last waiter
+        leaves, the fill is cancelled, unless it may go on.
         """
         flight.waiters -= 1
         flight.served |= served
@@ -166,7 +166,7 @@ class SingleFlight:
 
     def invalidate_object(self, ref: ObjectRef) -> None:
         """Let no running flight of this object store its page. Later readers start new flights."""
-        # Copy the set, because to cancel a fill by callbacks removes its flight from the set.
+        # Copy the set, because cancelling a fill by callbacks removes its flight from the set.
         for flight in list(self.live.get(ref, ())):
             flight.publishable = False
             if flight.waiters or flight.ended:
@@ -227,8 +227,8 @@ class SingleFlight:
         self.end(flight, error)
 
     def end(self, flight: Flight, error: BaseException | None = None) -> None:
-        """End a flight whose fill is over, after its page was stored or left out, or whose fill has failed
-        with ``error``.
+        """End a flight whose fill is over. ``error``: why the fill failed; None: its page was stored or left
+        out.
         """
         flight.over, flight.filling = True, None
         told, flight.on_over = flight.on_over, []
@@ -246,7 +246,7 @@ class SingleFlight:
 
     def _finish(self, flight: Flight) -> None:
         flights = self.live.get(flight.ref, set())
-        # Do nothing before the fill has ended. The fill may end after the last waiter has left. ``_ended`` is
+        # Test whether the fill has ended, because it may end after the last waiter has left. ``_ended`` is
         # called one step after the task's end.
         if flight in flights and (flight.over or (flight.task is not None and flight.task.done())):
             # In most cases the page has no other flight.

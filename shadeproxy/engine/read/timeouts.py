@@ -1,9 +1,9 @@
 """Timeouts of flights, by one timer for all flights. A timer for each read would cost more.
 
 Laws: a reader whose deadline has passed gets DeadlineExceeded, and the flight goes on for its other readers.
-A flight for which no reader waits (a prefetch, a page read ahead) has the same time for its first byte. A
-flight whose body comes too slowly fails, on any transport and after any number of tries. The timer runs only
-while there are flights.
+A flight for which no reader waits (a prefetch, a page read ahead) has as much time for its first byte as a
+reader has. A flight whose body comes too slowly fails, on any transport and after any number of tries. The
+timer runs only while there are flights.
 """
 
 import asyncio

@@ -243,7 +243,7 @@ class WorkerFills:
             if not self._closed and self._keys.send_now() and self.engine.cacheable(ref):
                 slot = self.slots.take_now(Intent.DEMAND)
                 allowed = slot is not None and self._start(message, ref, slot)
-        except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets it again, and answers it
+        except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets the error again
             allowed = False
         finally:
             CLIENT.reset(whose)
