@@ -30,8 +30,7 @@ READAHEAD_SHARE = 0.5
 _TOGETHER = 16
 """When so many pages have arrived, they are stored at once, without a wait for more."""
 
-# The same limit in bytes: a longer copy holds the loop too long. A body that a worker writes counts an
-# eighth.
+# The same limit in bytes; longer copies hold the loop too long. A body that a worker writes counts an eighth.
 _TOGETHER_BYTES, _DELEGATED = 1 << 20, 8
 
 _COLLECTED_S = 0.004
@@ -369,9 +368,9 @@ class FlightFiller:
         Leave at least half of the budget free. Return False for a prefetch that gets no memory: it must not
         ask the origin.
 
-        The other half is for fills that hold a slot. Otherwise, fills that wait for a slot could hold all
-        memory. Fills that hold the slots would then wait for memory, because they learn the length of their
-        page only from the origin.
+        The other half is for fills that hold a slot: they learn the length of their page only from the
+        origin. If fills that wait for a slot could hold all memory, fills that hold the slots would wait for
+        it.
         """
         ledger = self._ledger
         if flight.intent is not Intent.DEMAND:
