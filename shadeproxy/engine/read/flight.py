@@ -282,12 +282,21 @@ class Flight:
         waiting, self._waiting = self._waiting, []
         for future, deadline in waiting:
             if deadline is not None and _is_late(deadline, arriving):
-                self._pace.call(partial(_refuse, future, deadline))
+                self._pace.call(partial(self._refuse, future, deadline))
             else:
                 self._waiting.append((future, deadline))
         for follower in list(self.followers):
             if follower.deadline is not None and _is_late(follower.deadline, arriving):
                 self._pace.call(follower.too_late)
+
+    def _refuse(self, future: asyncio.Future[None], deadline: Deadline) -> None:
+        """Fail a late waiter. But wake it if, since it was found late, the flight has ended or its first byte
+        has come.
+        """
+        if self.ended or not _is_late(deadline, self.filled > 0):
+            set_done(future)
+        elif not future.done():
+            future.set_exception(deadline.exceeded())
 
     async def _progress(self, deadline: Deadline | None) -> None:
         """Wait until the flight has more bytes or an end."""
@@ -322,11 +331,6 @@ class Flight:
 
 def _is_late(deadline: Deadline, arriving: bool) -> bool:
     return (deadline.arriving_left_s if arriving else deadline.left_s) <= 0
-
-
-def _refuse(future: asyncio.Future[None], deadline: Deadline) -> None:
-    if not future.done():
-        future.set_exception(deadline.exceeded())
 
 
 class DetachedBuffers:
