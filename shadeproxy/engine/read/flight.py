@@ -27,6 +27,11 @@ page stays in use. Short pieces let a slow reader release this memory soon after
 bytes were given back to the ledger.
 """
 
+_LISTED = 4096
+"""When more buffers than this are listed, those that were freed are removed. Each takes 145 bytes, however
+short its page is.
+"""
+
 
 class Follower(Protocol):
     """A reader without a task. The flight calls it when metadata or bytes have come, and at the end. No call
@@ -350,20 +355,26 @@ class DetachedBuffers:
         excludes them.
         """
         self._buffers: list[tuple[weakref.ref[object], int]] = []
+        self._most_listed = _LISTED
 
     def add(self, buffer: memoryview) -> None:
         """Count ``buffer``, the memory of a page that was just stored. From now on only readers hold it."""
         self._buffers.append((weakref.ref(buffer.obj), buffer.nbytes))
         self._bytes += buffer.nbytes
+        if len(self._buffers) > self._most_listed:
+            self._forget_freed()
         self.crowded = self._bytes > self._limit_bytes
 
     @property
     def many(self) -> bool:
-        """True if readers hold more than the limit. First, the buffers that were freed are taken off the
-        count.
-        """
+        """True if readers hold more than the limit. Freed buffers are taken off the count first."""
         if self.crowded:
-            self._buffers = [one for one in self._buffers if one[0]() is not None]
-            self._bytes = sum(size for _, size in self._buffers)
+            self._forget_freed()
             self.crowded = self._bytes > self._limit_bytes
         return self.crowded
+
+    def _forget_freed(self) -> None:
+        self._buffers = [one for one in self._buffers if one[0]() is not None]
+        self._bytes = sum(size for _, size in self._buffers)
+        # The list may double before the next removal, so a buffer is looked at about twice.
+        self._most_listed = max(_LISTED, 2 * len(self._buffers))
