@@ -46,6 +46,7 @@ class Writes:
         """Wrap a write to ``refs``, see ``ReadPath.writing``."""
         touched, ownership = list(refs), self._ownership
         here: Here = None
+        may_be_sent = False  # True once the origin may have got the write.
         if ownership is not None:
             touched, here = await self._divide(ownership, touched)
         self._versions.begin_write(touched)
@@ -58,6 +59,7 @@ class Writes:
                 raise WriteRefused(refused)
             if ownership is not None and not _are_mine(ownership, touched):
                 raise NotOwnerNow
+            may_be_sent = True
             yield here
             if ownership is not None:
                 # Drop first, and confirm the lease afterwards, because a reader may have stored an old
@@ -66,7 +68,8 @@ class Writes:
                 await self._confirm(ownership, touched)
         except (asyncio.CancelledError, OriginError):
             # The client hung up, or the origin stayed silent. So the origin may still carry the write out.
-            self._linger(touched)
+            if may_be_sent:
+                self._linger(touched)
             raise
         finally:
             self._invalidate(touched)
