@@ -272,12 +272,15 @@ class EngineReading:
         return await self._load(number, late=True)
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
-        """Return whether only the reader that started a flight may be the reason of its failure."""
+        """Return whether a flight may have failed for a reason that only its first reader has."""
         if self.deadline is not None and self.deadline.left_s <= 0:
             return False
         if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
             return True
-        return isinstance(error, ObjectChanged | DeadlineExceeded) or flight.prefetched
+        if isinstance(error, ObjectChanged):
+            # If the flight asked for this reader's version too, the origin has that version no longer.
+            return self._meta is None or flight.wanted != self._meta.etag
+        return isinstance(error, DeadlineExceeded) or flight.prefetched
 
     async def _load_first(self, number: int) -> bool:
         view = await self._load(number)
