@@ -173,15 +173,16 @@ class WorkerRead:
 
         While the worker fills the page, this does nothing. Once the worker's fill is over, only a task can
         still fetch the page. If the client may already have a part of the page, the worker gets a report of
-        the rest. If the client has no byte yet, it leaves the flight.
+        the rest. If the client has no byte yet, the worker relays its request, which will join the same
+        flight. Until that request is answered, this read keeps the flight going, unless the flight fails.
         """
         flight = self._flight
         if self._sink is not None or flight is None or not (flight.meta or flight.ended):
             return
-        if not self._filled:
-            self._leave(served=False)
-        elif self._goes_on:
+        if self._filled and self._goes_on:
             self._tell_rest(flight)
+        elif not self._filled and flight.error is not None:
+            self._leave(served=False)
 
     def too_late(self) -> None:
         """Refuse the worker's client, because the deadline has passed; see ``Follower.too_late``. Other

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.api.s3 import timeout_answers, worker_misses
+from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.core.types import ObjectRef
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import FILL_BYTES, fetching
@@ -278,3 +279,31 @@ async def test_a_relayed_read_is_refused_though_the_coordinator_is_stuck(tmp_pat
         worker.extents.give(taken[0])
         await worker.settle()
     listening.close()
+
+
+async def test_a_relayed_request_joins_the_flight_that_continues_its_read(tmp_path, monkeypatch):
+    """The page begins to arrive before the relayed request does."""
+    relay, relayed = WorkerProtocol.relay, list[WorkerProtocol]()
+
+    def hold(connection):
+        relayed.append(connection)
+
+    monkeypatch.setattr(WorkerProtocol, "relay", hold)
+    busy = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[busy], [HEAD + BODY[:HALF], WAIT, BODY[HALF:]], [ok(BODY)]]
+        client = await worker.client()
+        client.ask("/b/k")
+        await setup.server.reached.wait()
+        flight = setup.engine._filling.flights.find(ObjectRef("b", "k"), 0)
+        while not (relayed and flight.filled):
+            await asyncio.sleep(0.001)
+        relay(relayed[0])
+        while flight.waiters == 1:
+            await asyncio.sleep(0.001)
+        await go_on(setup)
+        assert (await client.answer()).body == BODY
+        assert len(setup.server.asked) == 2
+        await worker.settle()
