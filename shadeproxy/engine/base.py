@@ -1,9 +1,10 @@
 """The engine's interface to the listeners.
 
-A GET takes these steps. ``async with engine.open(request) as reading`` enters its block once the metadata is
-known, from the cache or from the head of the origin's answer; the body may still be arriving. The listener
-chooses status and span by ``reading.meta``. Then ``reading.body(span)`` yields the bytes. Leaving the block
-releases the pins and flights of the read, however many bytes were read.
+A GET takes these steps. ``async with engine.open(request) as reading`` enters its block once the object's
+metadata is known, from the cache or from the head of the origin's answer. The body may still be arriving
+then. The listener derives the status and the span of its answer from ``reading.meta``. Then
+``reading.body(span)`` yields the bytes. Leaving the block releases the pins and flights of the read, however
+many bytes were read.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -47,11 +48,11 @@ class Grant(IntEnum):
 class ReadRequest(NamedTuple):
     """A request for bytes of one object.
 
-    ``range``: the range that the client sent (None: the whole object); the engine fetches its first page
-    first. ``conditions``: if there are any, the engine gets the metadata by a HEAD, because a 304 or 412
-    needs no page. ``force_check``: ask the origin whether the cached version is current (``Cache-Control:
-    no-cache``). ``upstream``: the client's credentials and rights at the origin. ``grant``: the right that
-    the client needs; HEAD when the client asks for no byte of the body.
+    ``range``: the range that the client sent; None: the whole object. The engine fetches the first page of
+    the range first. ``conditions``: if there are any, the engine gets the metadata by a HEAD, because a 304
+    or 412 needs no page. ``force_check``: ask the origin whether the cached version is current
+    (``Cache-Control: no-cache``). ``upstream``: the client's credentials and rights at the origin. ``grant``:
+    the right that the client needs; HEAD if the client asks for no byte of the body.
     """
 
     ref: ObjectRef
@@ -65,39 +66,41 @@ class ReadRequest(NamedTuple):
 
 
 class NothingKnown(Enum):
-    """The type of ``UNKNOWN``. It is a type of its own, so that type checkers tell ``UNKNOWN`` from None."""
+    """The type of ``UNKNOWN``. With a type of its own, type checkers can tell ``UNKNOWN`` from None."""
 
     UNKNOWN = auto()
 
 
 UNKNOWN: Literal[NothingKnown.UNKNOWN] = NothingKnown.UNKNOWN
-"""Result of ``ReadsNow.find_now`` for an object of which the cache knows nothing."""
+"""The result of ``ReadsNow.find_now`` for an object of which the cache knows nothing."""
 
 
 class Hit(NamedTuple):
-    """The bytes of an answer, all from resident pages: read-only pieces in order, valid while referenced."""
+    """The bytes of an answer, all from resident pages. ``pieces``: read-only views in order, valid while
+    referenced.
+    """
 
     source: Source
     pieces: tuple[memoryview, ...]
 
 
 NO_HIT = Hit(Source.RAM, ())
-"""The hit of an answer without a body. Such an answer needs only metadata."""
+"""The hit for an answer without a body, which needs only metadata."""
 
 
 class PageHandle:
-    """A resident page that was found and validated once. Comparing one number shows whether the handle is
+    """A resident page that a reader has found and validated. Comparing one number shows whether the handle is
     still valid.
 
     ``slot`` and ``stamp``: the handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. While it
-    is valid, ``window[start:stop]`` is the page's body; copy the body, or pin it through ``tier``, before any
+    is valid, ``window[start:stop]`` is the page's body. Copy the body, or pin it through ``tier``, before any
     other code runs. ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``first``:
-    the page's first byte within the object. ``can_wait``: touching the body may wait for a device, so ask
-    ``tier.is_hot`` first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: all these
-    blocks are marked as sent. ``place``: the page's place for other processes on this host, if a caller asked
-    for it. ``access_record``: the row that the last read through this handle added to the access log
-    (read/access_log.py). ``body_hash``: the bytes to be sent must come from a body with this hash; None: they
-    need no check (``Tier.hash_to_check``).
+    the page's first byte within the object. ``can_wait``: True if touching the body may wait for a device;
+    then ask ``tier.is_hot`` first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: True
+    if all these blocks are marked as sent. ``place``: the page's place for other processes on this host, if a
+    caller asked for it. ``access_record``: the row that the last read through this handle added to the access
+    log (read/access_log.py). ``body_hash``: the hash that the whole body must have before bytes are sent;
+    None: no check is needed (``Tier.hash_to_check``).
     """
 
     __slots__ = (
@@ -161,8 +164,8 @@ class PageHandle:
         self.body_hash: int | None = None
 
     def bounds(self, span: Span) -> tuple[int, int]:
-        """Return where the page's bytes of ``span`` start and stop in the window. ``span``: a span of the
-        object.
+        """Return start and stop, in the window, of those bytes of the page that lie in ``span``, a span of
+        the object.
         """
         offset = self.start - self.first
         return max(span.start + offset, self.start), min(span.stop + offset, self.stop)
@@ -178,11 +181,11 @@ class PageHandle:
 
 
 class SendfileSlice(NamedTuple):
-    """The bytes ``[start, stop)`` of a page handle's file, for sending by sendfile. They equal the bytes
+    """The bytes ``[start, stop)`` of a page handle's file, for sending by sendfile. They are also the bytes
     ``[start, stop)`` of the handle's window.
 
-    Only bytes ``[first, last)`` may leave by sendfile, and only at once. Send other bytes, and bytes that
-    must wait, from the view that ``pin`` returns. ``file``: None if no byte may leave by sendfile.
+    Only bytes ``[first, last)`` may leave by sendfile, and only at once. All other bytes, and bytes that must
+    wait, are sent from the view that ``pin`` returns. ``file``: None if no byte may leave by sendfile.
     """
 
     handle: PageHandle
@@ -201,9 +204,9 @@ class SendfileSlice(NamedTuple):
 class Located(NamedTuple):
     """The place of cached bytes of an object, for another process on this host.
 
-    The other process copies ``length`` bytes at ``offset`` of ``path``, then reads ``len(header)`` bytes at
-    ``header_offset``. If these bytes equal ``header``, the copy is right; if not, another page has taken the
-    place.
+    The other process copies ``length`` bytes at ``offset`` of ``path``, and then reads ``len(header)`` bytes
+    at ``header_offset``. If these bytes equal ``header``, the copy is right. If not, another page has taken
+    the place.
     """
 
     source: Source
@@ -215,10 +218,10 @@ class Located(NamedTuple):
 
 
 class FoundSamples(NamedTuple):
-    """The samples that a lookup of k ids found. ``here``: bool[k], true for each id that was found. The other
-    columns have one element for each found id, in the order of the ids. ``file``: index into ``files``;
-    ``source``: index into SOURCES; ``header``: V64. Offsets and lengths are in bytes. ``uses``: a row for the
-    access log for each found sample, in which the field ``kind`` is not set yet.
+    """The samples that a lookup of k ids has found. ``here``: bool[k], True for each id that was found. The
+    other columns have one element for each found id, in the order of the ids. ``file``: index into ``files``.
+    ``source``: index into SOURCES. ``header``: V64. Offsets and lengths are in bytes. ``uses``: for each
+    found sample a row of the access log, in which the field ``kind`` is not set yet.
     """
 
     here: Bits
@@ -237,8 +240,8 @@ class Reading(Protocol):
 
     @property
     def meta(self) -> ObjectMeta:
-        """Metadata of the object. ``size`` is UNKNOWN_BYTES if the origin sent none; then read the body to
-        its end.
+        """Metadata of the object. If the origin sent no size, ``size`` is UNKNOWN_BYTES; then read the body
+        to its end.
         """
         ...
 
@@ -248,18 +251,19 @@ class Reading(Protocol):
         ...
 
     def body(self, span: Span) -> AsyncIterator[memoryview]:
-        """Yield the bytes of ``span``, in order, in read-only pieces that stay valid while referenced.
+        """Yield the bytes of ``span``, in order, in read-only pieces that stay valid while referenced. An
+        empty span yields nothing.
 
-        Raises OriginError when the rest of the bytes is missing, because the body was cut short or the object
-        changed. The bytes yielded so far are right. Abort the answer then: a finished one would look
-        complete. An empty span yields nothing.
+        Raises OriginError if the rest of the bytes cannot come, because the body was cut short or the object
+        changed. All bytes yielded before are right. Then abort the answer, because a normal end would make it
+        look complete.
         """
         ...
 
 
 class ReadsNow(Protocol):
-    """Reads that are answered without waiting. The engine implements this interface, and so do worker
-    processes (worker_reads.py).
+    """Reads that are answered without waiting. The engine implements this interface, and so does
+    ``WorkerReads`` in worker processes (worker_reads.py).
     """
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
@@ -267,8 +271,8 @@ class ReadsNow(Protocol):
         ...
 
     def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
-        """Return the result of ``usable_now``, or UNKNOWN if the cache knows nothing of the object and this
-        client may learn its metadata by a GET.
+        """Return the result of ``usable_now``; but UNKNOWN if the cache knows nothing of the object, and this
+        client may learn the object's metadata by a GET.
         """
         ...
 
@@ -282,13 +286,14 @@ class ReadsNow(Protocol):
         """Return the bytes of ``span`` without waiting, and count one demand read. ``meta``: the last result
         of ``usable_now``.
 
-        Return None, and count nothing, if a page is not resident, if it cannot be touched without waiting, or
-        if the span has too many pages. Then call ``open``.
+        Return None, and count nothing, if a page is not resident, if a page cannot be touched without
+        waiting, or if the span has too many pages. Then call ``open``.
         """
         ...
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
-        """Return a page handle for the page that holds byte ``first``; the handle serves every client.
+        """Return a handle of the page that holds byte ``first`` of the object. The handle may serve every
+        client.
 
         Return None if the page is not resident, or if the origin must be asked for each client's rights.
         """
@@ -300,31 +305,28 @@ class ReadsNow(Protocol):
         """Return the bytes of a page handle, and count one demand read of ``job``. Return None if the handle
         is no longer valid.
 
-        ``now_s``: Unix time. ``span``: the wanted span of the object; None: the whole page. The bytes of a
-        page of at most 16 KiB are not pinned: copy them before any other code runs.
+        ``now_s``: Unix time. ``span``: the wanted span of the object; None: the whole page. If a page has at
+        most 16 KiB, its bytes are not pinned: copy them before any other code runs.
         """
         ...
 
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Return sendfile slices of the bytes that ``take`` would return, and count the read. Return None
-        also if a page is short or cannot be sent by sendfile.
+        """Return the bytes that ``take`` would return as sendfile slices, one for each page, and count the
+        read. Return None as ``take`` does, and also if a page is short or cannot be sent by sendfile.
 
-        ``span`` begins in the page, and may end in one of the next few pages. There is one slice for each
-        page.
+        ``span`` begins in the page of ``handle``, and may end in one of the next few pages.
         """
         ...
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return where the page's record lies, and count the read. ``take`` would return the bytes
-        themselves.
-        """
+        """Return where the page's record lies, without its bytes, and count the read."""
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """Return whether ``ref`` may be cached, by the rules and by the origin's answers so far. If not, its
-        reads are forwarded.
+        """Return whether ``ref`` may be cached, by the rules and by the origin's answers so far. Reads of an
+        object that may not be cached are forwarded.
         """
         ...
 
@@ -335,9 +337,9 @@ class ReadPath(ReadsNow, Protocol):
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
         """Open an object for reading.
 
-        Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded, ShuttingDown; RangeNotSatisfiable
-        when the origin says so before metadata is known; Unidentified when the object is not ``cacheable``:
-        then forward the read.
+        Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded or ShuttingDown. Raises
+        RangeNotSatisfiable if the origin says so before the metadata is known. Raises Unidentified if the
+        object is not ``cacheable``; then forward the read.
         """
         ...
 
@@ -358,8 +360,8 @@ class ReadPath(ReadsNow, Protocol):
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """Return the places of samples of a dataset. One call costs a hundredth of calling ``place`` for each
-        sample. ``ids``: i64[k].
+        """Return the places of samples of a dataset. ``ids``: i64[k]. One call takes a hundredth of the time
+        of k calls of ``place``.
 
         A sample is found only if it was given to ``remember_sample`` and its page handle is still valid.
         Return None if no sample is found.
@@ -367,9 +369,7 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def remember_sample(self, dataset: Dataset, sample_id: int, handle: PageHandle) -> None:
-        """Remember the place of a sample that lies in one page. Call this just after ``place`` returned
-        it.
-        """
+        """Remember the place of a sample within one page. Call this just after ``place`` returned it."""
         ...
 
     def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
@@ -379,8 +379,8 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """Send any request except a cached read to the origin. The cache drops nothing here: wrap a write in
-        ``writing``, which drops the old pages.
+        """Send any request except a cached read to the origin. This call drops nothing from the cache: wrap a
+        write in ``writing``, which drops the old pages.
         """
         ...
 
@@ -388,10 +388,10 @@ class ReadPath(ReadsNow, Protocol):
         """Wrap a write to ``refs``. The block gets the objects that this process writes; pass them on as
         ``ForwardRequest.here``. In a cluster, other proxies may have to write some of the objects, or all.
 
-        The cached pages and metadata of the objects are dropped before the write starts, and again when the
-        block is left, however it is left. Reads in between are not stored. Leave the block before the client
-        sees success. An empty key means the bucket itself (its rights, its existence): all cached pages of
-        the bucket are checked with the origin before they are served again.
+        The cached pages and metadata of the objects are dropped before the write starts. They are dropped
+        again when the block is left, however it is left. Reads in between are not stored. Leave the block
+        before the client sees success. An empty key means the bucket itself (its rights, its existence): each
+        cached page of the bucket is then checked with the origin before it is served again.
 
         Raises NotOwnerNow before the block, and WriteUnconfirmed when the block is left.
         """

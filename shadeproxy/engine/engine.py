@@ -1,9 +1,9 @@
-"""``Engine``: the one read path, and the writes that invalidate what it cached.
+"""``Engine``: the one path for reads, and for the writes that invalidate what reads have cached.
 
 A hit is answered without waiting. Any other read of a client comes through ``open``, or first through
-``begin``. ``open`` asks in this order: May this client see the object? May its cached metadata answer, by the
-freshness rule? Is the page resident? Is the page already on its way? If neither, the page is read from the
-origin. Prefetch uses the same flights, through ``prefetch_port``.
+``begin``. ``open`` asks these questions in order. May this client see the object? May its cached metadata
+answer, by the freshness rule? Is the page resident? Is the page already on its way? If none of this helps,
+the engine reads the page from the origin. Prefetch uses the same flights, through ``prefetch_port``.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,12 +68,12 @@ class Engine:
         past: Origin | None = None,
     ) -> None:
         """``callback_reads``: reads of ``origin`` by callbacks, if it supports them. ``prefetch_reads``:
-        returns the reads by callbacks that fetch the next page to prefetch; None: ``callback_reads`` fetch
-        it. ``verdicts``: None unless clients have origin credentials. ``upstreams``: see namespaces.py.
+        called for each page to prefetch; returns the reads that fetch it, or None for ``callback_reads``.
+        ``verdicts``: None unless clients have origin credentials. ``upstreams``: see namespaces.py.
 
-        ``jobs_of``: finds jobs for reads that name none; it gets the hashes of the objects, and returns for
-        each the job whose dataset holds it. ``orders``: observes demand reads. ``recording``: a file to which
-        they are also written. ``ownership``: None unless proxies share a cache. ``past``: the origin for
+        ``jobs_of``: finds the jobs of reads that name none: it returns, for each hash of an object, the job
+        whose dataset holds the object. ``orders``: observes demand reads. ``recording``: a file that also
+        gets the demand reads. ``ownership``: None unless proxies share a cache. ``past``: the origin for
         reads past the cache and for forwarded requests; None: ``origin``.
         """
         self.cache = cache
@@ -153,13 +153,13 @@ class Engine:
     # ------------------------------------------------------------------ calls of listeners
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[EngineReading]:
-        """See ``ReadPath.open``."""
+        """Open an object for reading; see ``ReadPath.open``."""
         return Opening(self._new_reading(request), self._enter, self.leave)
 
     def begin(
         self, request: ReadRequest, found: ObjectMeta | NothingKnown, reads: CallbackOrigin | None = None
     ) -> tuple[EngineReading, Flight] | None:
-        """See lane_read.py ``BeginsReads``, and worker_fills.py ``BeginsWorkerReads``."""
+        """Begin a read without waiting; see ``BeginsReads`` (lane_read.py), ``BeginsWorkerReads``."""
         plain = request.range is None and request.conditions is NO_CONDITIONS
         first = 0 if plain else first_needed(request)
         if first is None or self._callback_reads is None or self._closing:
@@ -181,18 +181,18 @@ class Engine:
         return reading, flight
 
     def resume(self, reading: EngineReading) -> AbstractAsyncContextManager[EngineReading]:
-        """See ``BeginsReads.resume``."""
+        """Open the object of a read that ``begin`` began; see ``BeginsReads.resume``."""
         return Opening(reading, self._enter, self.leave)
 
     def leave(self, reading: EngineReading, *, served: bool = False) -> None:
-        """See ``BeginsReads.leave``."""
+        """Release a reading and leave its flights; see ``BeginsReads.leave``."""
         self.plain_reads.readings -= 1
         while reading.joined:
             _, flight = reading.joined.popitem()
             self._filling.flights.leave(flight, served=served or reading.relayed)
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
-        """See ``ReadPath.stat``."""
+        """Return metadata for a HeadObject; see ``ReadPath.stat``."""
         self._refuse_when_closing()
         request = request._replace(grant=Grant.HEAD)
         await self._versions.authorise(request)
@@ -202,16 +202,16 @@ class Engine:
         return meta, self.where(request.ref, meta)
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
-        """See ``ReadPath.where``."""
+        """Return the tier of an object's first page; see ``ReadPath.where``."""
         slot = self.cache.find(Page(ref, meta.etag, 0))
         return Source.RAM if slot is None else self.cache.source(slot)
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
-        """See ``ReadPath.usable_now``."""
+        """Return metadata that may answer at once; see ``ReadPath.usable_now``."""
         return self._versions.usable_now(request)
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
-        """See ``ReadPath.hit``."""
+        """Return bytes of resident pages, and count the read; see ``ReadPath.hit``."""
         if self._ownership is not None and not self._owns(request):
             return None
         told = partial(self._counting.note_read, request, span.start)
@@ -221,12 +221,12 @@ class Engine:
         return found
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
-        """See ``ReadPath.ready``."""
+        """Return whether ``hit`` would answer now; see ``ReadPath.ready``."""
         owned = self._ownership is None or self._owns(request)
         return owned and self.hits.ready(request.ref, meta, span)
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
-        """See ``ReadPath.locate``."""
+        """Return the places of cached bytes, and count the read; see ``ReadPath.locate``."""
         if self._ownership is not None and not self._owns(request):
             return None
         told = partial(self._counting.note_read, request, span.start)
@@ -237,29 +237,29 @@ class Engine:
         return found
 
     def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
-        """See ``ReadPath.bypass``."""
+        """Read an object that is not cacheable past the cache; see ``ReadPath.bypass``."""
         self._refuse_when_closing()
         READER.set(request.job or request.ref)
         return self._past.open(request.ref, span=span, upstream=request.upstream, intent=request.intent)
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """See ``ReadPath.forward``."""
+        """Send another request to the origin; see ``ReadPath.forward``."""
         self._refuse_when_closing()
         return self._past.forward(request)
 
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Record demand reads that a worker answered (worker_reads.py)."""
+        """Add demand reads that a worker answered (worker_reads.py) to the access log."""
         self.access_log.record_others(uses, kinds)
 
     async def list_objects(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
     ) -> ListPage:
-        """List keys at the origin, one part at a time, with the upstream that reads in ``namespace``."""
+        """List keys at the origin, one part at a time, with the upstream of ``namespace``."""
         upstream = upstream_in(self._upstreams, namespace)
         return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
     def purging(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> Purge:
-        """Return a ``Purge`` of the cached pages under a prefix, still to be run. A dry run only counts."""
+        """Return a ``Purge`` of the pages under a prefix, which the caller runs. A dry run only counts."""
         place = ObjectRef(bucket, prefix, namespace)
         return Purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
 
@@ -268,22 +268,23 @@ class Engine:
         return await upkeep.inspect(self.cache, self._versions, self._rules, ref, self._clock.now_s())
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
-        """See ``Versions.check_listed``."""
+        """Check cached objects below ``prefix`` by listings; see ``Versions.check_listed``."""
         self._versions.check_listed(bucket, prefix, most_pages, namespace)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Forget granted rights, because clients' rights or the rules changed.
 
-        Callers must drop their page handles, which are now invalid. ``verdicts``: see ``__init__``.
+        Callers must drop all page handles, which are now invalid. ``verdicts``: as in ``__init__``.
         """
         self._versions.forget_rights(verdicts)
         self.hits.forget()
 
     def distrust(self, keep: Keep | None = None) -> None:
-        """Check each cached page with the origin once before it answers, because the trust epoch has risen.
-        Void running flights and checks. ``keep``: finds the objects that the rise spares (distrust.py).
+        """Let no cached page answer before it is checked with the origin once, because the trust epoch has
+        risen. Void running flights and checks. ``keep``: finds the objects that this rise spares
+        (distrust.py).
         """
-        self.access_log.flush()  # The log finds the page of a read by its stamp. All stamps change now.
+        self.access_log.flush()  # The log finds pages by their stamps, which all change below.
         self._filling.flights.invalidate(lambda _ref: True)
         self._versions.distrust()
         self.cache.distrust(keep)
@@ -311,7 +312,7 @@ class Engine:
         await self.cache.drain()
 
     def assert_quiescent(self) -> None:
-        """Assert for tests: no read or flight is open, all memory is returned, the accounting balances."""
+        """Assert, for tests, that no read or flight is open, and that no memory is taken."""
         assert self.idle, (self.readings, len(self._filling.flights))
         assert self._ledger.taken_bytes == 0, self._ledger.taken_bytes
         assert self._ledger.waiting == 0
@@ -325,7 +326,7 @@ class Engine:
         self.access_log.flush_to_statistics()
 
     def _owns(self, request: ReadRequest) -> bool:
-        """Return whether the object is OWN now: its freshness rule then decides. For a cluster only."""
+        """Return whether the object is OWN now, in a cluster. Its freshness rule then decides."""
         return self._ownership is not None and self._ownership.standing(request.ref) is Standing.OWN
 
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
@@ -341,7 +342,7 @@ class Engine:
             except (ObjectChanged, OriginAnswer) as error:
                 if isinstance(error, OriginAnswer):
                     await self._explain(reading.request, error)
-                # Nothing was sent yet, and the origin may have a new version: try once more.
+                # The client has got no byte yet. The origin may have a new version, so try once more.
                 reading.reset()
                 await self._open(reading)
         except BaseException:
@@ -350,8 +351,8 @@ class Engine:
         return reading
 
     async def _explain(self, request: ReadRequest, answer: OriginAnswer) -> None:
-        """Raise ``answer``, or a more exact error. The answer to a HEAD has no code and no body that explain
-        it; then ask again by a GET, and raise the GET's error. Return if the GET finds the object.
+        """Raise ``answer``, or a more exact error. An answer to a HEAD has no code and no body that explain
+        it. So ask once more by a GET, and raise the GET's error. Return if the GET finds the object.
         """
         if answer.code:
             raise answer
@@ -367,7 +368,7 @@ class Engine:
         await self._versions.authorise(request)
         first = first_needed(request)
         if first is not None and not reading.begun:
-            # Count the read before its page comes: the page is then ranked by its next use, not by this one.
+            # Note the read before its page comes: the page is then ranked by its next use, not by this one.
             reading.explained |= self._counting.note_read(request, first)
         meta = await self._versions.usable(request)
         if meta is None:
@@ -377,19 +378,19 @@ class Engine:
                 except OriginAnswer as answer:
                     if answer.status != 416:
                         raise
-                    # Our 416 states the object's size. Some servers leave it out of theirs, so ask for it.
+                    # Our 416 states the object's size. Some origins send a 416 without it, so ask for it.
                     reading.reset()
                 else:
                     return
             meta = await self._versions.check(request.ref, request.upstream)
         span = span_needed(request, meta)
         if first is None and span.length:
-            # The first byte is known only now, so count the read now.
+            # The first byte is known only now, so the read is noted only now.
             reading.explained |= self._counting.note_read(request, span.start)
         await reading.open_known(meta, span)
 
     def _outdated(self, ref: ObjectRef) -> None:
-        """Drop all cached pages, metadata and flights of ``ref``: the origin has another version."""
+        """Drop all that is cached or on its way of ``ref``, because the origin has another version."""
         self._filling.flights.invalidate_object(ref)
         self.cache.drop_object(ref, "changed at the origin")
         self._versions.forget(ref)

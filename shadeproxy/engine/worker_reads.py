@@ -1,10 +1,10 @@
-"""Hits in a worker: reads the coordinator's table and segments, and writes nothing.
+"""Hits in a worker. The worker reads the coordinator's page table and segments, and writes to neither.
 
 Laws: a worker sends copied bytes only if the stamp of their slot is the same after the copy as before
-(columns.py). For any read but a plain, fresh hit, the calls return None, and the worker asks the coordinator.
-Where several proxies share a cache, each hit also needs a lease that lasts at that instant. Bodies are copied
-by system calls, not through a mapping. A mapping would allocate blocks again that were punched meanwhile, and
-would crash the worker if the medium fails.
+(columns.py). It answers plain, fresh hits only: for any other read the calls return None, and the worker asks
+the coordinator. Where several proxies share a cache, each hit also needs a lease that lasts at that instant.
+Bodies are copied by system calls, not through a mapping. A mapping would allocate blocks again that were
+punched meanwhile, and would crash the worker if the medium fails.
 """
 
 import os
@@ -44,8 +44,8 @@ _MOST_KINDS = 1024
 
 
 class TierFiles(NamedTuple):
-    """A tier as a worker sees it. ``can_wait``: True if the tier is on a disk. Bytes of such a tier that are
-    not in the kernel's page cache are read by the coordinator.
+    """A tier as a worker sees it. ``can_wait``: True if the tier is on a disk. Only the coordinator reads
+    such a tier's bytes if they are not in the kernel's page cache.
     """
 
     path: Path
@@ -61,10 +61,10 @@ class _SharedStamps(NamedTuple):
 
 
 class WorkerAccessLog:
-    """Access log of a worker (read/access_log.py). ``on_flush``: called with the reads since the last flush.
+    """Access log of a worker, as in read/access_log.py. ``on_flush``: gets the reads since the last flush.
 
-    The compiled lane appends to ``rows`` (USE) exactly as ``record`` does. A timer of the worker flushes the
-    rows. ``timer`` is always set, so that the compiled lane does not schedule a flush of its own.
+    The compiled lane appends to ``rows`` (USE) in the same way as ``record``. A timer of the worker flushes
+    the rows. ``timer`` is always set, so that the compiled lane schedules no flush of its own.
     """
 
     __slots__ = (
@@ -89,8 +89,8 @@ class WorkerAccessLog:
         self._touched: set[Kind] = set()
 
     def record(self, handle: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
-        """Record one read through a page handle. ``span``: the bytes read, of the object; None: the whole
-        page.
+        """Record one read through a page handle. ``span``: the bytes of the object that were read; None: the
+        whole page.
         """
         record = handle.access_record
         if record is None or record.job is not job or record.kinds is not self.kinds:
@@ -106,7 +106,7 @@ class WorkerAccessLog:
             )
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
-        """Return the number of a kind of reads. The number is valid until the next flush."""
+        """Return the number that stands for a kind of reads. It is valid until the next flush."""
         return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
 
     def touch(self, bucket: str, job: JobContext) -> None:
@@ -120,11 +120,11 @@ class WorkerAccessLog:
         uses, self.rows = np.frombuffer(self.rows, USE), bytearray()
         touched, self._touched = self._touched, set()
         every = list(self.kinds)
-        # Keep the kinds, because page handles hold rows with kind numbers. Pass on only the kinds of these
-        # rows, so that only jobs that still read are reported.
+        # Keep all kinds, because page handles hold rows with kind numbers. But pass on only the kinds of
+        # these rows, so that only jobs that still read are reported.
         numbers, uses["kind"] = np.unique(uses["kind"], return_inverse=True)
         if len(every) > _MOST_KINDS:
-            # Clear the old dict too: page handles that are never read again would otherwise keep its kinds
+            # Clear the old dict too. Otherwise page handles that are never used again would keep its kinds
             # alive.
             self.kinds.clear()
             self.kinds = {}
@@ -132,8 +132,8 @@ class WorkerAccessLog:
 
 
 class SharedPageHandle(PageHandle):
-    """Page handle of a worker. ``header``: the first bytes of the page's record, which lies at ``offset`` of
-    ``descriptor``. These bytes were checked when the handle was made.
+    """The page handle of a worker. ``header``: the first bytes of the page's record. They were checked when
+    the handle was made. The record lies at ``offset`` of the file ``descriptor``.
     """
 
     __slots__ = ("descriptor", "header", "offset")
@@ -144,7 +144,7 @@ class SharedPageHandle(PageHandle):
 
 
 class WorkerReads:
-    """Implements engine/base.py ``ReadsNow`` for clients that share the proxy's upstream.
+    """Answers hits of clients that use the proxy's own upstream. Implements ``ReadsNow`` of engine/base.py.
 
     ``on_flush``: called by ``flush`` with the reads since the last flush.
     """
@@ -163,8 +163,8 @@ class WorkerReads:
     ) -> None:
         """Read the page table ``share``. ``by_verdicts``: answer only where the coordinator shows a verdict.
 
-        ``is_elsewhere``: returns whether another proxy caches an object, where several proxies share a cache.
-        This proxy then answers only while the lease lasts that ``share`` shows. None: this proxy is alone.
+        ``is_elsewhere``: for proxies that share a cache; returns whether another proxy caches an object. This
+        proxy then answers only while the lease that ``share`` shows lasts. None: this proxy is alone.
         """
         pages, rest, tier = share.columns
         self._share = share
@@ -186,7 +186,7 @@ class WorkerReads:
         self._record = self.access_log.record
 
     def forget(self, *, by_verdicts: bool) -> None:
-        """Drop all page handles, because the rules or rights changed. Callers must drop their handles too."""
+        """Drop all page handles, because rules or rights have changed. Callers must drop theirs too."""
         self._by_verdicts = by_verdicts
         # Clear the dict instead of replacing it, because the compiled lane refers to it.
         self.handles.clear()
@@ -204,7 +204,7 @@ class WorkerReads:
         handle = self._find(request.ref, 0)
         return None if handle is None else handle.meta
 
-    find_now = usable_now  # Only the coordinator can tell that nothing is known of an object.
+    find_now = usable_now  # A worker cannot tell that nothing is known of an object.
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
         handle = self._find(ref, 0)
@@ -241,7 +241,7 @@ class WorkerReads:
         handle = self._find(ref, number)
         if handle is None or not number:
             return handle
-        # Only the first page has the object's time of validation.
+        # Only the first page has the time when the object was last checked.
         front = self._find(ref, 0)
         if front is None or front.meta.etag != handle.meta.etag:
             return None
@@ -263,10 +263,10 @@ class WorkerReads:
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> None:
-        """Return None. A worker can neither mark blocks as sent nor pin a page until it is sent."""
+        """Return None, because a worker can neither mark blocks as sent nor pin a page until it is sent."""
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
-        """Return None. Only the coordinator returns places, through the control listener."""
+        """Return None, because only the coordinator returns places (by the control listener)."""
 
     # ------------------------------------------------------------------ access log
 
@@ -281,11 +281,11 @@ class WorkerReads:
     # ------------------------------------------------------------------ pages
 
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
-        """Return a handle that is valid now, and fresh by the object's freshness rule."""
+        """Return a handle of the page that is valid now, and fresh by the object's freshness rule."""
         if self.lease is not None and not _lasts(self.lease):
             return None
         handle = self.handles.get((ref, number))
-        # Check freshness only for the first page. Each caller compares the ETags of the other pages with it.
+        # Check freshness only for the first page. For each other page, the caller compares the ETag.
         if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
         hashed = object_hash(ref)
@@ -301,8 +301,8 @@ class WorkerReads:
     def _prove(self, slot: int, ref: ObjectRef, number: int) -> SharedPageHandle | None:
         """Return a handle for a slot, if the slot holds the page ``number`` of ``ref``.
 
-        The stamp is read before everything else and again at the end: if it is the same, nothing of the slot
-        changed in between.
+        The stamp is read first, and again at the end. If it is the same, nothing of the slot changed in
+        between.
         """
         stamp = self._stamps[slot]
         index, location = self._tiers_of[slot], self._locations[slot]
@@ -310,8 +310,8 @@ class WorkerReads:
         if index == NO_TIER or self._unverified[slot]:
             return None
         fresh_until_s = rule.fresh_until_s(validated_s)
-        # Only the first page needs a fresh time of validation. Each caller compares the ETags of the other
-        # pages with it.
+        # Only the first page must be fresh. For each other page, the caller compares the ETag with that of
+        # the first.
         if not number:
             if self._by_verdicts:
                 fresh_until_s = min(fresh_until_s, self._share.verdict_until_s(slot, stamp))
@@ -347,8 +347,8 @@ class WorkerReads:
         return handle
 
     def _copy(self, handle: SharedPageHandle, start: int, stop: int) -> memoryview | None:
-        """Return a copy of a record's bytes. Return None if the record changed during the copy, or if a body
-        that must be checked does not equal its hash.
+        """Return a copy of the bytes ``[start, stop)`` of a record. Return None if the record changed during
+        the copy, or if a body that must be checked does not have its hash.
         """
         if handle.body_hash is not None and (start, stop) != (handle.start, handle.stop):
             body = self._copy(handle, handle.start, handle.stop)
@@ -370,7 +370,7 @@ class WorkerReads:
         return _pread(descriptor, offset, length, nowait=tier.can_wait)
 
     def _open(self, index: int, number: int) -> int:
-        """Return the descriptor of a segment; -1 if the file cannot be opened. The descriptor stays open,
+        """Return the descriptor of a segment file; -1 if it cannot be opened. The descriptor stays open,
         because segment files stay while the coordinator runs.
         """
         descriptor = self._files.get((index, number), -1)
@@ -390,7 +390,7 @@ def _lasts(lease: "memoryview[float]") -> bool:
 
 
 def _pread(descriptor: int, offset: int, length: int, *, nowait: bool) -> bytes | bytearray:
-    """Return the bytes that can be read. ``nowait``: only bytes in the page cache."""
+    """Return those of the bytes that can be read. ``nowait``: only bytes that are in the page cache."""
     try:
         if not nowait:
             return os.pread(descriptor, length, offset)

@@ -311,3 +311,18 @@ async def test_conditions_that_end_in_304_fetch_no_page(make_bench):
     async with bench.engine.open(request) as reading:
         assert reading.meta.etag == etag
     assert (bench.origin.heads, bench.origin.gets) == (1, 0)
+
+
+async def test_a_version_that_is_gone_is_asked_for_once(make_bench):
+    bench = await make_bench()
+    bench.engine._versions.learn(ObjectRef("b", "k"), old := bench.origin.put("b", "k", b"old"))
+    bench.origin.put("b", "k", b"newer")
+    asked, open_read = [], bench.origin.open
+
+    def note(ref, **options):
+        asked.append(options["if_match"])
+        return open_read(ref, **options)
+
+    bench.origin.open = note
+    assert await bench.get("k") == (b"newer", Source.ORIGIN)
+    assert asked == [old.etag, None]

@@ -232,3 +232,26 @@ async def test_a_page_that_leaves_while_its_header_is_read_is_no_fault_of_the_ti
     held.go.set()
     assert sorted(await asked) == here[1:]
     assert bench.counted_stats().snapshot()["tiers"]["disk"]["errors"] == {}
+
+
+async def test_a_client_that_leaves_before_its_write_begins_stops_no_caching(make_bench):
+    """The origin never hears of the write, so its outcome is known: there is none."""
+    bench = await make_bench(disk_bytes=1 << 20, rules=IMMUTABLE)
+    bench.origin.put("b", "k", b"old")
+    await bench.get("k")
+    medium, held = bench.cache.media[1], HeldIO()
+    bench.cache.media[1] = replace(medium, write=held)
+
+    async def write():
+        async with bench.engine.writing([REF]):
+            raise AssertionError("it must wait for the erasures")
+
+    writer = asyncio.create_task(write())
+    await held.waiting.wait()
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+    bench.cache.media[1] = medium
+    assert not bench.engine._versions.writing
+    await bench.get("k")
+    await bench.settle()
+    assert (await bench.get("k"))[1] is Source.RAM

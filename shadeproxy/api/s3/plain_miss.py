@@ -1,11 +1,11 @@
 """A plain miss: a GET of a whole object of which the cache knows nothing. Nearly every miss is one.
 
 Laws: a plain miss takes the same steps as every read by callbacks (lane_read.py, origin/callback_reads.py,
-engine/read/callback_fill.py), over the same flights, versions, slots and cache. But one object is the reader,
-its follower, the fill and the receiver of the origin's answer. This object handles only a read that succeeds,
-of an object that fits into one page, has a strong ETag and no checksum. Otherwise an ``EngineLaneRead``
-replaces it as the reader, a ``CallbackRead`` replaces it as the fill, or both do. They continue from the
-state that the read has reached.
+engine/read/callback_fill.py), and uses the same flights, versions, slots and cache. But one object is the
+reader, its follower, the fill, and the receiver of the origin's answer. This object handles only a read that
+succeeds, of an object that fits into one page, has a strong ETag and no checksum. In all other cases, an
+``EngineLaneRead`` replaces it as the reader, a ``CallbackRead`` replaces it as the fill, or both do. They
+continue from the state that the read has reached.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class PlainMisses:
         clock: Clock,
         bounds: ReadBounds,
     ) -> None:
-        """``plain``: the part of ``engine`` that plain misses use. ``reads``: the origin's reads by
+        """``plain``: the part of ``engine`` that plain misses use. ``reads``: the reads of the origin by
         callbacks.
         """
         self.engine = engine
@@ -70,8 +70,8 @@ class PlainMisses:
         self._fetched: list[FetchedRead] = []
 
     def may_be(self, asked: Asked) -> bool:
-        """Return True if ``asked`` looks like a plain miss. ``PlainMiss.begin`` then finds out whether it is
-        one.
+        """Return True if the request ``asked`` may be a plain miss. ``PlainMiss.begin`` then finds out
+        whether it is.
         """
         wanted = asked.wanted
         return (
@@ -84,7 +84,7 @@ class PlainMisses:
         )
 
     def count(self, read: FetchedRead) -> None:
-        """Count ``read`` at the end of this turn of the loop, together with the turn's other reads."""
+        """Count ``read`` at the end of this turn of the loop, together with the other reads of the turn."""
         if not self._fetched:
             asyncio.get_running_loop().call_soon(self._count)
         self._fetched.append(read)
@@ -125,7 +125,7 @@ class PlainMiss:
         self._fill: CallbackRead | None = None  # The fill that has replaced this one.
 
     def begin(self) -> bool:
-        """Begin the read. Return False, with nothing done, if the read is not plain or would have to wait."""
+        """Begin the read. Return False, with nothing done, if it is not plain or would have to wait."""
         asked, misses = self.asked, self._misses
         ref, job, reads = asked.wanted.ref, asked.wanted.job, misses.reads
         inside = REQUEST_ID.set(self.request_id)
@@ -217,7 +217,7 @@ class PlainMiss:
 
     def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
         """Return memory for the body, and the function to call when bytes arrive in it; see
-        ``Receiver.opened``. If the answer is not that of a plain miss, let a ``CallbackRead`` receive it.
+        ``Receiver.opened``. If this is not the answer of a plain miss, let a ``CallbackRead`` receive it.
         """
         self.head = head
         places, length, plain = head.places, head.length, self._misses.plain
@@ -285,7 +285,7 @@ class PlainMiss:
         self._outlet.write_pieces((head, piece))
 
     def _head(self, meta: ObjectMeta) -> bytes:
-        """Return the head of the answer."""
+        """Return the head of the answer to the client."""
         call, wanted, keep, *_ = self.asked
         if heads.COMPILED and keep:
             fields = call.request.fields
@@ -311,7 +311,7 @@ class PlainMiss:
         )
 
     def _leave(self, status: int, *, served: bool = False) -> None:
-        """Leave the flight, and report the end of the read."""
+        """Leave the flight, and report that the read has ended with ``status``."""
         misses = self._misses
         self._left = True
         misses.plain.leave(self._flight, self, served=served)
@@ -325,7 +325,7 @@ class PlainMiss:
         )
 
     def _as_reader(self) -> EngineLaneRead:
-        """Replace this object as the reader by one that handles whatever happens. Return the new reader.
+        """Replace this object as the reader by one that handles every case, and return that reader.
         Idempotent.
         """
         if self._read is not None:
@@ -349,7 +349,7 @@ class PlainMiss:
         return read
 
     def _as_fill(self) -> CallbackRead:
-        """Replace this object as the fill by one that handles whatever happens. Return the new fill.
+        """Replace this object as the fill by one that handles every case, and return that fill.
         Idempotent.
         """
         if self._fill is not None:

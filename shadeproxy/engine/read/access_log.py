@@ -1,10 +1,10 @@
-"""Access log: a buffer of demand reads for statistics, orders, recency and reuse.
+"""Access log: a buffer of demand reads, for statistics, orders, recency and read histories.
 
-Laws: plain defs. Recording a read appends a row of bytes and decides nothing. ``flush_to_statistics`` and
-``flush`` pass the rows on in batches, in the order of the reads: a batch of 1,000 rows costs as much as ten
-rows one by one. Code that decides by reads, or shows them, calls ``flush`` first. If a page has left its slot
-since the read, the row counts in the statistics only. A read that is not a hit is counted at once
-(``Counting``).
+Laws: only plain defs. To record a read means to append a row of bytes; nothing is decided then.
+``flush_to_statistics`` and ``flush`` pass the rows on in batches, in the order of the reads: a batch of 1,000
+rows costs as much as ten rows one by one. Code that decides by reads, or shows them, calls ``flush`` first.
+If a page has left its slot since the read, its row counts in the statistics only. A read that is not a hit is
+not recorded here: ``Counting`` counts it at once.
 """
 
 import asyncio
@@ -26,35 +26,36 @@ from shadeproxy.hints.order.upcoming import ReadObserver
 from shadeproxy.telemetry.stats import Stats
 
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
-# A flush costs some 100 us, and ten times as much with cold processor caches. So a decision comes without a
-# flush while fewer reads than this wait.
+# A flush costs some 100 us, and ten times as much with cold processor caches. So while fewer reads than this
+# wait, a decision is made without a flush.
 _WORTH_FLUSHING = 256
-# In a small cache, flush after one read for every ``_SMALL`` pages: otherwise recency would lag far behind.
+# A small cache needs a flush earlier: after one read for every ``_SMALL`` resident pages. Otherwise recency
+# would lag far behind.
 _SMALL = 64
 _FLUSH_AFTER_S = 0.2
-# Delay of a flush after a prefetched page was read. It is short, because the next prefetches depend on that
-# read.
+# The delay of a flush after a prefetched page was read. It is short, because that read decides what is
+# prefetched next.
 _FLUSH_UNREAD_AFTER_S = 0.01
-# The number of kinds is bounded, because jobs come and go and each epoch of a job is another kind.
+# The number of kinds is bounded, because each epoch of each job adds kinds.
 _MOST_KINDS = 1024
 
-# Kind numbers of rows that were counted already and so need no ``Kind``. In rows of workers, such a row also
-# names its page.
+# Kind numbers of rows whose reads other code counts, so that the rows need no ``Kind``. In a worker's rows,
+# such a row has a real kind number and the hash of its object.
 _AS_BEFORE, _EXPLAINED, _UNEXPLAINED = range(3)
 
 CountUses = Callable[[Uses, Sequence[Kind], float], NDArray[np.bool_]]
-"""The type of a function that counts reads in the statistics. The float is the tick of the latest read. The
-result says which reads an order or a score explains.
+"""The type of a function that counts reads in the statistics. Arguments: the reads, their kinds, and the tick
+of the latest read. The function returns, for each read, whether an order or a score explains the read.
 """
 
 JobsOf = Callable[[NDArray[np.uint64] | list[int]], Sequence[str | None]]
-"""The type of a function that finds jobs for reads that name none. It gets the hashes of the objects that
-were read, and returns for each the job whose dataset holds it, or None.
+"""The type of a function that finds the jobs of reads that name none. It gets the hashes of the objects that
+were read. It returns, for each, the job whose dataset holds the object, or None.
 """
 
 
 class FetchedRead(NamedTuple):
-    """A demand read that the origin answered with ``size_bytes`` of body."""
+    """A demand read that the origin answered with ``size_bytes`` bytes of body."""
 
     ref: ObjectRef
     object_hash: int
@@ -63,10 +64,10 @@ class FetchedRead(NamedTuple):
 
 
 class AccessLog:
-    """Access log of the pages of ``cache``. ``count``: called with many reads at a time.
+    """Access log of the pages of ``cache``. ``count``: counts a batch of reads in the statistics.
 
-    The public attributes are for the compiled lane, which appends rows (USE) to ``rows`` exactly as
-    ``record`` does.
+    The public attributes are for the compiled lane. It appends rows (USE) to ``rows`` in the same way as
+    ``record``.
     """
 
     __slots__ = (
@@ -87,7 +88,7 @@ class AccessLog:
         """The delay with which the timer was last set."""
         self.kinds: dict[Kind, int] = {}
         self._kept: list[tuple[Slots, NDArray[np.int64], NDArray[np.bool_]]] = []
-        """Reads that are counted in the statistics but not yet in recency, in three columns: their slots; the
+        """Reads that the statistics have counted, but that recency has not. Three columns: their slots; the
         generations of their pages, because a slot may get another page before ``flush``; and whether each
         read is explained.
         """
@@ -95,8 +96,8 @@ class AccessLog:
     # ------------------------------------------------------------------ recording
 
     def record(self, handle: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
-        """Record one read through a page handle. ``span``: the bytes read, of the object; None: the whole
-        page.
+        """Record one read through a page handle. ``span``: the bytes of the object that were read; None: the
+        whole page.
         """
         record = handle.access_record
         if record is None or record.job is not job or record.kinds is not self.kinds:
@@ -107,12 +108,12 @@ class AccessLog:
             self.rows += pack_use(
                 handle.slot, handle.stamp, handle.object_hash, span.start, span.length, record.kind, 1
             )
-        # Skip ``schedule_flush`` if the timer is already set early enough.
+        # If the timer is set early enough already, save the call of ``schedule_flush``.
         if self.timer is None or self.unread or len(self.rows) >= self.most_waiting_bytes:
             self.schedule_flush((handle.slot,))
 
     def _prepare(self, handle: PageHandle, job: JobContext | None) -> AccessRecord:
-        """Make the row for reads of the whole page by ``job``. The handle keeps the row for later reads."""
+        """Make the row for a read of the whole page by ``job``. The handle keeps this row for later reads."""
         kind = self.kind(handle.ref.bucket, handle.source, job)
         size_bytes = handle.stop - handle.start
         row = pack_use(handle.slot, handle.stamp, handle.object_hash, handle.first, size_bytes, kind, 1)
@@ -120,9 +121,9 @@ class AccessLog:
         return record
 
     def record_pages(self, slots: Sequence[int], *, explained: bool | None = None) -> None:
-        """Record page reads for recency alone, because the statistics count these reads elsewhere.
-        ``explained``: whether an order or a score explains the reads. None: the same as for the last counted
-        read before them.
+        """Record reads of pages for recency alone, because other code counts them in the statistics.
+        ``explained``: whether an order or a score explains the reads. None: they are explained if the last
+        counted read before them is.
         """
         kind = _AS_BEFORE if explained is None else _EXPLAINED if explained else _UNEXPLAINED
         stamps = self.residents.stamps
@@ -131,18 +132,18 @@ class AccessLog:
         self.schedule_flush(slots)
 
     def record_many(self, uses: Uses) -> None:
-        """Record reads in columns. Their kind numbers must come from ``kind``."""
+        """Record many reads, given in columns. Their kind numbers must come from ``kind``."""
         self.rows += uses.tobytes()
         self.schedule_flush(uses["slot"].tolist() if self.unread else ())
 
     def record_others(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Record reads that a worker answered. Statistics count these reads at once, before earlier reads
-        that still wait in this log.
+        """Record reads that a worker answered. The statistics count them at once, ahead of earlier reads that
+        still wait here.
         """
         self.schedule_flush(self._pass_on(uses, kinds))
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
-        """Return the number of a kind of reads. The number is valid until the next
+        """Return the number that stands for a kind of reads in rows. The number is valid until the next
         ``flush_to_statistics``.
         """
         return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
@@ -152,8 +153,8 @@ class AccessLog:
     def schedule_flush(self, slots: Iterable[int]) -> None:
         """Make sure that ``flush`` is called soon, because the pages in ``slots`` were read.
 
-        This method never calls ``flush`` itself, because ``flush`` may promote and evict pages, and the
-        present reader still has bytes that are not pinned.
+        ``flush`` itself is not called here: it may promote and evict pages, while the present reader still
+        uses bytes that are not pinned.
         """
         delay_s = _FLUSH_AFTER_S if self.unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S
         if self._waiting * USE.itemsize >= self.most_waiting_bytes:
@@ -166,13 +167,13 @@ class AccessLog:
         self.timer = loop.call_later(delay_s, self.flush) if delay_s else loop.call_soon(self.flush)
 
     def flush_many(self) -> None:
-        """Call ``flush`` if enough reads have been recorded."""
+        """Call ``flush`` if enough reads wait to be worth it."""
         waiting = self._waiting
         if waiting and waiting >= min(_WORTH_FLUSHING, len(self.residents) // _SMALL):
             self.flush()
 
     def flush(self) -> None:
-        """Pass every recorded read to recency, reuse and statistics."""
+        """Pass every recorded read on to recency, read histories and statistics."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -184,23 +185,24 @@ class AccessLog:
             self._note_uses(slots[same], explained[same])
 
     def flush_to_statistics(self) -> None:
-        """Pass every recorded read to the statistics. This decides nothing, so it may be called at any
-        time.
+        """Pass every recorded read on to the statistics. No page moves because of this call, so it may be
+        made at any time.
         """
         if not self.rows:
             return
         rows, self.rows = self.rows, bytearray()
         uses, kinds = np.frombuffer(rows, USE), list(self.kinds)
         if len(kinds) > _MOST_KINDS:
-            # Clear the old dict too: page handles that are never read again would otherwise keep its kinds
+            # Clear the old dict too. Otherwise page handles that are never used again would keep its kinds
             # alive.
             self.kinds.clear()
             self.kinds = {}
         self._pass_on(uses, kinds)
 
     def _pass_on(self, uses: Uses, kinds: Sequence[Kind]) -> list[int]:
-        """Count reads in the statistics, and keep for ``flush`` the slots whose pages have not changed since
-        the read. If a prefetched page is still unread, return these slots; otherwise return an empty list.
+        """Count reads in the statistics, and keep for ``flush`` those whose page is unchanged since the read.
+        Return the slots of these pages if any prefetched page is still unread; otherwise return an empty
+        list.
         """
         kept = sum(len(slots) for slots, _, _ in self._kept)
         explained = self._count(uses, kinds, self._tick() + kept + len(uses))
@@ -213,14 +215,14 @@ class AccessLog:
 
     @property
     def _waiting(self) -> int:
-        """Number of recorded reads that were not yet counted for recency."""
+        """Number of recorded reads that recency has not counted yet."""
         return len(self.rows) // USE.itemsize + sum(len(slots) for slots, _, _ in self._kept)
 
 
 class Counting:
     """Counts demand reads in ``stats``, and passes them to ``orders`` and to ``recorder``.
 
-    A read is counted once, whether this process or a worker answered it. The orders get a read before its
+    Each read is counted once, whether this process or a worker answered it. The orders get a read before its
     page is ranked.
     """
 
@@ -235,8 +237,8 @@ class Counting:
         before_recording: Callable[[], None],
         tick: Callable[[], float],
     ) -> None:
-        """``before_recording``: called before a read is recorded, so that earlier reads are counted first.
-        ``tick``: returns the tick of the latest read.
+        """``before_recording``: called before a read is recorded; it counts all earlier reads. ``tick``:
+        returns the tick of the latest read.
         """
         self._stats = stats
         self._clock = clock
@@ -247,8 +249,8 @@ class Counting:
         self._tick = tick
 
     def note_read(self, request: ReadRequest, first: int) -> bool:
-        """Tell the orders that bytes from ``first`` on are about to be read. Return whether an order or a
-        score explains the read.
+        """Tell the orders that a read from byte ``first`` on begins. Return whether an order or a score
+        explains the read.
         """
         if not self._orders.active or request.intent is not Intent.DEMAND:
             return False
@@ -256,14 +258,16 @@ class Counting:
         return self._orders.note_read(hashed, first, request.job, now_s, self._tick() + 1)
 
     def note_first(self, hashed: int, job: JobContext | None) -> bool:
-        """Note a demand read of an object from its first byte on. Returns as ``note_read``."""
+        """Tell the orders of a demand read of an object from its first byte on. Return the same as
+        ``note_read``.
+        """
         if not self._orders.active:
             return False
         return self._orders.note_read(hashed, 0, job, self._clock.now_s(), self._tick() + 1)
 
     def count_fetched(self, reads: Sequence[FetchedRead]) -> None:
-        """Count demand reads that the origin answered; the oldest comes first. Call ``note_first`` for each
-        before.
+        """Count demand reads that the origin answered; the oldest comes first. The caller has called
+        ``note_first`` for each read.
         """
         if self._recorder is not None:
             self._before_recording()
@@ -279,7 +283,7 @@ class Counting:
             self._stats.record_reads(bucket, Source.ORIGIN, count, sum_bytes, whose)
 
     def count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
-        """Count one read. Call ``note_read`` before."""
+        """Count one read. The caller has called ``note_read`` before."""
         job = request.job
         if job is None:
             (name,) = self._jobs_of([object_hash(request.ref)])
@@ -290,8 +294,8 @@ class Counting:
         self._stats.record_reads(request.ref.bucket, source, 1, size_bytes, job)
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind], tick: float) -> NDArray[np.bool_]:
-        """Count the reads ``uses``; the oldest comes first, and the latest is at ``tick``. ``kinds``: the
-        kinds, by kind number. Return bool[n]: whether an order or a score explains each read.
+        """Count the reads ``uses``; the oldest comes first, and the latest has the tick ``tick``. ``kinds``:
+        the kinds, by kind number. Return bool[n]: whether an order or a score explains each read.
         """
         counted = uses["reads"] > 0
         reads = uses[counted]
@@ -327,7 +331,7 @@ class Counting:
 
 
 def _whose(job: JobContext | None, of_data_set: str | None) -> JobContext | None:
-    """Return the job that the reader named. If it named none, return the job whose dataset it read, or
-    None.
+    """Return the job that the reader named. If it named none, return the job whose dataset holds the object;
+    None if there is none.
     """
     return job if job is not None or of_data_set is None else JobContext(of_data_set)

@@ -1,4 +1,4 @@
-"""The pieces of one span of an opened object."""
+"""Reads the bytes of one span of an opened object, piece by piece."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 
 
 class PagedReading(Protocol):
-    """The part of a reading that ``Body`` uses to get the pages of a span."""
+    """The part of a reading (reading.py) from which ``Body`` gets the pages of its span."""
 
     deadline: Deadline | None
     detached: DetachedBuffers
@@ -27,23 +27,23 @@ class PagedReading(Protocol):
         ...
 
     async def page(self, number: int, stop: int) -> memoryview | Flight:
-        """Return a page of the answer: its bytes, or the flight that fetches them."""
+        """Return a page of the answer: its bytes if it is resident, otherwise the flight that fetches it."""
         ...
 
     async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
-        """Return a page that a slow tier has, after its flight failed with ``error``; None if no tier has the
-        page.
+        """Return the bytes of a page from its tier, after its flight failed with ``error``. Such a page came
+        by a flight only because its tier was slow. None: no tier has the page.
         """
         ...
 
     def done(self, number: int, *, served: bool = False) -> None:
-        """Leave the flight of a page."""
+        """Leave the flight of a page. ``served``: all wanted bytes of the page were taken."""
         ...
 
 
 class Body:
-    """Yields the pieces of one span. It is a class and no async generator, because the event loop keeps track
-    of every async generator, which costs time.
+    """Yields the pieces of one span. This is a class and not an async generator, because the event loop keeps
+    track of each async generator, which costs time.
     """
 
     def __init__(self, reading: PagedReading, span: Span, page_size: int) -> None:
@@ -73,7 +73,8 @@ class Body:
                 if isinstance(page, memoryview):
                     return self._rest_of(page)
                 self._flight = page
-            # After the first piece of a page the rate of the flight decides, not the deadline.
+            # The deadline concerns the first piece of a page. After that, the flight must keep a minimum
+            # rate.
             deadline = None if self._begun else self._reading.deadline_of(self._number)
             try:
                 piece = await self._flight.piece(self._position, self._stop, deadline)
@@ -96,14 +97,14 @@ class Body:
         return piece
 
     def _rest_of(self, page: memoryview) -> memoryview:
-        """Return the wanted bytes of a page of which all bytes are here, and go on to the next page."""
+        """Return the wanted bytes of ``page``, which is complete, and go on to the next page."""
         self._number += 1
         self._begun = True
         return page[self._position : self._stop]
 
     async def _late_page(self, flight: Flight, error: ShadeProxyError) -> memoryview | None:
-        # Bytes of a doubtful flight were sent on, and may be wrong. No page can repair that, so the answer
-        # must end.
+        # If bytes of a doubtful flight were passed on, they may be wrong. No other copy of the page can
+        # repair that, so the answer must end with an error.
         if flight.doubtful and self._begun:
             return None
         return await self._reading.late_page(self._number, error)
@@ -118,7 +119,8 @@ class Body:
     async def _open_page(self) -> memoryview | Flight:
         number, span = self._number, self._span
         if self._begun and self._reading.deadline is not None:
-            # The answer has begun. The first byte of each further page gets the same time limit again.
+            # The answer has begun. The first byte of each further page has as much time as the first byte of
+            # the answer had.
             self._reading.deadline = self._reading.deadline.renewed()
         self._begun = False
         self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)

@@ -1,4 +1,4 @@
-"""Bodies of pages that a worker has fetched, written to the places that the coordinator decided on."""
+"""Writes the bodies of pages that a worker has fetched. The coordinator decides on their places."""
 
 import os
 from pathlib import Path
@@ -11,10 +11,10 @@ from shadeproxy.tiers.record import body_hash
 
 
 class BodyFiles:
-    """The segment files of the tier in ``directory``, open for writing. Bodies are read from ``memory``.
+    """Segment files of the tier in ``directory``, opened for writing. The bodies to write are in ``memory``.
 
-    The files may stay open, because the coordinator never removes a segment file, and this process ends with
-    the coordinator. Each file is checked by its id when it is opened: if a person deleted or moved the files,
+    A file may stay open: the coordinator never removes a segment file, and this process ends with the
+    coordinator. When a file is opened, it is checked by its id. If a person has deleted or moved the files,
     another proxy may have made files of the same names.
     """
 
@@ -24,18 +24,19 @@ class BodyFiles:
         self._descriptors: dict[int, int] = {}
 
     def write(self, order: WriteBody) -> BodyWritten:
-        """Carry out an order of the coordinator. Return the worker's answer."""
+        """Write the body that the coordinator's message names. Return this worker's answer."""
         body = self._memory.peek(order.start, order.length)
         try:
             descriptor = self._descriptors.get(order.segment) or self._open(order)
             if os.lseek(descriptor, 0, os.SEEK_END) < order.offset + order.length:
-                # Another program truncated the file; see Segment.write. The coordinator reports it.
+                # Another program has truncated the file; see ``Segment.write``. The coordinator reports this.
                 return BodyWritten(order.start, None)
             written = 0
             while written < order.length:
                 written += os.pwrite(descriptor, body[written:], order.offset + written)
         except OSError:
-            return BodyWritten(order.start, None)  # The coordinator tries to write it, and reports the error.
+            # The coordinator then tries to write the body, and reports the error.
+            return BodyWritten(order.start, None)
         return BodyWritten(order.start, body_hash(body))
 
     def _open(self, order: WriteBody) -> int:

@@ -1,7 +1,8 @@
 """A fill by callbacks: fills a flight from the origin without a task.
 
-Laws: this fill takes the same steps as the fill by a task (flight_filler.py), over the same objects. It never
-waits. Where it would have to wait, it hands the flight over to a task, which continues the fill.
+Laws: this fill takes the same steps as the fill by a task (flight_filler.py), and uses the same objects. A
+fill by callbacks never waits. Where it would have to wait, it hands the flight over to a task, which
+continues the fill.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,8 @@ from shadeproxy.origin.base import CallbackOrigin, HandedOver, StartedRead
 def fill_at_once(
     filler: FlightFiller, known: ObjectMeta | None, reads: CallbackOrigin | None, flight: Flight
 ) -> bool:
-    """Fill ``flight`` by ``reads``. Return False if this would have to wait; then a task must fill the
-    flight. ``known``: the requested version; None: any.
+    """Begin to fill ``flight`` by ``reads``. Return False if this would have to wait; then a task must fill
+    the flight. ``known``: the metadata of the requested version; None: any version.
     """
     if reads is None:
         return False
@@ -41,7 +42,7 @@ def fill_at_once(
 
 
 class CallbackFill:
-    """The fill of one flight. Implements origin/base.py ``Sink`` and flight.py ``Filling``."""
+    """The fill of one flight. Implements ``Sink`` (origin/base.py) and ``Filling`` (flight.py)."""
 
     __slots__ = ("_epoch", "_filler", "_flight", "_known", "_whole", "arrived", "read")
 
@@ -55,7 +56,7 @@ class CallbackFill:
         whole: bool,
     ) -> None:
         """Prepare the fill of ``flight``. ``epoch``: the auth epoch before the origin was asked. ``whole``:
-        the object is requested without a range.
+        True if the request to the origin has no range.
         """
         self._filler = filler
         self._flight = flight
@@ -65,10 +66,10 @@ class CallbackFill:
         self.read: StartedRead | None = None
         """The read of the origin; None once it has ended."""
         self.arrived: Callable[[int], None] = flight.advance
-        """See ``Sink.arrived``."""
+        """Called when more bytes have arrived; see ``Sink.arrived``."""
 
     def abort(self) -> None:
-        """See ``Filling.abort``."""
+        """End the fill, because no reader wants the page; see ``Filling.abort``."""
         read, self.read = self.read, None
         self._let_go()
         if read is not None:
@@ -85,7 +86,7 @@ class CallbackFill:
         held: bool = False,
         memory: memoryview | None = None,
     ) -> memoryview | None:
-        """See ``Sink.opened``."""
+        """Open the flight, and return memory for its bytes; see ``Sink.opened``."""
         filler, flight = self._filler, self._flight
         if length != (min(meta.size, filler.page_size) if self._whole else filler.length_of(flight, meta)):
             return None
@@ -102,8 +103,8 @@ class CallbackFill:
         return flight.buffer
 
     def _arrived_whole(self, meta: ObjectMeta, memory: memoryview, count: int) -> None:
-        """Open the flight over ``memory``, which holds all bytes of the page. The ledger has counted the
-        memory.
+        """Open the flight with ``memory``, which already holds all bytes of the page. The ledger has counted
+        this memory.
         """
         self._let_go()
         flight = self._flight
@@ -116,20 +117,20 @@ class CallbackFill:
         self.arrived = self._flight.advance
 
     def complete(self, writer: BodyWriter | None = None) -> None:
-        """See ``Sink.complete``."""
-        # The read of the origin refers to this object, so this object must not refer back: otherwise the
-        # page's memory would wait for the garbage collector.
+        """Store the page, because all bytes have arrived; see ``Sink.complete``."""
+        # The read of the origin refers to this object. Without a reference back, the page's memory is freed
+        # at once, and does not wait for the garbage collector.
         self.read = None
         self._filler.complete(self._flight, writer, whole=self._whole)
 
     def failed(self, error: OriginError) -> None:
-        """See ``Sink.failed``."""
+        """End the flight with ``error``; see ``Sink.failed``."""
         self.read = None
         self._let_go()
         self._filler.flights.end(self._flight, error)
 
     def hand_over(self, handed: HandedOver) -> None:
-        """See ``Sink.hand_over``."""
+        """Let a task continue the fill; see ``Sink.hand_over``."""
         self.read = None
         self._let_go()
         fill = partial(self._filler.fill, self._known, handed=handed, epoch=self._epoch)

@@ -1,8 +1,8 @@
-"""Pages on their way from the origin: joining a flight, and reading ahead.
+"""Joins readers to flights, and starts the flights of pages that are read ahead.
 
-Laws: once a page is stored, readers read it from its tier, and the memory of its flight is returned at once.
-Reading ahead takes memory only while no reader waits for memory. A fill whose readers have all left goes on
-only under the same condition. The fill itself is in flight_filler.py.
+Laws: once a page is stored, its readers read it from its tier, and the memory of its flight is returned at
+once. Reading ahead takes memory only while no reader waits for memory. A fill whose readers have all left
+goes on only under the same condition. The fills themselves are in flight_filler.py.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,9 @@ from shadeproxy.telemetry.stats import Stats
 
 
 class PageFiller:
-    """Joins readers to flights, and fills the flights. ``outdated(ref)`` is called to drop an old version."""
+    """Joins readers to flights, and has the flights filled. ``outdated(ref)``: called to drop an old
+    version.
+    """
 
     def __init__(
         self,
@@ -88,10 +90,10 @@ class PageFiller:
         """Join, as a waiter, the flight that fetches a page, or at least the span ``part`` within the page.
         Start a flight if there is none. Return the flight, and whether it was running already.
 
-        ``explained``: an order or scores explain the read. ``late``: a tier has the page, but would read it
-        more slowly than the origin; only the wanted bytes are fetched, and not stored. ``reads``: the reads
-        by callbacks that fetch the page. ``job``: the job of the read; the use of the origin's link is
-        charged to it.
+        ``explained``: True if an order or scores explain the read. ``late``: True if a tier has the page, but
+        would read it more slowly than the origin; then only the wanted bytes are fetched, and they are not
+        stored. ``reads``: the reads by callbacks that fetch the page. ``job``: the job to which the use of
+        the origin's link is charged.
         """
         READER.set(job or ref)
         part_only = False
@@ -135,8 +137,8 @@ class PageFiller:
         explained: bool,
         job: JobContext | None,
     ) -> Flight | None:
-        """Join or start the flight of a page that will be wanted soon. Return None when memory is short: a
-        reader that waits for memory for one page must not hold memory for the next pages.
+        """Join or start the flight of a page that will be wanted soon. Return None if memory is short: a
+        reader that waits for memory for one page must not hold memory for later pages.
         """
         READER.set(job or ref)
         length = page_span(number, self._page_size, meta.size).length
@@ -145,8 +147,8 @@ class PageFiller:
         if not running:
             if self._ledger.waiting or self._ledger.taken_bytes + length > readahead_bytes:
                 return None
-            # Take memory before the miss is noted. Noting the miss flushes the access log; pages may then be
-            # demoted, which needs memory too.
+            # Take memory before the miss is noted. When the miss is noted, the access log may be flushed.
+            # Pages may then be demoted, which needs memory too.
             taken = self._ledger.try_take(length)
             assert taken, "no fill waits and there is room"
         self._cache.miss(ref, number, explained=explained)
@@ -168,8 +170,8 @@ class PageFiller:
         return flight
 
     def _takes_part(self, ref: ObjectRef, number: int, meta: ObjectMeta, part: Span) -> bool:
-        """Return whether to fetch ``part`` of a missing page alone. Note the miss before."""
-        # If another part of the page is on its way, several readers want this page: fetch the whole page.
+        """Return whether to fetch only ``part`` of a missing page. The caller has noted the miss before."""
+        # If another part of the page is on its way, several readers want this page. So fetch the whole page.
         if self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
@@ -177,14 +179,14 @@ class PageFiller:
         return self._cache.fetches_part_only(ref, number, page_bytes=page_bytes, part_bytes=part.length)
 
     def _demand(self, flight: Flight) -> None:
-        """Turn a prefetch that a reader joined into a demand read, with that read's priority."""
+        """Turn a prefetch that a reader has joined into a demand read, with the priority of a demand read."""
         if flight.intent is Intent.PREFETCH:
             flight.intent = Intent.DEMAND
             self._stats.record_prefetch("used")
 
     def _goes_on(self, flight: Flight) -> bool:
-        """Return whether a flight without waiters goes on to its end. Call this only if one of its waiters
-        was served.
+        """Return whether a flight that has lost its last waiter goes on to its end. Call this only if one of
+        its waiters got all that it wanted.
         """
         ledger = self._ledger
         return (

@@ -1,8 +1,9 @@
-"""Fill memory: the memory into which a worker fetches pages, mapped by the worker and the coordinator.
+"""Fill memory: the memory into which a worker fetches pages. Both the worker and the coordinator map it.
 
-Laws: only the worker takes free extents and writes to them. An extent becomes free when neither process has a
-view of it. The last view may end long after the page was stored, because a transport keeps it for a slow
-client. All fill memory is charged to the proxy when it is made, so single fills are not charged.
+Laws: only the worker takes free extents. It alone writes to an extent, unless its fill fails: then the
+coordinator writes the rest of the page. An extent becomes free when neither process has a view of it. The
+last view may end long after the page was stored, because a transport keeps it for a slow client. All of the
+fill memory is charged to the proxy's budget when it is made, so single fills are not charged.
 """
 
 import mmap
@@ -21,7 +22,7 @@ class FillMemory:
     """The memory behind ``descriptor``, mapped into this process."""
 
     def __init__(self, descriptor: int) -> None:
-        """Map the memory. The descriptor stays open. Raises OSError."""
+        """Map the memory behind ``descriptor``, which stays open. Raises OSError."""
         self.descriptor = descriptor
         self.size_bytes = os.fstat(descriptor).st_size
         self._mapping = mmap.mmap(descriptor, self.size_bytes)
@@ -39,10 +40,10 @@ class FillMemory:
             raise
 
     def view(self, start: int, length: int, unused: Callable[[int], None]) -> memoryview:
-        """Return ``length`` bytes from ``start``. ``unused(start)`` is called when no view of these bytes is
-        left.
+        """Return a view of ``length`` bytes from ``start``. ``unused(start)`` is called when no view of these
+        bytes is left.
 
-        Raises ValueError for bytes outside the memory.
+        Raises ValueError if the bytes are not within the memory.
         """
         array = np.frombuffer(self._mapping, np.uint8, length, start)
 
@@ -54,11 +55,13 @@ class FillMemory:
         return array.data
 
     def peek(self, start: int, length: int) -> memoryview:
-        """Return bytes of an extent that is in use. Use them at once: the view does not keep the extent."""
+        """Return bytes of an extent that is in use. Use them at once, because this view does not keep the
+        extent in use.
+        """
         return memoryview(self._mapping)[start : start + length]
 
     def close(self) -> None:
-        """Close the descriptor. The mapping stays until the last view is gone."""
+        """Close the descriptor. The memory stays mapped until the last view is gone."""
         os.close(self.descriptor)
         self._watched.clear()
 
@@ -97,12 +100,12 @@ class FillExtents:
 
     def share(self, start: int) -> None:
         """Note that the coordinator may have views of an extent too. The extent then becomes free only after
-        one more ``give``.
+        two calls of ``give``, one for each process.
         """
         self._holders[start] += 1
 
     def give(self, start: int) -> None:
-        """Note that one of the two processes no longer has a view of an extent."""
+        """Note that one process, this one or the coordinator, no longer has a view of an extent."""
         left = self._holders[start] - 1
         if left:
             self._holders[start] = left

@@ -1,16 +1,18 @@
 """Messages between a worker that fetches pages and the coordinator, which decides about these pages.
 
-A fill begins with ``BeginFill``; the coordinator answers ``AllowFill`` or ``RefuseFill``. After ``AllowFill``
-the worker asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``.
-It sends ``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time. After a
-failure the coordinator fills the rest of the page, and reports its progress by ``FillProgress``.
+A fill begins with ``BeginFill`` of the worker; the coordinator answers ``AllowFill`` or ``RefuseFill``. After
+``AllowFill`` the worker asks the origin. It sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or
+``FillFailure``. It sends ``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at
+any time. After a failure the coordinator fills the rest of the page, and reports its progress by
+``FillProgress``.
 
-A prefetch begins with ``OrderFill`` of the coordinator, and continues in the same way. If a page gets a
-place, and the worker's write costs less than a copy by the coordinator, the coordinator sends ``WriteBody``
-and the worker answers ``BodyWritten``.
+A prefetch begins with ``OrderFill`` of the coordinator, and continues in the same way. A page that gets a
+place may be written by the worker, if this costs less than a copy by the coordinator. Then the coordinator
+sends ``WriteBody``, and the worker answers ``BodyWritten``.
 
-``ident`` names the fill, within one worker, and is never used twice. Messages of one turn of the loop travel
-in one frame. A message that no client waits for travels with the next message, or alone after a short time.
+``ident`` is the number of a fill within one worker, and is never used twice. Messages of one turn of the loop
+travel in one frame. A message that no client waits for travels with the next message, or alone after a short
+time.
 """
 
 import asyncio
@@ -22,7 +24,9 @@ from shadeproxy.core.types import Headers, JobContext, ObjectMeta
 
 
 class BeginFill(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
-    """A client wants a page that is not resident. ``first`` and ``last``: its range, as in RangeSpec."""
+    """A client wants a page that is not resident. ``ranged``: its request has a range, from ``first`` to
+    ``last``, as in RangeSpec.
+    """
 
     ident: int
     bucket: str
@@ -35,8 +39,8 @@ class BeginFill(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
 
 
 class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
-    """The head of the answer has come. The body will lie at ``start`` of the fill memory. ``octets``:
-    the entity tag and the values of headers have a character for each byte.
+    """The head of the origin's answer has come. The body will lie at ``start`` of the fill memory.
+    ``octets``: True if each character of the entity tag and of the header values stands for one byte.
     """
 
     ident: int
@@ -57,28 +61,29 @@ class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
         return ObjectMeta(_text_of(self.etag), self.size, headers)
 
     def in_octets(self) -> "FillHead":
-        """Return the same message, which can be sent also if the metadata is not UTF-8."""
+        """Return the same message in a form that can be sent even if the metadata is not valid UTF-8."""
         headers = tuple((name, _octets_of(value)) for name, value in self.headers)
         return msgspec.structs.replace(self, etag=_octets_of(self.etag), headers=headers, octets=True)
 
 
 class FillProgress(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False):
-    """``filled`` bytes of the body have come."""
+    """``filled`` bytes of the body have come so far."""
 
     ident: int
     filled: int
 
 
 class FillComplete(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
-    """All bytes of the body have come, nothing came after them, and they were verified."""
+    """All bytes of the body have come and were verified, and no byte came after them."""
 
     ident: int
 
 
 class FillFailure(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
-    """The worker cannot go on. ``error``: name of a class of core/errors.py; "": nothing went wrong.
+    """The worker cannot continue the fill. ``error``: the name of a class of core/errors.py; "": nothing went
+    wrong.
 
-    ``received`` bytes came before the failure. ``final``: another attempt would not help.
+    ``received`` bytes came before the failure. ``final``: True if another attempt would not help.
     """
 
     ident: int
@@ -89,8 +94,8 @@ class FillFailure(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False)
 
 
 class ClientLeft(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
-    """The client has left. ``start`` and ``stop``: the span of the object in its answer; -1: it had no
-    answer.
+    """The client has left. ``start``, ``stop``: the span of the object in its answer; -1: it got no answer.
+    ``served``: True if it got the whole answer.
     """
 
     ident: int
@@ -100,7 +105,9 @@ class ClientLeft(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
 
 
 class OriginKeys(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
-    """The credentials for requests to the origin from now on. ``access_key`` "": do not sign the requests."""
+    """The credentials with which to sign requests to the origin from now on. ``access_key`` "": do not
+    sign.
+    """
 
     access_key: str
     secret_key: str
@@ -111,8 +118,8 @@ class OriginKeys(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
 
 
 class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
-    """Ask the origin for a page, or for ``part`` (start and stop within the page). ``span``: the span of the
-    object to request; None: the whole object.
+    """The worker may ask the origin for the page ``number``, or for ``part`` of it (start and stop within the
+    page). ``span``: the span of the object to request; None: the whole object.
     """
 
     ident: int
@@ -123,8 +130,8 @@ class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
 
 
 class RefuseFill(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
-    """Do not fetch: relay the request to the coordinator. ``late``: answer 503 instead, because the client
-    got no byte in time.
+    """The worker must not fetch the page: it relays the client's request to the coordinator. ``late``: True
+    if the worker must answer 503 instead, because the client got no byte in time.
     """
 
     ident: int
@@ -132,20 +139,20 @@ class RefuseFill(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
 
 
 class AbortFill(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
-    """End the fill: no reader wants the page, or the fill took too long."""
+    """The worker must end the fill, because no reader wants the page, or because the fill took too long."""
 
     ident: int
 
 
 class FreeExtent(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
-    """The coordinator no longer has a view of the extent of fill memory that begins at ``start``."""
+    """The coordinator no longer has a view of the extent at ``start`` of the fill memory."""
 
     start: int
 
 
 class OrderFill(msgspec.Struct, array_like=True, tag=12, frozen=True, gc=False):
-    """Fetch a page as a prefetch, without a client. ``ident`` is negative. The other fields are as in
-    ``AllowFill``.
+    """The worker must fetch a page as a prefetch, without a client. ``ident`` is negative. The other fields
+    are as in ``AllowFill``.
     """
 
     ident: int
@@ -156,8 +163,8 @@ class OrderFill(msgspec.Struct, array_like=True, tag=12, frozen=True, gc=False):
 
 
 class WriteBody(msgspec.Struct, array_like=True, tag=13, frozen=True, gc=False):
-    """Write bytes from ``start`` of the fill memory to ``offset`` of a segment file of the first tier.
-    ``file``: see ``BodyPlace``.
+    """The worker must write bytes from ``start`` of the fill memory to ``offset`` of a segment file of the
+    first tier. ``file``: see ``BodyPlace``.
     """
 
     start: int
@@ -168,8 +175,8 @@ class WriteBody(msgspec.Struct, array_like=True, tag=13, frozen=True, gc=False):
 
 
 class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False):
-    """The worker has written the body at ``start`` of the fill memory. ``hashed``: its hash; None: writing
-    failed.
+    """The worker has written the body at ``start`` of the fill memory. ``hashed``: the body's hash; None: the
+    write failed.
     """
 
     start: int
@@ -177,8 +184,8 @@ class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False
 
 
 _TOGETHER_S = 0.001
-"""Longest time for which a message waits for another one, to share its frame. One more message in a frame
-costs the coordinator a fraction of what one more frame costs.
+"""The longest time for which a message waits for another one, to travel in the same frame. For the
+coordinator, one more message in a frame costs a fraction of one more frame.
 """
 
 FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft | BodyWritten
@@ -202,7 +209,7 @@ def from_coordinator(frame: bytes) -> Sequence[FromCoordinator]:
 
 
 class Outbox:
-    """Sends the messages of one turn of the loop together, by ``say(frame)``.
+    """Collects the messages of one turn of the loop, and sends them together by ``say(frame)``.
 
     ``behind``: called if ``say`` returns False, because the other process does not read its messages fast
     enough.
@@ -216,8 +223,8 @@ class Outbox:
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send the message in the next turn of the loop. Raises UnicodeEncodeError for text that is not valid
-        Unicode; then the message is not sent.
+        """Send the message in the next turn of the loop. Raises UnicodeEncodeError, and sends nothing, if a
+        text of the message is not valid Unicode.
         """
         self._messages.append(msgspec.Raw(_encode(message)))
         if not self._is_due:
@@ -225,7 +232,7 @@ class Outbox:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def send_with_next(self, message: msgspec.Struct) -> None:
-        """Send the message with the next one, or alone after ``_TOGETHER_S``. Raises as ``send``."""
+        """Send the message together with the next one, or alone after ``_TOGETHER_S``. Raises as ``send``."""
         self._messages.append(msgspec.Raw(_encode(message)))
         if not self._is_due and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TOGETHER_S, self.flush)

@@ -1,7 +1,7 @@
 """Fills flights from the origin: by a task, or by the callbacks of callback_fill.py.
 
-Laws: memory is taken from the ledger before it is allocated. There is no deadlock between slots and memory:
-fills that wait for an origin slot hold at most half of the budget, and a fill waits for memory only while it
+Laws: memory is taken from the ledger before it is allocated. Slots and memory cannot deadlock: fills that
+wait for an origin slot hold at most half of the memory budget, and a fill waits for memory only while it
 holds a slot. Fills by task and by callbacks take the same steps, with the same ledger, versions and cache.
 """
 
@@ -28,14 +28,14 @@ from shadeproxy.telemetry.stats import Stats
 
 READAHEAD_SHARE = 0.5
 _TOGETHER = 16
-"""The number of arrived pages that are stored at once, without a wait for more."""
+"""When so many pages have arrived, they are stored at once, without a wait for more."""
 
 # The same limit in bytes; longer copies hold the loop too long. A body that a worker writes counts an eighth.
 _TOGETHER_BYTES, _DELEGATED = 1 << 20, 8
 
 _COLLECTED_S = 0.004
-"""Longest time for which a page waits for others, to be stored with them. If a turn stores one to three
-pages, each costs up to twice as much as if the turn stores ten (docs/adr/0044).
+"""The longest time for which a page waits for others, to be stored with them. In a turn that stores one to
+three pages, each page costs up to twice as much as in a turn that stores ten (docs/adr/0044).
 """
 
 
@@ -59,9 +59,7 @@ class FlightFiller:
         before_deciding: Callable[[], None],
     ) -> None:
         """``retire``: returns the memory of a flight to the ledger. ``outdated``: called to drop an old
-        version.
-
-        ``before_deciding``: called before pages are ranked, to flush the access log.
+        version. ``before_deciding``: called before pages are ranked, to flush the access log.
         """
         self._origin = origin
         self._cache = cache
@@ -78,8 +76,8 @@ class FlightFiller:
         self._before_deciding = before_deciding
         self._arrived: list[tuple[Flight, BodyWriter | None]] = []
         self._arrived_bytes = 0
-        self._collecting: asyncio.TimerHandle | None = None  # Ends the wait for more pages.
-        self._storing = False  # True if the pages that have arrived are stored in the next turn.
+        self._collecting: asyncio.TimerHandle | None = None  # The timer that ends the wait for more pages.
+        self._storing = False  # True if the arrived pages will be stored in the next turn.
 
     async def fill(
         self,
@@ -88,10 +86,10 @@ class FlightFiller:
         handed: HandedOver | None = None,
         epoch: AuthEpoch | None = None,
     ) -> None:
-        """Fill a flight, or continue a flight that callbacks began. ``handed``: the state in which the
-        callbacks handed the fill over. ``epoch``: the auth epoch before the origin was asked.
+        """Fill a flight, or continue a fill that callbacks began. ``handed``: the state in which the
+        callbacks handed the fill over. ``epoch``: the auth epoch from before the callbacks asked the origin.
         """
-        # The first reader's deadline does not bind the fill, because other readers may need it.
+        # The first reader's deadline does not bind the fill, because other readers may need the page.
         DEADLINE.set(None)
         try:
             if flight.meta is None:
@@ -100,18 +98,17 @@ class FlightFiller:
                 await self._bring_rest(flight, flight.meta, handed)
         except ObjectChanged:
             if flight.publishable and self._is_believed(flight.ref, known):
-                # The known version is old: forget it, so that the next read does not ask the origin for it.
+                # The known version is old. Forget it, so that the next read does not ask the origin for it.
                 self._outdated(flight.ref)
             raise
         finally:
             if flight.meta is None:
-                # Nothing was filled. Return the memory now: a reader busy with the previous page may leave
-                # much later.
+                # Nothing was filled. Return the memory now: a reader may leave much later.
                 self._retire(flight)
 
     def _is_believed(self, ref: ObjectRef, known: ObjectMeta | None) -> bool:
-        """Return whether a read that began now would use ``known``. If not, only the reader that started this
-        flight has an old version.
+        """Return whether a read that begins now would ask for the version ``known``. If not, only the reader
+        that started this flight has an old version.
         """
         now = self._versions.known_now(ref)
         return now is None or known is None or now.etag == known.etag
@@ -120,8 +117,8 @@ class FlightFiller:
         """Return the GET that fills a flight.
 
         The first page of an unknown or small object is requested without a range. Such a GET works for empty
-        objects too, and brings the checksum of the whole object. If the object is bigger, the bytes after the
-        page are not read.
+        objects too, and its answer has the checksum of the whole object. If the object is bigger, only the
+        first page is read.
         """
         whole = flight.part is None and flight.number == 0 and (known is None or known.size <= self.page_size)
         return Wanted(
@@ -157,7 +154,7 @@ class FlightFiller:
                 await read.read_into(flight.buffer, flight.advance)
             if whole:
                 if length < meta.size:
-                    # The length is only a claim of the origin. A byte beyond the page makes it credible.
+                    # So far the length is only a claim of the origin. A byte after the page confirms it.
                     await read.read_into(memoryview(bytearray(1)), lambda _count: None)
                 self._prove(flight)
         await self._store(flight)
@@ -168,7 +165,7 @@ class FlightFiller:
         span = self.within(flight, meta.size)
         rest: Span | None = Span(span.start + flight.filled, span.stop)
         if flight.doubtful and not flight.filled and (handed is None or handed.check is None):
-            rest = None  # Only the whole body comes with the checksum that proves it.
+            rest = None  # Only an answer with the whole body has the checksum.
         async with self._open(flight, Wanted(flight.ref, rest, meta.etag, flight.upstream), handed) as read:
             if read.pass_on is not None:
                 raise BodyCutShort(f"the rest of {flight.ref} came without its version")
@@ -190,7 +187,7 @@ class FlightFiller:
     # ------------------------------------------------------------------ steps of every fill
 
     def begin(self, flight: Flight) -> AuthEpoch | None:
-        """Prepare the flight for asking the origin. Return the auth epoch."""
+        """Prepare a flight before the origin is asked. Return the auth epoch."""
         versions = self._versions
         flight.publishable = not versions.writing or not versions.being_written(flight.ref)
         if versions.ownership is not None:
@@ -201,27 +198,28 @@ class FlightFiller:
     def accept(self, flight: Flight, meta: ObjectMeta, epoch: AuthEpoch | None, *, whole: bool) -> ObjectMeta:
         """Record the metadata of the origin's answer. Return all fields that are known of its version.
 
-        If the answer has a newer version, other versions that are cached or on their way are dropped.
+        If the answer has a newer version, drop all other versions, whether cached or on their way.
         """
         if epoch is not None:
             self._versions.allow(flight.upstream, flight.ref, epoch)
         if flight.publishable and self._versions.holds_other(flight.ref, meta):
             self._outdated(flight.ref)
             flight.publishable = True
-        # A Content-Range proves the object's length. A Content-Length is a claim until all bytes have come.
+        # A Content-Range proves the object's length. A Content-Length proves it only when all bytes have
+        # come.
         if whole or not flight.publishable:
             return meta
         return self._versions.learn(flight.ref, meta, flight.began)
 
     def _prove(self, flight: Flight) -> None:
-        """Note that all bytes of an object have come, which proves its length."""
+        """Record a version of which all bytes have come, because this proves the object's length."""
         assert flight.meta is not None, "opened before its bytes came"
-        # A version that was learnt during this flight is newer.
+        # If another version was learnt during this flight, that one is newer.
         if flight.publishable:
             flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
 
     def _keeps(self, flight: Flight) -> bool:
-        """Return whether to store the bytes of a flight. A part is not stored; it is counted as a bypass."""
+        """Return whether to store the bytes of a flight. A part is never stored, and counts as a bypass."""
         if flight.part is not None:
             self._stats.record_bypass()
             return False
@@ -232,10 +230,10 @@ class FlightFiller:
         return self._cache.find(flight.page) is None
 
     def complete(self, flight: Flight, writer: BodyWriter | None, *, whole: bool) -> None:
-        """Store the page of a flight that callbacks filled, together with other arrived pages. While more
-        pages for readers are on their way and memory is plenty, wait a little for them.
+        """Store the page of a flight that callbacks filled, together with other arrived pages. Wait a little
+        for more pages if some are on their way to readers, and memory is plenty.
 
-        ``writer``: see ``NewPage``. ``whole``: all bytes of the object have come.
+        ``writer``: see ``NewPage``. ``whole``: True if all bytes of the object have come.
         """
         if whole and flight.publishable:
             assert flight.meta is not None, "opened before its bytes came"
@@ -309,8 +307,8 @@ class FlightFiller:
             raise Unidentified(flight.ref)
         if size > self.page_size or read.span != Span(0, size):
             if known is not None:
-                raise Unidentified(flight.ref)  # The readers' answers began with the known version.
-            # From here on the read has the pace of a client, and needs no memory.
+                raise Unidentified(flight.ref)  # The readers began with the known version.
+            # From here on, the read goes at the pace of a client, and needs no memory.
             self._retire(flight)
             await flight.hand_over(read)
             return
@@ -327,15 +325,15 @@ class FlightFiller:
         part = Span(0, self.page_size) if flight.part is None else flight.part
         stop = first + part.stop
         start = first + part.start
-        # If a shorter version has no byte of the page, the span is empty.
+        # If the object ends before the page begins, the span is empty.
         return Span(start, stop if size_bytes is None else max(start, min(stop, size_bytes)))
 
     def length_of(self, flight: Flight, meta: ObjectMeta) -> int:
-        """Return the number of bytes of a version that a flight fetches."""
+        """Return how many bytes of a version a flight fetches."""
         return self.within(flight, meta.size).length
 
     async def _store(self, flight: Flight) -> None:
-        """Store the page of a flight that was filled by a task."""
+        """Store the page of a flight that a task has filled."""
         checked_s, ownership = self._clock.now_s(), self._versions.ownership
         if ownership is not None:
             checked_s = self._validated_s(ownership, flight, checked_s)
@@ -348,7 +346,9 @@ class FlightFiller:
         self._note_stored(flight, stored=stored)
 
     def _validated_s(self, ownership: Ownership, flight: Flight, now_s: float) -> float:
-        """Return a page's time of validation, to store with it. A page that may not be stored now is not."""
+        """Return the time of validation to store with a page. Let the page not be stored if this process may
+        not store it now.
+        """
         flight.publishable &= ownership.may_store(flight.ref)
         return validated_s(ownership, flight.ref, flight.began, now_s)
 
@@ -358,19 +358,19 @@ class FlightFiller:
             self._cache.mark_unread(flight.page)
         view = self._cache.view_now(flight.page) if stored and flight.waiters else None
         if view is not None:
-            # Slow readers continue from the tier, so that this memory becomes free for other fills.
+            # Slow readers continue from the tier. This memory then becomes free for other fills.
             self._detached.add(flight.buffer)
             flight.buffer = view
             self._retire(flight)
 
     def take_early(self, flight: Flight, length: int) -> bool:
-        """Take memory for the page before the request, if at least half of the budget then remains. The
-        connection then never waits for memory. Return False for a prefetch without memory: it is refused
-        before the origin is asked.
+        """Take memory for the page before the origin is asked, so that the connection never waits for memory.
+        Leave at least half of the budget free. Return False for a prefetch that gets no memory: it must not
+        ask the origin.
 
-        The other half is for fills that hold a slot. Otherwise fills that wait for a slot could hold all
-        memory, while fills that hold the slots wait for memory, having learnt the length of their page only
-        from the origin.
+        The other half is for fills that hold a slot: they learn the length of their page only from the
+        origin. If fills that wait for a slot could hold all memory, fills that hold the slots would wait for
+        it.
         """
         ledger = self._ledger
         if flight.intent is not Intent.DEMAND:
@@ -388,8 +388,8 @@ class FlightFiller:
             flight.budget_bytes = length
 
     def take_now(self, flight: Flight, length: int) -> bool:
-        """Take the memory that the page still lacks, or give back the surplus. Return False, with nothing
-        taken, if there is too little memory.
+        """Take the memory that the page still needs, or give back what is too much. Return False, with
+        nothing taken, if there is too little memory.
         """
         missing = length - flight.budget_bytes
         if missing > 0 and not self._ledger.take_now(missing, flight.intent):

@@ -1,10 +1,10 @@
 """Messages between a worker that forwards requests and the coordinator.
 
-``AskSlot`` asks for a slot, ``BeginWrite`` for a write and its slot; the coordinator answers ``Allowed`` or
-``Refused``. ``EndWrite`` ends a write, and the coordinator answers ``Ended``. ``EndSlot`` returns a slot. If
-the coordinator has not answered yet, ``EndSlot`` and ``EndWrite`` withdraw the question. ``ident`` names a
-slot and its write, within one worker, and is never used twice. The other messages report events, which the
-coordinator counts.
+The worker asks for a slot by ``AskSlot``, and for a write together with a slot by ``BeginWrite``. The
+coordinator answers ``Allowed`` or ``Refused``. The worker ends a write by ``EndWrite``, which the coordinator
+answers by ``Ended``, and returns a slot by ``EndSlot``. ``EndSlot`` and ``EndWrite`` also withdraw a question
+that has no answer yet. ``ident`` is the number of a slot and of its write within one worker, and is never
+used twice. All other messages report events, which the coordinator counts.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ _KINDS: dict[str, type[ShadeProxyError]] = {
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An error in a message. ``kind``: the name of its class. ``status`` and ``code``: set if the error is an
+    """An error in a message. ``kind``: the name of its class. ``status`` and ``code``: set only for an
     OriginAnswer.
     """
 
@@ -66,7 +66,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return cls(kind, _valid(text))
 
     def unpack(self) -> ShadeProxyError:
-        """Return the error. An error of a kind that processes do not pass to each other becomes
+        """Return the error of the message. An error whose class is not in ``_KINDS`` becomes
         OriginUnavailable.
         """
         if self.status:
@@ -87,7 +87,7 @@ class BeginWrite(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
 
 
 class EndWrite(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
-    """The write is over. ``is_known`` False: its outcome is unknown, and the origin may still carry it
+    """The write is over. ``is_known``: False if its outcome is unknown, so that the origin may still carry it
     out.
     """
 
@@ -96,20 +96,20 @@ class EndWrite(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
 
 
 class AskSlot(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False):
-    """A request of ``client`` is to be forwarded, and needs a slot."""
+    """The worker needs a slot to forward a request of ``client``."""
 
     ident: int
     client: str
 
 
 class EndSlot(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
-    """The forwarded request is over: its slot is free."""
+    """The forwarded request is over, so its slot is free."""
 
     ident: int
 
 
 class ForwardEnd(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
-    """A forwarded request to the origin is over; see ``CountedOrigin.note``. ``started_s``: its start, by the
+    """A forwarded request to the origin is over; see ``CountedOrigin.note``. ``started_s``: its start, by a
     clock that all processes share. ``given_up``: True if the request ended early without a fault of the
     origin.
     """
@@ -125,7 +125,7 @@ class ForwardThrottled(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=F
 
 
 class RequestEnd(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
-    """A client's request that went past the cache is over; see api/s3 ``RequestObserver``."""
+    """A client's request that was forwarded, past the cache, is over; see ``RequestObserver`` of api/s3."""
 
     operation: str
     bucket: str
@@ -135,20 +135,20 @@ class RequestEnd(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
 
 
 class Allowed(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
-    """The request may be sent to the origin."""
+    """The worker may send the request to the origin."""
 
     ident: int
 
 
 class Refused(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
-    """The request must not be sent: answer the client with an error."""
+    """The worker must not send the request. It answers the client with the error."""
 
     ident: int
     failure: Failure
 
 
 class Ended(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
-    """The objects of the write are dropped: no read can find an older version any more."""
+    """The coordinator has dropped the objects of the write, so no read can find an older version any more."""
 
     ident: int
 

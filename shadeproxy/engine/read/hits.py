@@ -1,6 +1,6 @@
-"""Answers reads without waiting. Plain defs throughout.
+"""Answers reads from resident pages without waiting, by plain defs only.
 
-Laws: nothing is counted or changed unless the answer is complete. For a read that cannot be answered here the
+Laws: nothing is counted or changed unless the answer is complete. If a read cannot be answered here, the
 result is None, never an error; ``Engine.open`` then finds the reason. Answered reads go to the access log
 (access_log.py).
 """
@@ -24,32 +24,32 @@ from shadeproxy.hints.datasets import Dataset, Ids
 from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
-"""Most pages of a hit. A hit pins the memory of all its pages for as long as a slow client reads. So longer
-answers are streamed with back-pressure.
+"""The most pages of a hit. A hit pins the memory of all its pages for as long as a slow client reads, so
+longer answers are streamed with back-pressure.
 """
 
 MOST_LOCATED_PAGES = 256
-# A page handle and its key take about 700 bytes.
+# A page handle and its key take about 700 bytes, so all handles take about 23 MB.
 _MOST_HANDLES = 32_768
 
 Told = Callable[[], bool]
-"""The type of a function that is called once when an answer is complete, to note its read. It returns whether
-an order or scores explain the read.
+"""The type of a function that notes a read. It is called once, when the answer is complete, and returns
+whether an order or scores explain the read.
 """
 
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
-"""The type of a function that returns metadata of an object, and the Unix time until which this metadata may
-answer every client without a check.
+"""The type of a function that returns metadata of an object, and the Unix time until which it may answer
+every client without a check.
 """
 
 
 def is_good(handle: PageHandle, stamps: memoryview, now_s: float = -inf, *, touch: bool = False) -> bool:
     """Return whether the page is still where ``handle`` says, and may answer at ``now_s`` without a check.
 
-    ``stamps``: the column ``Residents.stamps``. ``now_s``: Unix time; if left out, freshness is not judged.
-    ``touch``: demand also that the bytes can be read without waiting. Two places do the same check:
-    ``SampleLookup.find`` for many handles at once, and ``is_good`` of _sending.pxi in the compiled lane.
-    Change all three together.
+    ``stamps``: the column ``Residents.stamps``. ``now_s``: Unix time; if left out, freshness is not tested.
+    ``touch``: also require that the bytes can be read without waiting. The same test is in two other places:
+    ``SampleLookup.find`` makes it for many handles at once, and ``is_good`` of _sending.pxi in the compiled
+    lane. Change all three together.
     """
     return (
         stamps[handle.slot] == handle.stamp
@@ -65,9 +65,9 @@ class _Piece(NamedTuple):
 
 
 class Hits:
-    """Answers reads of pages of a ``PageCache`` without waiting.
+    """Answers reads of pages of ``cache`` without waiting.
 
-    ``access_log`` gets the reads. ``fresh`` is called before a page handle is made. ``handles``: page handles
+    ``access_log``: gets the reads. ``fresh``: called before a page handle is made. ``handles``: page handles
     by object and page number; the compiled lane reads them too. ``page_size`` is in bytes.
     """
 
@@ -89,8 +89,8 @@ class Hits:
         return pieces is not None and all(self._cache.hot.is_ready(piece.slot) for piece in pieces)
 
     def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> Hit | None:
-        """Return the bytes of ``span``, and record the read. None if a page is missing, cold or
-        unverified.
+        """Return the bytes of ``span``, and record the read. Return None if a page is missing, cold or not
+        verified.
         """
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         if pieces is None:
@@ -105,7 +105,7 @@ class Hits:
         return Hit(self._source(pieces), tuple(views))
 
     def locate(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> tuple[Located, ...] | None:
-        """Return the places of the bytes of ``span``, and record the read. None as for ``read``."""
+        """Return the places of the bytes of ``span``, and record the read. Return None as ``read`` does."""
         pieces = self._pieces(ref, meta, span, most=MOST_LOCATED_PAGES)
         if pieces is None:
             return None
@@ -125,7 +125,7 @@ class Hits:
     # ------------------------------------------------------------------ page handles
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
-        """Return a handle for the page that holds byte ``first``, valid at ``now_s``. The page's bytes may be
+        """Return a handle of the page that holds byte ``first``, valid at ``now_s``. The page's bytes may be
         cold.
         """
         number = first // self.page_size
@@ -146,9 +146,10 @@ class Hits:
     def take(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
-        """Return a handle's bytes, and record the read. Return None when the handle is no longer valid.
+        """Return the bytes of a handle, and record the read. Return None if the handle is no longer valid.
 
-        The bytes of a page of up to COPY_BYTES are not pinned: copy them before any other code runs.
+        If the page has at most COPY_BYTES bytes, its bytes are not pinned: copy them before any other code
+        runs.
         """
         if not is_good(handle, self._residents.stamps, now_s, touch=True):
             return None
@@ -169,8 +170,8 @@ class Hits:
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Return sendfile slices of the bytes that ``take`` would return, and record one read. The slices are
-        of at most MOST_PAGES pages, all of one version and tier.
+        """Return the bytes that ``take`` would return as sendfile slices, and record one read. The slices
+        come from at most MOST_PAGES pages, all of one version and source.
         """
         after: list[PageHandle] | None = []
         if span is not None and span.stop > handle.first + self.page_size:
@@ -188,8 +189,8 @@ class Hits:
         return tuple([_slice_of(one, span) for one in (handle, *after)])
 
     def _handles_after(self, handle: PageHandle, stop: int, now_s: float) -> list[PageHandle] | None:
-        """Return handles of the pages after ``handle`` up to byte ``stop``. Return None if there are too many
-        pages, or if a page is missing or of another version or tier.
+        """Return handles of the pages after ``handle``, up to byte ``stop``. Return None if there are too
+        many pages, or if a page is missing or has another version or source.
         """
         handles: list[PageHandle] = []
         for first in range(handle.first + self.page_size, stop, self.page_size):
@@ -200,8 +201,8 @@ class Hits:
         return handles
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return the place of a page's record, and record the read. None as for ``take``: a page
-        that is not in the page cache would be read from its disk unchecked.
+        """Return the place of a page's record, and record the read. Return None as ``take`` does. A page on a
+        disk must be in the page cache; otherwise the other process would read it from the disk unchecked.
         """
         if not is_good(handle, self._residents.stamps, now_s, touch=True):
             return None
@@ -213,15 +214,17 @@ class Hits:
         return handle.place
 
     def remember_sample(self, dataset: Dataset, sample_id: int, handle: PageHandle) -> None:
-        """Remember the place of the sample. Call this just after ``place`` set the place on the handle."""
+        """Remember the place of a sample. Call this just after ``place`` has stored the place in the
+        handle.
+        """
         if handle.place is not None:
             self._samples.remember(dataset, sample_id, handle, handle.place)
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """Return the places of samples given to ``remember_sample`` whose handles are still valid, and record
-        the reads.
+        """Return the places of samples that were given to ``remember_sample`` and whose handles are still
+        valid. Record the reads.
         """
         found = self._samples.find(dataset, ids, now_s)
         if found is None or not len(found.uses):
@@ -241,7 +244,7 @@ class Hits:
         return found
 
     def forget(self) -> None:
-        """Drop every page handle, because ``fresh`` may now return other answers."""
+        """Drop every page handle, because ``fresh`` may now return other results."""
         self.handles.clear()
         self._samples.forget()
 
@@ -263,7 +266,7 @@ class Hits:
 
 
 def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
-    """Return the sendfile slice with the page's bytes of ``span``; None: all bytes of the page. The page must
+    """Return those bytes of the page that lie in ``span`` as a sendfile slice; None: all bytes. The page must
     have sendable blocks.
     """
     sendable = handle.sendable
@@ -275,7 +278,7 @@ def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
     last = max(first, min(stop, sendable.stop))
     if first < last and not handle.marked_sent:
         # Mark all sendable blocks of the page as sent, because marking single ranges costs more. The price:
-        # when the page is dropped, blocks that were not sent become holes too, although they could have been
+        # when the page is dropped, even blocks that were not sent become holes, although they could have been
         # overwritten.
         file.mark_sent(sendable.start, sendable.stop)
         handle.marked_sent = True

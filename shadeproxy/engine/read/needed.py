@@ -1,4 +1,4 @@
-"""The bytes and pages that the answer to a request needs."""
+"""Finds the bytes and pages that the answer to a request needs."""
 
 from shadeproxy.core.conditions import Verdict
 from shadeproxy.core.errors import RangeNotSatisfiable
@@ -8,7 +8,9 @@ from shadeproxy.engine.base import NO_CONDITIONS, ReadRequest
 
 
 def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
-    """Return the span that the answer will have, as far as the engine can tell; empty for 304, 412, 416."""
+    """Return the span that the answer will have, as far as the engine can tell. It is empty for 304, 412 and
+    416.
+    """
     if request.conditions.evaluate(meta) is not Verdict.PROCEED:
         return Span(0, 0)
     if request.range is None or not request.conditions.range_applies(meta):
@@ -20,11 +22,11 @@ def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
 
 
 def first_needed(request: ReadRequest) -> int | None:
-    """Return the first byte that the answer will have; None if that depends on the metadata."""
+    """Return the first byte of the object in the answer; None if this depends on the metadata."""
     wanted, conditions = request.range, request.conditions
     if conditions is not NO_CONDITIONS and conditions:
         return None
-    # The start of a suffix range (None) depends on the object's size.
+    # A suffix range has the start None, because its start depends on the object's size.
     return 0 if wanted is None else wanted.first
 
 

@@ -1,4 +1,4 @@
-"""Sends the origin's credentials to a worker, which signs requests of its own with them."""
+"""Sends a worker the credentials with which it signs its own requests to the origin."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from shadeproxy.origin.credentials import CredentialProvider
 
 
 class KeySender:
-    """Sends the credentials of ``provider()`` by ``outbox``, once and after each change."""
+    """Sends the credentials of ``provider()`` through ``outbox``: first once, and then after each change."""
 
     def __init__(self, provider: Callable[[], CredentialProvider | None], outbox: Outbox) -> None:
         self._provider = provider
@@ -16,7 +16,7 @@ class KeySender:
         self._sent: OriginKeys | None = None
 
     def send_now(self) -> bool:
-        """Send the credentials if they have changed. Return False if the provider does not have them yet."""
+        """Send the credentials if they have changed. Return False if the provider has none yet."""
         provider = self._provider()
         if provider is None or not provider.is_ready:
             return False
@@ -24,7 +24,7 @@ class KeySender:
         return True
 
     async def send(self) -> None:
-        """Send the credentials if they have changed. Wait for them if necessary. Raises as
+        """Send the credentials if they have changed. Wait until the provider has some. Raises as
         ``CredentialProvider.credentials``.
         """
         provider = self._provider()

@@ -1,7 +1,8 @@
-"""One plain read of a worker's client: reader, fill and follower of one flight (see plain_reads.py).
+"""One plain read of a worker's client. One object is the reader, the fill and the follower of one flight (see
+plain_reads.py).
 
-Laws: a plain read knows the usual course only: the head, the bytes, the end, and a client that leaves. For
-any other event ``_general`` replaces the plain read by the objects of worker_read.py.
+Laws: a plain read knows the usual course only: the head comes, then the bytes, then the end, and the client
+leaves. For any other event, ``_general`` replaces the plain read by the objects of worker_read.py.
 """
 
 from typing import Protocol
@@ -29,22 +30,24 @@ class SharedPlainReads(SharedReads, Protocol):
     """The objects that all plain reads of one worker share; worker_fills.py implements this interface."""
 
     filled: list[tuple[int, float]]
-    """Fills that have ended in this turn of the loop: bytes, and time of the fill's start."""
+    """Fills that have ended in this turn of the loop: for each, its bytes and the time of its start."""
     fetched: list[FetchedRead]
-    """Reads whose client has left in this turn of the loop."""
+    """The reads whose clients have left in this turn of the loop."""
 
     @property
     def plain(self) -> PlainReads:
-        """The engine's part of plain reads."""
+        """The part of the engine that plain reads use."""
         ...
 
     def replace(self, ident: int, read: WorkerRead) -> None:
-        """Let ``read`` get the messages about the read named ``ident`` from now on."""
+        """Pass messages about the read with the number ``ident`` to ``read`` from now on."""
         ...
 
 
 class PlainRead:
-    """A worker's read of a whole new object. Implements flight.py ``Filling`` and ``Follower``."""
+    """A worker's read of a whole object that is new to the cache. Implements ``Filling`` and ``Follower`` of
+    flight.py.
+    """
 
     __slots__ = (
         "_flight", "_has_client", "_hashed", "_ident", "_is_filling", "_job", "_reads", "_replaced",
@@ -52,9 +55,9 @@ class PlainRead:
     )  # fmt: skip
 
     def __init__(self, reads: SharedPlainReads, ident: int, slot: str, deadline: Deadline) -> None:
-        """``slot``: the origin slot that the read holds, see ``TakesSlots.take_now``."""
+        """``slot``: the client to which the read's origin slot is charged, see ``TakesSlots.take_now``."""
         self.deadline: Deadline | None = deadline
-        """See ``Follower.deadline``."""
+        """The deadline for the first byte, see ``Follower.deadline``."""
         self._reads = reads
         self._ident = ident
         self._slot = slot
@@ -64,8 +67,8 @@ class PlainRead:
         self._replaced: WorkerRead | None = None
 
     def begin(self, ref: ObjectRef, hashed: int, job: JobContext | None) -> bool:
-        """Begin to read the object ``ref``; ``hashed`` is its hash. Return False, with nothing done, if the
-        read is not plain.
+        """Begin to read the object ``ref``. ``hashed``: hash of the object. Return False, with nothing done,
+        if the read is not plain.
         """
         plain = self._reads.plain
         flight = plain.begin(ref, hashed, job, self, self) if plain.is_new(ref, hashed) else None
@@ -78,26 +81,28 @@ class PlainRead:
 
     @property
     def waiting(self) -> bool:
-        """See ``Follower.waiting``."""
+        """True if more bytes are to come; see ``Follower.waiting``."""
         flight = self._flight
         return not flight.filled or flight.filled < flight.length
 
     def look(self) -> None:
-        """See ``Follower.look``. Does nothing: the worker itself sends the bytes to its client."""
+        """Do nothing, because the worker itself sends the bytes to its client; see ``Follower.look``."""
 
     def too_late(self) -> None:
-        """See ``Follower.too_late``. The flight may call this some turns after it saw the deadline pass."""
-        if self._has_client or self._replaced is not None:
+        """Let a general read act, because the deadline has passed; see ``Follower.too_late``. The flight may
+        call this some turns of the loop after the deadline has passed.
+        """
+        if self._replaced is not None or (self._has_client and self.deadline is not None):
             self._general().too_late()
 
     def abort(self) -> None:
-        """See ``Filling.abort``."""
+        """End the fill, because no reader wants the page; see ``Filling.abort``."""
         self._general().abort()
 
     # ------------------------------------------------------------------ messages of the worker
 
     def hear(self, message: FillHead | FillProgress | FillComplete | FillFailure | ClientLeft) -> None:
-        """Process a message about this read."""
+        """Process a message of the worker about this read."""
         if isinstance(message, FillHead):
             self._open(message)
         elif isinstance(message, FillComplete) and self._start >= 0:
@@ -110,7 +115,7 @@ class PlainRead:
             self._general().hear(message)
 
     def lose(self) -> None:
-        """See ``WorkerRead.lose``."""
+        """Continue without the worker, which has ended; see ``WorkerRead.lose``."""
         self._general().lose()
 
     # ------------------------------------------------------------------ inside
@@ -158,8 +163,8 @@ class PlainRead:
         reads.plain.leave(flight, self, served=message.served)
 
     def _general(self) -> WorkerRead:
-        """Replace this object by a ``WorkerRead``, which knows every course of a read. Return the new read.
-        Idempotent.
+        """Replace this object by a ``WorkerRead``, which can handle every event of a read, and return that
+        read. Idempotent.
         """
         if self._replaced is not None:
             return self._replaced

@@ -1,9 +1,11 @@
-"""Plain reads of workers: of a whole object of which the cache knows nothing. Nearly every miss is one.
+"""Plain reads of workers: each reads a whole object of which the cache knows nothing. Nearly every miss of a
+worker is such a read.
 
-Laws: a plain read takes the same steps as every read that a worker fetches (worker_read.py), over the same
-flights, versions, slots and cache. But reader, fill and follower are one object, which knows the usual course
-only. In any other case (a failure, a deadline that has passed, a fill that is given up) the objects of a
-general read replace this object. Reads whose clients leave in one turn of the loop are counted together.
+Laws: a plain read takes the same steps as every read that a worker fetches (worker_read.py), and uses the
+same flights, versions, slots and cache. But one object is its reader, its fill and its follower. This object
+handles the usual course only. In any other case (a failure, a deadline that has passed, a fill that is given
+up), the objects of a general read replace it. Reads whose clients leave in one turn of the loop are counted
+together.
 """
 
 from collections.abc import Callable
@@ -23,8 +25,8 @@ from shadeproxy.engine.storage.page_cache import PageCache
 
 
 class PlainReads:
-    """The engine's part of plain reads. ``new_reading``: makes the reading of a read that is no longer
-    plain.
+    """The part of the engine that plain reads use. ``new_reading``: makes the reading of a read that is no
+    longer plain.
     """
 
     def __init__(
@@ -41,26 +43,26 @@ class PlainReads:
         self._filler = fills.filler
         self._flights = fills.flights
         self.busy = fills.flights.busy
-        """See ``SingleFlight.busy``."""
+        """Return whether a page is on its way, see ``SingleFlight.busy``."""
         self._versions = versions
         self.is_new = versions.is_new
-        """See ``Versions.is_new``."""
+        """Return whether an object is new to the cache, see ``Versions.is_new``."""
         self._counting = counting
         self.count = counting.count_fetched
         """Count reads whose clients have left, see ``Counting.count_fetched``."""
         self._new_reading = new_reading
         self.page_size = self._filler.page_size
         self.take = self._filler.take_now
-        """See ``FlightFiller.take_now``."""
+        """Take memory for a page without waiting, see ``FlightFiller.take_now``."""
         self.detached = fills.detached
         self.readings = 0
-        """Number of open reads of the engine, plain or not."""
+        """Number of reads of the engine that are open now, plain or not."""
 
     def begin(
         self, ref: ObjectRef, hashed: int, job: JobContext | None, filling: Filling, follower: Follower
     ) -> Flight | None:
-        """Begin a read of an object of which nothing is known, in the context of its client. Return None,
-        with nothing done, if the read is not plain. ``hashed``: hash of the object.
+        """Begin a read of an object of which nothing is known. Call this in the context of the read's client.
+        Return None, with nothing done, if the read is not plain. ``hashed``: hash of the object.
         """
         versions, began = self._versions, None
         if (
@@ -86,7 +88,7 @@ class PlainReads:
     def open(
         self, flight: Flight, hashed: int, meta: ObjectMeta, memory: memoryview, *, doubtful: bool
     ) -> None:
-        """Give the flight its metadata and the memory into which its bytes come, see ``Flight.open``."""
+        """Give the flight its metadata, and the memory into which its bytes come; see ``Flight.open``."""
         if flight.publishable and not self.is_new(flight.ref, hashed):
             meta = self._filler.accept(flight, meta, None, whole=True)
         flight.open(meta, len(memory), doubtful=doubtful, memory=memory)
@@ -107,12 +109,12 @@ class PlainReads:
         self._flights.leave(flight, served=served)
 
     def reading_of(self, request: ReadRequest, flight: Flight, deadline: Deadline | None) -> EngineReading:
-        """Return the reading of a client that waits for ``flight`` by a read that is no longer plain."""
+        """Return a reading for the client that waits for ``flight``, because its read is no longer plain."""
         reading = self._new_reading(request)
         reading.adopt(flight, deadline)
         return reading
 
     def fill_of(self, flight: Flight) -> CallbackFill:
-        """Return a fill that fills ``flight`` from now on, for a read that is no longer plain."""
+        """Return a fill that fills ``flight`` from now on, because its read is no longer plain."""
         flight.filling = fill = CallbackFill(self._filler, flight, None, None, whole=True)
         return fill

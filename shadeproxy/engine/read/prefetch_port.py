@@ -1,8 +1,8 @@
-"""Port through which prefetch fetches pages before they are asked for.
+"""The port through which prefetch fetches pages before a reader asks for them.
 
-Laws: a prefetch uses the same flights as a demand read, with Intent.PREFETCH and with the upstream that the
-proxy uses in the object's namespace. Nothing here waits for memory or for a connection. A failure is
-reported, never raised. The package ``prefetch`` alone decides which pages are worth fetching.
+Laws: a prefetch uses the same flights as a demand read. Its intent is Intent.PREFETCH, and its upstream is
+the one that the proxy uses in the object's namespace. Nothing here waits for memory or for a connection. A
+failure is reported, never raised. The package ``prefetch`` alone decides which pages are worth fetching.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,11 +27,11 @@ from shadeproxy.origin.base import CallbackOrigin
 from shadeproxy.policy.base import Column
 from shadeproxy.telemetry.stats import Stats
 
-_SHARE = 0.5  # Part of the memory for fills that prefetches may use; the rest is left to demand reads.
+_SHARE = 0.5  # Prefetches may use this part of the memory for fills; the rest is left to demand reads.
 
 
 class Need(NamedTuple):
-    """A page that is neither resident nor on its way. ``size_bytes`` None: its size is unknown."""
+    """A page that is neither resident nor on its way. ``size_bytes``: None if it is not known."""
 
     ref: ObjectRef
     object_hash: int
@@ -40,7 +40,7 @@ class Need(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The result of a fetch. ``meta`` None: the fetch failed before the origin sent metadata."""
+    """The result of a fetch. ``meta``: None if the fetch failed before the origin sent metadata."""
 
     meta: ObjectMeta | None
     size_bytes: int
@@ -49,7 +49,7 @@ class Fetched(NamedTuple):
 
 
 class PrefetchPort:
-    """Looks for missing pages and fetches them into the cache, before a reader asks for them. Pages have
+    """Looks for missing pages, and fetches them into the cache before a reader asks for them. Each page has
     ``page_size`` bytes.
     """
 
@@ -66,9 +66,9 @@ class PrefetchPort:
         upstreams: Upstreams = ONLY_OWN,
         reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> None:
-        """``upstreams``: see namespaces.py. ``reads``: called for each page to prefetch with the proxy's own
-        credentials. It returns the reads by callbacks that fetch the page, or None: then the page is fetched
-        like a page for a reader.
+        """``upstreams``: see namespaces.py. ``reads``: called for each page that is fetched with the proxy's
+        own credentials. It returns the reads by callbacks that fetch the page. None: the page is fetched in
+        the same way as for a reader.
         """
         self._reads = reads
         self.page_size = page_size
@@ -77,8 +77,8 @@ class PrefetchPort:
         self._filling = filling
         self._versions = versions
         self.cacheable = cacheable
-        """Return whether pages of an object may be stored now. The result is also True while the object must
-        be checked before each answer, as may be in a cluster.
+        """Return whether pages of an object may be stored now. In a cluster the result may be True although
+        the object must be checked before each answer.
         """
         self._ledger = ledger
         self._stats = stats
@@ -87,11 +87,11 @@ class PrefetchPort:
     # ------------------------------------------------------------------ questions
 
     def missing(self, ref: ObjectRef, span: Span | None = None) -> Iterator[Need | None]:
-        """Yield, for each page of ``span`` (None: of the whole object), a ``Need``, or None if the page needs
-        no fetch.
+        """Yield one item for each page of ``span`` (None: of the whole object): a ``Need``, or None if the
+        page needs no fetch.
 
-        An object may have thousands of pages, so take only as many as there is time for. If the object's size
-        is unknown, only the first page is yielded.
+        An object may have thousands of pages, so take only as many items as there is time for. If the
+        object's size is unknown, only its first page is looked at.
         """
         if not self.cacheable(ref):
             return iter(())
@@ -107,7 +107,7 @@ class PrefetchPort:
         return self._lacking(ref, hashed, numbers, meta)
 
     def resident_objects(self, refs: Sequence[ObjectRef]) -> list[int]:
-        """Return for each object the slot of its page, or -1 if the object is not resident or has several
+        """Return, for each object, the slot of its only page; -1 if the object is not resident or has several
         pages.
         """
         table = self._cache.residents
@@ -115,12 +115,14 @@ class PrefetchPort:
         return [-1 if slot is None or table.body_bytes[slot] >= self.page_size else slot for slot in found]
 
     def stamps(self, slots: NDArray[np.int32]) -> NDArray[np.uint32]:
-        """Return a number for each slot. It changes whenever a page comes to the slot, moves or leaves."""
+        """Return a number for each slot. The number changes whenever a page enters the slot, moves or
+        leaves.
+        """
         return self._cache.residents.stamp[slots].astype(np.uint32)
 
     def lacks(self, need: Need) -> bool:
         """Return whether the page is still neither resident nor on its way. Return False also if the object
-        is known to have no such page, or if in a cluster another proxy caches the object.
+        is known to have no such page, or if another proxy of the cluster caches the object.
         """
         if self._versions.ownership is not None and not self.cacheable(need.ref):
             return False
@@ -131,8 +133,8 @@ class PrefetchPort:
         return occupant is None and self._filling.flights.find(need.ref, need.number) is None
 
     def pages(self, ref: ObjectRef, numbers: range, meta: ObjectMeta) -> list[Need]:
-        """Return a ``Need`` for each of the pages ``numbers`` of a version that is neither resident nor on
-        its way.
+        """Return a ``Need`` for each page among ``numbers``, of the version ``meta``, that is neither
+        resident nor on its way.
         """
         if not self.cacheable(ref):
             return []
@@ -150,7 +152,7 @@ class PrefetchPort:
         """Return which pages would win a place if they came in this order, after ``pending_bytes`` of other
         pages.
 
-        ``guess_bytes``: the length to assume for a page of unknown length. ``earned``, ``price``: see
+        ``guess_bytes``: the assumed length of a page of unknown length. ``earned``, ``price``: see
         ``Placement.winners``.
         """
         sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
@@ -173,7 +175,7 @@ class PrefetchPort:
         await self._versions.check(ref, upstream_in(self._upstreams, ref.namespace))
 
     def wins(self, need: Need) -> bool:
-        """Return whether a page would win a place."""
+        """Return whether the page would win a place now."""
         return bool(self.winners([need], pending_bytes=0, guess_bytes=self.page_size)[0])
 
     @property
@@ -183,7 +185,7 @@ class PrefetchPort:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that can be stored without displacing a page."""
+        """Bytes that can be stored without evicting a page."""
         return self._cache.placement.free_bytes()
 
     @property
@@ -192,12 +194,12 @@ class PrefetchPort:
         return len(self._filling.flights)
 
     async def recovered(self) -> None:
-        """Return once recovery has read all segments."""
+        """Wait until recovery has read all segments of the tiers."""
         await self._cache.recovered()
 
     def may_take(self, size_bytes: int, *, pending_bytes: int = 0) -> bool:
-        """Return whether memory for ``size_bytes`` can be spared. ``pending_bytes``: memory that fetches
-        which have begun will take later.
+        """Return whether ``size_bytes`` of memory can be spared. ``pending_bytes``: memory that running
+        fetches have not taken yet, but will.
         """
         ledger = self._ledger
         taken_bytes = max(ledger.taken_bytes, pending_bytes)
@@ -206,8 +208,8 @@ class PrefetchPort:
     # ------------------------------------------------------------------ fetches
 
     def begin(self, need: Need, ended: Callable[[Fetched], None], job: str = "") -> Flight:
-        """Fetch a missing page. ``ended`` is called once, unless ``give_up`` comes before. ``job``: the job
-        for whose reads the page is fetched; "" for a guess.
+        """Begin to fetch a missing page. ``ended`` is called once, unless ``give_up`` is called before.
+        ``job``: the job for whose reads the page is fetched; "" for a guess.
         """
         meta = self._versions.known_now(need.ref)
         upstream = self._upstreams.get(need.ref.namespace, NO_CLIENT)
@@ -226,8 +228,8 @@ class PrefetchPort:
         return flight
 
     def keep(self, need: Need) -> None:
-        """Count a stored page as warmed, not as prefetched. A call asked for this page, so later reads of the
-        page do not show whether guesses were good.
+        """Count a stored page as warmed, not as prefetched, because a call asked for this page. Later reads
+        of the page say nothing about the quality of guesses.
         """
         slot = self._cache.residents.occupant(need.object_hash, need.number)
         if slot in self._cache.residents.unread:
@@ -235,12 +237,12 @@ class PrefetchPort:
             self._stats.record_prefetch("warmed")
 
     def give_up(self, flight: Flight) -> None:
-        """Leave the flight of a fetch. If no reader joined the flight, the read from the origin ends."""
+        """Leave the flight of a fetch. If no reader has joined the flight, its read of the origin ends."""
         if flight in self._begun:
             self._leave(flight, "wasted")
 
     def note_prefetched(self, job: str, size_bytes: int) -> None:
-        """Count bytes that were fetched for the coming reads of ``job``."""
+        """Count bytes that were fetched for coming reads of ``job``."""
         self._stats.record_prefetched(job, size_bytes)
 
     def note_fault(self) -> None:
@@ -252,13 +254,13 @@ class PrefetchPort:
     def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
         if flight not in self._begun:
             return
-        # Read the results first, because leaving the flight clears its error.
+        # Read the results first, because the flight drops its error when it is left.
         fetched = Fetched(flight.meta, flight.length, flight.stored, flight.error)
         self._leave(flight, "failed" if isinstance(fetched.error, ShadeProxyError) else "wasted")
         ended(fetched)
 
     def _leave(self, flight: Flight, outcome: str) -> None:
-        """Leave a flight. Count ``outcome``, unless a reader joined the flight or its page was stored."""
+        """Leave a flight. Count ``outcome``, unless a reader has joined the flight or its page was stored."""
         self._begun.discard(flight)
         if flight.intent is Intent.PREFETCH and not flight.stored:
             self._stats.record_prefetch(outcome)

@@ -1,7 +1,8 @@
-"""``Purge``: drops everything cached under a prefix, because a call asked for this.
+"""``Purge``: drops all that is cached under a prefix, because a control call asked for this.
 
-Laws: a purge ends without an error only if all pages that it counted are gone and stay gone after a crash. A
-purge that is cancelled stops between two slices; the pages dropped by then stay gone too.
+Laws: a purge ends without an error only if all pages that it has counted are gone, and stay gone after a
+crash. A purge that is cancelled stops between two slices of pages. The pages dropped until then stay gone
+too.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ from shadeproxy.engine.storage.page_cache import PageCache
 
 
 class Purge:
-    """Purges the pages whose keys begin with the key of ``place``. Call ``run`` once; cancelling it is a
-    normal end. A dry run only counts the pages.
+    """Purges the pages of all objects whose keys begin with the key of ``place``. Call ``run`` once. A purge
+    may be cancelled. A dry run only counts the pages.
     """
 
     def __init__(
@@ -42,15 +43,15 @@ class Purge:
         self._place = place
         self._stopped = False
         self._cut_short = False
-        # Hashes of the counted objects, sorted, and how many pages of each are left.
+        # The hashes of the counted objects, sorted, and for each object how many of its pages are left.
         self._hashes: NDArray[np.uint64] = np.empty(0, np.uint64)
         self._left: NDArray[np.int64] = np.empty(0, np.int64)
 
     async def run(self) -> None:
         """Purge the prefix.
 
-        Raises WriteRefused if a medium can neither erase the pages nor note that it must. Then the pages
-        could come back after a restart.
+        Raises WriteRefused if a medium can neither erase the pages nor record that they must be erased. The
+        pages could then come back after a restart.
         """
         pages = await self._count()
         if self.dry_run:
@@ -60,7 +61,7 @@ class Purge:
         try:
             await asyncio.shield(dropping)
         except asyncio.CancelledError:
-            # Finish the slice that is being dropped, so that its erasures still reach the medium.
+            # Finish the present slice, so that the erasures of its pages still reach the medium.
             self._stopped = True
             await dropping
             if self._cut_short:
@@ -77,7 +78,7 @@ class Purge:
 
     async def _drop(self, pages: int) -> None:
         bucket, prefix, namespace = place = self._place
-        # Invalidate flights first: otherwise their pages would be stored after the purge.
+        # Invalidate the flights first. Otherwise their pages would be stored after the purge.
         self._flights.invalidate(lambda ref: ref.is_under(*place))
         await self._versions.forget_prefix(bucket, prefix, namespace)
         await self._cache.drop_under(bucket, prefix, namespace, self._note)
@@ -88,7 +89,9 @@ class Purge:
             self._finish(pages)
 
     def _note(self, slots: Slots) -> bool:
-        """Count the pages of a slice as dropped. Return False if the slice must not be dropped."""
+        """Count the pages of a slice as dropped. Return False if the purge is cancelled and the slice must
+        stay.
+        """
         if self._stopped:
             self._cut_short = True
             return False
@@ -96,7 +99,7 @@ class Purge:
         hashes, places = table.object_hash[slots], np.empty(0, np.int64)
         if len(self._hashes):
             places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-            counted = self._hashes[places] == hashes  # All other pages were stored after the count.
+            counted = self._hashes[places] == hashes  # The others were stored after the count.
             slots, places = slots[counted], places[counted]
         touched, dropped = np.unique(places, return_counts=True)
         before = self._left[touched]
@@ -107,6 +110,8 @@ class Purge:
         return True
 
     def _finish(self, pages: int) -> None:
-        """Report all counted pages as dropped. Pages that were evicted since the count are gone too."""
+        """Report all counted pages as dropped. Counted pages that were not dropped here were evicted since
+        the count.
+        """
         progress = self.progress
         progress.done, progress.pages, progress.bytes = progress.total, pages, progress.total_bytes

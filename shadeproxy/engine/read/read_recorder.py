@@ -1,7 +1,7 @@
-"""Recorder of demand reads for ``[telemetry] trace``: adds time and prefix group to each read.
+"""Records demand reads for ``[telemetry] trace``: adds the time and the prefix group to each read.
 
-Laws: plain defs. Nothing is decided here. The group of a hit is the group of its slot. If the slot has
-another page by now, the read is recorded without a group; readers of the trace then take the group from
+Laws: only plain defs; nothing is decided here. The group of a hit is the group of its slot. If the slot has
+another page by now, the read is recorded without a group. Readers of the trace then take the group from
 another read of the object.
 """
 
@@ -49,8 +49,8 @@ class ReadRecorder:
 
 
 def _text(name: GroupName) -> str:
-    """Return bucket and first key segment as text. ``surrogateescape`` octets of keys become question
-    marks.
+    """Return bucket and first key segment as text. Bytes of a key that are not valid UTF-8
+    (``surrogateescape``) become question marks.
     """
     bucket, head, namespace = name
     text = f"{namespace}:{bucket}/{head}" if namespace else f"{bucket}/{head}"

@@ -1,6 +1,6 @@
-"""One opened object of one version, and the bytes of any span of it.
+"""One object that is opened for reading, in one version, and the bytes of any span of it.
 
-Laws: every page of an answer has the ETag of the reading's metadata; if not, ObjectChanged is raised. Every
+Laws: every page of an answer has the ETag of the reading's metadata; otherwise ObjectChanged is raised. Every
 joined flight is left, whatever happens. A read is counted once, when its bytes are requested.
 """
 
@@ -34,15 +34,15 @@ from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
 _FIRST_READAHEAD_PAGES = 2
 _MOST_READAHEAD_PAGES = 16
-"""Most pages read ahead: 64 MiB of 4-MiB pages, which a link of 10 Gbit/s carries in 50 ms."""
+"""The most pages that are read ahead: 64 MiB of 4-MiB pages, which a link of 10 Gbit/s carries in 50 ms."""
 
 
 Count = Callable[[ReadRequest, Source, int], None]
-"""The type of a function that counts one demand GET. Arguments: the request, its source, bytes of body."""
+"""The type of a function that counts one demand GET, by its request, its source and the bytes of its body."""
 
 
 class EngineReading:
-    """Implements engine/base.py ``Reading``."""
+    """The reading of one request. Implements ``Reading`` of engine/base.py."""
 
     def __init__(
         self, request: ReadRequest, *, cache: PageCache, fills: PageFiller, count: Count, page_size: int
@@ -55,33 +55,33 @@ class EngineReading:
         self._meta: ObjectMeta | None = None
         self._span: Span | None = None  # The wanted span of the object, once it is known.
         self.source = Source.RAM
-        """See ``Reading.source``."""
+        """The source of the answer, see ``Reading.source``."""
         self.joined: dict[int, Flight] = {}
-        """The flights that were joined and not left, by page number."""
-        self._readahead: set[int] = set()  # Pages that were joined before they were wanted.
+        """The flights that this reading has joined and not left, by page number."""
+        self._readahead: set[int] = set()  # Pages joined before they were wanted.
         self._late: dict[int, Deadline | None] = {}
-        """Pages that a tier has, but would read more slowly than the origin, with the deadline of the
-        origin's answer. It is half of the time left, because the other half is for the tier. The use of these
+        """Pages that a slow tier has, but that are read from the origin, with a deadline for the origin's
+        first byte. The deadline leaves half of the time to the tier, if the origin fails. The use of these
         pages is noted.
         """
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
         self.explained = False
-        """True if an order, scores or an earlier try explain the read. An explained read is in no page
-        history.
+        """True if an order, scores or an earlier try explain the read. Page histories do not count an
+        explained read.
         """
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
-        """Deadline for the next byte."""
+        """The deadline for the next byte."""
         self._passed: OriginRead | None = None
         self.detached = fills.detached
         """While ``detached.many``, pieces are copied, because slow readers hold too much memory."""
         self.begun = False
-        """True if ``Engine.begin`` began the read without waiting, and has noted the read."""
+        """True if ``Engine.begin`` has begun the read without waiting. The read is then noted already."""
         self._reads: CallbackOrigin | None = None
         self.relayed = RELAYED.get()
-        """True if another node of a cluster asks. That node soon gives up. The fill goes on without it, so
-        that a page from a slow origin is cached.
+        """True if another node of a cluster sent the request. If that node gives up, the fill goes on, so
+        that a page of a slow origin is cached in the end.
         """
 
     @property
@@ -92,7 +92,7 @@ class EngineReading:
     def begin(self, number: int, meta: ObjectMeta | None, reads: CallbackOrigin | None = None) -> Flight:
         """Join or start the flight of the only page that is wanted, without waiting. Return the flight.
 
-        ``meta``: None if it is not known. ``reads``: the reads by callbacks that fetch the page.
+        ``meta``: the known metadata, or None. ``reads``: the reads by callbacks that fetch the page.
         """
         self.begun = True
         self._reads = reads
@@ -114,9 +114,7 @@ class EngineReading:
         return flight
 
     def adopt(self, flight: Flight, deadline: Deadline | None) -> None:
-        """Continue a plain read (plain_reads.py) that waits for the first page of the object by
-        ``flight``.
-        """
+        """Continue a plain read (plain_reads.py), whose client waits for the first page by ``flight``."""
         self.begun = self.explained = True
         self.deadline, self.source = deadline, Source.ORIGIN
         self.joined[flight.number] = flight
@@ -133,8 +131,8 @@ class EngineReading:
             self._meta, self.source = read.meta, Source.BYPASS
 
     def _claimed(self, number: int) -> OriginRead | None:
-        """Take over the origin's answer from a flight that cannot store it. Return None if the answer lacks
-        wanted bytes. The answer stays valid until the flight is left.
+        """Take over the origin's answer from a flight that cannot store it, and return the answer. Return
+        None if the answer lacks wanted bytes. The answer stays valid until the flight is left.
         """
         flight = self.joined.get(number)
         read = None if flight is None else flight.passed
@@ -147,7 +145,7 @@ class EngineReading:
         return read if read.pass_on.admit() else None
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
-        """Find the source of ``span``, and start the flight of its first missing page."""
+        """Find the source of ``span``. Start the flight of the first page of ``span`` that is missing."""
         self._meta = meta
         self._span = span
         if not self.joined:
@@ -159,8 +157,8 @@ class EngineReading:
                 return
             slot = self._cache.find(Page(self.request.ref, meta.etag, number))
             source = None if slot is None else self._cache.source(slot)
-            # Read the first page before the answer begins: if the page proves damaged, the head of the answer
-            # can still name the origin as source.
+            # Load the first page before the answer begins. If the page proves damaged, the answer's head can
+            # still name the origin.
             if source is None or (number == numbers.start and not await self._load_first(number)):
                 self._start(number)
                 await self._flight_or_page(number)
@@ -169,7 +167,7 @@ class EngineReading:
                 self.source = source
 
     def body(self, span: Span) -> AsyncIterator[memoryview]:
-        """See ``Reading.body``."""
+        """Yield the bytes of ``span``, see ``Reading.body``."""
         self._span = span
         if self._passed is not None:
             return PassedBody(self._passed, span, self._count_passed)
@@ -179,14 +177,14 @@ class EngineReading:
         """Return a page of the answer: its bytes, or the flight that fetches them. Call ``done`` afterwards
         to leave the flight.
 
-        ``stop``: end of the answer's page numbers; missing pages up to ``stop`` are read ahead.
+        ``stop``: end of the answer's page numbers. Missing pages before ``stop`` are read ahead.
         """
         flight = self.joined.get(number)
         view = await self._resident(number) if flight is None else None
         if view is not None:
             return view
         if flight is not None and number in self._readahead and not flight.ended:
-            # The reader has caught up with the pages read ahead, so read more pages ahead.
+            # The reader was faster than reading ahead, so read more pages ahead.
             self._readahead_pages = min(2 * self._readahead_pages, _MOST_READAHEAD_PAGES)
         self._readahead.discard(number)
         self._read_ahead(number, stop)
@@ -194,14 +192,14 @@ class EngineReading:
 
     def done(self, number: int, *, served: bool = False) -> None:
         """Leave the flight of a page, if there is one; idempotent. ``served``: all of the page was read."""
-        # There is no flight any more if the reading was left before its body was closed.
+        # If the reading was left before its body was closed, there is no flight any more.
         flight = self.joined.pop(number, None)
         if flight is not None:
             self._fills.flights.leave(flight, served=served)
 
     def reset(self) -> None:
-        """Forget the opened version, because the origin has another one. The caller then reads again, which
-        the histories of pages do not count as a second read.
+        """Forget the opened version, because the origin has another one. When the caller then tries again,
+        page histories do not count a second read.
         """
         for number in list(self.joined):
             self.done(number)
@@ -211,16 +209,17 @@ class EngineReading:
         self._loaded = None
 
     def _start(self, number: int) -> None:
-        """Start the flight of the first wanted page, unless ``begin`` has started it."""
+        """Join the flight of the first wanted page, unless ``begin`` has joined it."""
         if number in self.joined:
             return
         _, coalesced = self._join(number)
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
 
     async def _flight(self, number: int, *, first: bool = True) -> Flight:
-        """Return the opened flight of a page. Start a second flight if the first one failed for a reason of
-        the reader that started it: its rights, an older version that it asked for, or a prefetch that gave up
-        early. Start a second one also if the body proved damaged before any byte of it was passed on.
+        """Return the flight of a page, once it is opened. Join a second flight if the first one failed for a
+        reason that concerns only the reader that started it: its rights, an older version that it asked for,
+        or a prefetch that gave up early. Also join a second flight if the body proved damaged before any byte
+        of it was passed on.
         """
         flight = self.joined.get(number)
         again = flight is not None and flight.part is not None and not flight.covers(self._part(number))
@@ -230,9 +229,8 @@ class EngineReading:
             flight, coalesced = self._join(number, again=again or not first)
         else:
             coalesced = True
-        # A client notices when a whole body is damaged, because the end of the body is not sent. It would not
-        # notice a damaged part, nor an error for a range that the object has. So a part is sent only when it
-        # is proven.
+        # A client notices a damaged whole body, because its end is not sent. A client cannot notice a damaged
+        # part, or a false error for a range that the object has. So a part is sent only when it is proven.
         part_only = self.request.range is not None
         try:
             meta = await flight.opened(self.deadline_of(number), proven=part_only)
@@ -248,8 +246,8 @@ class EngineReading:
         return flight
 
     async def _flight_or_page(self, number: int) -> "Flight | memoryview":
-        """Return the opened flight of a page. If the origin failed and a slow tier has the page, return its
-        bytes instead.
+        """Return the flight of a page, once it is opened. If the origin failed and a slow tier has the page,
+        return its bytes instead.
         """
         try:
             return await self._flight(number)
@@ -264,8 +262,8 @@ class EngineReading:
         return self._late.get(number, self.deadline)
 
     async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
-        """Leave the flight of a page, which failed with ``error``. If the page came by a flight because its
-        tier was too slow, read it from that tier now. Return None if no tier has the page in the opened
+        """Leave the flight of a page, which failed with ``error``. If the page came by a flight only because
+        its tier was slow, read it from that tier now. Return None if no tier has the page in the opened
         version.
         """
         self.done(number)
@@ -274,14 +272,15 @@ class EngineReading:
         return await self._load(number, late=True)
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
-        """Return whether a flight may have failed because of the reader that started it. Then this reader may
-        succeed.
-        """
+        """Return whether a flight may have failed for a reason that only its first reader has."""
         if self.deadline is not None and self.deadline.left_s <= 0:
             return False
         if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
             return True
-        return isinstance(error, ObjectChanged | DeadlineExceeded) or flight.prefetched
+        if isinstance(error, ObjectChanged):
+            # If the flight asked for this reader's version too, the origin has that version no longer.
+            return self._meta is None or flight.wanted != self._meta.etag
+        return isinstance(error, DeadlineExceeded) or flight.prefetched
 
     async def _load_first(self, number: int) -> bool:
         view = await self._load(number)
@@ -290,7 +289,7 @@ class EngineReading:
         return view is not None
 
     async def _resident(self, number: int) -> memoryview | None:
-        """Return the body of a page from a tier, and note the demand read. Return None if no tier has the
+        """Return the body of a page from its tier, and note the demand read. Return None if no tier has the
         page.
         """
         loaded, self._loaded = self._loaded, None
@@ -300,8 +299,8 @@ class EngineReading:
         return view
 
     async def _load(self, number: int, *, late: bool = False) -> memoryview | None:
-        """Return a page's body from its tier. Return None if no tier has the page, or if the tier is too slow
-        and ``late`` is False.
+        """Return the body of a page from its tier. Return None if no tier has the page. Unless ``late``,
+        return None also if the tier is too slow.
         """
         page = Page(self.request.ref, self.meta.etag, number)
         if (slot := self._cache.find(page)) is None:
@@ -313,7 +312,7 @@ class EngineReading:
         try:
             return await self._cache.view(slot)
         except TierError:
-            return None  # The cache has counted the failure and dropped the page: the read becomes a miss.
+            return None  # The cache has counted this, and dropped the page: it is now a miss.
 
     def _read_ahead(self, number: int, stop: int) -> None:
         for coming in range(number + 1, min(number + 1 + self._readahead_pages, stop)):
@@ -353,9 +352,7 @@ class EngineReading:
         return flight, coalesced
 
     def _part(self, number: int) -> Span | None:
-        """Return the wanted span within a page. None: the whole page is wanted, or the wanted span is not
-        known yet.
-        """
+        """Return the wanted span within a page. None: the whole page, or a span that is not known yet."""
         if self._span is None or self._meta is None:
             return None
         part = span_within(self._span, number, self._page_size, self._meta.size)
@@ -367,7 +364,7 @@ class EngineReading:
             self._count_read(self.request, self.source, size_bytes)
 
     def count(self, meta: ObjectMeta, span: Span) -> None:
-        """Count the demand read of ``span`` of the version with ``meta``, once."""
+        """Count the demand read of ``span``, in the version of ``meta``, once."""
         self._meta = meta
         if self._counted or self.request.intent is not Intent.DEMAND:
             return
@@ -379,7 +376,9 @@ class EngineReading:
 
 
 class Opening:
-    """``engine.open`` as a context manager: ``enter`` prepares ``reading``, ``leave`` releases it."""
+    """The context manager that ``Engine.open`` returns. ``enter`` opens ``reading``, and ``leave`` releases
+    it.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
-"""Finds the places of many samples of a dataset at a time, in columns that repeat what page handles hold.
+"""Finds the places of many samples of a dataset by one call, in columns that repeat what page handles hold.
 
-Laws: plain defs that do not wait. A page handle (hits.py) has found and checked each page before. An entry
-of the columns is valid exactly as long as its handle, by the same stamp and the same time. The number of
-entries is bounded. To forget an entry does no harm: only a page handle must be made again.
+Laws: only plain defs that do not wait. Each place was found and checked by a page handle (hits.py) before. An
+entry of the columns is valid exactly as long as its handle, by the same stamp and the same time. The number
+of entries is bounded. Forgetting an entry does no harm: the next read of its sample makes a page handle
+again.
 """
 
 from collections import OrderedDict
@@ -23,10 +24,10 @@ from shadeproxy.tiers.record import HEADER_BYTES
 SOURCES = tuple(Source)
 _DISK = SOURCES.index(Source.DISK)
 
-# A row of 16 bytes for each sample. Half of the stamp is enough: between two reads of a sample, a page never
-# moves four billion times.
+# A row of 16 bytes for each sample. The lower half of the stamp is enough: between two reads of a sample, no
+# page moves four billion times.
 _SEEN = np.dtype([("fresh_until_s", np.float64), ("slot", np.uint32), ("stamp", np.uint32)])
-# A row for each slot. Memory that was never written takes no room, as with the columns of the index.
+# A row for each slot. Rows that were never written take no memory, as in the columns of the index.
 _PLACE = np.dtype(
     [
         ("header_offset", np.int64),
@@ -40,12 +41,14 @@ _PLACE = np.dtype(
 )
 _MOST_FILES = 1 << 16
 _MOST_SAMPLES = 1 << 24
-"""Most samples of all datasets together, which take 256 MiB. A bigger dataset is not remembered."""
+"""The most samples of all datasets together; their rows take 256 MiB. A bigger dataset is not remembered."""
 
 
 class SampleLookup:
-    """Remembers where samples lie in resident pages, and finds many samples by one call. ``page_size`` is in
-    bytes. ``is_ready``: returns whether a page on a disk can be read without waiting (``HotPages.is_ready``).
+    """Remembers where samples lie in resident pages, and finds many samples by one call.
+
+    ``page_size`` is in bytes. ``is_ready``: returns whether a page on a disk can be read without waiting
+    (``HotPages.is_ready``).
     """
 
     def __init__(self, residents: Residents, page_size: int, *, is_ready: Callable[[int], bool]) -> None:
@@ -55,7 +58,7 @@ class SampleLookup:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all places."""
+        """Forget the places of all samples."""
         self._seen: OrderedDict[str, NDArray[np.void]] = OrderedDict()
         self._places = np.zeros(len(self._residents.stamp), _PLACE)
         self._files: dict[Path, int] = {}
@@ -79,8 +82,8 @@ class SampleLookup:
         seen[sample_id] = (handle.fresh_until_s, handle.slot, handle.stamp & 0xFFFFFFFF)
 
     def find(self, dataset: Dataset, ids: Ids, now_s: float) -> FoundSamples | None:
-        """Return the places of those ``ids`` (i64[k]) whose handles are valid at ``now_s`` (Unix time).
-        Return None if the lookup knows no sample of the dataset.
+        """Return the places of those samples among ``ids`` (i64[k]) whose handles are valid at ``now_s``
+        (Unix time). Return None if no sample of the dataset is remembered.
         """
         known = self._seen.get(dataset.digest)
         if known is None:

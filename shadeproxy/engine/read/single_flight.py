@@ -1,9 +1,9 @@
-"""Single-flight: one origin read per page, or part of one, however many readers want it.
+"""Single-flight: one read of the origin per page, or part of one, however many readers want it.
 
-Laws: a flight does not end when the waiter that started it leaves. It is cancelled when its last waiter
-leaves. But if a waiter was served all that it wanted, the flight may go on to its end. A flight returns its
-memory to the ledger exactly once, after it is over and its last waiter has left. Callbacks or a task fill a
-flight, never both at a time.
+Laws: a flight goes on if the waiter that started it leaves. It is cancelled when its last waiter leaves; but
+if a waiter got all that it wanted, the flight may go on to its end. A flight returns its memory to the ledger
+exactly once, after it is over and its last waiter has left. A flight is filled by callbacks or by a task,
+never by both at a time.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ FlightKey = tuple[ObjectRef, int]
 class SingleFlight:
     """The table of flights. ``retire``: called once for each flight, when its memory is no longer needed.
 
-    ``goes_on``: returns whether a flight that has served a waiter may continue without waiters. ``on_start``:
-    called when a flight starts while the table has no other.
+    ``goes_on``: returns whether a flight without waiters may go on; it is called only if a waiter got all
+    that it wanted. ``on_start``: called when a flight starts while the table has no other.
     """
 
     def __init__(
@@ -33,14 +33,16 @@ class SingleFlight:
         goes_on: Callable[[Flight], bool] = lambda _flight: False,
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
-        # A key has several flights if they are of several versions or parts.
+        # A page has several flights if they are of several versions or parts of it.
         self._flights: dict[FlightKey, list[Flight]] = {}
         self.live: dict[ObjectRef, set[Flight]] = {}
         """The flights whose memory was not given back yet, by object. Only this class changes the dict."""
         self._retire = retire
         self._goes_on = goes_on
         self._pace = TurnLimiter()
-        """Wakes the waiters of all flights a few at a time: a cold object may have thousands of waiters."""
+        """Wakes the waiters of all flights, a few in each turn of the loop, because a cold object may have
+        thousands.
+        """
         self._on_start = on_start
         self._drained: asyncio.Future[None] | None = None
 
@@ -48,7 +50,7 @@ class SingleFlight:
         return sum(map(len, self.live.values()))
 
     def find(self, ref: ObjectRef, number: int) -> Flight | None:
-        """Return a flight of a whole page, of any version, or None."""
+        """Return a flight of a whole page, in any version; None if there is none."""
         return next((one for one in self._flights.get((ref, number), ()) if one.part is None), None)
 
     def busy(self, ref: ObjectRef, number: int) -> bool:
@@ -77,11 +79,11 @@ class SingleFlight:
         part_only: bool = False,
         at_once: Callable[[Flight], bool] = lambda _flight: False,
     ) -> tuple[Flight, bool]:
-        """Join a flight for a page, or at least for the span ``part`` within the page, of the version
+        """Join a flight of a page, or at least of the span ``part`` within the page, in the version
         ``wanted`` (an ETag; None: any).
 
         If there is no such flight, start one. It is filled by callbacks if ``at_once`` returns True,
-        otherwise by a task that runs ``fill``. ``part_only``: fetch ``part`` alone. Return the flight, and
+        otherwise by a task that runs ``fill``. ``part_only``: fetch only ``part``. Return the flight, and
         whether it was running already. The caller must ``leave`` the flight once.
         """
         others = self._flights.get((ref, number))
@@ -96,7 +98,7 @@ class SingleFlight:
             try:
                 begun = at_once(flight)
             except BaseException:
-                self.end(flight)  # No reader has joined it yet.
+                self.end(flight)  # No reader has joined the flight yet.
                 raise
             if not begun:
                 self.fill_by_task(flight, fill)
@@ -106,8 +108,8 @@ class SingleFlight:
         return flight, coalesced
 
     def start(self, ref: ObjectRef, upstream: Upstream, intent: Intent, filling: Filling) -> Flight:
-        """Start a flight, filled by callbacks that have begun, for the first page of an object. No other
-        flight may fetch that page. Return the flight with one waiter, which must ``leave`` it once.
+        """Start a flight for the first page of an object. ``filling``: the callbacks that fill it. No other
+        flight may fetch that page now. Return the flight with one waiter, which must ``leave`` it once.
         """
         flight = Flight(ref, 0, upstream, intent, None, pace=self._pace)
         flight.filling = filling
@@ -123,19 +125,19 @@ class SingleFlight:
         return flight
 
     def fill_by_task(self, flight: Flight, fill: Fill) -> asyncio.Task[None]:
-        """Start the task that fills a flight, or that continues a fill begun by callbacks."""
+        """Start a task that fills a flight, or that continues a fill by callbacks."""
         flight.filling = None
         flight.task = asyncio.get_running_loop().create_task(
             fill(flight), name=f"fill {flight.ref} page {flight.number}", context=flight.context
         )
-        # Use a callback of the task. A wrapper coroutine would not run at all if the task is cancelled before
-        # its first step.
+        # Use a callback of the task, because a wrapper coroutine would not run at all if the task is
+        # cancelled before its first step.
         flight.task.add_done_callback(partial(self._ended, flight))
         return flight.task
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
-        """Remove a waiter. ``served``: the waiter got all that it wanted. When the last waiter leaves, the
-        fill is cancelled, unless it may go on.
+        """Remove a waiter. ``served``: True if the waiter got all that it wanted. When the last waiter
+        leaves, the fill is cancelled, unless it may go on.
         """
         flight.waiters -= 1
         flight.served |= served
@@ -152,8 +154,8 @@ class SingleFlight:
             self._finish(flight)
 
     def detach(self, flight: Flight) -> None:
-        """Let no more readers join the flight, because its page was invalidated or stored, or the flight is
-        being cancelled.
+        """Let no more readers join the flight, because its page was invalidated or stored, or because the
+        flight is being cancelled.
         """
         key = flight.ref, flight.number
         flights = self._flights.get(key, [])
@@ -163,7 +165,7 @@ class SingleFlight:
                 del self._flights[key]
 
     def invalidate_object(self, ref: ObjectRef) -> None:
-        """Keep running flights of this object from being stored. Later readers start new flights."""
+        """Let no running flight of this object store its page. Later readers start new flights."""
         # Copy the set, because cancelling a fill by callbacks removes its flight from the set.
         for flight in list(self.live.get(ref, ())):
             flight.publishable = False
@@ -177,7 +179,7 @@ class SingleFlight:
         self.invalidate(lambda ref: ref.is_under(bucket, "", namespace))
 
     def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
-        """Call ``invalidate_object`` for every object in flight for which ``matches`` returns True."""
+        """Call ``invalidate_object`` for every object with a flight for which ``matches`` returns True."""
         for ref in list(filter(matches, self.live)):
             self.invalidate_object(ref)
 
@@ -186,24 +188,24 @@ class SingleFlight:
         return [one for flights in self.live.values() for one in flights]
 
     def fail(self, flight: Flight, error: ShadeProxyError) -> None:
-        """Cancel a fill that takes too long. Its readers get ``error``."""
+        """Cancel a fill that takes too long. The readers of its flight get ``error``."""
         flight.end(error)
         self._cancel(flight)
 
     def cancel_unwatched(self) -> None:
-        """Cancel the fills that continue without a waiter."""
+        """Cancel all fills that go on without a waiter."""
         for flight in self.all():
             if not flight.waiters and not flight.ended:
                 self._cancel(flight)
 
     async def drain(self) -> None:
-        """Wait until every fill has ended."""
+        """Wait until every flight is over."""
         while any(not flight.over for flight in self.all()):
             self._drained = self._drained or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
 
     def _cancel(self, flight: Flight) -> None:
-        # Detach the flight first: no reader may join a flight that is being cancelled.
+        # Detach the flight first, because no reader may join it while it is being cancelled.
         self.detach(flight)
         if flight.task is not None:
             flight.task.cancel()
@@ -217,14 +219,17 @@ class SingleFlight:
             return
         error = task.exception()
         if error is not None and not isinstance(error, ShadeProxyError):
-            # Any other error is a defect. The waiters must not wait for ever, and the traceback must be seen.
+            # Any other error is a defect of the code. End the flight, so that no waiter waits for ever, and
+            # show the traceback.
             context = {"message": "fill failed", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
             error = ShadeProxyError(f"internal error while reading {flight.ref}: {error!r}")
         self.end(flight, error)
 
     def end(self, flight: Flight, error: BaseException | None = None) -> None:
-        """End a flight whose fill is over (storing included), or has failed with ``error``."""
+        """End a flight whose fill is over. ``error``: why the fill failed; None: its page was stored or left
+        out.
+        """
         flight.over, flight.filling = True, None
         told, flight.on_over = flight.on_over, []
         if not flight.ended:
@@ -241,9 +246,10 @@ class SingleFlight:
 
     def _finish(self, flight: Flight) -> None:
         flights = self.live.get(flight.ref, set())
-        # A fill may end after its last waiter left, and ``_ended`` is called one step after the task's end.
+        # Test whether the fill has ended, because it may end after the last waiter has left. ``_ended`` is
+        # called one step after the task's end.
         if flight in flights and (flight.over or (flight.task is not None and flight.task.done())):
-            # In most cases this is the only flight for its page.
+            # In most cases the page has no other flight.
             if self._flights.get(key := (flight.ref, flight.number)) == [flight]:
                 del self._flights[key]
             else:
@@ -251,8 +257,8 @@ class SingleFlight:
             flights.remove(flight)
             if not flights:
                 del self.live[flight.ref]
-            # The error's traceback refers back to the flight. Drop the error: otherwise the flight's memory
-            # waits for the garbage collector.
+            # Drop the error, because its traceback refers to the flight. Otherwise the flight's memory would
+            # wait for the garbage collector.
             flight.task = flight.error = None
             flight.buffer = memoryview(b"")
             self._retire(flight)

@@ -1,9 +1,9 @@
-"""Timeouts of flights: one timer for all flights, instead of one timer for every read.
+"""Timeouts of flights, by one timer for all flights. A timer for each read would cost more.
 
-Laws: a reader whose deadline has passed gets DeadlineExceeded. The flight goes on for its other readers. A
-flight without a waiting reader (a prefetch, a read-ahead) has the same time for its first byte. A flight
-whose body comes too slowly fails, on any transport and after any number of tries. The timer runs only while
-there are flights.
+Laws: a reader whose deadline has passed gets DeadlineExceeded, and the flight goes on for its other readers.
+A flight for which no reader waits (a prefetch, a page read ahead) has as much time for its first byte as a
+reader has. A flight whose body comes too slowly fails, on any transport and after any number of tries. The
+timer runs only while there are flights.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.single_flight import SingleFlight
 
-_LOOKS = 20  # Number of checks of the timer within the shortest time limit.
+_LOOKS = 20  # The timer looks this often within the shortest time limit.
 _MOST_TICK_S = 1.0
 _LEAST_TICK_S = 0.01
 
 
 class _Progress:
-    """The state of a flight at the last look of the timer, for comparison at the next look."""
+    """The state of a flight when the timer looked last, for comparison at the next look."""
 
     __slots__ = ("deadline", "filled", "pace")
 
@@ -33,8 +33,8 @@ class _Progress:
 
 
 class OverdueFlights:
-    """Ends waits and flights that take too long. ``flights`` returns all flights; a timer calls it while a
-    flight remains.
+    """Ends waits and flights that take too long. ``flights``: returns the table of flights; called at each
+    look of the timer.
     """
 
     def __init__(self, flights: Callable[[], SingleFlight], *, clock: Clock, bounds: ReadBounds) -> None:
@@ -48,14 +48,14 @@ class OverdueFlights:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Start the timer. Call this when a flight starts."""
+        """Start the timer, unless it runs. Call this when a flight starts."""
         if self._timer is None:
             self._looked_s = self._clock.monotonic_s()
             self._start()
 
     def _start(self) -> None:
-        # Hold a weak reference: the loop must not keep a closed engine, with its mapped files, until the
-        # timer runs again.
+        # Let the loop hold a weak reference only. Otherwise a closed engine, with its mapped files, would
+        # stay in memory until the timer runs again.
         self._timer = asyncio.get_running_loop().call_later(self._tick_s, _look, ref(self))
 
     def look(self) -> None:
@@ -79,8 +79,8 @@ class OverdueFlights:
             seen = _Progress(Deadline(self._clock, self._bounds), LeastRate(self._bounds))
             self._seen[flight] = seen
         if not flight.filled:
-            # Do not fail a flight for which a reader waits: the reader has a deadline of its own, and a fill
-            # has a limited number of tries.
+            # A flight for which a reader waits does not fail here: the reader has a deadline of its own, and
+            # the fill a limited number of tries.
             if seen.deadline.left_s <= 0 and not flight.waited_for:
                 flights.fail(flight, seen.deadline.exceeded())
             return

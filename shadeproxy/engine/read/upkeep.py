@@ -1,4 +1,4 @@
-"""Inspecting cached objects, for people. Never part of a read."""
+"""Inspects cached objects, for people. No read does this."""
 
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.freshness.versions import Versions
@@ -7,13 +7,15 @@ from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.engine.storage.page_cache import PageCache
 
 Inspected = tuple[KnownMetadata, Age, list[tuple[int, str, int, bool]]]
-"""An object's metadata, its age by the rules, and its pages as ``PageCache.pages`` returns them."""
+"""The metadata of an object, its age by the freshness rule, and its pages as ``PageCache.pages`` returns
+them.
+"""
 
 
 async def inspect(
     cache: PageCache, versions: Versions, rules: Rules, ref: ObjectRef, now_s: float
 ) -> Inspected | None:
-    """Return the object's metadata, age and pages; None if the object is unknown."""
+    """Return the object's metadata, age and pages; None if nothing is known of the object."""
     known = await versions.known(ref) or await cache.listing.known(ref)
     if known is None:
         return None

@@ -2,9 +2,9 @@
 
 Laws: the coordinator decides whether a read may begin, what is requested, and whether the page is stored. It
 uses the same flights, versions, slots and cache as for its own reads. The worker moves the bytes. To a
-flight, a worker is one more ``CallbackOrigin``, whose bytes come in fill memory. When a worker ends, is stuck
-or fails, the flight treats this as an origin that broke off: the other readers of the page go on without the
-worker. A worker may also fetch a page for prefetch; then only the coordinator waits for the page.
+flight, a worker is one more ``CallbackOrigin``, whose bytes come in fill memory. If a worker ends, is stuck
+or fails, the flight treats this like an origin that broke off, and the other readers of the page go on
+without the worker. A worker may also fetch a page for prefetch; then only the coordinator waits for the page.
 """
 
 import asyncio
@@ -47,42 +47,43 @@ from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
 from shadeproxy.origin.credentials import CredentialProvider
 
 LEAST_DELEGATED_BYTES = 64 * 1024
-"""The coordinator copies shorter bodies itself: two messages to let the worker write them cost more (ADR
-34).
+"""The coordinator itself copies bodies that are shorter than this. The two messages by which a worker would
+write such a body cost more (ADR 34).
 """
 
 
 class BeginsWorkerReads(Protocol):
-    """The calls of the engine by which workers fetch pages."""
+    """The part of the engine that is called when workers fetch pages."""
 
     plain_reads: PlainReads
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """See ``ReadsNow.cacheable``."""
+        """Return whether the object may be cached, see ``ReadsNow.cacheable``."""
         ...
 
     def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
-        """See ``ReadsNow.find_now``."""
+        """Return what is known of the object, see ``ReadsNow.find_now``."""
         ...
 
     def begin(
         self, request: ReadRequest, found: ObjectMeta | NothingKnown, reads: CallbackOrigin | None = None
     ) -> tuple[EngineReading, Flight] | None:
-        """Begin a read, as ``BeginsReads.begin`` in lane_read.py does. With ``reads``, fetch the page by
-        ``reads``; then also return None if the page is already on its way.
+        """Begin a read, as ``BeginsReads.begin`` in lane_read.py does. ``reads``: if given, these reads by
+        callbacks fetch the page; then the result is also None if the page is already on its way.
         """
         ...
 
     def leave(self, reading: EngineReading, *, served: bool = False) -> None:
-        """See lane_read.py ``BeginsReads.leave``."""
+        """Release a reading, see ``BeginsReads.leave`` in lane_read.py."""
         ...
 
 
 class WorkerFills:
-    """The pages that one worker fetches. ``provider``: returns the credentials for requests to the origin.
+    """The pages that one worker fetches. ``provider``: returns the provider of the credentials for requests
+    to the origin.
 
-    ``on_job``: called for each read of a job. ``most_orders``: prefetches that may wait for memory at a time.
-    This class implements ``CallbackOrigin``, for prefetches by the worker.
+    ``on_job``: called for each read of a job. ``most_orders``: how many prefetches may wait for the worker's
+    memory at a time. This class implements ``CallbackOrigin``, for prefetches by the worker.
     """
 
     def __init__(
@@ -100,12 +101,12 @@ class WorkerFills:
         most_orders: int = 0,
     ) -> None:
         self.lends_memory = True
-        """See ``CallbackOrigin.lends_memory``."""
+        """True, because the bytes come in fill memory; see ``CallbackOrigin.lends_memory``."""
         self.orders: set[int] = set()
-        """Idents of prefetches for which the worker has no memory yet."""
+        """Numbers of the prefetches for which the worker has not taken memory yet."""
         self.engine = engine
         self.plain = engine.plain_reads
-        """See ``SharedPlainReads.plain``."""
+        """The part of the engine that plain reads use."""
         self.filled: list[tuple[int, float]] = []
         self.fetched: list[FetchedRead] = []
         self._is_counting = False
@@ -129,11 +130,11 @@ class WorkerFills:
 
     @property
     def takes_orders(self) -> bool:
-        """True if the worker may get one more prefetch."""
+        """True if the worker may get one more prefetch now."""
         return len(self.orders) < self._most_orders and not self._closed
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> WorkerRead | None:
-        """Let the worker fetch a page that none of its clients asked for. Return None if that cannot begin
+        """Let the worker fetch a page that none of its clients asked for. Return None if this cannot begin
         now.
         """
         assert wanted.upstream == SHARED, "a worker has no other credentials"
@@ -155,7 +156,7 @@ class WorkerFills:
         return read.start(wanted, intent, sink)
 
     def hear(self, frame: bytes) -> None:
-        """Process a frame of the worker."""
+        """Process the messages in a frame of the worker."""
         try:
             for message in from_worker(frame):
                 if isinstance(message, BeginFill):
@@ -172,24 +173,24 @@ class WorkerFills:
                 self._loop.call_soon(self._count_plain)
 
     def close(self) -> None:
-        """Give up all reads of the worker, because it has ended or is about to. Readers of its pages in other
-        processes go on without the worker. Idempotent.
+        """Give up all reads of the worker, because it has ended or is about to. The readers of its pages in
+        other processes go on without the worker. Idempotent.
         """
         self._closed = True
         for read in list(self._reads.values()):
             read.lose()
 
     def ended(self) -> None:
-        """Release the places of bodies that the worker was to write and did not. Call this when its process
-        has ended.
+        """Release the places of bodies that the worker should have written but has not. Call this when its
+        process has ended.
         """
         bodies, self._bodies = self._bodies, {}
         for body in bodies.values():
             body.end(None)
 
     def writer_of(self, start: int, length: int) -> BodyWriter | None:
-        """Return a writer that lets the worker write a body of its fill memory. Return None if a copy costs
-        less.
+        """Return a writer that lets the worker write a body from its fill memory. Return None if a copy by
+        this process costs less.
         """
         return DelegatedBody(self, start, length) if length >= LEAST_DELEGATED_BYTES else None
 
@@ -202,8 +203,8 @@ class WorkerFills:
         return True
 
     def free(self, start: int) -> None:
-        """Tell the worker that the coordinator no longer uses an extent. The last view of it may end in any
-        thread.
+        """Tell the worker that the coordinator no longer uses an extent. Any thread may call this, because
+        the last view of the extent may end in any thread.
         """
         if self._closed:
             return
@@ -214,12 +215,12 @@ class WorkerFills:
                 self._loop.call_soon_threadsafe(self.free, start)
 
     def forget(self, ident: int) -> None:
-        """Forget the read named ``ident``, which is over."""
+        """Forget the read with the number ``ident``, which is over."""
         self._reads.pop(ident, None)
         self.orders.discard(ident)
 
     def replace(self, ident: int, read: WorkerRead) -> None:
-        """See ``SharedPlainReads.replace``."""
+        """Let ``read`` get the messages about ``ident``, see ``SharedPlainReads.replace``."""
         self._reads[ident] = read
 
     def _count_plain(self) -> None:
@@ -242,7 +243,7 @@ class WorkerFills:
             if not self._closed and self._keys.send_now() and self.engine.cacheable(ref):
                 slot = self.slots.take_now(Intent.DEMAND)
                 allowed = slot is not None and self._start(message, ref, slot)
-        except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets it again, and answers it
+        except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets the error again
             allowed = False
         finally:
             CLIENT.reset(whose)
@@ -251,15 +252,15 @@ class WorkerFills:
             if message.job is not None:
                 self._on_job(message.job)
             return
-        # A read that has begun owns its slot, so let it release the slot. A second release does no harm.
-        if isinstance(begun := self._reads.get(message.ident), WorkerRead):
-            begun.give_slot()
+        # Give up a read that has begun. The worker will not fetch its page, so no reader may wait for it.
+        if (begun := self._reads.get(message.ident)) is not None:
+            begun.lose()  # The read also releases its slot.
         elif slot is not None:
             self.slots.give(slot)
         self.outbox.send(RefuseFill(message.ident))
 
     def _start(self, message: BeginFill, ref: ObjectRef, slot: str) -> bool:
-        """Begin a read that holds ``slot``. Return False if the request must be relayed."""
+        """Begin a read that holds ``slot``. Return False if the worker must relay the request."""
         ident, deadline = message.ident, Deadline(self._clock, self._bounds)
         if not message.ranged:
             plain = PlainRead(self, ident, slot, deadline)
@@ -296,19 +297,21 @@ class DelegatedBody:
         self._written: Callable[[WrittenBody | None], None] | None = None
 
     def write_body(self, place: BodyPlace, written: Callable[[WrittenBody | None], None]) -> bool:
-        """See ``BodyWriter.write_body``. The caller holds a view of the body until ``written`` is called."""
+        """Let the worker write the body, see ``BodyWriter.write_body``. The caller holds a view of the body
+        until ``written`` is called.
+        """
         if not self._fills.delegate(self, place):
             return False
         self._written = written
         return True
 
     def end(self, message: BodyWritten | None) -> None:
-        """Pass the worker's answer on to the write that waits for it. None: the worker has ended without an
-        answer.
+        """Pass the worker's answer to the write that waits for it. ``message``: None if the worker has ended
+        without an answer.
         """
         hashed = None if message is None else message.hashed
-        # Drop the callback, which refers back to this object and to the body. Otherwise their memory waits
-        # for the garbage collector.
+        # Drop the callback, because it refers to this object and to the body. Otherwise their memory would
+        # wait for the garbage collector.
         written, self._written = self._written, None
         assert written is not None, "it is written once"
         written(None if hashed is None else WrittenBody(self.size_bytes, hashed))
@@ -330,6 +333,8 @@ class PrefetchWorkers:
             self._workers.remove(worker)
 
     def pick(self) -> CallbackOrigin | None:
-        """Return the worker with the fewest prefetches; None if no worker may get one more."""
+        """Return the worker with the fewest prefetches that wait for memory; None if no worker may get one
+        more.
+        """
         free = [worker for worker in self._workers if worker.takes_orders]
         return min(free, key=lambda worker: len(worker.orders), default=None)

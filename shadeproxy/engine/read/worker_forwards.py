@@ -1,7 +1,7 @@
 """Requests that a worker forwards to the origin: the coordinator's half of the work.
 
-Laws: the coordinator drops the objects of a write before a worker sends the write to the origin, and again
-before the client sees success, as for its own writes (writes.py). The coordinator gives out the slots of all
+Laws: as for its own writes (writes.py), the coordinator drops the objects of a write before the worker sends
+the write to the origin, and again before the client sees success. The coordinator gives out the slots of all
 processes. If a worker ends, the outcome of its writes is unknown.
 """
 
@@ -36,10 +36,10 @@ from shadeproxy.origin.limit import Slots
 
 
 class BeginsWrites(Protocol):
-    """The call of the engine that wraps a worker's write."""
+    """The part of the engine that a worker's write needs."""
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
-        """See ``ReadPath.writing``."""
+        """Wrap a write, see ``ReadPath.writing``."""
         ...
 
 
@@ -47,7 +47,7 @@ class ForwardCounting(Protocol):
     """Counts forwarded requests, as ``CountedOrigin`` of counted.py does."""
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
-        """Count a finished request."""
+        """Count a request that has ended."""
         ...
 
     def note_throttled(self) -> None:
@@ -66,7 +66,7 @@ class RequestCounting(Protocol):
 
 
 class WorkerForwards:
-    """Serves the messages of one worker about the requests that it forwards. ``slots``: the origin slots for
+    """Answers the messages of one worker about requests that it forwards. ``slots``: the origin slots for
     forwarded requests.
     """
 
@@ -86,7 +86,7 @@ class WorkerForwards:
         self._slots = slots
         self._counts = counts
         self._requests = requests
-        self._held: dict[int, str] = {}  # Clients to which the held slots are charged, by ident.
+        self._held: dict[int, str] = {}  # By ident: the client to which a slot is charged.
         self._waiting: dict[int, asyncio.Task[None]] = {}  # Tasks that wait for a slot or for credentials.
         self._writes: dict[int, _Write] = {}
         self._closed = False
@@ -95,7 +95,7 @@ class WorkerForwards:
         return len(self._held) + len(self._waiting) + len(self._writes)
 
     def hear(self, frame: bytes) -> None:
-        """Process a frame of the worker."""
+        """Process the messages in a frame of the worker."""
         for message in from_worker(frame):
             match message:
                 case AskSlot():
@@ -117,7 +117,7 @@ class WorkerForwards:
                     )
 
     def close(self) -> None:
-        """Take back the slots of the worker and end its writes, because the worker is gone. Idempotent."""
+        """Take back all slots of the worker and end its writes, because the worker is gone. Idempotent."""
         self._closed = True
         for ident in [*self._held, *self._waiting]:
             self._give(ident)
@@ -147,7 +147,7 @@ class WorkerForwards:
             self._waiting.pop(ident, None)
 
     async def _acquire(self, ident: int) -> None:
-        """Wait for a slot and for the origin's credentials, then allow the request. Raises
+        """Wait for a slot and for the origin's credentials, then let the worker send the request. Raises
         ShadeProxyError.
         """
         slot = await self._slots.take()
@@ -208,23 +208,25 @@ class WorkerForwards:
 
 
 def _require_here(here: Here) -> None:
-    """Raise NotOwnerNow if another proxy must execute part of a write: a worker cannot send that part
-    there.
+    """Raise NotOwnerNow if another proxy must execute a part of a write, because a worker cannot send that
+    part to the other proxy.
     """
     if here is not None:
         raise NotOwnerNow("a worker cannot ask the proxy that writes the object; retry")
 
 
 class _Write:
-    """One write of a worker. ``ended``: a future that is done when the worker reports the write's end."""
+    """One write of a worker. ``ended``: a future that is done when the worker has reported the end of the
+    write.
+    """
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None]
 
     def end(self, *, is_known: bool) -> None:
-        """End the write. If its outcome is not known, cancel it, so that the cache treats the write as
-        possibly still running.
+        """End the write. ``is_known``: False if its outcome is not known. Then the write is cancelled, so
+        that the cache treats it as one that may still run at the origin.
         """
         if not is_known:
             self.task.cancel()

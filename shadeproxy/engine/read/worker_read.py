@@ -2,8 +2,8 @@
 would from the origin.
 
 Laws: the flight sees bytes only after the worker has reported them. If the worker ends, is stuck or fails,
-the flight treats this as an origin that broke off: a task fetches the rest of the page. If only the worker
-could verify the rest, the fill fails instead.
+the flight treats this like an origin that broke off, and a task fetches the rest of the page. But if only the
+worker could verify the rest, the fill fails.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ _SILENT = "the worker that fetched it got no answer in time"
 
 
 class LeavesReadings(Protocol):
-    """The call by which a read tells the engine that the read is over."""
+    """The part of the engine that a read calls when it is over."""
 
     def leave(self, reading: EngineReading, *, served: bool) -> None:
-        """See lane_read.py ``KeepsReadings.leave``."""
+        """Release a reading, see ``KeepsReadings.leave`` in lane_read.py."""
         ...
 
 
@@ -65,21 +65,21 @@ class SharedReads(Protocol):
         ...
 
     def writer_of(self, start: int, length: int) -> BodyWriter | None:
-        """Return a writer that lets the worker write a body of its fill memory. Return None if a copy costs
-        less.
+        """Return a writer that lets the worker write a body from its fill memory. Return None if a copy by
+        this process costs less.
         """
         ...
 
     def forget(self, ident: int) -> None:
-        """Forget the read named ``ident``, which is over."""
+        """Forget the read with the number ``ident``, which is over."""
         ...
 
 
 class WorkerRead:
-    """One read of a worker's client, and the page that the worker fetches for it.
+    """One read of a worker's client, and the page that the worker fetches for it. A prefetch has no client.
 
-    Implements origin/base.py ``CallbackOrigin`` and ``StartedRead`` for the flight of the page, and flight.py
-    ``Follower`` for the client. A prefetch has no client.
+    For the flight of the page it implements ``CallbackOrigin`` and ``StartedRead`` of origin/base.py; for the
+    client it implements ``Follower`` of flight.py.
     """
 
     __slots__ = (
@@ -103,11 +103,11 @@ class WorkerRead:
 
     def __init__(self, fills: SharedReads, ident: int) -> None:
         self.lends_memory = True
-        """See ``CallbackOrigin.lends_memory``."""
+        """True, because the bytes come in fill memory; see ``CallbackOrigin.lends_memory``."""
         self.slot: str | None = None
-        """Client to which the read slot is charged; None: the read holds no slot."""
+        """The client to which the slot of this read is charged; None: the read holds no slot."""
         self.deadline: Deadline | None = None
-        """See ``Follower.deadline``."""
+        """The client's deadline for the first byte, see ``Follower.deadline``."""
         self._fills = fills
         self._ident = ident
         self._sink: Sink | None = None  # None: the worker's fill has ended.
@@ -131,7 +131,7 @@ class WorkerRead:
         *,
         start: int,
     ) -> "WorkerRead":
-        """Return the read that continues a plain read (plain_read.py). ``reading``: None if the client has
+        """Return a read that continues a plain read (plain_read.py). ``reading``: None if the client has
         left. ``sink``: None if the fill has ended. ``start``: start of the body in fill memory; -1: no head
         has come.
         """
@@ -146,13 +146,13 @@ class WorkerRead:
     # ------------------------------------------------------------------ calls of the flight
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "WorkerRead":  # noqa: ARG002 - as CallbackOrigin
-        """See ``CallbackOrigin.start``. The worker gets to know of it by ``allow``."""
+        """Note what the flight wants, see ``CallbackOrigin.start``. ``allow`` then tells the worker."""
         self._wanted, self._sink = wanted, sink
         self.started_s = self._fills.counts.now_s()
         return self
 
     def abort(self) -> None:
-        """See ``StartedRead.abort``."""
+        """End the worker's fill, because no reader wants the page; see ``StartedRead.abort``."""
         if self._sink is None:
             return
         self._sink = None
@@ -165,33 +165,36 @@ class WorkerRead:
 
     @property
     def waiting(self) -> bool:
-        """See ``Follower.waiting``."""
+        """True if more bytes are to come; see ``Follower.waiting``."""
         return self._filled < self._length or not self._opened
 
     def look(self) -> None:
-        """See ``Follower.look``.
+        """Tell the worker of bytes that it has not fetched itself; see ``Follower.look``.
 
-        While the worker fills the page, this does nothing. When its fill is over, only a task can still fetch
-        the page. A client that may already have a part of the page gets the rest. A client without a byte
-        leaves the flight.
+        While the worker fills the page, this does nothing. Once the worker's fill is over, only a task can
+        still fetch the page. If the client may already have a part of the page, the worker gets a report of
+        the rest. If the client has no byte yet, the worker relays its request, which will join the same
+        flight. Until that request is answered, this read keeps the flight going, unless the flight fails.
         """
         flight = self._flight
         if self._sink is not None or flight is None or not (flight.meta or flight.ended):
             return
-        if not self._filled:
-            self._leave(served=False)
-        elif self._goes_on:
+        if self._filled and self._goes_on:
             self._tell_rest(flight)
+        elif not self._filled and flight.error is not None:
+            self._leave(served=False)
 
     def too_late(self) -> None:
-        """See ``Follower.too_late``. Only the worker's client leaves; other readers of the page may go on
-        waiting.
+        """Refuse the worker's client, because the deadline has passed; see ``Follower.too_late``. Other
+        readers of the page may go on waiting.
         """
         flight = self._flight
+        if self._reading is None or self.deadline is None:
+            return  # The client has left, or a first byte has come, since the flight saw the deadline pass.
         self._fills.outbox.send(RefuseFill(self._ident, late=True))
         if self._sink is not None and not self._opened and flight is not None and flight.waiters > 1:
-            # The worker may be stuck. Other readers of the page, and later ones, must not wait for the worker
-            # as well.
+            # The worker may be stuck. Present and later readers of the page must not wait for the worker as
+            # well.
             self._fills.outbox.send(AbortFill(self._ident))
             self._hand_over(OriginUnavailable(_SILENT), 0)
         self._leave(served=False)
@@ -199,7 +202,7 @@ class WorkerRead:
     # ------------------------------------------------------------------ messages of the worker
 
     def allow(self, reading: EngineReading, flight: Flight) -> None:
-        """Let the worker fetch the page."""
+        """Let the worker fetch the page, for ``reading``."""
         self._reading, self._flight = reading, flight
         self.deadline = reading.deadline
         flight.followers.append(self)
@@ -209,7 +212,7 @@ class WorkerRead:
         )
 
     def hear(self, message: FillHead | FillProgress | FillComplete | FillFailure | ClientLeft) -> None:
-        """Process a message about this read."""
+        """Process a message of the worker about this read."""
         match message:
             case FillHead():
                 self._open(message)
@@ -223,7 +226,7 @@ class WorkerRead:
                 self._ended(message)
 
     def lose(self) -> None:
-        """Continue without the worker, which has ended, and without its client."""
+        """Continue the fill without the worker, which has ended, and without its client."""
         self._leave(served=False)
         if self._sink is not None:
             self._failed(FillFailure(self._ident, "OriginUnavailable", _ENDED, self._filled))
@@ -271,7 +274,7 @@ class WorkerRead:
             return
         kind = _ERRORS.get(message.error, OriginUnavailable)
         error = kind(message.text) if message.error else None
-        # Only the worker has the checksum of the bytes that came, so a task could not verify the whole page.
+        # Only the worker has summed the bytes that came, so a task could not verify the whole page.
         if error is not None and (message.final or (self._doubtful and self._filled)):
             sink, self._sink = self._sink, None
             self._note(error)

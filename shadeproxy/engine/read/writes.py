@@ -1,8 +1,7 @@
-"""Drops the objects of a write to the origin from the cache, before and after the write. Reads in between are
-not stored.
+"""Drops the objects of a write from the cache, before the origin gets the write and again afterwards. Reads
+in between are not stored.
 
-Law in a cluster: the owner of an object writes the object, and answers success only while it still is the
-owner.
+Law in a cluster: only the owner of an object writes it, and answers success only while it still is the owner.
 """
 
 import asyncio
@@ -18,8 +17,8 @@ from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.storage.page_cache import PageCache
 
 _UNKNOWN_OUTCOME_S = 60.0
-"""A write with an unknown outcome may still run at the origin, but for no longer than this. The origin's
-default read timeout is shorter.
+"""A write with an unknown outcome may still run at the origin, but no longer than this. The default read
+timeout for the origin is shorter.
 """
 
 
@@ -44,29 +43,33 @@ class Writes:
 
     @asynccontextmanager
     async def writing(self, refs: Iterable[ObjectRef]) -> AsyncIterator[Here]:
-        """See ``ReadPath.writing``."""
+        """Wrap a write to ``refs``, see ``ReadPath.writing``."""
         touched, ownership = list(refs), self._ownership
         here: Here = None
+        may_be_sent = False  # True once the origin may have got the write.
         if ownership is not None:
             touched, here = await self._divide(ownership, touched)
         self._versions.begin_write(touched)
         try:
             self._invalidate(touched)
-            # Erase before the origin changes: otherwise a crash could bring back the overwritten version.
+            # Wait for the erasures before the origin changes. Otherwise a crash could bring back the
+            # overwritten version.
             await self._cache.erasing.over()
             if refused := self._cache.erasing.unmarked(touched):
                 raise WriteRefused(refused)
             if ownership is not None and not _are_mine(ownership, touched):
                 raise NotOwnerNow
+            may_be_sent = True
             yield here
             if ownership is not None:
-                # Drop first and confirm the lease afterwards: a reader may have stored an old version just
-                # before the lease was lost.
+                # Drop first, and confirm the lease afterwards, because a reader may have stored an old
+                # version just before the lease was lost.
                 self._invalidate(touched)
                 await self._confirm(ownership, touched)
         except (asyncio.CancelledError, OriginError):
-            # The client hung up or the origin stayed silent, so the origin may still carry the write out.
-            self._linger(touched)
+            # The client hung up, or the origin stayed silent. So the origin may still carry the write out.
+            if may_be_sent:
+                self._linger(touched)
             raise
         finally:
             self._invalidate(touched)
@@ -74,8 +77,8 @@ class Writes:
 
     async def _divide(self, ownership: Ownership, refs: list[ObjectRef]) -> tuple[list[ObjectRef], Here]:
         """Split the objects of a write into those that this process writes and those that other proxies
-        write. Wait until this process may write its objects. Return its objects as a list and as ``Here``.
-        Drop the other objects from the cache. Raises NotOwnerNow.
+        write. Drop the others from the cache. Wait until this process may write its own objects, and return
+        these as a list and as ``Here``. Raises NotOwnerNow.
         """
         touched = [ref for ref in refs if not ref.key or ownership.writes_here(ref)]
         mine = [ref for ref in touched if ref.key]
@@ -89,7 +92,7 @@ class Writes:
 
     async def _confirm(self, ownership: Ownership, touched: list[ObjectRef]) -> None:
         """Make sure that no other proxy can answer with an older version than the one just written. Raises
-        WriteUnconfirmed if a proxy may.
+        WriteUnconfirmed if another proxy may do so.
         """
         for ref in touched:
             if not ref.key:
@@ -103,9 +106,7 @@ class Writes:
             raise WriteUnconfirmed
 
     def _linger(self, touched: list[ObjectRef]) -> None:
-        """Keep reads of ``touched`` from being stored until even a write with an unknown outcome must be
-        over.
-        """
+        """Let no read of ``touched`` be stored until a write of unknown outcome must be over."""
         if not touched:
             return
         self._versions.begin_write(touched)
@@ -137,7 +138,7 @@ class Writes:
 
 
 def _are_mine(ownership: Ownership, refs: Iterable[ObjectRef]) -> bool:
-    """Return whether this process alone may write all these objects. Any process may write a change of a
-    bucket itself.
+    """Return whether this process, and no other, may write all these objects now. A change of a bucket itself
+    may be written by any process.
     """
     return all(not ref.key or ownership.mine(ref) for ref in refs)

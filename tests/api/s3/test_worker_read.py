@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from shadeproxy.api.s3 import timeout_answers, worker_misses
+from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.core.types import ObjectRef
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import FILL_BYTES, fetching
-from tests.support.s3.scripted import CUT, PAUSE, WAIT, Setup, set_up
+from tests.support.s3.scripted import CUT, PAGE, PAUSE, WAIT, Setup, set_up
 
 pytestmark = pytest.mark.timeout(30)
 BODY = bytes(range(256)) * 200
@@ -56,6 +58,25 @@ async def test_a_range_that_no_message_holds_is_relayed(tmp_path, last):
         answer = await client.get("/b/k", f"Range: bytes=0-{last}")
         assert answer.body == BODY
         assert worker.begun == []
+        await worker.settle()
+
+
+async def test_a_version_that_no_message_names_is_read_by_the_coordinator(tmp_path):
+    """The relayed request must not wait for a page that no process fetches."""
+    body, etag = BODY * 40, b'"\xff"'
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        second = {f"bytes={PAGE}-{2 * PAGE - 1}": [part(body, PAGE, len(body), etag=etag)]}
+        setup.server.scripts["/b/k"] = [{"": [ok(body, etag=etag)], **second}]
+        client = await worker.client()
+        assert (await client.get("/b/k", "Range: bytes=0-99")).body == body[:100]
+        while setup.engine._versions.known_now(ObjectRef("b", "k")) is None:
+            await asyncio.sleep(0.001)
+        answer = await client.get("/b/k", f"Range: bytes={PAGE}-{PAGE + 99}")
+        assert answer.body == body[PAGE : PAGE + 100]
+        assert answer.field(b"x-shade-cache") == b"origin"
+        assert setup.server.asked[-1][3] == etag.decode("utf-8", "surrogateescape")
         await worker.settle()
 
 
@@ -157,6 +178,42 @@ async def test_a_client_whose_bytes_crossed_its_refusal_does_not_hang(tmp_path):
         await worker.settle()
 
 
+class Late:
+    """A deadline that has passed."""
+
+    left_s = arriving_left_s = -1.0
+
+
+@pytest.mark.parametrize("fields", [(), (f"Range: bytes=0-{len(BODY) - 1}",)], ids=["plain", "range"])
+async def test_a_client_whose_bytes_came_before_its_refusal_gets_them_all(tmp_path, fields):
+    """Many reads are late in one turn of the loop, so this one is told so in a later turn."""
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[WAIT, HEAD + BODY[:HALF], WAIT, BODY[HALF:]]]
+        client = await worker.client()
+        client.ask("/b/k", *fields)
+        await setup.server.reached.wait()
+        (read,) = worker.fills._reads.values()
+        flight = read._flight
+        worker.wire.hold()
+        sent = len(worker.wire.frames)
+        await go_on(setup)
+        while len(worker.wire.frames) == sent:
+            await asyncio.sleep(0.001)
+        worker.wire.go_on()
+        while flight._pace.take():
+            pass
+        read.deadline = Late()
+        flight.refuse_late()
+        while not flight.filled:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await go_on(setup)
+        assert (await client.answer()).body == BODY
+        await worker.settle()
+
+
 async def test_one_new_object_asked_by_64_clients_over_three_workers_is_read_once(tmp_path):
     async with (
         set_up(tmp_path, by_callbacks=True) as setup,
@@ -223,3 +280,31 @@ async def test_a_relayed_read_is_refused_though_the_coordinator_is_stuck(tmp_pat
         worker.extents.give(taken[0])
         await worker.settle()
     listening.close()
+
+
+async def test_a_relayed_request_joins_the_flight_that_continues_its_read(tmp_path, monkeypatch):
+    """The page begins to arrive before the relayed request does."""
+    relay, relayed = WorkerProtocol.relay, list[WorkerProtocol]()
+
+    def hold(connection):
+        relayed.append(connection)
+
+    monkeypatch.setattr(WorkerProtocol, "relay", hold)
+    busy = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[busy], [HEAD + BODY[:HALF], WAIT, BODY[HALF:]], [ok(BODY)]]
+        client = await worker.client()
+        client.ask("/b/k")
+        await setup.server.reached.wait()
+        flight = setup.engine._filling.flights.find(ObjectRef("b", "k"), 0)
+        while not (relayed and flight.filled):
+            await asyncio.sleep(0.001)
+        relay(relayed[0])
+        while flight.waiters == 1:
+            await asyncio.sleep(0.001)
+        await go_on(setup)
+        assert (await client.answer()).body == BODY
+        assert len(setup.server.asked) == 2
+        await worker.settle()

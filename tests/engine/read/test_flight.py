@@ -2,12 +2,13 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
 from shadeproxy.core.pace import PER_TURN
 from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef
-from shadeproxy.engine.read.flight import PIECE_BYTES, Flight
+from shadeproxy.engine.read.flight import PIECE_BYTES, DetachedBuffers, Flight
 from shadeproxy.engine.read.single_flight import SingleFlight
 
 REF, OTHER, ELSEWHERE = ObjectRef("b", "k"), ObjectRef("b", "other"), ObjectRef("elsewhere", "k")
@@ -272,3 +273,22 @@ async def test_thousands_of_readers_of_one_page_are_woken_a_few_in_a_turn_of_the
         await asyncio.sleep(0)
     assert max(woken.count(one) for one in set(woken)) <= PER_TURN
     await asyncio.gather(*readers)
+
+
+def test_freed_buffers_of_short_pages_take_no_memory():
+    """Nearly every reader has its bytes at once, so their buffers are freed while others are added."""
+    detached, held = DetachedBuffers(1 << 20), []
+    for number in range(20_000):
+        array = np.empty(50, np.uint8)
+        if not number % 20:
+            held.append(array)
+        detached.add(array.data)
+    assert len(detached._buffers) < 6000
+    assert not detached.many
+    held += [np.empty(1 << 19, np.uint8) for _ in range(2)]
+    for array in held[-2:]:
+        detached.add(array.data)
+    assert detached.many
+    held.clear()
+    del array
+    assert not detached.many

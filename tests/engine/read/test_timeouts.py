@@ -116,3 +116,17 @@ async def test_a_flight_is_not_failed_under_readers_whose_turn_is_still_to_come(
         assert not cold.flight.ended
         await cold.pass_turns(1)
     assert cold.left == [cold.left[0]]
+
+
+async def test_bytes_that_come_while_late_readers_leave_reach_the_others(cold):
+    """Most of the readers are still to be told that they are late when the page comes."""
+    await cold.arrive(READERS)
+    cold.clock.advance(5.1)
+    cold.look()
+    assert cold.flight is not None
+    cold.flight.open(META, META.size)
+    cold.flight.advance(META.size)
+    await cold.pass_turns(2 * READERS // PER_TURN)
+    cold.flight.task.cancel()
+    assert all(task.done() for task in cold.tasks)
+    assert len(cold.left) <= PER_TURN

@@ -83,7 +83,7 @@ class ScriptedServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("utf-8", "surrogateescape")
         method, path, _ = head.split(" ", 2)
         fields = {
             name.lower(): value
