@@ -21,6 +21,7 @@ from shadeproxy.app.admin import EngineAdmin
 from shadeproxy.app.cluster_agreement import agreed, origin_digest
 from shadeproxy.app.cluster_checkup import collect_facts
 from shadeproxy.app.cluster_diagnosis import ClusterFacts
+from shadeproxy.app.origins import read_bounds
 from shadeproxy.app.owned_pages import OwnedPages
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.shared_admin import Places, SharedAdmin
@@ -35,11 +36,12 @@ from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.snapshot import Place, Snapshots
 from shadeproxy.cluster.snapshot_keeper import Node, SnapshotKeeper
 from shadeproxy.cluster.status import ClusterStatus
-from shadeproxy.cluster.timing import LATE_WRITE_S, Timing
+from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import parse_address
 from shadeproxy.core.clock import Clock, boot_time_s
+from shadeproxy.core.deadline import LATE_WRITE_S
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.engine.rules import Rules
 from shadeproxy.hints.changes import Changes, OwnChanges
@@ -181,8 +183,7 @@ class Clustering:
         timing = Timing(
             lease_s=cluster.lease, leave_after_s=cluster.leave_after, failover_s=cluster.engine_failover
         )
-        # The origin may take so long to take the end of a body, and once more to answer.
-        if (late_write_s := 2 * self._settings.origin.timeouts.read) > LATE_WRITE_S:
+        if (late_write_s := read_bounds(self._settings).late_write_s) > LATE_WRITE_S:
             timing = replace(timing, late_write_s=late_write_s)
         is_new = _NODE not in self._kept
         membership = Membership(facts, secrets.token_hex(8), self._seals(), timing, is_new=is_new)

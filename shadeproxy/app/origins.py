@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.deadline import ReadBounds
+from shadeproxy.core.deadline import LATE_WRITE_S, ReadBounds
 from shadeproxy.core.origin_names import AWS, canonical_origin
 from shadeproxy.core.types import SHARED, Upstream
 from shadeproxy.origin.base import Origin
@@ -55,9 +55,10 @@ def name_of_origin(settings: Settings) -> str:
 
 
 def read_bounds(settings: Settings) -> ReadBounds:
-    """Return the time limits for reads of the origin."""
+    """Return the time limits for reads of the origin, and for writes that were given up."""
     timeouts = settings.origin.timeouts
-    return ReadBounds(timeouts.first_byte, timeouts.window, timeouts.min_rate)
+    late_write_s = max(LATE_WRITE_S, 2 * timeouts.read)
+    return ReadBounds(timeouts.first_byte, timeouts.window, timeouts.min_rate, late_write_s)
 
 
 class BuiltOrigin(NamedTuple):

@@ -2,17 +2,14 @@
 
 from dataclasses import dataclass
 
+from shadeproxy.core.deadline import LATE_WRITE_S
+
 SLACK = 1.25
 """A node takes another node's lease to be over when it has seen no new beat of that node for this many lease
 lengths. With this number, the rates of the two clocks may differ by 10 %.
 """
 BEATS = 3
 """Number of beats that a node sends during one lease."""
-
-LATE_WRITE_S = 60.0
-"""The least time for which a write may still be on its way to the origin after the node that sent it died. It
-is longer if the origin may take longer to take a body and to answer.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,16 +17,23 @@ from shadeproxy.core.errors import DeadlineExceeded
 
 T = TypeVar("T")
 
+LATE_WRITE_S = 60.0
+"""A write that was given up runs on at the origin for no longer than this, if the origin takes no longer than
+half of it to take a body, and no longer than the other half to answer.
+"""
+
 
 class ReadBounds(NamedTuple):
     """Time limits of one read from the origin. ``first_byte_s``: the time until the first byte of an answer.
     ``window_s``: how many seconds the reader may then wait for bytes of the body. Every ``least_bytes_per_s``
     bytes that arrive add one second to the rest of this time, which never exceeds ``window_s``.
+    ``late_write_s``: how long a write may still run at the origin after its answer was given up.
     """
 
     first_byte_s: float = 25.0
     window_s: float = 30.0
     least_bytes_per_s: float = 1024.0
+    late_write_s: float = LATE_WRITE_S
 
 
 DEFAULT_BOUNDS = ReadBounds()

@@ -143,7 +143,7 @@ class Engine:
         self._new_reading = partial(
             EngineReading, cache=cache, fills=self._filling, count=self._counting.count, page_size=page_size
         )
-        self._writes = Writes(self._versions, self._filling.flights, cache, clock=clock, ownership=ownership)
+        self._writes = Writes(self._versions, self._filling, cache, clock=clock, ownership=ownership)
         self.writing = self._writes.writing
         self.plain_reads = PlainReads(
             cache, self._filling, self._versions, self._counting, new_reading=self._new_reading

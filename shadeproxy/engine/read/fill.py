@@ -55,6 +55,8 @@ class PageFiller:
         self._before_deciding = before_deciding
         self._callback_reads = callback_reads
         self.observer = cache.observer
+        self.late_write_s = bounds.late_write_s
+        """See ``ReadBounds``."""
         overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds)
         self.detached = DetachedBuffers(ledger.capacity_bytes // 2)
         self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)

@@ -283,15 +283,12 @@ class EngineReading:
         return isinstance(error, DeadlineExceeded) or flight.prefetched
 
     async def _load_first(self, number: int) -> bool:
-        view = await self._load(number)
-        if view is not None:
+        if (view := await self._load(number)) is not None:
             self._loaded = (number, view)
         return view is not None
 
     async def _resident(self, number: int) -> memoryview | None:
-        """Return the body of a page from its tier, and note the demand read. Return None if no tier has the
-        page.
-        """
+        """Note the demand read of a page, and return its body from its tier; None if no tier has it."""
         loaded, self._loaded = self._loaded, None
         view = loaded[1] if loaded is not None and loaded[0] == number else await self._load(number)
         if view is not None and self.request.intent is Intent.DEMAND and number not in self._late:
@@ -299,20 +296,25 @@ class EngineReading:
         return view
 
     async def _load(self, number: int, *, late: bool = False) -> memoryview | None:
-        """Return the body of a page from its tier. Return None if no tier has the page. Unless ``late``,
-        return None also if the tier is too slow.
+        """Return the body of a page from its tier. Return None if no tier has the page, or the tier hangs.
+        Unless ``late``, return None also if the tier is too slow.
         """
-        page = Page(self.request.ref, self.meta.etag, number)
+        page, deadline = Page(self.request.ref, self.meta.etag, number), self.deadline
         if (slot := self._cache.find(page)) is None:
             return None
-        if not late and self.request.intent is Intent.DEMAND and self._cache.is_behind(slot):
-            self._late[number] = None if self.deadline is None else self.deadline.half()
-            self._cache.use(page, None, explained=self.explained)
-            return None
-        try:
-            return await self._cache.view(slot)
-        except TierError:
-            return None  # The cache has counted this, and dropped the page: it is now a miss.
+        if late or self.request.intent is not Intent.DEMAND or not self._cache.is_behind(slot):
+            try:
+                return await self._cache.view(slot, deadline)
+            except TierError:
+                return None  # The cache has counted this, and dropped the page: it is now a miss.
+            except DeadlineExceeded:
+                if number in self._late:
+                    return None
+        else:
+            deadline = None if deadline is None else deadline.half()
+        self._late[number] = deadline
+        self._cache.use(page, None, explained=self.explained)
+        return None
 
     def _read_ahead(self, number: int, stop: int) -> None:
         for coming in range(number + 1, min(number + 1 + self._readahead_pages, stop)):
@@ -356,8 +358,7 @@ class EngineReading:
         if self._span is None or self._meta is None:
             return None
         part = span_within(self._span, number, self._page_size, self._meta.size)
-        whole = page_span(number, self._page_size, self._meta.size).length
-        return None if part == (0, whole) else part
+        return None if part == (0, page_span(number, self._page_size, self._meta.size).length) else part
 
     def _count_passed(self, size_bytes: int) -> None:
         if self.request.intent is Intent.DEMAND:

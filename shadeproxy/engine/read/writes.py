@@ -13,13 +13,17 @@ from shadeproxy.core.errors import NotOwnerNow, OriginError, ShadeProxyError, Wr
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.ownership import Here, Ownership
-from shadeproxy.engine.read.single_flight import SingleFlight
+from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.storage.page_cache import PageCache
 
-_UNKNOWN_OUTCOME_S = 60.0
-"""A write with an unknown outcome may still run at the origin, but no longer than this. The default read
-timeout for the origin is shorter.
+_ERASED_S = 15.0
+"""The longest wait for erasures before a write. A client that gets 503 after it still has time to try again
+before its own timeout.
 """
+_HANGS = (
+    f"a disk of the cache has not answered for {_ERASED_S:g} s, so the version before the write could come"
+    " back after a restart: nothing was written; look for errors of the disk, or start the proxy without it"
+)
 
 
 class Writes:
@@ -28,14 +32,14 @@ class Writes:
     def __init__(
         self,
         versions: Versions,
-        flights: SingleFlight,
+        filler: PageFiller,
         cache: PageCache,
         *,
         clock: Clock,
         ownership: Ownership | None = None,
     ) -> None:
         self._versions = versions
-        self._flights = flights
+        self._flights, self._late_write_s = filler.flights, filler.late_write_s
         self._cache = cache
         self._clock = clock
         self._ownership = ownership
@@ -54,7 +58,11 @@ class Writes:
             self._invalidate(touched)
             # Wait for the erasures before the origin changes. Otherwise a crash could bring back the
             # overwritten version.
-            await self._cache.erasing.over()
+            try:
+                async with asyncio.timeout(_ERASED_S):
+                    await self._cache.erasing.over()
+            except TimeoutError:
+                raise WriteRefused(_HANGS) from None
             if refused := self._cache.erasing.unmarked(touched):
                 raise WriteRefused(refused)
             if ownership is not None and not _are_mine(ownership, touched):
@@ -110,7 +118,7 @@ class Writes:
         if not touched:
             return
         self._versions.begin_write(touched)
-        task = asyncio.create_task(self._clock.sleep(_UNKNOWN_OUTCOME_S), name="outcome unknown")
+        task = asyncio.create_task(self._clock.sleep(self._late_write_s), name="outcome unknown")
         self._lingering.add(task)
 
         def over(_task: asyncio.Task[None]) -> None:

@@ -5,17 +5,20 @@ erasures again.
 import asyncio
 import errno
 import os
+from dataclasses import replace
 
 import pytest
 
 from shadeproxy.core.errors import WriteRefused
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.read import writes
 from shadeproxy.engine.storage import erasing
 from shadeproxy.tiers import tombstones
 from shadeproxy.tiers.tombstones import Tombstones
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 from tests.support.clock import ManualClock
+from tests.support.engine import HeldIO
 from tests.support.purging import purge_under
 
 REF = ObjectRef("b", "k")
@@ -43,6 +46,25 @@ async def bench(make_bench):
     made.origin.put("b", "k", b"old" * 1000)
     await made.get("k")
     return made
+
+
+async def test_a_write_is_refused_in_time_while_a_disk_hangs(make_bench, monkeypatch):
+    monkeypatch.setattr(writes, "_ERASED_S", 0.2)
+    bench = await make_bench(ram_bytes=1 << 15, disk_bytes=1 << 20)
+    for number in range(30):
+        bench.origin.put("b", f"k{number}", bytes([number]) * 4000)
+        await bench.get(f"k{number}")
+        await bench.settle()
+    held, medium = HeldIO(), bench.cache.media[1]
+    bench.cache.media[1] = replace(medium, write=held)
+    with pytest.raises(WriteRefused, match=r"a disk of the cache has not answered .*: nothing was written"):
+        async with bench.engine.writing([ObjectRef("b", "k1")]):
+            raise AssertionError("the origin would be asked")
+    bench.cache.media[1] = medium
+    held.go.set()
+    async with bench.engine.writing([ObjectRef("b", "k1")]):
+        bench.origin.put("b", "k1", b"new")
+    assert (await bench.get("k1"))[0] == b"new"
 
 
 async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_of_it(bench, refusing):

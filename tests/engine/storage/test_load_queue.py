@@ -314,6 +314,17 @@ async def test_where_a_disk_hangs_the_origin_tells_what_the_disk_knows(slow):
     assert (await bench.get(name)) == (body(name), Source.ORIGIN)
 
 
+async def test_a_page_on_a_disk_that_hangs_comes_from_the_origin_in_time(slow):
+    bench, name = slow.bench, slow.on_disk()[0]
+    held = HeldIO()
+    bench.cache.media[1] = replace(bench.cache.media[1], load=held)
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=0.3)))
+    got, source = await asyncio.wait_for(bench.get(name), 10)
+    assert (got, source) == (body(name), Source.ORIGIN)
+    assert name in slow.on_disk(), "the page stays cached"
+    held.go.set()
+
+
 async def test_a_page_that_the_disk_lost_meanwhile_is_stored(slow):
     bench, name = slow.bench, slow.on_disk()[0]
     slow.be_behind()
