@@ -1,4 +1,6 @@
-"""``shadeproxy cluster``: the nodes of a cluster, the owner of an object, forgetting and draining a node."""
+"""``shadeproxy cluster``: shows the nodes of a cluster and the owner of an object, and forgets or drains a
+node.
+"""
 
 import json
 import time
@@ -127,7 +129,9 @@ def drain(
 
 
 def _wait_for_share(called: ControlClient, answer: dict[str, Any], wait_s: float) -> dict[str, Any]:
-    """Return the state of the cluster once the share has moved, or after ``wait_s`` the latest state."""
+    """Return the state of the cluster once the called proxy's share has moved, or the latest state after
+    ``wait_s``.
+    """
     until_s = time.monotonic() + wait_s
     while answer["moving"] and time.monotonic() < until_s:
         time.sleep(_LOOK_S)

@@ -1,6 +1,6 @@
 """``shadeproxy``: the commands, and how they fail.
 
-Commands raise errors. Only ``Commands`` turns those of this project into one message on stderr and an exit
+Commands raise errors. Only ``Commands`` turns errors of this project into one message on stderr and an exit
 status: 2 for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any other exception is a
 bug and keeps its traceback. A module that takes long to load is imported only by the command that needs it.
 """
@@ -76,7 +76,7 @@ def serve(config: ConfigOption = None, override: OverrideOption = None) -> None:
     Requests under way are finished then. SIGHUP reads the configuration again.
     """
     settings = Settings.load(config, override or ())
-    # Garbage collection during this import would search all loaded modules again and again, and free nothing.
+    # During this import, garbage collection would search all loaded modules again, and free nothing.
     gc.disable()
     from shadeproxy.app.serve import serve as serve_clients  # noqa: PLC0415  not loaded for other commands
 

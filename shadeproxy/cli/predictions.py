@@ -158,7 +158,7 @@ def plan_runs(
 
 
 def _refuse_with_place(**given: object) -> None:
-    """Raise ConfigError if an option was given that ``--place`` does not use."""
+    """Raise ConfigError if the user gave an option that ``--place`` does not use."""
     names = ["--" + name.replace("_", "-") for name, value in given.items() if value]
     if names:
         raise ConfigError(f"--place takes no {names[0]}: leave one of them out")
