@@ -29,8 +29,8 @@ _STATES = {
     False: (("origin down", "bold red"), ("origin down", "bold red")),
     None: (("checking the origin", "bold yellow"), ("origin unknown", "yellow")),
 }
-"""How each state of the origin is shown: the beginning of the first line, and that of the line about the
-origin, each with its style. Key: whether the origin answers; None if that is not known yet.
+"""Texts for each state of the origin: the beginning of the first line, and that of the line about the origin,
+each with its style. Key: whether the origin answers; None if that is not known yet.
 """
 Answer = Mapping[str, Any]
 NONE: Answer = {}

@@ -1,6 +1,4 @@
-"""The tables of config.toml: one class for each table, with all defaults. This module reads no file and opens
-nothing.
-"""
+"""The tables of config.toml: one class for each table, with all defaults. This module opens no file."""
 
 import os
 import platform
@@ -88,9 +86,8 @@ def choose_workers() -> int:
 
 
 def shows_stores_in_order() -> bool:
-    """Return whether every core of this machine sees another core's writes to memory in the order in which
-    they were made. Workers rely on that order when they read the coordinator's columns
-    (engine/index/columns.py).
+    """Return whether every core of this machine sees another core's writes to memory in their order. Workers
+    rely on that order when they read the coordinator's columns (engine/index/columns.py).
     """
     return platform.machine() in {"x86_64", "AMD64"}
 
@@ -338,9 +335,7 @@ class Cache(Section):
 
     @property
     def disk_tiers(self) -> dict[str, DiskCache]:
-        """The disk tiers by name. A tier's name is that of its table below ``cache``: "disk", "disks[0]",
-        "disks[1]" ...
-        """
+        """The disk tiers by name: that of the tier's table below ``cache``, such as "disk" or "disks[0]"."""
         first = {"disk": self.disk} if self.disk.capacity else {}
         return first | {f"disks[{place}]": disk for place, disk in enumerate(self.disks)}
 

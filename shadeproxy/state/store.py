@@ -92,7 +92,7 @@ class StateStore:
             raise
 
     def start(self) -> None:
-        """From now on, commit all changes every ``commit_every_s``, on the running event loop."""
+        """Begin to commit all changes every ``commit_every_s``, on the running event loop."""
         self._periodic = asyncio.create_task(self._commit_periodically(), name="state-commit")
 
     async def stop(self) -> None:
