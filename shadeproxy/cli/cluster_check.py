@@ -24,8 +24,8 @@ _SENDER = "check"
 
 
 async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
-    """Yield a row for the engine, and a row for each other proxy. If the proxies differ from this one in a
-    setting that all must share, yield a warning too.
+    """Yield a row for the engine and, if proxies own their pages, a row for each other proxy. Also yield a
+    warning if the cluster would refuse this proxy.
     """
     try:
         secrets = settings.cluster.resolve_secrets()

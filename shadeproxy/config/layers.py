@@ -23,9 +23,9 @@ Key = tuple[str | int, ...]
 
 
 class Layer(NamedTuple):
-    """Raw values of one source. ``place``: a template for the text that says where a value was set. In the
-    template, "{key}" stands for the dotted key, and "{env}" for the key in the form that it has in the name
-    of an environment variable.
+    """Raw values of one source. ``place``: a template for the text that says where a value was set. In it,
+    "{key}" stands for the dotted key, and "{env}" for the key as it is written in the name of an environment
+    variable.
     """
 
     place: str

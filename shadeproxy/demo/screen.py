@@ -62,7 +62,7 @@ class Bar:
         self._progress.advance(self._task, amount)
 
     def show(self, event: Event) -> None:
-        """Show how many epochs a training has done, after one of its events."""
+        """Show the progress of a training, counted in epochs, after one of its events."""
         if isinstance(event, EpochDone):
             note = f"epoch {event.epoch + 1}: accuracy {event.accuracy:.1%}, stall {event.stall_s:.1f} s"
             self._progress.update(self._task, completed=event.epoch + 1, note=note)

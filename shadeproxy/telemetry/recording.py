@@ -48,12 +48,11 @@ class RecordedRead(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Columns of shape (n,) with a run of n recorded reads. A chunk is made when it is full, and never
-    changes.
+    """Columns of shape (n,) with a run of n recorded reads. A chunk never changes after it was made.
 
-    For each read, the columns hold: the hash of the object, bytes, the number of the reader (one rank of one
-    job), the epoch, milliseconds since the first read, and the place, which is source and prefix group in one
-    number.
+    The columns hold, for each read: the hash of the object; bytes; the number of the reader, which is one
+    rank of one job; the epoch; milliseconds since the first read; and the place, which is source and prefix
+    group in one number.
     """
 
     objects: NDArray[np.uint64]
