@@ -79,7 +79,7 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
         else:
             yield _check_port(key, address)
     if settings.cluster.name:
-        from shadeproxy.cli.cluster_check import check_cluster  # noqa: PLC0415  only a cluster needs it
+        from shadeproxy.cli.cluster_check import check_cluster  # noqa: PLC0415  only checks of a cluster need it
 
         yield from asyncio.run(_collect(check_cluster(settings)))
     if with_origin:

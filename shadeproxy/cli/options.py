@@ -46,5 +46,5 @@ def client(config: Path | None, override: list[str] | None, url: str, token: str
     secret = resolve_argument("--token", token) if token else settings.control.resolve_token()
     listen = settings.control.listen
     # A client cannot call a wildcard address, but a listener on such an address also answers on loopback.
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  no socket is bound to it
     return ControlClient(url or f"http://{host}:{listen.port}", secret)

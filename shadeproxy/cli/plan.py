@@ -95,7 +95,7 @@ def run_plan(
     else:
         _print(plan, question, predictor)
     if plot is not None:
-        from shadeproxy.plan.plots import write_plot  # noqa: PLC0415  brings matplotlib
+        from shadeproxy.plan.plots import write_plot  # noqa: PLC0415  loads matplotlib
 
         write_plot(plan, plot)
         messages.print(f"plot: {plot}", highlight=False)

@@ -43,7 +43,7 @@ def simulate_policies(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
 ) -> None:
     """Replay a trace through the policies: hit ratios beside that of a clairvoyant."""
-    from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  numpy's part takes 100 ms
+    from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  loads numpy, which takes 100 ms
 
     run_simulate(
         trace=trace,

@@ -98,7 +98,7 @@ def write_duration(seconds: float) -> str:
 
 def _size(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"a size is written as {SIZE_FORMS}")  # noqa: TRY004  pydantic explains ValueError only
+        raise ValueError(f"a size is written as {SIZE_FORMS}")  # noqa: TRY004  pydantic reports ValueError only
     size_bytes = parse_size(value)
     if size_bytes < 0:
         raise ValueError("a size is not negative")
@@ -112,7 +112,7 @@ def _speed(value: Any) -> int:
 
 def _duration(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError('a time is written as "250 ms", "2 s", "5 min" or "1 h"')  # noqa: TRY004  as above
+        raise ValueError('a time is written as "250 ms", "2 s", "5 min" or "1 h"')  # noqa: TRY004  pydantic reports ValueError only
     seconds = parse_duration(value)
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError("a time is finite and not negative")

@@ -49,7 +49,7 @@ def read_secret(what: str, *, env: str = "", file: str = "") -> str:
     secret, place = _read(what, env, file)
     try:
         secret.encode()
-    except UnicodeEncodeError:  # Python keeps bytes of the environment that it cannot decode as surrogates.
+    except UnicodeEncodeError:  # Python turns bytes of a variable that it cannot decode into surrogates.
         raise ConfigError(f"{what}: {place} is not UTF-8 text; it must hold the secret alone") from None
     if not _CONTROL.isdisjoint(secret):
         raise ConfigError(

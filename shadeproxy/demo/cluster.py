@@ -17,7 +17,7 @@ from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.demo.processes import Child, running
 from shadeproxy.demo.servers import Server, plain_environment, proxy_settings, serving
 
-_SECRET = "the demo's secret, known to it alone"  # noqa: S105 (of servers on loopback that live for minutes)
+_SECRET = "the demo's secret, known to it alone"  # noqa: S105 (a secret of servers on loopback that live for minutes)
 _PROGRAMS = ("redis-server", "valkey-server")
 _START_S = 20.0
 _SETTLE_S = 60.0
@@ -143,6 +143,6 @@ def _wait_until_settled(nodes: Sequence[Server]) -> None:
 
 
 def _status(node: Server) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{node.control_url}/v1/cluster", timeout=_LIMIT_S) as answer:  # noqa: S310 (http)
+    with urllib.request.urlopen(f"{node.control_url}/v1/cluster", timeout=_LIMIT_S) as answer:  # noqa: S310 (the URL is http on loopback)
         found: dict[str, Any] = json.load(answer)
     return found

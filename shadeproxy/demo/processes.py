@@ -53,7 +53,7 @@ def running(
         # Hold signals back here. A signal between the start of the process and the assignment to the variable
         # would leave the process running.
         with log.open("wb") as file, held():
-            process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
+            process = subprocess.Popen(  # noqa: S603 (the command runs our own interpreter and modules)
                 command,
                 stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else file,

@@ -120,7 +120,7 @@ _ROOM_BYTES = 1 << 20
 """The room that SQLite needs on the medium, with a reserve: its journal and the journal's index take at least
 36 KiB.
 """
-_PLACES = (None, Path("/dev/shm"))  # noqa: S108 - what is made there is private to this user
+_PLACES = (None, Path("/dev/shm"))  # noqa: S108 - the files made there are private to this user
 
 
 def has_no_room(path: Path) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from shadeproxy.telemetry.histogram import interpolated_quantile, shown_quantiles
 
 OTHER = "other"
-_LEAST_S = 1e-6  # Shorter latencies, which only tests have, count as this one.
+_LEAST_S = 1e-6  # Shorter latencies occur only in tests, and count as this one.
 LATENCY_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 

@@ -28,7 +28,7 @@ from shadeproxy.telemetry.lag import LoopLag
 from shadeproxy.telemetry.requests import RequestCounts
 
 MAX_BUCKETS = 256
-MAX_JOBS = 256  # As many as can be registered, because each job's counters show what the job gets.
+MAX_JOBS = 256  # As many as can be registered, so that each registered job has counters of its own.
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 
@@ -256,7 +256,7 @@ class Stats:
 
     def begin_run(self, job: str) -> None:
         """Begin to count the epochs of a new run of ``job``. Add those of earlier runs to "other"."""
-        self.charge_cpu()  # Afterwards the epochs of the run before can no longer be charged.
+        self.charge_cpu()  # Charge now: later, the epochs of the earlier run could no longer be charged.
         if job in self.jobs:
             self.jobs[job].begin_run()
 
