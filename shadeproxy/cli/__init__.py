@@ -1,1 +1,3 @@
-"""The command line: arguments in, one clear line out when something is wrong. No product logic."""
+"""The command line. It parses arguments, and prints one clear line when something is wrong. It has no product
+logic.
+"""

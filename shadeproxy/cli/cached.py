@@ -1,8 +1,8 @@
-"""``shadeproxy inspect``: shows the pages that a running proxy has cached, of one object or of the objects
-below a prefix.
+"""``shadeproxy inspect``: shows which pages of an object, or of the objects below a prefix, a running proxy
+has cached.
 
-The proxy searches its cache, and this command shows the answer. Inspecting reads no page, does not count as a
-use of one, and moves none between tiers.
+The proxy searches its cache, and this command shows the answer. An inspection reads no page, does not count
+as a use of a page, and moves no page between tiers.
 """
 
 import json
@@ -31,8 +31,8 @@ Answer = Mapping[str, Any]
 def inspect_cached(
     client: ControlClient, uri: str, namespace: str, *, limit: int, start_after: str, as_json: bool
 ) -> None:
-    """Show the cached object with exactly the key in ``uri``. If no such object is cached, show the cached
-    objects below that prefix.
+    """Show the cached object whose key is exactly the key in ``uri``. If no such object is cached, show the
+    cached objects below ``uri`` as a prefix.
     """
     require_uri(uri)
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
@@ -51,7 +51,7 @@ def inspect_cached(
         "key", "size", "pages", "cached", "in", "pinned", "checked", "etag", box=SIMPLE_HEAD, pad_edge=False
     )
     for found in listing["objects"]:
-        # Show keys as rich's Text, because rich would take some of their characters for markup.
+        # Show keys as rich's Text. In a plain string, rich would take some characters for markup.
         table.add_row(
             Text(found["key"]),
             format_size(found["size"]),
@@ -66,7 +66,7 @@ def inspect_cached(
             Text(found["etag"]),
         )
     console = Console()
-    # Do not cut rows to the width of the screen: cut keys look alike, and cannot be used in a call.
+    # Do not cut rows to the width of the screen: cut keys may look alike, and cannot be used in a call.
     unbounded = console.options.update(max_width=_MOST_COLUMNS)
     table.width = console.measure(table, options=unbounded).maximum
     console.print(table, soft_wrap=True)
@@ -75,7 +75,7 @@ def inspect_cached(
 
 
 def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str]) -> Answer | None:
-    """Return the object with that key, in the form of a listing with one entry; None if it is not cached."""
+    """Return the object with key ``key``, as a listing with one entry. Return None if it is not cached."""
     if not key or key.endswith("/"):
         return None
     try:
@@ -103,8 +103,8 @@ def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str])
 
 
 def _checked(found: Answer) -> str:
-    """Return in words when the origin last confirmed the object, and whether the next read checks it
-    again.
+    """Return words that say when the origin last confirmed the object, and whether the next read asks the
+    origin again.
     """
     meaning = {"fresh": "", "stale": ", to be checked", "check": ", checked before it is answered"}
     checked_s = found["validated_s"]

@@ -1,8 +1,8 @@
-"""``shadeproxy check``: tries what ``serve`` needs, one thing after another. Each row says what was found
-and, after a failure, what to change.
+"""``shadeproxy check``: tries everything that ``serve`` needs, one thing after another. Each row says what
+was found and, after a failure, what to change.
 
-Nothing is created: for a directory that does not exist, the nearest existing parent is checked. If a proxy
-already runs with the same configuration, the locks and ports that it holds are no failure.
+The checks create nothing: for a directory that does not exist, they examine the nearest existing parent. If a
+proxy already runs with the same configuration, the locks and ports that it holds are no failure.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _INTERPRETED = (
 
 
 def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True) -> Iterator[CheckRow]:
-    """Yield the row of each check, one after another, also after a failure. ``with_origin``: ask the origin
+    """Yield the row of each check in turn. A failure does not end the checks. ``with_origin``: ask the origin
     too.
     """
     yield CheckRow("configuration", ok=True, detail="understood")
@@ -79,7 +79,7 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
         else:
             yield _check_port(key, address)
     if settings.cluster.name:
-        from shadeproxy.cli.cluster_check import check_cluster  # noqa: PLC0415  only a cluster needs it
+        from shadeproxy.cli.cluster_check import check_cluster  # noqa: PLC0415  only checks of a cluster need it
 
         yield from asyncio.run(_collect(check_cluster(settings)))
     if with_origin:
@@ -183,7 +183,7 @@ def _check_port(key: str, address: Address) -> CheckRow:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         # Allow reuse of the address, as servers do. Otherwise a port would count as taken for some time after
-        # its last connections closed.
+        # its last connections were closed.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address.host, address.port))
@@ -219,12 +219,12 @@ def names_no_store(settings: Settings) -> bool:
 
 
 def _failed(name: str, settings: Settings, error: OriginError | ConfigError) -> CheckRow:
-    """Return the row of an origin that failed its check. The row names the endpoint that was asked."""
+    """Return the row for an origin that failed its check. The row names the endpoint that was asked."""
     detail, change = str(error), _change(error)
     tried = "AWS S3" if names_no_store(settings) else settings.origin.endpoint or settings.origin.path
     if isinstance(error, OriginError):
         if isinstance(error, NoCredentials):
-            # Leave out the hint here, because it is shown as the advice.
+            # Leave the hint out of the detail, because the row shows it as the advice.
             detail = detail.removesuffix(f": {error.hint}")
         if tried.rstrip("/") not in detail:
             detail = f"{tried}: {detail}"

@@ -1,4 +1,6 @@
-"""``shadeproxy cluster``: the nodes of a cluster, the owner of an object, forgetting and draining a node."""
+"""``shadeproxy cluster``: shows the nodes of a cluster and the owner of an object, and forgets or drains a
+node.
+"""
 
 import json
 import time
@@ -127,7 +129,9 @@ def drain(
 
 
 def _wait_for_share(called: ControlClient, answer: dict[str, Any], wait_s: float) -> dict[str, Any]:
-    """Return the state of the cluster once the share has moved, or after ``wait_s`` the latest state."""
+    """Return the state of the cluster once the called proxy's share has moved, or the latest state after
+    ``wait_s``.
+    """
     until_s = time.monotonic() + wait_s
     while answer["moving"] and time.monotonic() < until_s:
         time.sleep(_LOOK_S)
@@ -137,8 +141,8 @@ def _wait_for_share(called: ControlClient, answer: dict[str, Any], wait_s: float
 
 def _show(answer: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415  rich's tables take 40 ms
-    from rich.console import Console  # noqa: PLC0415  as above
-    from rich.table import Table  # noqa: PLC0415  as above
+    from rich.console import Console  # noqa: PLC0415  rich's tables take 40 ms
+    from rich.table import Table  # noqa: PLC0415  rich's tables take 40 ms
 
     settled = "settled" if answer["view"] == answer["settled"] else "not settled yet"
     typer.echo(f"cluster {answer['name']}, view {answer['view']} ({settled}), seen by {answer['node']}")
@@ -148,7 +152,7 @@ def _show(answer: dict[str, Any]) -> None:
         typer.echo(f"the view waits for: {', '.join(answer['late'])}")
     if answer["drained"]:
         typer.echo("this proxy is drained, until `shadeproxy cluster drain --undo` or a restart")
-    if answer.get("forgotten"):  # Older proxies do not say it.
+    if answer.get("forgotten"):  # Older proxies do not send this field.
         typer.echo("this proxy was removed by `shadeproxy cluster forget`, until a restart")
     table = Table("node", "share", "weight", "state", "p99", "s3", "control", "release", box=SIMPLE_HEAD)
     for node in answer["nodes"]:

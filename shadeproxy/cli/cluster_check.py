@@ -1,6 +1,7 @@
-"""The rows of ``shadeproxy check`` about a cluster: its engine, and the proxies that the newest view names.
+"""The rows of ``shadeproxy check`` about a cluster: one for its engine, and one for each proxy in the newest
+view.
 
-Nothing is changed: the newest view is only read, and the other proxies are asked for their statistics.
+The check changes nothing: it only reads the newest view, and asks the other proxies for their statistics.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -23,7 +24,9 @@ _SENDER = "check"
 
 
 async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
-    """Yield a row for the engine, and a row for each other proxy that has a listener for proxies."""
+    """Yield a row for the engine and, if proxies own their pages, a row for each other proxy. Also yield a
+    warning if the cluster would refuse this proxy.
+    """
     try:
         secrets = settings.cluster.resolve_secrets()
         view = await _peek(settings)
@@ -60,8 +63,8 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
         origin=origin_digest(settings),
         config=agreed(settings),
     )
-    # A proxy with this address is the one whose settings are checked, as it runs now. Proxies that keep their
-    # own pages need no address of their own.
+    # A proxy with the same address is this proxy itself, as it runs now, so do not compare with it. Proxies
+    # that keep their own pages need no address of their own.
     misfits = [own.misfit(one) for one in facts if one.peer != own.peer or not cluster.is_owned]
     if misfit := next(filter(None, misfits), ""):
         yield CheckRow(
@@ -104,7 +107,7 @@ def _rows(facts: list[NodeFacts], stats: list[NodeStats]) -> Iterator[CheckRow]:
     for node, answer in zip(facts, stats, strict=True):
         name = f"proxy {node.node}"
         if answer.problem:
-            # This proxy starts even without the others, so it is only a warning.
+            # Without the other proxies, this proxy starts all the same. So show only a warning.
             yield CheckRow(
                 name,
                 ok=True,

@@ -12,12 +12,12 @@ from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError, Unk
 
 _TIMEOUT_S = 30.0
 LONG_TIMEOUT_S = 900.0
-"""Timeout of calls that the proxy answers only after it has looked at every cached page."""
+"""Timeout of calls for which the proxy must look at every cached page before it answers."""
 
 
 class ControlClient:
-    """A client that opens a new connection for each request. ``token`` is sent as the bearer token, and is
-    never shown.
+    """Client of a control listener. It opens a new connection for each request. ``token``: the bearer token
+    that it sends; it never shows the token.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
@@ -32,15 +32,15 @@ class ControlClient:
         self._headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
 
     def get(self, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-        """Return the JSON object at ``path``. Raises UnknownName, and errors that say what to change."""
+        """Return the JSON object at ``path``. Raises UnknownName, or an error that says what to change."""
         return self._send("GET", path, None, timeout_s)
 
     def post(self, path: str, body: dict[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-        """Send ``body`` and return the answer. Raises ShadeProxyError that says what to change."""
+        """Send ``body`` and return the answer. Raises a ShadeProxyError that says what to change."""
         return self._send("POST", path, json.dumps(body).encode(), timeout_s)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """Send DELETE and return the answer. Raises ShadeProxyError that says what to change."""
+        """Send DELETE and return the answer. Raises a ShadeProxyError that says what to change."""
         return self._send("DELETE", path, None)
 
     def _send(
@@ -97,8 +97,8 @@ class ControlClient:
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of ``url``; None if no listener can have this URL. Port 0 means that the port is not
-    known yet.
+    """Return the parts of ``url``, or None if no listener can have this URL. Port 0 stands for a port that is
+    not known yet.
     """
     try:
         parts = urlsplit(url)

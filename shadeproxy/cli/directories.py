@@ -1,8 +1,8 @@
-"""Checks the directories of a configuration (their room, rights and origin, and which process holds them),
-and empties them.
+"""Checks the directories of a configuration, and empties them. A check looks at the room of a directory, the
+rights on it, its origin, and the process that holds it.
 
-Law: a check creates and changes nothing, and keeps no lock. A proxy that starts during a check waits until
-the check ends.
+Law: a check creates and changes nothing. It holds a lock only for a moment; a proxy that starts in that
+moment waits for the lock.
 """
 
 import json
@@ -35,8 +35,8 @@ _LISTENING = "0A"
 
 
 class Holder(NamedTuple):
-    """A process that holds directories. ``directories``: the directories, by the name of their setting.
-    ``listens_at``: names of the settings whose addresses it listens at.
+    """A process that holds directories. ``directories``: its directories, each under the name of the setting
+    for it. ``listens_at``: names of the settings for the addresses at which the process listens.
     """
 
     described: str
@@ -45,13 +45,15 @@ class Holder(NamedTuple):
 
 
 def directories_of(settings: Settings) -> dict[str, Path]:
-    """Return the directories that a proxy with these settings locks, by the name of their setting."""
+    """Return the directories that a proxy with these settings locks, each under the name of the setting for
+    it.
+    """
     tiers = {f"{tier.key}.path": tier.path for tier in tier_settings(settings)}
     return tiers | {"state.path": settings.state.path}
 
 
 def find_holders(settings: Settings) -> list[Holder]:
-    """Return the processes that now hold directories of a configuration."""
+    """Return the processes that now hold directories of this configuration."""
     listeners = {name: address.port for name, address in settings.listeners.items()}
     found: dict[str, Holder] = {}
     for setting, path in directories_of(settings).items():
@@ -92,8 +94,8 @@ def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
 
 
 def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
-    """Return the row of a tier's directory. The row says why a start would refuse the directory, or warn
-    about it.
+    """Return the row for a tier's directory. It says why a start would refuse the directory, or what a start
+    would warn about.
     """
     name = f"{tier.key}.path"
     if not (row := check_writable(name, tier.path)).ok:
@@ -112,8 +114,8 @@ def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
 
 
 def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
-    """Return the row of a directory with content that this configuration cannot use; None if the directory is
-    empty, or has a cache that can be used.
+    """Return a row if the directory has content that this configuration cannot use. Return None if the
+    directory is empty, or has a cache that can be used.
     """
     try:
         refuse_foreign(path, name)
@@ -146,8 +148,8 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
 
 
 def _page_size(settings: Settings, name: str, path: Path, known_bytes: int) -> CheckRow | None:
-    """Return the row of a directory whose pages have another size than ``cache.page_size``, ``known_bytes``;
-    None if they have that size, or there are none.
+    """Return a row if the pages in the directory have another size than ``cache.page_size``, which is
+    ``known_bytes``. Return None if they have that size, or if there are no pages.
     """
     if known_bytes == settings.cache.page_size or not any(path.glob(f"*{SUFFIX}")):
         return None
@@ -161,7 +163,7 @@ def _page_size(settings: Settings, name: str, path: Path, known_bytes: int) -> C
 
 
 def check_writable(name: str, path: Path) -> CheckRow:
-    """Return the row that says whether a start could create the directory ``path``, or write into it."""
+    """Return a row that says whether a start could create the directory ``path``, or write into it."""
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     try:
         with suppress_full(), tempfile.TemporaryFile(dir=existing):
@@ -182,8 +184,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Return whether the process ``pid`` has a TCP socket that listens at ``port`` on any address, as far as
-    /proc shows it to this user (proc(5)).
+    """Return whether process ``pid`` listens at TCP port ``port``, on any address, as far as /proc shows this
+    to the user (proc(5)).
     """
     process = _PROCESSES / str(pid)
     try:
@@ -211,8 +213,8 @@ def _target(file: Path) -> str:
 
 
 def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool) -> None:
-    """Empty the directories of the tiers, and print how many bytes they had. Raises ConfigError, also if a
-    ``place`` (a prefix or URL) was given.
+    """Empty the directories of the tiers, and print how many bytes they had. Raises ConfigError, also if the
+    user gave a ``place`` (a prefix or URL): directories are always emptied as a whole.
     """
     if place:
         raise ConfigError(

@@ -1,9 +1,10 @@
 """``shadeproxy doctor``: shows the diagnosis of a running proxy, or the reason why no proxy answers.
 
 The proxy itself makes the diagnosis (app/diagnosis.py), so the command also works for a proxy on another
-machine. If no proxy answers, the command makes the checks of ``shadeproxy check``, without that of the origin
-if none is configured, and finds the processes that hold the directories. The finding about jobs that wait for
-data is made here, from their profiles, because the replay behind it takes a second of processor time.
+machine. If no proxy answers, the command makes the checks of ``shadeproxy check``, and finds the processes
+that hold the directories. It checks the origin only if one is configured. One finding is made by this command
+and not by the proxy: that of jobs that wait for data. It needs a replay of their profiles, which takes a
+second of processor time.
 """
 
 from collections.abc import Iterator
@@ -29,8 +30,8 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
     """Return ``{"running", "healthy", "findings", ...}``. Raises ShadeProxyError if the proxy refuses to
     answer.
 
-    ``elsewhere``: the proxy was named by a URL, and may be another one than that of ``settings``. Checks on
-    this machine would then say nothing about it, so none is made.
+    ``elsewhere``: the user named the proxy by a URL, so it may not be the proxy of ``settings``. Checks on
+    this machine would then say nothing about it, and none is made.
     """
     try:
         report = {"running": True, **client.get("/v1/doctor")}
@@ -46,8 +47,8 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 
 
 def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
-    """Yield a finding for each job in use that waits for its data. If there are many of them, the last
-    finding names the jobs for which no remedy was computed.
+    """Yield a finding for each job in use that waits for its data. If there are more than ``_MOST_ADVISED``
+    such jobs, the last finding names the rest of them, without a remedy for each.
     """
     # This import loads numpy, which takes 100 ms.
     from shadeproxy.cli.plan import profile_of  # noqa: PLC0415
@@ -69,8 +70,8 @@ def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
 
 
 def _others(waiting: list[tuple[float, "Profile"]]) -> tuple[str, str]:
-    """Return cause and remedy for a finding about the jobs that wait less than those with findings of their
-    own.
+    """Return the cause and the remedy of one finding about several jobs: those that wait, but have no finding
+    of their own.
     """
     named = ", ".join(f"{profile.job} ({waits:.0%})" for waits, profile in waiting[:_MOST_ADVISED])
     others = len(waiting) - _MOST_ADVISED
@@ -79,7 +80,7 @@ def _others(waiting: list[tuple[float, "Profile"]]) -> tuple[str, str]:
 
 
 def _stopped(error: NoListener) -> tuple[str, str]:
-    """Return cause and remedy for a finding about a control listener that does not answer."""
+    """Return the cause and the remedy of a finding about a control listener that does not answer."""
     if not error.reason:
         return error.cause, error.remedy
     remedy = (
@@ -90,8 +91,8 @@ def _stopped(error: NoListener) -> tuple[str, str]:
 
 
 def _checked(settings: Settings) -> Iterator[dict[str, str]]:
-    """Yield a finding for each thing that would keep a proxy from starting. The origin is not checked if none
-    is configured.
+    """Yield a finding for each thing that would prevent a proxy from starting. If no origin is configured,
+    the origin is not checked.
     """
     unnamed = names_no_store(settings)
     for row in run_checks(settings, with_origin=not unnamed):

@@ -1,6 +1,6 @@
 """``shadeproxy init``: finds out whether an origin answers, and writes a configuration for it.
 
-The file is written only if the origin has answered, and only if it can be loaded as a configuration.
+The file is written only after the origin has answered, and only if it can be loaded as a configuration.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _MIB, _GIB = 1024**2, 1024**3
 
 def write_config(origin: str, path: Path, *, region: str, force: bool) -> None:
     """Write a configuration for ``origin``, a URL or a directory, to the file ``path``. Raises ConfigError if
-    that file exists already, and ShadeProxyError if the origin does not answer.
+    the file exists already, and ShadeProxyError if the origin does not answer.
     """
     if path.exists() and not force:
         raise ConfigError(f"{path} exists; write --force to replace it, or --out for another file")
@@ -61,8 +61,8 @@ def _settings(lines: dict[str, str]) -> Settings:
 
 
 def _ask(lines: dict[str, str]) -> tuple[str, bool]:
-    """Return the answer of the origin, and False; or True instead, if no keys were found and the origin
-    answers without any.
+    """Return the origin's answer, and whether it answered without keys. A request without keys is made only
+    if no keys were found.
     """
     try:
         return asyncio.run(_probe(_settings(lines))), False
@@ -124,6 +124,6 @@ ttl = "1 h"
 
 
 def _file_system(path: Path) -> Any:
-    """Return the total, used and free bytes of the file system in which ``path`` lies, or would lie."""
+    """Return the total, used and free bytes of the file system of ``path``; ``path`` need not exist yet."""
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     return shutil.disk_usage(existing)

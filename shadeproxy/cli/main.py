@@ -1,6 +1,6 @@
 """``shadeproxy``: the commands, and how they fail.
 
-Commands raise errors. Only ``Commands`` turns those of this project into one message on stderr and an exit
+Commands raise errors. Only ``Commands`` turns errors of this project into one message on stderr and an exit
 status: 2 for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any other exception is a
 bug and keeps its traceback. A module that takes long to load is imported only by the command that needs it.
 """
@@ -76,9 +76,9 @@ def serve(config: ConfigOption = None, override: OverrideOption = None) -> None:
     Requests under way are finished then. SIGHUP reads the configuration again.
     """
     settings = Settings.load(config, override or ())
-    # Garbage collection during this import would search all loaded modules again and again, and free nothing.
+    # During this import, garbage collection would search all loaded modules again, and free nothing.
     gc.disable()
-    from shadeproxy.app.serve import serve as serve_clients  # noqa: PLC0415  not loaded for other commands
+    from shadeproxy.app.serve import serve as serve_clients  # noqa: PLC0415  only `serve` needs it
 
     gc.enable()
     serve_clients(settings, lambda: Settings.load(config, override or ()))
@@ -196,7 +196,7 @@ def stats(
     elif as_json:
         typer.echo(json.dumps(client.get("/v1/stats"), indent=2))
     else:
-        from shadeproxy.cli.stats import print_stats  # noqa: PLC0415  as above
+        from shadeproxy.cli.stats import print_stats  # noqa: PLC0415  rich's tables take 40 ms
 
         print_stats(client.get("/v1/stats"), Console())
 
@@ -225,7 +225,7 @@ def purge(
     from shadeproxy.cli.prefixes import purge_prefix  # noqa: PLC0415  rich's bars take 20 ms
 
     if everything:
-        from shadeproxy.cli.directories import empty_caches  # noqa: PLC0415  as above
+        from shadeproxy.cli.directories import empty_caches  # noqa: PLC0415  only this option needs it
 
         empty_caches(Settings.load(config, override or ()), uri or url, dry_run=dry_run, as_json=as_json)
         return
@@ -248,7 +248,7 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show the cached pages of an object, or the cached objects below a prefix in key order."""
-    from shadeproxy.cli.cached import inspect_cached  # noqa: PLC0415  as above
+    from shadeproxy.cli.cached import inspect_cached  # noqa: PLC0415  loads rich, which takes 20 ms
 
     client = client_of(config, override, url, token)
     inspect_cached(client, uri, namespace, limit=limit, start_after=start_after, as_json=as_json)
@@ -267,7 +267,7 @@ def warm(
     as_json: JsonOption = False,
 ) -> None:
     """Read everything below a prefix into the cache, where there is room for it. Ctrl-C ends it."""
-    from shadeproxy.cli.prefixes import warm_prefix  # noqa: PLC0415  as above
+    from shadeproxy.cli.prefixes import warm_prefix  # noqa: PLC0415  loads rich, which takes 20 ms
 
     warm_prefix(client_of(config, override, url, token), uri, namespace, dry_run=dry_run, as_json=as_json)
 
@@ -287,7 +287,7 @@ def pin(
     as_json: JsonOption = False,
 ) -> None:
     """Pin a prefix: keep its pages, whatever else is read, until it is unpinned."""
-    from shadeproxy.cli.prefixes import pin_prefix  # noqa: PLC0415  as above
+    from shadeproxy.cli.prefixes import pin_prefix  # noqa: PLC0415  loads rich, which takes 20 ms
 
     pin_prefix(client_of(config, override, url, token), uri, namespace, dry_run=dry_run, as_json=as_json)
 
@@ -305,7 +305,7 @@ def unpin(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a pin."""
-    from shadeproxy.cli.prefixes import unpin_prefix  # noqa: PLC0415  as above
+    from shadeproxy.cli.prefixes import unpin_prefix  # noqa: PLC0415  loads rich, which takes 20 ms
 
     unpin_prefix(client_of(config, override, url, token), uri, namespace, dry_run=dry_run, as_json=as_json)
 
@@ -331,14 +331,14 @@ def demo(
             f"the demo needs {', '.join(missing)}; in a checkout install with: pip install ./sdk '.[demo]'"
         )
     if nodes > 1:
-        from shadeproxy.demo.cluster import require_cluster  # noqa: PLC0415  the demo's own
+        from shadeproxy.demo.cluster import require_cluster  # noqa: PLC0415  only the demo needs it
 
         require_cluster()
-        from shadeproxy.demo.nodes import run_nodes  # noqa: PLC0415  brings torch
+        from shadeproxy.demo.nodes import run_nodes  # noqa: PLC0415  loads torch
 
         run_nodes(report_dir, nodes, endpoint or None, bucket or None)
         return
-    from shadeproxy.demo.main import run_demo  # noqa: PLC0415  brings torch
+    from shadeproxy.demo.main import run_demo  # noqa: PLC0415  loads torch
 
     run_demo(report_dir=report_dir, endpoint=endpoint or None, bucket=bucket or None)
 
@@ -356,7 +356,7 @@ def bench(
         raise ShadeProxyError(
             "the benchmark is a package of its own; in a checkout install it with: pip install ./bench"
         )
-    from shadeproxy_bench.run import run_bench  # noqa: PLC0415  brings what it measures
+    from shadeproxy_bench.run import run_bench  # noqa: PLC0415  loads the references to measure
 
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:

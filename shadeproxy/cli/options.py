@@ -1,4 +1,4 @@
-"""Options that several commands share, and the client of the control listener that they name."""
+"""Options that several commands share, and the client of the control listener that these options name."""
 
 from pathlib import Path
 from typing import Annotated
@@ -39,12 +39,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JS
 
 
 def client(config: Path | None, override: list[str] | None, url: str, token: str) -> ControlClient:
-    """Return a client of the control listener at ``url`` or, if that is "", of the one in the configuration.
-    ``token``: a reference to the bearer token; "": take the token of the configuration.
+    """Return a client of the control listener at ``url`` or, if ``url`` is "", of the listener in the
+    configuration. ``token``: a reference to the bearer token; for "", take the token of the configuration.
     """
     settings = Settings.load(config, override or ())
     secret = resolve_argument("--token", token) if token else settings.control.resolve_token()
     listen = settings.control.listen
-    # A wildcard address cannot be called; but a listener on it also answers on loopback.
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
+    # A client cannot call a wildcard address, but a listener on such an address also answers on loopback.
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  no socket is bound to it
     return ControlClient(url or f"http://{host}:{listen.port}", secret)

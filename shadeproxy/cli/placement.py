@@ -1,4 +1,4 @@
-"""``shadeproxy plan --place``: shows which data set goes to which device, as a table or JSON."""
+"""``shadeproxy plan --place``: shows, as a table or JSON, on which devices each data set should lie."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,8 +25,8 @@ _MOST_ROWS = 40
 
 
 class PlacedDataset(msgspec.Struct, frozen=True):
-    """A data set and its placement. ``shares``: by device, the part of the data set's bytes that lies on
-    it.
+    """A data set and its placement. ``shares``: for each device, the part of the data set's bytes that lies
+    on it.
     """
 
     name: str
@@ -36,8 +36,8 @@ class PlacedDataset(msgspec.Struct, frozen=True):
 
 
 class LoadedDevice(msgspec.Struct, frozen=True):
-    """A device and its load. ``load``: seconds that it works for the reads of one second. ``capacity_bytes``:
-    None for the origin.
+    """A device and its load. ``load``: for how many seconds the device must work to serve the reads of one
+    second. ``capacity_bytes``: None for the origin.
     """
 
     name: str
@@ -47,8 +47,8 @@ class LoadedDevice(msgspec.Struct, frozen=True):
 
 
 class PlacementReport(msgspec.Struct, frozen=True):
-    """A placement, beside others. ``makespan``: its largest load. ``bound``: no placement has a smaller
-    makespan. ``cascade``, ``largest_first``: the makespans of two simple placements.
+    """A placement, and numbers to judge it by. ``makespan``: the load of its busiest device. ``bound``: no
+    placement has a smaller makespan. ``cascade``, ``largest_first``: the makespans of two simple placements.
     """
 
     datasets: list[PlacedDataset]
@@ -67,8 +67,8 @@ def run_place(
     link: float | None,
     as_json: bool,
 ) -> None:
-    """Place the data sets on the devices, and print the result. Raises ConfigError, and ShadeProxyError if no
-    proxy answers.
+    """Place the data sets on the devices, and print the result. Raises ConfigError. Raises ShadeProxyError if
+    no proxy answers.
     """
     known, demands = (None, []) if devices is None else load_devices(devices)
     if known is None:
@@ -93,7 +93,9 @@ def run_place(
 
 
 def _profiles(proxy: ControlClient) -> list[tuple[str, Profile]]:
-    """Return the data set and the profile of each job in use; if no job is in use, of each job."""
+    """Return the data set and the profile of each job that is in use. If no job is in use, return those of
+    all jobs.
+    """
     jobs, found = proxy.get("/v1/jobs")["jobs"], []
     for job in [job for job in jobs if job["in_use"]] or jobs:
         name = str(job["job"])
@@ -103,7 +105,9 @@ def _profiles(proxy: ControlClient) -> list[tuple[str, Profile]]:
 
 
 def make_report(groups: Groups, devices: list[Device]) -> PlacementReport:
-    """Place ``groups``, and compare the placement with the bound and with two simple placements."""
+    """Place ``groups`` on the devices, and compare this placement with the bound and with two simple
+    placements.
+    """
     placed = place(groups, devices)
     bound, _ = lower_bound(groups, devices, enough=_ENOUGH * placed.makespan)
     held = placed.shares * groups.size_bytes[:, None]

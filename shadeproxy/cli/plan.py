@@ -1,5 +1,5 @@
-"""``shadeproxy plan``: turns options and a profile into predictions, and shows them as a table, JSON or a
-picture.
+"""``shadeproxy plan``: makes predictions from options and a profile, and shows them as a table, as JSON or as
+a picture.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,8 +62,8 @@ def run_plan(
     as_json: bool,
     plot: Path | None,
 ) -> None:
-    """Predict the epochs and runs, and print the result. Raises ConfigError, and ShadeProxyError if no proxy
-    answers.
+    """Predict the epochs and runs, and print the result. Raises ConfigError. Raises ShadeProxyError if no
+    proxy answers.
     """
     if plot is not None:
         require_matplotlib("leave --plot out")
@@ -95,7 +95,7 @@ def run_plan(
     else:
         _print(plan, question, predictor)
     if plot is not None:
-        from shadeproxy.plan.plots import write_plot  # noqa: PLC0415  brings matplotlib
+        from shadeproxy.plan.plots import write_plot  # noqa: PLC0415  loads matplotlib
 
         write_plot(plan, plot)
         messages.print(f"plot: {plot}", highlight=False)
@@ -116,7 +116,7 @@ def _profile(client: Callable[[], ControlClient], options: PlanOptions) -> Profi
 
 
 def profile_of(proxy: ControlClient, job: str) -> Profile:
-    """Ask a proxy for the profile of a job. Raises UnknownName, and ConfigError if the answer is no
+    """Ask a proxy for the profile of a job. Raises UnknownName, and ConfigError if the answer is not a
     profile.
     """
     answer = proxy.get(f"/v1/jobs/{quote(job, safe='')}/profile")

@@ -43,7 +43,7 @@ def simulate_policies(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
 ) -> None:
     """Replay a trace through the policies: hit ratios beside that of a clairvoyant."""
-    from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  numpy's part takes 100 ms
+    from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  loads numpy, which takes 100 ms
 
     run_simulate(
         trace=trace,
@@ -158,7 +158,7 @@ def plan_runs(
 
 
 def _refuse_with_place(**given: object) -> None:
-    """Raise ConfigError if an option was given that ``--place`` does not use."""
+    """Raise ConfigError if the user gave an option that ``--place`` does not use."""
     names = ["--" + name.replace("_", "-") for name, value in given.items() if value]
     if names:
         raise ConfigError(f"--place takes no {names[0]}: leave one of them out")

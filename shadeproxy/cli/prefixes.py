@@ -1,8 +1,8 @@
-"""``shadeproxy warm``, ``purge``, ``pin`` and ``unpin``: let a running proxy read, drop or keep what is below
-a prefix.
+"""``shadeproxy warm``, ``purge``, ``pin`` and ``unpin``: let a running proxy read, drop or keep the objects
+below a prefix.
 
-The proxy does the work. These commands start the work, and show its progress. Ctrl-C during a warm or a purge
-ends it.
+The proxy does the work. These commands start it, and show its progress. Ctrl-C during a warm or a purge ends
+that work.
 """
 
 import json
@@ -26,13 +26,13 @@ Answer = Mapping[str, Any]
 
 
 def require_uri(uri: str) -> None:
-    """Raise ConfigError unless ``uri`` names a bucket or a prefix in one."""
+    """Raise ConfigError unless ``uri`` names a bucket, or a prefix in a bucket."""
     if not uri.startswith("s3://") or not uri.removeprefix("s3://").partition("/")[0]:
         raise ConfigError(f"{uri!r} names nothing: write s3://bucket or s3://bucket/prefix")
 
 
 def body_of(uri: str, namespace: str, *, dry_run: bool) -> dict[str, Any]:
-    """Return the body of a call about the prefix ``uri``. Raises ConfigError unless ``uri`` names a
+    """Return the body of a control call about the prefix ``uri``. Raises ConfigError unless ``uri`` names a
     bucket.
     """
     require_uri(uri)
@@ -55,7 +55,7 @@ def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: boo
 
 def purge_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
     """Purge a prefix, and print what was dropped. If the purge takes long, show its progress. Raises
-    ShadeProxyError if not all was dropped.
+    ShadeProxyError if some of it could not be dropped.
     """
     body = body_of(uri, namespace, dry_run=dry_run)
     answer: Answer = client.post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
@@ -81,7 +81,7 @@ def _watched(
     client: ControlClient, operation: Answer, told: Callable[[Answer], str], *, quiet: bool
 ) -> Answer:
     """Show the progress of an operation until it ends, and return its last state. Ctrl-C ends the operation.
-    ``told``: returns the text that then says how far the operation came.
+    ``told``: returns a text that says how far the operation came; it is shown after Ctrl-C.
     """
     path, uri = f"/v1/operations/{operation['id']}", operation["uri"]
     try:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """The result of one check. ``change``: what to do after a failure or a warning; "" if there is nothing to
+    """The result of one check. ``change``: the advice after a failure or a warning; "" if there is nothing to
     do.
     """
 
@@ -19,9 +19,9 @@ class CheckRow:
 
 
 def table_console(columns: int = 140, *, markup: bool = False) -> Console:
-    """Return a console for wide tables. ``columns``: the width if the output goes to a file or pipe; with
-    rich's 80, rows would wrap there. ``markup``: whether texts contain rich's markup. They must then contain
-    no names that users chose.
+    """Return a console for wide tables. ``columns``: the width if the output goes to a file or pipe; rich's
+    80 would wrap rows. ``markup``: whether rich's markup is interpreted; then no text may contain a name that
+    a user chose.
     """
     return Console(width=None if sys.stdout.isatty() else columns, markup=markup)
 

@@ -1,5 +1,5 @@
-"""``shadeproxy simulate``: turns options into a trace, and the result of its simulation into a table, JSON or
-a picture.
+"""``shadeproxy simulate``: makes a trace from options, and shows the result of its simulation as a table, as
+JSON or as a picture.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _MOST_READS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The value of ``--sampler``, and the values of the options that belong to it."""
+    """The value of ``--sampler``, and the values of the options that only apply to a sampler."""
 
     sampler: str
     objects: int
@@ -84,7 +84,7 @@ def run_simulate(
 
 
 def make_trace(workload: Workload) -> Trace:
-    """Return the trace that a sampler makes. Raises ConfigError."""
+    """Return the trace that the sampler makes. Raises ConfigError."""
     sampler, objects, epochs, jobs, seed = (
         workload.sampler,
         workload.objects,

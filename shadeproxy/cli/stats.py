@@ -16,14 +16,14 @@ from shadeproxy.core.units import format_size
 
 _LEAST_NAME = 12
 _MOST_WIDTH = 1000
-# Headings of columns, short enough for a row to fit into 80 characters. "joined": reads of a page that was
-# already on its way.
+# Headings of columns, so short that a row fits into 80 characters. "joined": reads of a page that was already
+# on its way.
 _READS = ("reads", "hits", "by bytes", "ram", "disk", "joined", "origin", "bypass", "bytes")
 _NOT_BY_JOB = ("joined", "bypass")
 
 
 def render_stats(stats: Mapping[str, Any]) -> Group:
-    """Return tables of the tiers, of the buckets, of the jobs and their epochs, and of the origin."""
+    """Return tables of the tiers, the buckets, the jobs with their epochs, and the origin."""
     tables = [_tiers(stats["tiers"]), _buckets(stats["buckets"], stats["totals"])]
     if stats["jobs"]:
         tables.append(_jobs(stats["jobs"]))
@@ -33,7 +33,7 @@ def render_stats(stats: Mapping[str, Any]) -> Group:
 
 
 def print_stats(stats: Mapping[str, Any], console: Console) -> None:
-    """Print the tables of ``stats``. No name or number is cut; in a narrow terminal, the lines wrap."""
+    """Print the tables of ``stats``. No name or number is cut; in a narrow terminal, lines wrap instead."""
     shown = render_stats(stats)
     least = Measurement.get(console, console.options.update(width=_MOST_WIDTH), shown).minimum
     console.width = max(console.width, least)
@@ -41,8 +41,8 @@ def print_stats(stats: Mapping[str, Any], console: Console) -> None:
 
 
 def show_nodes(client: ControlClient, console: Console, *, as_json: bool, watch: bool) -> None:
-    """Print a row for each node of the cluster, and a row of their sums. Raises ShadeProxyError if a node
-    gave no answer.
+    """Print a row for each node of the cluster, and a row of their sums. Raises ShadeProxyError if a node did
+    not answer.
     """
     if watch:
         raise ConfigError("--cluster shows one reading: leave out --watch")
@@ -52,7 +52,7 @@ def show_nodes(client: ControlClient, console: Console, *, as_json: bool, watch:
         typer.echo(json.dumps(nodes, indent=2))
     else:
         table = _nodes(nodes)
-        # The minimum that the table itself reports is a few columns short of its content.
+        # The table's own minimum is a few columns narrower than its content, so measure the maximum.
         wanted = Measurement.get(console, console.options.update(width=_MOST_WIDTH), table).maximum
         console.width = max(console.width, wanted)
         console.print(table, crop=False)
@@ -61,7 +61,7 @@ def show_nodes(client: ControlClient, console: Console, *, as_json: bool, watch:
 
 
 def epoch_order(name: str) -> tuple[int, int]:
-    """Return a key by which epochs are sorted: numbers come first, in their order, then all other names."""
+    """Return a sort key for epochs: numbers come first, in their order, then all other names."""
     return (0, int(name)) if name.isdecimal() else (1, 0)
 
 

@@ -1,9 +1,9 @@
 """``shadeproxy stats --watch``: shows the counters of a running proxy, every second, in a terminal of any
 size.
 
-Laws: the output fits the terminal. The state of the origin and the running epoch of the busiest job are
-always shown; if there is less room, there are fewer columns, then fewer rows, then fewer tables. A rate is
-the growth of a counter between two answers, for each second.
+Laws: the output fits the terminal. The state of the origin, and the running epoch of the busiest job, are
+always shown. In a smaller terminal, columns are left out first, then rows, then tables. A rate is the growth
+of a counter between two answers, divided by the seconds between them.
 """
 
 import json
@@ -29,31 +29,29 @@ _STATES = {
     False: (("origin down", "bold red"), ("origin down", "bold red")),
     None: (("checking the origin", "bold yellow"), ("origin unknown", "yellow")),
 }
-"""The beginnings of the first line and of the line about the origin, and their style, by the origin's state.
-Key: whether the origin answers; None: not known yet.
+"""Texts for each state of the origin: the beginning of the first line, and that of the line about the origin,
+each with its style. Key: whether the origin answers; None if that is not known yet.
 """
 Answer = Mapping[str, Any]
 NONE: Answer = {}
 
 
 class Column(NamedTuple):
-    """A column of a table. ``rank``: in a narrow terminal, the columns with the highest ranks are left out
-    first.
-    """
+    """A column of a table. ``rank``: in a narrow terminal, columns with higher ranks are left out first."""
 
     head: str
     rank: int
 
 
 class Rows(NamedTuple):
-    """A table. ``columns``: the first one has names. ``rows``: the most important row comes first."""
+    """A table. ``columns``: the first one holds names. ``rows``: the most important row comes first."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
 
 
 def watch_stats(client: ControlClient, *, as_json: bool) -> None:
-    """Show the statistics until Ctrl-C. ``as_json``: instead, print each answer as one line of JSON."""
+    """Show the statistics until Ctrl-C. ``as_json``: print each answer as one line of JSON instead."""
     if as_json:
         for stats, _, _ in _answers(client):
             sys.stdout.write(json.dumps(stats) + "\n")
@@ -70,8 +68,8 @@ def watch_stats(client: ControlClient, *, as_json: bool) -> None:
 def render_watch(
     stats: Answer, before: Answer | None, passed_s: float, *, width: int, height: int
 ) -> RenderableType:
-    """Return lines and tables that fit into ``width`` and ``height``. ``before``: the answer ``passed_s``
-    seconds earlier; None: show no rates.
+    """Return lines and tables that fit into ``width`` and ``height``. ``before``: the answer that came
+    ``passed_s`` seconds earlier; for None, show no rates.
     """
     grown = _growth(stats, before, passed_s)
     lines: list[RenderableType] = [_overview(stats, grown, width), _origin_line(stats, grown, width)]
@@ -88,7 +86,7 @@ def render_watch(
 
 
 def _answers(client: ControlClient) -> Iterator[tuple[Answer, Answer | None, float]]:
-    """Yield answers: each with the answer before it, and with the seconds between the two."""
+    """Yield each answer with the answer before it, and with the seconds between the two."""
     before, at_s = None, time.monotonic()
     while True:
         stats, now_s = client.get("/v1/stats"), time.monotonic()
@@ -98,8 +96,8 @@ def _answers(client: ControlClient) -> Iterator[tuple[Answer, Answer | None, flo
 
 
 def _growth(stats: Answer, before: Answer | None, passed_s: float) -> Callable[..., float | None]:
-    """Return a function that takes the path of a counter and returns the counter's growth per second; None if
-    that is not known.
+    """Return a function that takes the path of a counter. Its result is the counter's growth per second, or
+    None if that is not known.
     """
 
     def grown(*path: str) -> float | None:
@@ -186,7 +184,7 @@ def _epochs(stats: Answer, grown: Callable[..., float | None]) -> Rows:
 
 
 def running_epoch(job: Answer, order: Answer) -> str | None:
-    """Return the epoch that a job reads now: the epoch of its order or, if there is none, the one that was
+    """Return the epoch that a job reads now: the epoch of its order or, without an order, the epoch that was
     read last.
     """
     epochs = job["epochs"]
@@ -224,8 +222,8 @@ def _buckets(stats: Answer, grown: Callable[..., float | None]) -> Rows:
 
 
 def _fitted(table: Rows, width: int, most: int) -> Table:
-    """Return ``table`` with as many columns as fit into ``width``, and at most ``most`` rows. If rows are
-    left out, the last row says how many.
+    """Return ``table`` with as many columns as fit into ``width``, and with at most ``most`` rows. If rows
+    are left out, the last row says how many.
     """
     shown = list(table.rows)
     left_out = len(shown) - most

@@ -41,7 +41,7 @@ def _parse_weight(value: Any) -> float | str:
 
 
 class Cluster(Section):
-    """The table ``[cluster]``. ``name``: the name of the cluster; "" if the proxy is alone."""
+    """The table ``[cluster]``. ``name``: the name of the cluster, or "" for a proxy that is in no cluster."""
 
     name: _CLUSTER_NAME = ""
     engine: EngineUrl = "redis://127.0.0.1:6379/0"
@@ -131,8 +131,8 @@ class Cluster(Section):
         return bool(self.name) and self.pages == "owned"
 
     def resolve_secrets(self) -> tuple[str, ...]:
-        """Return the values of cluster.secret: the first one signs, and all are accepted. Raises
-        ConfigError.
+        """Return the values of cluster.secret: the proxy signs with the first one, and accepts signatures by
+        any of them. Raises ConfigError.
         """
         text = resolve("cluster.secret", self.secret)
         if text is None:
@@ -146,5 +146,7 @@ class Cluster(Section):
         return secrets
 
     def resolve_engine_password(self) -> str | None:
-        """Return the password of the engine; None if it needs none. Raises ConfigError."""
+        """Return the password for the engine (Redis or Valkey), or None if none is configured. Raises
+        ConfigError.
+        """
         return resolve("cluster.engine_password", self.engine_password)

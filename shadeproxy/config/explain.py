@@ -1,7 +1,8 @@
-"""Turns pydantic's errors into lines for people. Each line has the key, its value, where the value was set,
-and what to write instead.
+"""Turns pydantic's errors into lines for people. Each line names the key, its value, the place where the
+value was set, and what to write instead.
 
-The value of an unknown key is never shown: the key may be a misspelt one that holds a secret.
+The value of an unknown key is never shown, because the key may be the misspelt name of a setting that holds a
+secret.
 """
 
 import difflib
@@ -34,13 +35,15 @@ _TABLES = {
     "auth.clients": ("access_key", "trainer"),
     "cache.disks": ("path", "/mnt/nvme1"),
 }
-"""Keys that are lists of tables, each with an example: a key in such a table, and a value."""
+"""Settings that are lists of tables. For each, one key that such a table may have, and a value for that key:
+error texts show them as an example.
+"""
 _SECRETIVE = ("token", "secret", "password", "credentials", "otel.headers")
 _USER_INFO = re.compile("//[^/]*@")
 
 
 def explain(error: ValidationError, model: type[BaseModel], places: Mapping[Key, str]) -> str:
-    """Return one line for each error. ``places``: by key, where its value was set."""
+    """Return one line for each error. ``places``: for each key, the place where its value was set."""
     return "\n".join(_line(detail, model, places) for detail in error.errors(include_url=False))
 
 
@@ -67,15 +70,15 @@ def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str
 
 def _shown(detail: ErrorDetails) -> str:
     value, key = detail["input"], dotted(detail["loc"]).lower()
-    # A user may write a secret itself where a table belongs, whose keys only refer to the secret. So do not
-    # show a text that stands in the place of a table.
+    # A user may write a secret where a table is required whose keys only refer to the secret. So never show a
+    # text that was written in the place of a table.
     for_table = isinstance(value, str) and (detail["type"] == "model_type" or key == "auth.clients")
     hidden = for_table or any(word in key for word in _SECRETIVE)
     return f" = {_toml_like(value)}" if isinstance(value, str | int | float) and not hidden else ""
 
 
 def _list_form(key: str, place: str) -> str:
-    """Return in words how to write a list at ``place``: as JSON in the environment, as TOML elsewhere."""
+    """Say in words how to write a list at ``place``: as JSON in the environment, as TOML elsewhere."""
     if key not in _TABLES:
         return 'write a list, as in ["a", "b"]'
     name, value = _TABLES[key]
@@ -87,7 +90,7 @@ def _list_form(key: str, place: str) -> str:
 
 
 def _table_form(key: str, place: str) -> str:
-    """Return in words how to write a table at ``place``."""
+    """Say in words how to write a table at ``place``."""
     if place.startswith("environment"):
         return f"is a table: set its keys, as in SHADEPROXY__{key.replace('.', '__').upper()}__KEY=VALUE"
     if place.startswith("--set"):
@@ -96,8 +99,8 @@ def _table_form(key: str, place: str) -> str:
 
 
 def _places_of(detail: ErrorDetails, places: Mapping[Key, str]) -> str:
-    """Return where the keys of a ``WrongKeys`` were set; "" for another error, or if none of the keys was
-    set.
+    """Return the places where the keys of a ``WrongKeys`` error were set. Return "" for an error of another
+    class, or if none of the keys was set.
     """
     error = detail.get("ctx", {}).get("error")
     if not isinstance(error, WrongKeys):
@@ -109,8 +112,8 @@ def _places_of(detail: ErrorDetails, places: Mapping[Key, str]) -> str:
 
 
 def _place(key: Key, places: Mapping[Key, str]) -> str:
-    """Return where a value was set. For a section or an item of a list, return where its first value was
-    set.
+    """Return the place where the value of ``key`` was set. If ``key`` names a section or an item of a list,
+    return the place of the first value in it.
     """
     for length in range(len(key), 0, -1):
         for written, place in places.items():

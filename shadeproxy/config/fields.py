@@ -1,8 +1,8 @@
-"""The scalar types of the configuration: how a value of each is parsed, and how it is written.
+"""The scalar types of the configuration: how a value of each type is parsed, and how it is written.
 
-A parser raises a ValueError that says how to write the value; ``explain`` adds the key, and where the value
-was set. Every value can be written so that it parses to the same value again. So ``shadeproxy config`` writes
-a file that can be used.
+A parser raises a ValueError that says how to write the value. ``explain`` adds the key, and the place where
+the value was set. Each value can be written as text from which the parser makes the same value. So
+``shadeproxy config`` prints a file that the proxy can load.
 """
 
 import ipaddress
@@ -27,8 +27,8 @@ class Section(BaseModel):
 
 
 class WrongKeys(ValueError):
-    """Error for keys of a table that do not go together. ``keys``: the keys that the text names. The error
-    shows where these keys were set, not where other keys of the table were.
+    """Error for keys of one table that must not be set together. ``keys``: the keys that the error text
+    names. The error shows only the places where these keys were set.
     """
 
     def __init__(self, text: str, *keys: str) -> None:
@@ -38,7 +38,9 @@ class WrongKeys(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a listener. ``host``: without brackets. ``port``: with 0 the system chooses one."""
+    """Address of a listener. ``host``: the host without brackets. ``port``: the port; for 0 the system
+    chooses one.
+    """
 
     host: str
     port: int
@@ -96,7 +98,7 @@ def write_duration(seconds: float) -> str:
 
 def _size(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"a size is written as {SIZE_FORMS}")  # noqa: TRY004  pydantic explains ValueError only
+        raise ValueError(f"a size is written as {SIZE_FORMS}")  # noqa: TRY004  pydantic reports ValueError only
     size_bytes = parse_size(value)
     if size_bytes < 0:
         raise ValueError("a size is not negative")
@@ -104,13 +106,13 @@ def _size(value: Any) -> int:
 
 
 def _speed(value: Any) -> int:
-    """Return bytes a second, from a size that may end in "/s"."""
+    """Parse a size, with or without "/s" at its end, as bytes a second."""
     return _size(value.removesuffix("/s") if isinstance(value, str) else value)
 
 
 def _duration(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError('a time is written as "250 ms", "2 s", "5 min" or "1 h"')  # noqa: TRY004  as above
+        raise ValueError('a time is written as "250 ms", "2 s", "5 min" or "1 h"')  # noqa: TRY004  pydantic reports ValueError only
     seconds = parse_duration(value)
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError("a time is finite and not negative")
@@ -158,7 +160,7 @@ def _engine_url(value: str) -> str:
 
 
 def engine_host(url: str) -> str:
-    """Return the host of an ``EngineUrl``."""
+    """Return the host in ``url``, the address of a cluster's engine."""
     return urlsplit(url).hostname or ""
 
 

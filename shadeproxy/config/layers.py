@@ -1,7 +1,8 @@
-"""The sources of settings: the file, the environment, the command line. Later ones have precedence.
+"""The sources of settings: the file, the environment and the command line. If two sources set the same key,
+the later source in this list wins.
 
-Each source is a layer: a nested dict of raw values. ``merge`` combines the layers and remembers where each
-value was set, for error texts and ``shadeproxy config``. Nothing is validated here.
+Each source is a layer: a nested dict of raw values. ``merge`` combines the layers, and remembers where each
+value was set, for error texts and for ``shadeproxy config``. This module validates nothing.
 """
 
 import os
@@ -22,8 +23,9 @@ Key = tuple[str | int, ...]
 
 
 class Layer(NamedTuple):
-    """Raw values of one source. ``place``: a template for the text that says where a value was set. "{key}"
-    in it is replaced by the dotted key, "{env}" by the key as in the name of an environment variable.
+    """Raw values of one source. ``place``: a template for the text that says where a value was set. In it,
+    "{key}" stands for the dotted key, and "{env}" for the key as it is written in the name of an environment
+    variable.
     """
 
     place: str
@@ -48,8 +50,8 @@ def read_file(path: Path) -> Layer:
 
 
 def read_environment(settings: type[BaseSettings]) -> Layer:
-    """Read the values of the variables SHADEPROXY__SECTION__KEY. Lists and tables are written there as
-    JSON.
+    """Read the values of the environment variables SHADEPROXY__SECTION__KEY. In these variables, lists and
+    tables are written as JSON.
     """
     values = dict(_Environment(settings)())
     for name in os.environ:
@@ -82,8 +84,8 @@ def read_overrides(overrides: Iterable[str]) -> Layer:
 
 
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[Key, str]]:
-    """Combine the layers; a later layer overrides an earlier one. Return the values, and by key where each
-    was set.
+    """Combine the layers; a later layer overrides an earlier one. Return the values and, for each key, the
+    place where its value was set.
     """
     merged: dict[str, Any] = {}
     places: dict[Key, str] = {}

@@ -10,7 +10,7 @@ class Otel(Section):
     headers: Reference = ""
 
     def resolve_headers(self) -> str | None:
-        """Return the header fields for the collector; None if they come from OpenTelemetry's own variables.
-        Raises ConfigError like ``read_secret``.
+        """Return the header fields for requests to the collector, or None if OpenTelemetry's own environment
+        variables set them. Raises ConfigError like ``read_secret``.
         """
         return resolve("telemetry.otel.headers", self.headers)

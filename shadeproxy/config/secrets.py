@@ -29,8 +29,8 @@ _CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 
 def refuse_literals(table: Any, *, instead: str) -> Any:
-    """Return ``table``. Raises WrongKeys if one of its keys is for a secret itself; ``instead``: what to
-    write instead.
+    """Return ``table`` unchanged. Raises WrongKeys if the table has a key for the text of a secret; the error
+    says to write ``instead``.
     """
     found = sorted(_LITERALS & table.keys()) if isinstance(table, dict) else []
     if found:
@@ -41,14 +41,15 @@ def refuse_literals(table: Any, *, instead: str) -> Any:
 
 
 def read_secret(what: str, *, env: str = "", file: str = "") -> str:
-    """Return the secret in the variable ``env`` or in the file ``file``, without surrounding white space.
+    """Return the secret in the environment variable ``env`` or in the file ``file``, without surrounding
+    white space.
 
-    Raises ConfigError, which names ``what`` and the reference.
+    Raises ConfigError, which names ``what`` (the use of the secret), and the variable or file.
     """
     secret, place = _read(what, env, file)
     try:
         secret.encode()
-    except UnicodeEncodeError:  # Python keeps bytes of the environment that it cannot decode as surrogates.
+    except UnicodeEncodeError:  # Python turns bytes of a variable that it cannot decode into surrogates.
         raise ConfigError(f"{what}: {place} is not UTF-8 text; it must hold the secret alone") from None
     if not _CONTROL.isdisjoint(secret):
         raise ConfigError(
@@ -69,7 +70,7 @@ Reference = Annotated[str, AfterValidator(_is_reference)]
 
 
 def resolve(what: str, reference: str) -> str | None:
-    """Return the secret to which a ``Reference`` refers; None for "". Raises ConfigError like
+    """Return the secret to which ``reference`` refers, or None if it is "". Raises ConfigError like
     ``read_secret``.
     """
     if not reference:
@@ -79,8 +80,8 @@ def resolve(what: str, reference: str) -> str | None:
 
 
 def resolve_argument(what: str, reference: str) -> str | None:
-    """Return the secret to which an argument of the command line refers. Raises ConfigError, which names
-    ``what``.
+    """Return the secret to which ``reference``, an argument of the command line, refers; None if it is "".
+    Raises ConfigError, which names ``what``.
     """
     try:
         _is_reference(reference)
@@ -92,7 +93,9 @@ def resolve_argument(what: str, reference: str) -> str | None:
 
 
 def _read(what: str, env: str, file: str) -> tuple[str, str]:
-    """Return the text without surrounding white space, and in words where it was read. Raises ConfigError."""
+    """Return the text of a variable or file without surrounding white space, and words that name this
+    variable or file. Raises ConfigError.
+    """
     if env:
         text, place = os.environ.get(env), f"the environment variable {env}"
         if text is None:
@@ -110,8 +113,8 @@ def _read(what: str, env: str, file: str) -> tuple[str, str]:
 
 
 class UpstreamCredentials(Section):
-    """A client's rights at the origin: "shared" for the rights of the proxy, or a table of credentials of its
-    own.
+    """A client's rights at the origin: either "shared", which means the rights of the proxy, or a table with
+    the client's own credentials.
     """
 
     access_key: str = ""
@@ -148,7 +151,7 @@ class UpstreamCredentials(Section):
         return not self.access_key
 
     def resolve(self) -> Credentials | None:
-        """Return the credentials; None for "shared". Raises ConfigError."""
+        """Return the client's own credentials, or None for "shared". Raises ConfigError."""
         if self.is_shared:
             return None
         what = f"upstream credentials of {self.access_key}"
@@ -156,9 +159,9 @@ class UpstreamCredentials(Section):
 
 
 class OriginCredentials(Section):
-    """The proxy's own credentials, from at most one source: the two keys ``access_key_env`` and
-    ``secret_key_env``, a profile, a file, or "anonymous". A profile and a file together are one source: the
-    profile is a section of the file.
+    """The proxy's own credentials. They have at most one source: the two keys ``access_key_env`` and
+    ``secret_key_env``, a profile, a file, or "anonymous". A profile together with a file is one source: a
+    section of that file.
     """
 
     source: Literal["chain", "anonymous"] = "chain"
@@ -197,12 +200,11 @@ class OriginCredentials(Section):
         return self
 
     def resolve(self) -> Credentials | None:
-        """Return the credentials in the named environment variables or in the file; None for the other
-        sources.
+        """Return the credentials from the named environment variables or from the file. Return None for all
+        other sources: "anonymous", a profile without a file, and the AWS chain.
 
-        The other sources are "anonymous", a profile without a file, and the AWS chain. ``file`` has the
-        format of ``~/.aws/credentials``; ``profile`` names a section of it (by default "default"). Raises
-        ConfigError.
+        ``file`` has the format of ``~/.aws/credentials``; ``profile`` names a section of it (by default
+        "default"). Raises ConfigError.
         """
         what = "origin.credentials"
         if self.access_key_env:
@@ -216,8 +218,8 @@ class OriginCredentials(Section):
 
 
 class SecretReference(Section):
-    """References to a client's secret and, if its key is temporary, to its session token. Each names an
-    environment variable or a file.
+    """References to the secret of a client's key. For a temporary key, there is also a reference to its
+    session token. Each reference names an environment variable or a file.
     """
 
     access_key: str
@@ -257,7 +259,7 @@ class SecretReference(Section):
         return read_secret(f"auth.clients {self.access_key}", env=self.secret_env, file=self.secret_file)
 
     def session_token(self) -> str | None:
-        """Return the session token that the client must send with a temporary key; None for another key.
+        """Return the session token that a client with a temporary key must send, or None for a permanent key.
         Raises ConfigError.
         """
         if not self.session_token_env and not self.session_token_file:
@@ -274,7 +276,7 @@ def _read_credentials_file(file: str, profile: str) -> Credentials:
         section = parser[profile]
         access_key, secret_key = section["aws_access_key_id"], section["aws_secret_access_key"]
     except (configparser.Error, KeyError):
-        # The parser's own error text would quote the line, which may be the secret.
+        # The text of the parser's own error would quote the line, which may be the secret.
         raise ConfigError(
             f"origin.credentials.file: {file} needs a section [{profile}] with aws_access_key_id and"
             " aws_secret_access_key, as in ~/.aws/credentials"

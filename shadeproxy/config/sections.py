@@ -1,4 +1,4 @@
-"""The tables of config.toml, a class for each, with all defaults. Nothing is read or opened here."""
+"""The tables of config.toml: one class for each table, with all defaults. This module opens no file."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ from shadeproxy.policy.default import Objective
 from shadeproxy.policy.registry import get_policy
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
-# Half of the smallest segment: beside the page, a record holds metadata and padding.
+# Half of the smallest segment, because a record holds metadata and padding in addition to its page.
 _MOST_PAGE_BYTES = 32 * _MIB
 
 
@@ -64,7 +64,7 @@ def _required_path(value: Any) -> Any:
 
 
 MOST_DISKS = 32
-"""Most tables of ``[[cache.disks]]``. Each disk tier has nine threads."""
+"""The highest number of ``[[cache.disks]]`` tables. It is limited because each disk tier has nine threads."""
 
 MOST_WORKERS = 64
 AUTO = "auto"
@@ -74,10 +74,10 @@ _LEAST_CORES = 4
 
 
 def choose_workers() -> int:
-    """Return the number of serving processes that "auto" means: half of the cores, because clients need the
-    others, and at most 8.
+    """Return the number of serving processes that "auto" stands for: half of the cores, but at most 8. The
+    other half is for clients.
 
-    It is 1 on a machine with fewer than four cores, or if ``shows_stores_in_order`` is false.
+    The number is 1 on a machine with fewer than four cores, and if ``shows_stores_in_order`` is false.
     """
     cores = available_cores()
     if cores < _LEAST_CORES or not shows_stores_in_order():
@@ -86,8 +86,8 @@ def choose_workers() -> int:
 
 
 def shows_stores_in_order() -> bool:
-    """Return whether this machine's cores see a core's writes to memory in the order in which that core made
-    them. Workers rely on that when they read the coordinator's columns (engine/index/columns.py).
+    """Return whether every core of this machine sees another core's writes to memory in their order. Workers
+    rely on that order when they read the coordinator's columns (engine/index/columns.py).
     """
     return platform.machine() in {"x86_64", "AMD64"}
 
@@ -121,20 +121,20 @@ class S3Listener(Section):
     _processes: int = PrivateAttr(default=1)
 
     def model_post_init(self, _context: Any) -> None:
-        # Choose only once for each configuration: the CPU limits may change while the proxy runs, but the
-        # number of its processes does not.
+        # Choose only once for each configuration. The CPU limits may change while the proxy runs, but the
+        # proxy cannot change the number of its processes then.
         self._processes = choose_workers() if isinstance(self.workers, str) else self.workers
 
     @property
     def processes(self) -> int:
-        """The number of processes that serve requests: ``workers``, or the number that was chosen for
-        "auto".
+        """The number of processes that serve requests: the value of ``workers``, or the number that was
+        chosen if the value is "auto".
         """
         return self._processes
 
 
 NO_SOCKET = "off"
-# The kernel has 108 bytes for the path of a Unix socket and a final zero byte (unix(7)).
+# The kernel reserves 108 bytes for the path of a Unix socket, the final zero byte included (unix(7)).
 MOST_SOCKET_PATH_BYTES = 107
 
 
@@ -311,7 +311,7 @@ class DiskCache(Section):
 
 
 class FurtherDisk(DiskCache):
-    """A disk tier in addition to ``[cache.disk]``."""
+    """A disk tier beside that of ``[cache.disk]``: one table of ``[[cache.disks]]``."""
 
     path: Annotated[Path, BeforeValidator(_required_path)]
     capacity: Size
@@ -335,7 +335,7 @@ class Cache(Section):
 
     @property
     def disk_tiers(self) -> dict[str, DiskCache]:
-        """The disk tiers, by name. A tier's name is that of its table below ``cache``: "disk", "disks[0]"."""
+        """The disk tiers by name: that of the tier's table below ``cache``, such as "disk" or "disks[0]"."""
         first = {"disk": self.disk} if self.disk.capacity else {}
         return first | {f"disks[{place}]": disk for place, disk in enumerate(self.disks)}
 

@@ -1,4 +1,4 @@
-"""The whole configuration, and the checks that involve several of its tables. ``Settings.load`` raises only
+"""The whole configuration, and those checks of it that involve several tables. ``Settings.load`` raises only
 ConfigError.
 """
 
@@ -82,8 +82,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the values that are passed as the only source. ``load`` reads the layers itself, because it
-        must know where each value was set.
+        """Return the arguments of the constructor as the only source. Pydantic must not read the other
+        sources: ``load`` reads them itself, because it must know where each value was set.
         """
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
@@ -166,23 +166,24 @@ class Settings(BaseSettings):
         return found | ({"cluster.listen": self.cluster.listen} if self.cluster.is_owned else {})
 
     def namespace_of(self, client: Client) -> str:
-        """Return the namespace to which a client's bucket names belong.
+        """Return the namespace in which a client's bucket names are looked up.
 
-        Two clients whose namespace is not configured share one only if they have the same key at the origin.
+        If no namespace is configured for two clients, they share one only if the same key signs their
+        requests at the origin.
         """
         if not self.origin.names_by_account or client.upstream.is_shared or client.namespace == OWN_NAMESPACE:
             return OWN
         return client.namespace or f"key:{client.upstream.access_key}"
 
     def masked(self) -> dict[str, Any]:
-        """Return the effective values as types of TOML. Settings hold only references to secrets, so no
-        secret is shown.
+        """Return the effective values as types of TOML. No secret is among them, because settings hold only
+        references to secrets.
         """
         return self.model_dump(mode="json")
 
     def note(self, key: Key) -> str:
-        """Return a comment for the line of ``key``: where it was set and, for "auto", the value that was
-        chosen.
+        """Return a comment for the line of ``key``. It says where the value was set and, for "auto", which
+        value was chosen.
         """
         meaning = ""
         if key == ("origin", "bucket_names") and self.origin.bucket_names == "auto":
@@ -192,7 +193,7 @@ class Settings(BaseSettings):
         return "; ".join(filter(None, (meaning, self.place(key))))
 
     def place(self, key: Key) -> str:
-        """Return where ``key`` was set: in a file, by a variable or by an argument; "" if it has its
-        default.
+        """Return the place where ``key`` was set: a file, a variable or an argument. Return "" if the key has
+        its default.
         """
         return self._places.get(key, "")

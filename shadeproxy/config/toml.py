@@ -1,4 +1,6 @@
-"""Writes settings as TOML, with comments after the values. Only types that settings have are supported."""
+"""Writes settings as TOML, with comments after the values. Only the types of values that settings have can be
+written.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -8,9 +10,10 @@ from shadeproxy.config.layers import Key
 
 
 def write_toml(values: Mapping[str, Any], note: Callable[[Key], str] = lambda _: "") -> str:
-    """Return ``values`` (tables, lists of tables, strings, numbers, booleans, lists) as a TOML document.
+    """Write ``values`` as a TOML document. They may be tables, lists of tables, strings, numbers, booleans
+    and lists.
 
-    ``note(key)`` returns a comment for the end of the line of that key, or "".
+    ``note(key)`` returns a comment for the end of that key's line, or "".
     """
     return "\n".join(_table(values, (), note)).lstrip("\n") + "\n"
 

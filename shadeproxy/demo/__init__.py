@@ -1,1 +1,3 @@
-"""The demonstration: trains a real model several times, and measures each training. Imports torch."""
+"""The demonstration: trains a real model several times in different ways, and measures each training. Imports
+torch.
+"""

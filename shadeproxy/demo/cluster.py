@@ -17,7 +17,7 @@ from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.demo.processes import Child, running
 from shadeproxy.demo.servers import Server, plain_environment, proxy_settings, serving
 
-_SECRET = "the demo's secret, known to it alone"  # noqa: S105 (of servers on loopback that live for minutes)
+_SECRET = "the demo's secret, known to it alone"  # noqa: S105 (a secret of servers on loopback that live for minutes)
 _PROGRAMS = ("redis-server", "valkey-server")
 _START_S = 20.0
 _SETTLE_S = 60.0
@@ -45,7 +45,7 @@ def require_cluster() -> None:
 
 
 def find_redis() -> str | None:
-    """Return the path of the program of a Redis or Valkey server; None if neither is installed."""
+    """Return the path of a Redis or Valkey server program, or None if neither is installed."""
     return next(filter(None, map(shutil.which, _PROGRAMS)), None)
 
 
@@ -79,8 +79,8 @@ def redis_server(directory: Path, port: int = 0) -> Iterator[Redis]:
 def cluster(
     count: int, origin: dict[str, Any], directory: Path, *, cache_bytes: int
 ) -> Iterator[list[Server]]:
-    """Run ``count`` proxies that share their pages, with caches of ``cache_bytes`` in total. Yield them when
-    each owns its share of the objects. Raises ShadeProxyError.
+    """Run ``count`` proxies that share their pages. Their caches have ``cache_bytes`` in total. Yield the
+    proxies when each owns its share of the objects. Raises ShadeProxyError.
     """
     directory.mkdir()
     secret = directory / "secret"
@@ -110,8 +110,8 @@ def shares(nodes: Sequence[Server]) -> list[float]:
 
 
 def settled(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether ``found``, the nodes' answers to GET /v1/cluster, shows the same settled view
-    everywhere, with exactly these nodes, each of which has a lease.
+    """Return whether the nodes agree. ``found``: each node's answer to GET /v1/cluster. The nodes agree if
+    all answers show the same settled view, if it has exactly these nodes, and if each node has a lease.
     """
     living = {node["node"] for node in found[0]["nodes"] if not node["away"]}
     return (
@@ -143,6 +143,6 @@ def _wait_until_settled(nodes: Sequence[Server]) -> None:
 
 
 def _status(node: Server) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{node.control_url}/v1/cluster", timeout=_LIMIT_S) as answer:  # noqa: S310 (http)
+    with urllib.request.urlopen(f"{node.control_url}/v1/cluster", timeout=_LIMIT_S) as answer:  # noqa: S310 (the URL is http on loopback)
         found: dict[str, Any] = json.load(answer)
     return found

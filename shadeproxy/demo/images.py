@@ -1,9 +1,9 @@
-"""The demo's dataset: "photographs" of scikit-learn's digits as PNG images. They follow from a seed, so every
-run reads the same bytes.
+"""The demo's dataset: "photographs" of scikit-learn's digits, as PNG images. They are made from a seed, so
+every run reads the same bytes.
 
-Laws: an image is a pure function of (seed, split, number), independent of order and thread. No source digit
-is in both splits, so accuracy is measured on digits on which the model was never trained. Noise is added, so
-that a PNG has about 6 KiB; a cache's overhead for a record is small in comparison.
+Laws: an image is a pure function of (seed, split, number); neither order nor threads change it. No source
+digit is in both splits, so accuracy is measured on digits that the model was never trained on. Noise makes a
+PNG about 6 KiB long, so that a cache's overhead for each record is small in comparison.
 """
 
 import io
@@ -30,8 +30,8 @@ _CHUNK = 256
 
 
 class Photo(NamedTuple):
-    """One photo, which becomes one object. ``data``: a grayscale PNG of SIDE x SIDE pixels. ``key``: its last
-    folder is the label.
+    """One photo, which becomes one object. ``data``: a grayscale PNG of SIDE x SIDE pixels. ``key``: the
+    object's key, whose last folder is the label.
     """
 
     key: str
@@ -52,8 +52,8 @@ class Photographer:
         self._seed = (seed, _SPLITS.index(split))
 
     def take(self, number: int) -> Photo:
-        """Make photo ``number``, of the source digit ``number`` modulo their count. Each photo of a digit has
-        another position and light.
+        """Make photo ``number`` from the source digit ``number`` modulo the count of digits. Each photo of a
+        digit has another position and light.
         """
         source = number % len(self.sources)
         label = int(self.labels[source])
@@ -70,8 +70,8 @@ class Photographer:
 
 
 def decode(data: bytes, key: str) -> tuple[NDArray[np.float32], int, int]:
-    """Decode a PNG for the model. Return the image, float32 (1, SIDE / SHRINK, SIDE / SHRINK) in [-1, 1]; the
-    label, which is in the key; and the bytes of the PNG.
+    """Decode a PNG for the model. Return three things: the image, float32 (1, SIDE / SHRINK, SIDE / SHRINK)
+    in [-1, 1]; the label, which is taken from the key; and the size of the PNG in bytes.
     """
     pixels = np.asarray(Image.open(io.BytesIO(data)).reduce(SHRINK), dtype=np.float32)
     return pixels[np.newaxis] / 127.5 - 1.0, int(key.split("/")[-2]), len(data)
@@ -85,8 +85,8 @@ def timed_decode(data: bytes, key: str) -> tuple[NDArray[np.float32], int, int, 
 
 
 def held_out(count: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return ``count`` decoded photos of digits that are only for testing, float32 (n, 1, h, w), and their
-    labels, int64 (n,).
+    """Return ``count`` decoded photos of digits that are used only for testing, float32 (n, 1, h, w), and
+    their labels, int64 (n,).
     """
     photos = list(Photographer("test", seed=seed).shoot(count))
     images = np.stack([decode(photo.data, photo.key)[0] for photo in photos])
@@ -94,7 +94,7 @@ def held_out(count: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray
 
 
 def _photograph(source: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Return ``source`` (8, 8) at random turned, moved, scaled and lit, with noise: uint8 (SIDE, SIDE)."""
+    """Return ``source`` (8, 8) turned, moved, scaled and lit at random, with noise: uint8 (SIDE, SIDE)."""
     turn = np.deg2rad(generator.uniform(-25, 25))
     pixels_per_cell = SIDE / 8 * generator.uniform(0.7, 1.05)
     cos, sin = np.cos(turn) / pixels_per_cell, np.sin(turn) / pixels_per_cell

@@ -1,9 +1,9 @@
 """``shadeproxy demo``: makes the data, runs the trainings one after another, and shows and writes the
 results.
 
-Law: the demo's files are below temporary directories, and its servers and trainings are child processes. All
-of these are gone afterwards, however the demo ends. Only the directory of the report stays, and objects on a
-server that the user named.
+Law: the demo's files are in temporary directories, and its servers and trainings are child processes. All of
+these are gone when the demo has ended, even if it failed. Only the directory of the report stays, and the
+objects on a server that the user named.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ def run_demo(
 ) -> Report:
     """Train once for each of ``contestants``, and write report.json and plots into ``report_dir``.
 
-    ``endpoint`` and ``bucket``: use that S3 server instead of the built-in one; ``objects`` PNG files are
-    uploaded below shadeproxy-demo/ in its bucket, unless they are there already. ``work_dir``: directory for
-    temporary files, by default the system's. Raises ShadeProxyError that names the cause.
+    ``endpoint`` and ``bucket``: use that S3 server instead of the built-in one. ``objects`` PNG files are
+    then uploaded below shadeproxy-demo/ in its bucket, unless they are there already. ``work_dir``: directory
+    for temporary files, by default the system's. Raises ShadeProxyError that names the cause.
     """
     console = console or Console()
     started = time.monotonic()
@@ -77,7 +77,7 @@ def run_demo(
 
 
 def conclude(console: Console, findings: Sequence[str], written: Sequence[Path], started: float) -> None:
-    """Print the findings, and the files that were ``written`` into the directory of the report."""
+    """Print the findings, and the names of the files that were ``written`` into the report's directory."""
     for sentence in findings:
         console.print(f"- {sentence}", highlight=False)
     names = ", ".join(path.name for path in written)
@@ -106,8 +106,8 @@ def prepare(
     objects: int,
     epochs: int,
 ) -> tuple[Stage, DataSet]:
-    """Make the photos, and store or upload them. The arguments are those of ``run_demo``. Raises
-    ShadeProxyError.
+    """Make the photos, and store them locally or upload them. The arguments have the same meaning as in
+    ``run_demo``. Raises ShadeProxyError.
     """
     console.print(f"Digits of scikit-learn, photographed {objects:,} times: PNG images, one object each.")
     making = bars.add("making photographs", objects)
@@ -146,8 +146,8 @@ def prepare(
 async def _fill_server(
     server: ExistingServer, bucket: str, photos: Sequence[Photo], bars: Bars, console: Console
 ) -> dict[str, str]:
-    """Upload the photos that the server lacks. Return the AWS variables that a training needs to read the
-    photos.
+    """Upload those photos that the server lacks. Return the AWS environment variables that a training needs
+    to read them.
     """
     provider = ChainCredentials()
     origin = S3Origin(server.endpoint, credentials={SHARED: provider}, region=server.region)

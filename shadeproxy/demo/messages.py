@@ -1,5 +1,5 @@
-"""The messages between the demo and its training processes. A training process gets one JSON object, its
-plan, and writes JSON lines, its events.
+"""The messages between the demo and its training processes. A training process receives one JSON object, its
+plan. It writes its events as lines of JSON.
 
 Law: a training process only reports its own measurements. It does not know the trainings with which it is
 compared.
@@ -22,10 +22,11 @@ class ExistingServer(msgspec.Struct, frozen=True):
 
 
 class TrainingPlan(msgspec.Struct, frozen=True):
-    """One training. ``control_url``: control listener of the proxy to read through, which also has the
-    counters; None: read from ``origin``, without a proxy. ``test_file``: an .npz with the ``images`` and
-    ``labels`` for testing. ``scores``: whether to report losses. ``meeting``: a file by which the
-    ``world_size`` processes of the training find each other; None if there is only one.
+    """The plan of one training. ``control_url``: control listener of the proxy through which the training
+    reads and from which it takes counters; None: read from ``origin``, without a proxy. ``test_file``: an
+    .npz with the ``images`` and ``labels`` for testing. ``scores``: whether to report losses. ``meeting``: a
+    file by which the ``world_size`` processes of the training find each other; None if there is only one
+    process.
     """
 
     control_url: str | None
@@ -66,10 +67,10 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
-    """An epoch, as the training process measured it. ``reads``, ``read_bytes``: the reads of its loader.
-    ``decode_s``: CPU seconds of decoding, in each of the loader's processes. ``counted``: the counts of the
-    server; None if the training reads without a proxy. ``lan_*``: reads of samples that another proxy than
-    the called one caches.
+    """The measurements of one epoch. ``reads``, ``read_bytes``: the reads of the training's loader.
+    ``decode_s``: CPU seconds of decoding, as a mean over the loader's processes. ``counted``: the server's
+    counts; None if the training reads without a proxy. ``lan_*``: reads of samples that another proxy caches
+    than the one that the training asks.
     """
 
     epoch: int

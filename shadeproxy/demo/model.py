@@ -26,8 +26,8 @@ class SmallNet(nn.Module):
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of ``images`` whose largest logit is that of their label. Afterwards the model is in
-    the same mode (training or evaluation) as before.
+    """Return the share of ``images`` for which the model's largest logit is that of the right label.
+    Afterwards the model is in the same mode (training or evaluation) as before.
     """
     training = model.training
     model.eval()

@@ -1,9 +1,9 @@
-"""``shadeproxy demo --nodes N``: runs one training of N ranks, each of which reads through a proxy of its
-own. The N proxies share their pages as one cache. For comparison, the same training also runs through a
-single proxy with as much cache.
+"""``shadeproxy demo --nodes N``: runs one training of N ranks. Each rank reads through a proxy of its own,
+and the N proxies share their pages as one cache. For comparison, the same training also runs through a single
+proxy whose cache is as large.
 
-Law: the demo's files are below temporary directories, and its servers and trainings are child processes. All
-of these are gone afterwards, as in demo/main.py.
+Law: the demo's files are in temporary directories, and its servers and trainings are child processes. All of
+these are gone when the demo has ended, as in demo/main.py.
 """
 
 import os
@@ -28,8 +28,8 @@ from shadeproxy.demo.screen import Bars
 from shadeproxy.demo.servers import proxy_settings, serving
 
 _TRUST_S = 65.0
-"""Age in seconds from which on the proxies of a cluster answer without asking the origin first: a minute, and
-some seconds until the view is settled.
+"""Age in seconds from which on a proxy of a cluster answers without asking the origin first: a minute, and
+some seconds until the cluster's view is settled.
 """
 _LOADERS = 1
 _LAN = ("lan_reads", "lan_bytes")
@@ -49,8 +49,8 @@ def run_nodes(
     console: Console | None = None,
 ) -> NodesReport:
     """Train through ``nodes`` proxies, and once more through one proxy. Write nodes.json into ``report_dir``.
-    The other arguments are those of ``run_demo``. ``trust_s``: age of the proxies at which training begins.
-    Raises ShadeProxyError.
+    ``trust_s``: training begins when the proxies have this age. All other arguments have the same meaning as
+    in ``run_demo``. Raises ShadeProxyError.
     """
     console = console or Console()
     started = time.monotonic()
@@ -73,8 +73,8 @@ def run_nodes(
                 cluster(nodes, origin, directory / "cluster", cache_bytes=stage.cache_bytes)
             )
             ready_s = time.monotonic() + trust_s
-            # At first, proxies of a cluster ask the origin before each answer. Train through the single proxy
-            # meanwhile.
+            # At first, the proxies of the cluster ask the origin before each answer. Run the training through
+            # the single proxy meanwhile.
             settings = proxy_settings(origin, policy="default", cache_bytes=stage.cache_bytes)
             with serving("proxy", settings, directory / "proxy") as proxy:
                 urls = [proxy.control_url] * nodes
@@ -104,7 +104,7 @@ def _title(nodes: int) -> str:
 def _train(
     stage: Stage, urls: Sequence[str], directory: Path, watch: Callable[[Event], None]
 ) -> list[list[EpochDone]]:
-    """Train with one rank for each of ``urls``: the control listeners of the proxies through which the ranks
+    """Train with one rank for each of ``urls``, the control listeners of the proxies through which the ranks
     read. Return the epochs of each rank. ``watch`` is called with each event of the first rank.
 
     Raises ShadeProxyError, with the end of the log of the rank that failed first.
@@ -135,7 +135,7 @@ def _train(
 
 
 def _events(ranks: Sequence[Child]) -> Iterator[tuple[int, Event]]:
-    """Yield the events of all ranks as they come, each with the number of its rank."""
+    """Yield the events of all ranks in the order in which they come, each with the number of its rank."""
     decoder = msgspec.json.Decoder[Event](Event)
     rests = [b""] * len(ranks)
     with selectors.DefaultSelector() as waiting:
@@ -155,8 +155,8 @@ def _events(ranks: Sequence[Child]) -> Iterator[tuple[int, Event]]:
 
 
 def _run(done: Sequence[Sequence[EpochDone]], owned: Sequence[float], *, whole: bool = False) -> NodesRun:
-    """Return a run, made of the epochs of its ranks. ``whole``: all ranks asked the same proxy, so that each
-    rank's counts cover the reads of all ranks.
+    """Return a run that combines the epochs of its ranks. ``whole``: all ranks asked the same proxy, so the
+    counts of any rank cover the reads of all ranks.
     """
     nodes = []
     for share, epochs in zip(owned, done[:1] if whole else done, strict=True):

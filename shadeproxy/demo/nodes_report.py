@@ -1,5 +1,5 @@
-"""Makes ``nodes.json`` of ``demo --nodes``, its table, and sentences about its numbers. It measures
-nothing.
+"""Makes the results of ``demo --nodes``: ``nodes.json``, a table, and sentences about the numbers. This
+module measures nothing.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ _MIB = 1024**2
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One proxy. ``share``: the part of all objects that it owns, from 0 to 1. ``epochs``: its counters by
-    epoch; a read is counted at the proxy that caches the sample. ``lan_*``: by epoch, those reads of the rank
-    beside this proxy whose samples another proxy caches.
+    """One proxy. ``share``: the part of all objects that the proxy owns, from 0 to 1. ``epochs``: its
+    counters by epoch; a read is counted at the proxy that caches the sample. ``lan_*``: for each epoch, the
+    reads of this proxy's own rank whose samples another proxy caches.
     """
 
     share: float
@@ -28,8 +28,8 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class NodesRun(msgspec.Struct, frozen=True):
-    """One training. ``wall_s``, ``stall_s``: seconds of each epoch; the stall is the mean of all ranks.
-    ``accuracy``: at the end of the training.
+    """One training. ``wall_s``, ``stall_s``: seconds of each epoch; the stall is the mean over all ranks.
+    ``accuracy``: the model's accuracy at the end of the training.
     """
 
     nodes: tuple[Node, ...]
@@ -39,8 +39,9 @@ class NodesRun(msgspec.Struct, frozen=True):
 
 
 class NodesReport(msgspec.Struct, frozen=True):
-    """The results of two trainings. ``together``: through several proxies. ``alone``: through one proxy.
-    ``cache_bytes``: capacity of all proxies of ``together``, and also of the one proxy of ``alone``.
+    """The results of two trainings: ``together`` through several proxies, ``alone`` through one proxy.
+    ``cache_bytes``: the capacity of all proxies of ``together`` in sum, and also that of the one proxy of
+    ``alone``.
     """
 
     machine: Machine
@@ -58,7 +59,7 @@ def write_report(report: NodesReport, directory: Path) -> Path:
 
 
 def table(report: NodesReport) -> Table:
-    """Return a table with a row for each proxy, a row for their sum, and one for the single proxy. The
+    """Return a table with a row for each proxy, a row for their sum, and a row for the single proxy. The
     numbers are means over all epochs but the first, which only fills the caches.
     """
     made = table_of_means(
@@ -81,7 +82,7 @@ def table(report: NodesReport) -> Table:
 
 
 def findings(report: NodesReport) -> list[str]:
-    """Return sentences about the numbers of the report, whether these are good or bad."""
+    """Return sentences about the numbers of the report, both good and bad ones."""
     nodes, one = report.together.nodes, report.alone.nodes
     wall_s, wall_of_one_s = _later(report.together.wall_s), _later(report.alone.wall_s)
     hits = (
@@ -130,8 +131,8 @@ def _mib(nodes: Sequence[Node], field: str) -> float:
 
 
 def _mean(nodes: Sequence[Node], field: str) -> float:
-    """Return the sum of ``field`` over the nodes, as a mean over all epochs but the first, in which no read
-    can hit.
+    """Return the sum of ``field`` over the nodes, as a mean over all epochs but the first. In the first epoch
+    no read can hit.
     """
     return sum(_later([getattr(epoch, field) for epoch in node.epochs]) for node in nodes)
 

@@ -1,7 +1,7 @@
-"""Stores the photos as objects: as files in a directory whose folders are the buckets, or on an existing
-server.
+"""Stores the photos as objects: either on an existing server, or as files in a directory whose folders are
+the buckets.
 
-On an existing server, an object is not overwritten if it already has the right size, and nothing is deleted.
+On an existing server, an object that already has the right size is not overwritten, and nothing is deleted.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo]
 
 
 async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo]) -> list[Photo]:
-    """Return the photos that are not below ``prefix`` in ``bucket``, or are there with another size. Raises
-    ShadeProxyError.
+    """Return the photos that are missing below ``prefix`` in ``bucket``, or that have another size there.
+    Raises ShadeProxyError.
     """
     there: dict[str, int] = {}
     last = ""

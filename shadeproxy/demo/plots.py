@@ -1,5 +1,5 @@
-"""Draws the pictures of the report, in Okabe and Ito's colours. Lines also differ in their markers, so that
-they can be told apart without colours.
+"""Draws the plots of the report, in Okabe and Ito's colours. Each line also has its own markers, so that
+lines can be told apart without colours.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from shadeproxy.demo.report import Epoch, Report
 
 
 class _Style(NamedTuple):
-    """The style of the line of a run. Lines of similar results are drawn over each other, so later runs have
-    smaller markers.
+    """The style of the line of one run. Lines of similar results cover each other, so later runs have smaller
+    markers.
     """
 
     colour: str
@@ -43,8 +43,8 @@ class _Plot(NamedTuple):
 
 
 def write_plots(report: Report, titles: dict[str, str], directory: Path) -> list[Path]:
-    """Plot hit ratio, stall and accuracy by epoch, as PNG files; return their paths. ``titles``: by name of a
-    run, its text in the legend.
+    """Plot hit ratio, stall and accuracy by epoch, as PNG files, and return their paths. ``titles``: for each
+    name of a run, the text that the legend shows.
     """
     share = report.cache_bytes / report.dataset.bytes
     plots = (

@@ -1,8 +1,8 @@
-"""Child processes that never outlive the demo. Each has a session of its own, and is ended together with all
-its descendants.
+"""Child processes that never outlive the demo. Each child has a session of its own, and is ended together
+with all its descendants.
 
-Law: every process is started in a ``with`` block. However that block ends, the process is gone afterwards. If
-a process fails, the error has the end of the process's log.
+Law: every process is started in a ``with`` block, and is gone when that block has ended, even after an error.
+If a process fails, the error quotes the end of the process's log.
 """
 
 import os
@@ -30,7 +30,7 @@ class Child:
         self.log = log
 
     def failure(self) -> ShadeProxyError:
-        """Return the error that says how the process ended, with the end of its log."""
+        """Return an error that says how the process ended, and quotes the end of its log."""
         status = self.process.wait()
         lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         tail = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
@@ -41,24 +41,25 @@ class Child:
 def running(
     name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], piped: bool = False
 ) -> Iterator[Child]:
-    """Start ``command``. At the end of the block stop it and its descendants: by SIGTERM, and after 10 s by
-    SIGKILL. After an interrupt SIGKILL is sent at once, because no result of the processes is kept.
+    """Start ``command``. At the end of the block, stop the process and its descendants: by SIGTERM, and after
+    10 s by SIGKILL. After an interrupt SIGKILL is sent at once, because the results of the processes are not
+    needed then.
 
-    ``piped``: stdin and stdout are pipes. Otherwise there is no stdin, and stdout goes to ``log`` like
-    stderr.
+    ``piped``: stdin and stdout are pipes. Without it there is no stdin, and both stdout and stderr go to
+    ``log``.
     """
     process = None
     try:
-        # Hold signals back here: a signal between the start of the process and the assignment to the variable
+        # Hold signals back here. A signal between the start of the process and the assignment to the variable
         # would leave the process running.
         with log.open("wb") as file, held():
-            process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
+            process = subprocess.Popen(  # noqa: S603 (the command runs our own interpreter and modules)
                 command,
                 stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else file,
                 stderr=file,
                 env=dict(env),
-                # The process has a group of its own, so that Ctrl-C reaches only the demo, which then ends
+                # The process has a group of its own. So Ctrl-C reaches only the demo, and the demo then ends
                 # all processes.
                 start_new_session=True,
             )
@@ -76,8 +77,8 @@ def running(
 
 @contextmanager
 def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
-    """Make a directory below ``place`` (None: below the system's), and remove it with all its files at the
-    end.
+    """Make a directory below ``place``, or below the system's temporary directory for None. Remove it with
+    all its files at the end of the block.
     """
     directory = TemporaryDirectory(prefix=prefix, dir=place)
     try:
@@ -88,8 +89,8 @@ def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
 
 
 class _Interrupts:
-    """Turns signals into KeyboardInterrupt. ``holders``: number of blocks under way that must not be
-    interrupted; while there are any, a signal waits.
+    """Turns signals into KeyboardInterrupt. ``holders``: number of running blocks that must not be
+    interrupted. A signal waits until there are none.
     """
 
     def __init__(self) -> None:
@@ -126,8 +127,8 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block at SIGTERM and SIGHUP, as at Ctrl-C, so that no process is left
-    behind. A signal that was ignored before stays ignored.
+    """Raise KeyboardInterrupt in the block at SIGTERM and SIGHUP, as Python does at Ctrl-C, so that no child
+    process is left running. A signal that was ignored before the block stays ignored.
     """
     numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _interrupts.handle) for number in numbers}
@@ -145,7 +146,8 @@ def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    # Kill the whole group: workers of a DataLoader notice only after seconds that their parent is gone.
+    # Kill the whole group: workers of a DataLoader notice only after seconds that their parent process is
+    # gone.
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):

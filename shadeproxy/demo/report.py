@@ -1,5 +1,5 @@
-"""Makes ``report.json``. Other programs rely on its form. Every number in it was measured by a server or by
-the training.
+"""Makes ``report.json``. Other programs rely on its form. Every number in it was measured by a server or by a
+training.
 """
 
 import os
@@ -30,8 +30,8 @@ class DataSet(msgspec.Struct, frozen=True):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """One epoch of a run. Ratios are shares of the reads that the training made; ``origin_*`` count reads
-    that reached the origin. ``decode_s``: see ``EpochDone``.
+    """One epoch of a run. Ratios are shares of the reads that the training made. ``origin_*``: reads that
+    reached the origin. ``decode_s``: the same value as in ``EpochDone``.
     """
 
     wall_s: float
@@ -63,7 +63,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
-    """Return an epoch of a training that read through a proxy, with the counts of the proxy."""
+    """Return an epoch of a training that read through a proxy. ``counted``: the counts of the proxy."""
     hits = counted.hits_ram + counted.hits_disk
     return Epoch(
         wall_s=done.wall_s,
@@ -82,8 +82,8 @@ def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
 
 
 def without_cache(done: EpochDone) -> Epoch:
-    """Return an epoch of a training that read from the origin without a cache: with the counts of the origin,
-    or those of the training itself if the origin has none.
+    """Return an epoch of a training that read from the origin without a cache. It has the counts of the
+    origin or, if the origin has none, those of the training itself.
     """
     asked = done.counted
     requests, read_bytes = (asked.requests, asked.bytes) if asked else (done.reads, done.read_bytes)

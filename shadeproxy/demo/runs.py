@@ -1,5 +1,5 @@
-"""The trainings that the demo compares. Each runs in a process of its own with new servers, and its process
-reports events.
+"""The trainings that the demo compares. Each training runs in a process of its own, which reports events, and
+has new servers.
 """
 
 import sys
@@ -23,8 +23,8 @@ _TRAIN = (sys.executable, "-m", "shadeproxy.demo.train")
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One training to compare. ``policy``: the policy of its proxy; None: it reads from the origin, without a
-    proxy.
+    """One training to compare. ``policy``: the policy of its proxy; None: the training reads from the origin,
+    without a proxy.
     """
 
     name: str
@@ -40,14 +40,16 @@ UNSCORED = Contestant("default", "ShadeProxy", policy="default")
 SHADE = Contestant("shade", "ShadeProxy+SDK", policy="default", mode="importance", scores=True)
 
 CONTESTANTS = (DIRECT, LRU, SHADE)
-"""The trainings that fit into four minutes on two cores. UNSCORED would be one too many."""
+"""The trainings that take less than four minutes together on two cores. With UNSCORED, they would take
+longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """The data that all runs share. ``objects``: a directory of buckets, or an existing server that already
-    has the objects. ``plan``: the training, without the fields in which runs differ. ``environment``:
-    variables that a training needs in addition to those of the demo itself.
+    has the objects. ``plan``: a plan for every training; each run replaces the fields in which it differs.
+    ``environment``: variables that a training needs in addition to those of the demo itself.
     """
 
     directory: Path
@@ -58,7 +60,7 @@ class Stage:
 
 
 def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) -> Run:
-    """Train once, with new servers and caches. ``watch`` is called with each event.
+    """Train once, with new servers and empty caches. ``watch`` is called with each event.
 
     Raises ShadeProxyError, with the end of the log of the process that failed.
     """
@@ -73,8 +75,8 @@ def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) ->
             scores=contestant.scores,
         )
         epochs = []
-        # End the training before its servers. Without ``closing``, the generator would be closed only when
-        # the last traceback that refers to it is dropped.
+        # End the training before its servers. Without ``closing``, the generator would stay open as long as
+        # any traceback refers to it.
         with closing(_training(plan, directory / "train.log", stage.environment)) as events:
             for event in events:
                 watch(event)
@@ -94,10 +96,10 @@ def _epoch(contestant: Contestant, done: EpochDone) -> Epoch:
 @contextmanager
 def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | ExistingServer]:
     """Start the source from which the run reads, and yield it: the control URL of a proxy, or an S3 server
-    that is read object by object.
+    without batch calls.
 
-    The built-in origin is a proxy that caches nothing. A run without a cache reads from it object by object,
-    as from any object store, because object stores have no batch call.
+    The built-in origin is a proxy that caches nothing. It could answer batch calls, but object stores have
+    none. So a run without a cache reads from it object by object, as from any object store.
     """
     if contestant.policy is None and isinstance(stage.objects, ExistingServer):
         yield stage.objects
@@ -113,7 +115,7 @@ def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Itera
 
 @contextmanager
 def origin_of(stage: Stage, directory: Path) -> Iterator[dict[str, Any]]:
-    """Start the built-in origin, unless the user has named a server. Yield the settings with which a proxy
+    """Start the built-in origin, unless the user has named a server. Yield the settings by which a proxy
     reads from the origin.
     """
     if isinstance(stage.objects, ExistingServer):
@@ -136,7 +138,7 @@ def _training(plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Gen
 
 @contextmanager
 def training(name: str, plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Iterator[Child]:
-    """Start a training process. The lines of its stdout are its events."""
+    """Start a training process. Each line of its stdout is one event."""
     env = plain_environment() | environment
     with running(name, _TRAIN, log=log, env=env, piped=True) as child:
         stdin = child.process.stdin

@@ -16,8 +16,8 @@ _MIB = 1024**2
 
 
 class Bars:
-    """Progress bars, one for each step of the demo. If the output is not a terminal, there is only a line for
-    each epoch.
+    """Progress bars, one for each step of the demo. If the output is not a terminal, there is only one line
+    for each epoch.
     """
 
     def __init__(self, console: Console, width: int) -> None:
@@ -43,7 +43,7 @@ class Bars:
         self._progress.__exit__(kind, error, trace)
 
     def add(self, title: str, total: float) -> "Bar":
-        """Add a bar, whose time starts now."""
+        """Add a bar for a step that begins now."""
         task = self._progress.add_task(title.ljust(self._width), total=total, note="")
         return Bar(self._console, self._progress, task, title)
 
@@ -62,7 +62,7 @@ class Bar:
         self._progress.advance(self._task, amount)
 
     def show(self, event: Event) -> None:
-        """Show the progress of a training, in epochs, after one of its events."""
+        """Show the progress of a training, counted in epochs, after one of its events."""
         if isinstance(event, EpochDone):
             note = f"epoch {event.epoch + 1}: accuracy {event.accuracy:.1%}, stall {event.stall_s:.1f} s"
             self._progress.update(self._task, completed=event.epoch + 1, note=note)
@@ -74,7 +74,7 @@ class Bar:
 
 def comparison(report: Report, titles: Mapping[str, str]) -> Table:
     """Return a table with a row for each run: the accuracy at the end, and means over all epochs but the
-    first, which only fills the cache.
+    first. The first epoch only fills the cache.
     """
     table = table_of_means(
         "run",
@@ -93,8 +93,8 @@ def comparison(report: Report, titles: Mapping[str, str]) -> Table:
 
 
 def table_of_means(first: str, *headings: str) -> Table:
-    """Return a table, still without rows, for means over epochs. ``first``: the heading of the column with
-    the rows' names.
+    """Return a table for means over epochs, which has no rows yet. ``first``: the heading of the column with
+    the names of the rows.
     """
     table = Table(
         title="One epoch, averaged from the second one on",
@@ -110,7 +110,7 @@ def table_of_means(first: str, *headings: str) -> Table:
 
 
 def findings(report: Report) -> list[str]:
-    """Return sentences about the numbers of the report, whether these are good or bad."""
+    """Return sentences about the numbers of the report, both good and bad ones."""
     runs = {run.name: run for run in report.runs}
     share = report.cache_bytes / report.dataset.bytes
     said = []
@@ -176,7 +176,7 @@ def _cells(run: Run) -> list[str]:
 
 
 def _later(run: Run) -> Sequence[Epoch]:
-    """Return the epochs whose reads can hit: all but the first one, which only fills the cache."""
+    """Return the epochs whose reads can hit: all but the first, which only fills the cache."""
     return run.epochs[1:] or run.epochs
 
 

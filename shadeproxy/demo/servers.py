@@ -40,14 +40,14 @@ class _LogLine(msgspec.Struct):
 
 
 def plain_environment() -> dict[str, str]:
-    """Return the environment without variables that are settings of ShadeProxy. They would override the
-    settings that the demo writes into files.
+    """Return the environment without the variables that set ShadeProxy's configuration. They would override
+    the settings that the demo writes into files.
     """
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
 
 
 def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
-    """Return settings of an S3 server over ``directory`` that caches nothing, and delays each answer by
+    """Return settings of an S3 server over ``directory``. It caches nothing, and delays each answer by
     ``delay``.
     """
     return {
@@ -58,10 +58,10 @@ def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
 
 
 def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> dict[str, Any]:
-    """Return settings of a proxy that caches two thirds of ``cache_bytes`` in RAM and the rest on disk.
+    """Return settings of a proxy that caches two thirds of ``cache_bytes`` in RAM and one third on disk.
 
-    Only the default policy runs with prefetching. Other policies run without it, as most caches that use them
-    do.
+    Prefetching is on only with the default policy, because most caches that use other policies do not
+    prefetch.
     """
     ram_bytes = cache_bytes * 2 // 3
     return {
@@ -77,8 +77,8 @@ def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> 
 
 @contextmanager
 def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator[Server]:
-    """Run ``shadeproxy serve`` with ``settings`` until the block ends. Its caches and its state begin empty,
-    below ``directory``.
+    """Run ``shadeproxy serve`` with ``settings`` until the block ends. Its caches and its state are below
+    ``directory``, and are empty at first.
 
     Raises ShadeProxyError, with the end of the server's log, if the server does not start.
     """
@@ -99,7 +99,9 @@ def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator
 
 @contextmanager
 def _tmpfs(directory: Path) -> Iterator[Path]:
-    """Yield a directory in RAM, if the machine has a tmpfs for it, and remove it at the end."""
+    """Yield a directory in RAM, and remove it at the end of the block. Without a tmpfs, yield one below
+    ``directory`` instead.
+    """
     if not (_SHM.is_dir() and os.access(_SHM, os.W_OK)):
         yield directory / "ram"
         return
@@ -108,13 +110,13 @@ def _tmpfs(directory: Path) -> Iterator[Path]:
 
 
 def wait_until_ready(child: Child, limit_s: float = _READY_S) -> Server:
-    """Return the server with the addresses that it chose, from the "ready" line of its log. Raises
+    """Return the server, with the addresses that it chose; they are in the "ready" line of its log. Raises
     ShadeProxyError.
     """
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        # Ask for the end of the process before reading its log: the log of a process that has ended is
-        # complete.
+        # Ask whether the process has ended before reading its log. The log is complete only if the process
+        # had ended by then.
         ended = child.process.poll() is not None
         for line in child.log.read_bytes().splitlines():
             with suppress(msgspec.MsgspecError):

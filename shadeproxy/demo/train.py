@@ -26,7 +26,7 @@ from shadeproxy.demo.model import SmallNet, accuracy
 from shadeproxy_sdk import owners
 
 _NO_PROXY = "http://127.0.0.1:9"
-"""URL of the discard port, where no program answers. So the SDK finds no proxy there, and reads from the
+"""URL of the discard port, where no program answers. With this URL the SDK finds no proxy, and reads from the
 origin.
 """
 _STEP_INTERVAL_S = 0.1
@@ -41,7 +41,7 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
             "gloo", init_method=Path(plan.meeting).as_uri(), rank=plan.rank, world_size=plan.world_size
         )
     test_images, test_labels = _load_test(Path(plan.test_file))
-    # With a proxy, the SDK must not fall back to the origin, because the proxy would not count such reads as
+    # With a proxy, the SDK must not fall back to the origin, because the proxy does not count such reads as
     # misses.
     origin = _origin(plan.origin) if plan.origin and not plan.control_url else None
     client = shade.Client(
@@ -107,15 +107,17 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
 
 
 def _meet() -> None:
-    """Wait until all other processes of the training call this too, if there are any."""
+    """Wait until all other processes of the training have called this function too. Return at once if there
+    are none.
+    """
     if distributed.is_initialized():
         distributed.barrier()
 
 
 class _Seen:
     """The reads of one epoch, and the CPU seconds of decoding. A sample that occurs twice in a batch counts
-    as one read. ``elsewhere``: by sample id, True if another proxy caches the sample; its reads count in
-    ``lan_*``.
+    as one read. ``elsewhere``: for each sample id, True if another proxy caches the sample; reads of such
+    samples also count in ``lan_*``.
     """
 
     def __init__(self, elsewhere: NDArray[np.bool_]) -> None:
@@ -142,7 +144,7 @@ class _Seen:
 
 
 class _Steps:
-    """Emits a ``Step`` at intervals: often enough for a bar that moves, and not so often that the pipe
+    """Emits a ``Step`` at intervals: often enough to move a progress bar, but not so often that the pipe
     fills.
     """
 
@@ -175,8 +177,8 @@ def _load_test(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _cached_elsewhere(client: shade.Client, manifest: shade.Manifest) -> NDArray[np.bool_]:
-    """Return a flag for each sample: True if another proxy than the called one caches it. Its bytes then come
-    from that other proxy, whichever of the two is asked.
+    """Return a flag for each sample: True if a proxy other than the called one caches it. The bytes then come
+    from that other proxy, even if the called one is asked.
     """
     answer = client.call("GET", f"/v1/datasets/{manifest.name}/owners")
     column = owners.decode(answer.body, len(manifest), "")

@@ -1,1 +1,1 @@
-"""Durable control state: small values that survive a restart. No other package knows diskcache."""
+"""Durable control state: small values that survive a restart. Only this package imports diskcache."""

@@ -1,9 +1,9 @@
 """Writes and reads a file of blocks with checksums. The proxy replaces the whole file from time to time, and
-reads it once, when it starts.
+reads it only when the proxy starts.
 
-Laws: all calls block. The path always names the complete old file or the complete new file, also after kill
--9. If a byte of a block was changed, lost or moved, that is noticed before the block is used. The file's mode
-is 0600.
+Laws: all calls block. The path names either the complete old file or the complete new file, even after kill
+-9. If a byte of a block was changed, lost or moved, the reader notices this before it yields the block. The
+file's mode is 0600.
 """
 
 import os
@@ -23,8 +23,8 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class CheckedFileWriter:
-    """Writes a new file beside ``path``. ``commit`` replaces the file at ``path`` by it; ``close`` ends the
-    writer. Raises StateError.
+    """Writes a new file beside ``path``. ``commit`` moves the new file to ``path``, where it replaces the old
+    one. ``close`` ends the writer. Raises StateError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +40,7 @@ class CheckedFileWriter:
         self._write(_MAGIC)
 
     def add(self, block: bytes) -> None:
-        """Append a block that is not empty."""
+        """Append a block, which must not be empty."""
         assert 0 < len(block) <= _MOST_BLOCK_BYTES, "a block that no reader takes"
         self._write(len(block).to_bytes(_LENGTH_BYTES, "little"), block)
 
@@ -61,15 +61,15 @@ class CheckedFileWriter:
             raise _refusal(self._path, error) from error
 
     def close(self) -> None:
-        """Delete the new file, unless it was committed."""
+        """Delete the new file, unless ``commit`` has moved it to ``path``."""
         with suppress(OSError):
             self._file.close()
         with suppress(OSError):
             self._new.unlink(missing_ok=True)
 
     def _write(self, *parts: bytes) -> None:
-        """Write the parts, then a hash of all parts that were written so far. By this hash, a reader notices
-        blocks that have changed places.
+        """Write the parts, and after them a hash of everything that was written so far. The hash depends on
+        all earlier blocks, so a reader notices blocks that have changed places.
         """
         for part in parts:
             self._hash.update(part)
@@ -81,9 +81,10 @@ class CheckedFileWriter:
 
 
 def read_checked(path: Path) -> Iterator[bytes]:
-    """Yield the blocks of the file at ``path``; none if there is no file. Raises StateError.
+    """Yield the blocks of the file at ``path``, or none if there is no file. Raises StateError.
 
-    Read all blocks: only after the last one is it checked that the file ends where its writer ended it.
+    Callers must read all blocks: whether the file ends at the right place is checked only after the last
+    block.
     """
     try:
         file = path.open("rb")
@@ -104,8 +105,9 @@ def read_checked(path: Path) -> Iterator[bytes]:
 
 
 def _read(file: BinaryIO, length: int, seen: xxh3_64, expected: bytes, *, hashed: bool = True) -> bytes:
-    """Return the next ``length`` bytes, which must equal ``expected`` if that is not empty. ``hashed``: also
-    read the hash that follows these bytes, and compare it with the hash of all bytes so far.
+    """Return the next ``length`` bytes of the file. If ``expected`` is not empty, the bytes must equal it.
+    ``hashed``: also read the hash after these bytes, and compare it with ``seen``, the hash of all bytes so
+    far.
     """
     try:
         found = file.read(length)

@@ -1,7 +1,8 @@
-"""The state directory. One process locks it. A damaged database is renamed, never deleted.
+"""The state directory: one process locks it. A damaged database in it is renamed, never deleted.
 
-SQLite cannot read a database if its medium has no room for the journal. Then the proxy reads a copy of the
-database, and of the journal that a killed process may have left. Nothing on the full medium is changed.
+SQLite cannot even read a database if the medium has no room for a journal. In that case, the proxy copies the
+database to another medium, together with a journal that a killed process may have left, and reads the copy.
+It changes nothing on the full medium.
 """
 
 import errno
@@ -31,7 +32,9 @@ _HINTS = {
 
 
 def hold(path: Path) -> int:
-    """Create ``path`` (mode 0700) and lock it; return the descriptor of the lock. Raises ConfigError."""
+    """Create the directory ``path`` (mode 0700), lock it, and return the descriptor of the lock. Raises
+    ConfigError.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -52,7 +55,7 @@ def hold(path: Path) -> int:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the database in ``path``; None if there is none."""
+    """Return the device and inode numbers of the database in ``path``, or None if there is no database."""
     try:
         status = (path / DATABASE_NAME).stat()
     except OSError:
@@ -61,7 +64,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def refusal(path: Path, error: OSError) -> ConfigError:
-    """Return the error that says why a directory, or a file in it, cannot be used."""
+    """Return the error to raise if a directory, or a file in it, cannot be used. Its text says why."""
     hint = f"choose a directory that user id {os.geteuid()} can write"
     if error.errno in FULL:
         hint = "free space there or choose another directory"
@@ -71,8 +74,8 @@ def refusal(path: Path, error: OSError) -> ConfigError:
 
 
 def is_sound(path: Path) -> bool:
-    """Return True if there is no database in ``path``, or if SQLite's check finds no fault in its pages and
-    indexes.
+    """Return True if SQLite's check finds no fault in the pages and indexes of the database in ``path``, or
+    if there is no database.
 
     Raises ConfigError if the database cannot be read for another reason than damage.
     """
@@ -90,8 +93,8 @@ def is_sound(path: Path) -> bool:
 
 
 def refuse_trouble(path: Path, error: BaseException | None) -> None:
-    """Raise ConfigError if ``error`` comes from the medium or from missing permissions: then the database
-    itself may be undamaged.
+    """Raise ConfigError if ``error`` comes from the medium, or from missing permissions. The database itself
+    may be undamaged then, so it must not be replaced.
     """
     code = getattr(error, "sqlite_errorcode", None)
     hint = _HINTS.get(code & 0xFF) if code is not None else None
@@ -114,12 +117,14 @@ def move_aside(path: Path) -> Path:
 
 
 _ROOM_BYTES = 1 << 20
-"""Room that SQLite needs on the medium: its journal and the journal's index take 36 KiB and more."""
-_PLACES = (None, Path("/dev/shm"))  # noqa: S108 - what is made there is private to this user
+"""The room that SQLite needs on the medium, with a reserve: its journal and the journal's index take at least
+36 KiB.
+"""
+_PLACES = (None, Path("/dev/shm"))  # noqa: S108 - the files made there are private to this user
 
 
 def has_no_room(path: Path) -> bool:
-    """Return whether the medium of a directory has too few free bytes for SQLite, or no free inode."""
+    """Return whether the medium of directory ``path`` has too few free bytes for SQLite, or no free inode."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -129,10 +134,10 @@ def has_no_room(path: Path) -> bool:
 
 @contextmanager
 def copied(path: Path) -> Iterator[Path]:
-    """Yield a directory that has a copy of the database in ``path``. The copy is deleted at the end of the
-    block.
+    """Yield a temporary directory with a copy of the database in ``path``. The copy is deleted when the block
+    ends.
 
-    Raises OSError, also if there is no database to copy.
+    Raises OSError, for example if ``path`` has no database.
     """
     sources = [path / f"{DATABASE_NAME}{suffix}" for suffix in ("", "-wal")]
     needed_bytes = 2 * sum(source.stat().st_size for source in sources if source.exists()) + _ROOM_BYTES
@@ -145,8 +150,8 @@ def copied(path: Path) -> Iterator[Path]:
 
 
 def _roomy_place(needed_bytes: int) -> Path | None:
-    """Return a directory with room for ``needed_bytes``; None for the system's temporary directory. That one
-    is tried first, and also returned if no directory has room.
+    """Return a directory on a medium with room for ``needed_bytes``; None stands for the system's temporary
+    directory. That directory is tried first. It is also the result if no directory has enough room.
     """
     for place in _PLACES:
         status = os.statvfs(place or tempfile.gettempdir())

@@ -1,8 +1,8 @@
-"""The storage format of diskcache rows: keys are text and values are bytes, and both lie in the database
+"""The format of diskcache rows in this store: keys are text, values are bytes, and both are in the database
 itself.
 
-diskcache would unpickle a row that claims to be pickled (CVE-2025-69872), and would open or delete the file
-that a row names. So pickle and file names are refused here: a row with one of them raises StateError.
+By default, diskcache unpickles a row that claims to be pickled (CVE-2025-69872), and opens or deletes the
+file that a row names. So this class refuses pickle and file names: a row with one of them raises StateError.
 """
 
 import sqlite3
@@ -32,21 +32,21 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         return key, True
 
     def get(self, key: object, raw: object) -> str | RefusedRow:
-        """Return the key of a row; REFUSED for a pickled key or one of another type, which is never
-        decoded.
+        """Return the key of a row. Return REFUSED, without decoding the key, if the key is pickled or not
+        text.
         """
         return key if raw and type(key) is str else REFUSED
 
     def store(self, value: object, *_: object, **__: object) -> tuple[int, int, None, Any]:
-        """Return a value in the form in which the database stores it: its bytes are in the row, so that a
-        transaction covers them.
+        """Return a value in the form in which the database stores it. The bytes are in the row and not in a
+        file, so that a transaction covers them.
         """
         if type(value) is not bytes:
             raise StateError(f"state values are bytes, not {type(value).__name__}")
         return len(value), _MODE_RAW, None, sqlite3.Binary(value)
 
     def fetch(self, mode: int, filename: str | None, value: object, *_: object, **__: object) -> bytes:
-        """Return the value of a row. Raises StateError if it is a pickle, a file or of another type."""
+        """Return the value of a row. Raises StateError if the value is pickled, in a file, or not bytes."""
         if mode != _MODE_RAW or filename is not None or type(value) is not bytes:
             raise StateError("a row of the state database is not bytes: it was not written by this proxy")
         return value

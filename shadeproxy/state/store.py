@@ -36,12 +36,11 @@ from shadeproxy.state.disk import BytesDisk
 _logger = logging.getLogger(__name__)
 _Batch = dict[str, bytes | None]
 _T = TypeVar("_T")
-# Larger than any value. With a smaller limit, diskcache would put long values into files, outside the
-# transaction.
+# A size that no value reaches. diskcache writes longer values to files, which no transaction covers.
 _NEVER_A_FILE_BYTES = 1 << 40
 _BUSY_TIMEOUT_S = 10.0
-# The first byte of every stored value. A new format of values needs a new mark. Values with another mark are
-# refused; the clients then register again.
+# The first byte of every stored value. A change of the format of values needs a new mark. Values with another
+# mark are refused, and the clients must register again.
 _MARK = b"\x01"
 _HASH_BYTES = 8
 _START = len(_MARK) + _HASH_BYTES
@@ -49,10 +48,10 @@ _PROBE = "probe/"
 
 
 class StateStore:
-    """Values by kind and name. A kind contains no "/"; a name may contain some.
+    """Values by kind and name. A kind contains no "/", but a name may contain some.
 
-    ``refused_rows``, ``damaged_databases``: how many were found since ``open``. ``failing``: True if the last
-    commit failed.
+    ``refused_rows``, ``damaged_databases``: how many of them were found since ``open``. ``failing``: True if
+    the last commit failed.
     """
 
     def __init__(self, path: Path, *, commit_every_s: float = 1.0, clock: Clock | None = None) -> None:
@@ -78,10 +77,10 @@ class StateStore:
     # ------------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Lock the directory and open the database. A damaged database is renamed, and an empty one made.
-        Blocks.
+        """Lock the directory and open the database. If the database is damaged, rename it and make an empty
+        one. Blocks.
 
-        Raises ConfigError if the directory cannot be used, StateError if no database can be made.
+        Raises ConfigError if the directory cannot be used, and StateError if no database can be made.
         """
         self._held = hold(self.path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
@@ -93,7 +92,7 @@ class StateStore:
             raise
 
     def start(self) -> None:
-        """Commit all changes every ``commit_every_s`` from now on, on the running event loop."""
+        """Begin to commit all changes every ``commit_every_s``, on the running event loop."""
         self._periodic = asyncio.create_task(self._commit_periodically(), name="state-commit")
 
     async def stop(self) -> None:
@@ -115,16 +114,20 @@ class StateStore:
             self._held = -1
 
     def is_detached(self) -> bool:
-        """Return whether the database was deleted or replaced since ``open``. Blocks for a short time."""
+        """Return whether the file of the database was deleted or replaced since ``open``. Blocks for a short
+        time.
+        """
         return self._identity is not None and self._identity != identity(self.path)
 
     # ------------------------------------------------------------------ values
 
     def load_all(self, kind: str) -> dict[str, bytes]:
-        """Return every value of ``kind`` by name, uncommitted changes included. Blocks. Raises StateError."""
+        """Return every value of ``kind`` by name, also values that are not committed yet. Blocks. Raises
+        StateError.
+        """
         prefix = _key(kind, "")
         # During this call, a commit may move values from ``_dirty`` to ``_flight``, and from there into the
-        # database. Read in this order, each value is found at least once.
+        # database. Read these three in this order, so that each value is found at least once.
         dirty = dict(self._dirty)
         flight = self._flight[0] if self._flight else {}
         values: _Batch = dict(self._on_writer(partial(self._read, prefix)))
@@ -141,7 +144,7 @@ class StateStore:
         self._dirty[_key(kind, name)] = None
 
     async def flush(self) -> None:
-        """Commit all changes so far. Raises StateError if that fails; the changes are then kept for the next
+        """Commit all changes so far. Raises StateError if that fails; the changes are then kept for a later
         commit.
         """
         while self._flight is not None or self._dirty:
@@ -150,15 +153,15 @@ class StateStore:
     def _begin_commit(self) -> tuple[_Batch, asyncio.Task[None]]:
         batch, self._dirty = self._dirty, {}
         task = asyncio.create_task(self._finish_commit(batch), name="state-flush")
-        # The waiter may be cancelled before it sees the exception. Retrieve it here; otherwise asyncio would
-        # log it.
+        # A caller that waits for the task may be cancelled before it sees the exception. Read the exception
+        # here; otherwise asyncio would log it as never retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._flight = (batch, task)
         return self._flight
 
     async def _finish_commit(self, batch: _Batch) -> None:
-        # Only this task awaits the executor: ``_dirty`` and ``_flight`` must be right before any waiter
-        # continues.
+        # Only this task awaits the executor. So ``_dirty`` and ``_flight`` are up to date before any caller
+        # that waits for the task continues.
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
         except BaseException:
@@ -177,7 +180,8 @@ class StateStore:
             failed = self.failing
             try:
                 if failed and self._flight is None:
-                    # Begin a commit even if there are no changes, to find out whether there is room again.
+                    # Begin a commit even if there are no changes, to find out whether the medium has room
+                    # again.
                     self._begin_commit()
                 await self.flush()
             except StateError as error:
@@ -197,7 +201,7 @@ class StateStore:
         return self._writer.submit(action).result()
 
     def _open_or_rescue(self) -> None:
-        """Open the database. If SQLite cannot open it because the medium is full, read the values into
+        """Open the database. If SQLite cannot open it because the medium is full, read its values into
         memory. Changes then stay in memory until the medium has room.
         """
         try:
@@ -218,11 +222,11 @@ class StateStore:
             _logger.warning("control state is not saved, will try again: %s", error)
 
     def _open_late(self) -> None:
-        """Open the database, which could not be opened before because its medium was full."""
+        """Open the database after an earlier attempt failed because the medium was full."""
         try:
             self._open_database()
         except BaseException:
-            # The database may be open, but accept no row yet. Close it, so that the next commit tries it
+            # The database may be open and still accept no row. Close it, so that the next commit opens it
             # again.
             self._close_database()
             raise
@@ -257,8 +261,8 @@ class StateStore:
             ) from error
 
     def _prove(self) -> None:
-        """Read every row; then insert, replace and delete a row, as commits do. A damaged schema shows only
-        in these steps.
+        """Read every row; then insert, replace and delete one row, as commits do. Some damage of the schema
+        shows only in these steps.
         """
         self._read("")
         with self._cache.transact():
@@ -269,7 +273,8 @@ class StateStore:
         self._refused.clear()
 
     def _connect(self, directory: Path | None = None) -> Any:
-        # Set the mode of the file regardless of the umask. SQLite gives its journals the same mode.
+        # Set the file's mode here, so that it does not depend on the umask. SQLite gives its journals the
+        # same mode.
         directory = directory or self.path
         database = directory / DATABASE_NAME
         try:
@@ -299,7 +304,8 @@ class StateStore:
                     try:
                         values[key] = _unseal(key, self._cache[key])
                     except (StateError, KeyError) as error:
-                        # KeyError: diskcache hides the row, because it has another form or counts as expired.
+                        # KeyError: diskcache does not return the row, because the row has another form or
+                        # counts as expired.
                         self._refuse(key, key, error)
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
             raise StateError(
@@ -309,7 +315,7 @@ class StateStore:
         return values
 
     def _refuse(self, key: str | bytes, what: str, why: object) -> None:
-        """Count a row that cannot be used, and log it, once for each row."""
+        """Count a row that cannot be used, and log it. Each row is counted and logged only once."""
         if key in self._refused:
             return
         self._refused.add(key)
@@ -338,15 +344,15 @@ def _key(kind: str, name: str) -> str:
 
 
 def _seal(key: str, value: bytes) -> bytes:
-    """Return ``value`` as it is stored under ``key``: behind a mark, and a hash of key and value. The hash is
+    """Return ``value`` in its stored form: a mark, a hash of key and value, then the value. The hash is
     needed because SQLite checks only the structure of its database, not the content of rows.
     """
     return b"".join((_MARK, _hash(key, value), value))
 
 
 def _unseal(key: str, sealed: bytes) -> bytes:
-    """Return the value that was given to ``_seal``. Raises StateError if the bytes have changed, or the key
-    is another one.
+    """Return the value from which ``_seal`` made ``sealed``. Raises StateError if the bytes have changed, or
+    if they were sealed for another key.
     """
     value = sealed[_START:]
     if not sealed.startswith(_MARK) or sealed[len(_MARK) : _START] != _hash(key, value):

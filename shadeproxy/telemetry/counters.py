@@ -1,10 +1,10 @@
 """The counters of the proxy, as plain mutable dataclasses.
 
 To add a counter, add a field whose ``metadata`` holds the help text: /v1/stats, /metrics and docs/metrics.md
-are made from the fields. Some groups are made for names that clients choose (buckets, jobs), so their number
-is limited. When a group is removed, its counts are added to the group "other", so that sums stay right. This
-module has no I/O, no clock and no global state. Only the event loop increments counters. An increment takes
-some 30 ns.
+are made from the fields. Clients choose the names of some groups (buckets, jobs), so the number of such
+groups is limited. If a group is removed, its counts are added to the group "other", so that sums stay right.
+This module has no I/O, no clock and no global state. Only the event loop increments counters. An increment
+takes some 30 ns.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from shadeproxy.telemetry.histogram import interpolated_quantile, shown_quantiles
 
 OTHER = "other"
-_LEAST_S = 1e-6  # Shorter latencies, which only tests have, count as this one.
+_LEAST_S = 1e-6  # Shorter latencies occur only in tests, and count as this one.
 LATENCY_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -26,15 +26,15 @@ def counter(text: str) -> Any:
 
 
 def by_label(label: str, text: str) -> dict[str, str]:
-    """Return the metadata of a field that is a dict, with a number that only grows for each value of
-    ``label``.
+    """Return the metadata of a dict field that holds one number for each value of ``label``. The numbers only
+    grow.
     """
     return {"help": text, "label": label}
 
 
 @dataclass(slots=True)
 class Counters:
-    """Base class of all groups of counters. It adds one group to another, and makes the JSON of a group."""
+    """Base class of all groups of counters. It can add one group to another, and write a group as JSON."""
 
     recent: bool = field(default=False, repr=False, metadata={"internal": True})
 
@@ -76,15 +76,15 @@ class Reads(Counters):
     def as_json(self) -> dict[str, Any]:
         ratio = (self.hits_ram + self.hits_disk) / self.requests if self.requests else 0.0
         byte_ratio = (self.hit_bytes_ram + self.hit_bytes_disk) / self.bytes if self.bytes else 0.0
-        # The base class is named, because super() without arguments fails in a dataclass with slots=True.
+        # Name the base class, because super() without arguments fails in a dataclass with slots=True.
         return Counters.as_json(self) | {"hit_ratio": ratio, "byte_hit_ratio": byte_ratio}
 
 
 @dataclass(slots=True)
 class JobReads(Reads):
-    """The reads of one job in one epoch, and what its training reported. ``began_s``, ``ended_s``: Unix times
-    of the job's first and last sign of life in the epoch; 0 if there was none. ``uncharged``: number of reads
-    since ``Stats.charge_cpu`` was last called.
+    """The reads of one job in one epoch, and the times that its training reported. ``began_s``, ``ended_s``:
+    Unix times of the job's first and last sign of life in the epoch; 0 if there was none. ``uncharged``:
+    number of reads since ``Stats.charge_cpu`` was last called.
     """
 
     stall_s: float = counter("Seconds that training waited for data, as reported, summed over ranks.")
@@ -97,12 +97,12 @@ class JobReads(Reads):
     ended_s: float = field(default=0.0, metadata={"internal": True})
 
     def note_life(self, now_s: float) -> None:
-        """Note a sign of life of the job at ``now_s``."""
+        """Record that the job gave a sign of life at ``now_s``."""
         self.began_s = self.began_s or now_s
         self.ended_s = max(self.ended_s, self.began_s, now_s)  # The clock may be set back.
 
     def add(self, other: "Counters") -> None:
-        # Name the base class instead of calling ``super``, for the reason given in ``Reads.as_json``.
+        # Name the base class here too, for the reason given in ``Reads.as_json``.
         Counters.add(self, other)
         assert isinstance(other, JobReads)
         begins = [began_s for began_s in (self.began_s, other.began_s) if began_s]
@@ -144,8 +144,8 @@ class PrefetchCounters(Counters):
 
 @dataclass(slots=True)
 class ClusterCounters(Counters):
-    """Counts of the events that this proxy and the other proxies of its cluster send each other, of its
-    leases, and of its calls to the engine (Redis or Valkey).
+    """Counts of the events that this proxy and the other proxies of its cluster send each other. The class
+    also counts leases of this proxy, and its calls to the engine (Redis or Valkey).
     """
 
     published: int = counter("Events that this proxy wrote to the log.")
@@ -180,8 +180,8 @@ class RelayedRequests(NamedTuple):
 
 @dataclass(slots=True)
 class TierGauges:
-    """The present state of a tier. ``disabled_reason``: why the tier stores no more pages; "" if it stores
-    pages.
+    """The present state of a tier. ``disabled_reason``: the reason why the tier stores no more pages, or ""
+    if it stores pages.
     """
 
     used_bytes: int
@@ -204,9 +204,10 @@ class TierGauges:
 class OriginCounters(Counters):
     """Requests of one kind to the origin. ``buckets[i]``: how many had a latency <= LATENCY_BOUNDS_S[i].
 
-    ``first_byte_sum_s``: sum of the times until the first byte of the answer, over the ``first_bytes``
-    requests for which it was measured. ``log_sum``, ``log_square_sum``: sums over the logarithms of
-    latencies; their spread hardly changes by one very slow request.
+    ``first_byte_sum_s``: sum of the times until the first byte of the answer, over those ``first_bytes``
+    requests for which the time was measured. ``log_sum``, ``log_square_sum``: sums of the logarithms of
+    latencies, and of their squares. They give the spread of latencies; with logarithms, one very slow request
+    hardly changes it.
     """
 
     requests: int = counter("Requests answered by the origin.")
@@ -234,7 +235,9 @@ class OriginCounters(Counters):
         self.observe_all(((size_bytes, 0.0),), latency_s)
 
     def observe_all(self, requests: Iterable[tuple[int, float]], now_s: float) -> None:
-        """Count requests that have ended now. ``requests``: bytes and start time of each."""
+        """Count requests that have just ended. ``requests``: for each request, the bytes of its answer and
+        its start time.
+        """
         for size_bytes, started_s in requests:
             latency_s = now_s - started_s
             self.requests += 1
@@ -259,8 +262,8 @@ class OriginCounters(Counters):
         return sqrt(max(self.log_square_sum / self.requests - mean * mean, 0.0))
 
     def quantile_s(self, share: float) -> float:
-        """Return the latency below which the share ``share`` of the requests lies, interpolated within its
-        bucket.
+        """Return the latency that the share ``share`` of the requests does not exceed, interpolated within
+        its bucket.
         """
         return interpolated_quantile(LATENCY_BOUNDS_S, self.buckets, share)
 
@@ -284,11 +287,11 @@ Group = TypeVar("Group", bound=_Foldable)
 
 
 class Capped(dict[Name, Group]):
-    """Groups of counters by name: at most ``cap`` of them, and one called ``other``.
+    """Groups of counters by name: at most ``cap`` of them, and one more called ``other``.
 
-    If there are ``cap`` names, a new name displaces one that was used only once, or not lately (second
-    chance). The numbers of the displaced name are added to the group ``other``. Code that counts in a group
-    must set the group's ``recent``, except at the first time.
+    If there are ``cap`` groups already, a new name displaces one that was used only once, or not lately
+    (second chance). The numbers of the displaced group are added to the group ``other``. Code that counts in
+    a group must set the group's ``recent`` at each use but the first.
     """
 
     def __init__(self, make: Callable[[], Group], *, cap: int, other: Name) -> None:

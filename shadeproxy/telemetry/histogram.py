@@ -1,4 +1,4 @@
-"""Quantiles of histograms. A bucket of a histogram counts the values up to a fixed bound."""
+"""Quantiles of histograms. Each bucket of a histogram counts the values up to a fixed bound."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,9 +6,9 @@ _SHOWN_PERCENT = (50, 90, 99)
 
 
 def interpolated_quantile(bounds: Sequence[float], buckets: Sequence[int], share: float) -> float:
-    """Return the value below which the share ``share`` of all values lies, interpolated within its bucket; 0
-    if there are no values. ``buckets[i]``: number of values <= bounds[i]; the last bucket has those above all
-    bounds.
+    """Return the value that the share ``share`` of all values does not exceed, interpolated within its
+    bucket. Return 0 if there are no values. ``buckets[i]``: number of values <= bounds[i] that are in no
+    earlier bucket; the last bucket has those above all bounds.
     """
     wanted, seen, low = share * sum(buckets), 0, 0.0
     for bound, count in zip((*bounds, bounds[-1]), buckets, strict=True):

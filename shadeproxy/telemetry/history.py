@@ -1,9 +1,9 @@
-"""``History``: the rates of the last hour, kept in memory for the dashboard.
+"""``History``: rates and levels of the last hour, kept in memory for the dashboard.
 
-Laws: the number of points and of series is fixed, so memory is bounded (about 200 KB). A point is the
-difference between two readings of ``Stats``, divided by the time between them; no counter exists only for the
-history. If a counter is smaller than before, its rate is 0. A reading does not go through jobs and their
-epochs, because there may be 16,384 of these.
+Laws: the number of points and of series is fixed, so memory is bounded (about 200 KB). The rates of a point
+are the difference between two readings of ``Stats``, divided by the time between them; no counter exists only
+for the history. If a counter is smaller than before, its rate is 0. A reading leaves out the counters of jobs
+and their epochs, because there may be 16,384 of them.
 """
 
 import math
@@ -26,14 +26,14 @@ RATES = (
 """Series that are rates of counters. The first five are rates of demand reads, one for each source."""
 _SOURCES = 5
 LEVELS = ("hit_ratio", "origin_latency_s", "origin_up", "inflight_bytes", "connections")
-"""Series that are not rates. ``hit_ratio`` and ``origin_latency_s`` are means over the interval, None if
-nothing was read in it. ``origin_up`` is None before the origin's first answer. None is kept as NaN.
+"""Series that are not rates. ``hit_ratio`` and ``origin_latency_s`` are means over the interval; they are
+None if nothing was read in it. ``origin_up`` is None before the origin's first answer. None is stored as NaN.
 """
 
 
 class History:
-    """The history of the counters in ``stats``. ``before``: called before each reading, to count reads that
-    are still in the access log.
+    """The history of the counters in ``stats``. ``before``: a function that is called before each reading; it
+    counts the reads that are still in the access log.
     """
 
     def __init__(self, stats: Stats, clock: Clock, *, before: Callable[[], object]) -> None:
@@ -45,7 +45,9 @@ class History:
         self._read: dict[str, float] = {}
 
     def tick(self) -> None:
-        """Add a point for the time since the last call. The first call only takes a reading."""
+        """Add a point for the time since the last call. The first call adds none, because there is no earlier
+        reading.
+        """
         self._before()
         now_s, read = self._clock.monotonic_s(), self._counters()
         before, since_s = self._read, 0.0 if self._at_s is None else now_s - self._at_s

@@ -1,8 +1,7 @@
-"""Measures the lag of the event loop: the time by which everything on the loop is late, every request
-included.
+"""Measures the lag of the event loop: by how much everything on the loop is late, also every request.
 
-Law: the lag is the delay of a timer that waits for nothing but its time. So the lag grows when code blocks
-the loop, and also when the machine has no free processor time.
+Law: the lag is the delay of a timer that waits only for its time. So the lag grows when code blocks the loop,
+and when the machine has no free processor time.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ _EVERY_S = 0.02
 
 
 class LoopLag:
-    """A histogram of the lags since the start, and one of the lags in the last minute or two."""
+    """Two histograms of lags: of all lags since the start, and of the lags in the last minute or two."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LAG_BOUNDS_S) + 1)
@@ -31,8 +30,8 @@ class LoopLag:
         self._since_s = 0.0
 
     def observe(self, lag_s: float, now_s: float) -> None:
-        """Count a timer that fired ``lag_s`` late. ``now_s``: the time at which it fired, by any monotonic
-        clock.
+        """Count a timer that fired ``lag_s`` seconds late. ``now_s``: the time at which it fired, by any
+        monotonic clock.
         """
         if now_s - self._since_s > RECENT_S:
             self._before, self._recent, self._since_s = self._recent, [0] * len(self.buckets), now_s
@@ -53,7 +52,7 @@ class LoopLag:
         return _quantile_s(self.buckets, share, self.max_s)
 
     def recent_quantile_s(self, share: float) -> float:
-        """Return the same as ``quantile_s``, for the lags in the last minute or two."""
+        """Return the same quantile as ``quantile_s``, but only of the lags in the last minute or two."""
         buckets = [sum(both) for both in zip(self._before, self._recent, strict=True)]
         return _quantile_s(buckets, share, max(self._before_max_s, self._recent_max_s))
 

@@ -1,10 +1,10 @@
-"""Log lines: structured, one for each event, to one stream. No line holds a secret, and no client can forge
-one.
+"""Log lines: structured, one line for each event, to one stream. No line holds a secret, and no client can
+forge a line.
 
-The composition root calls ``configure_logging`` at the start, and again when level or format change. Lines of
-libraries that use the standard logging module pass through the same processors, so they are masked too. Text
-from clients and origins cannot begin a line or move a terminal's cursor: the JSON format escapes control
-characters anyway, and ``escape_controls`` does so for the console format.
+The composition root calls ``configure_logging`` at the start, and again when the level or the format changes.
+Lines of libraries that use the standard logging module pass through the same processors, so secrets in them
+are masked too. Text from clients and origins can neither begin a line nor move a terminal's cursor. The JSON
+format escapes control characters by itself; for the console format, ``escape_controls`` does so.
 """
 
 import logging
@@ -44,8 +44,8 @@ _SECRET_NAMES = frozenset(
         "password",
     }
 )
-# Name, separator and value of a secret in a text. The value ends where a query, a header line or a JSON
-# string would continue.
+# Matches the name of a secret, a separator and the secret's value in a text. The value ends where a query, a
+# header line or a JSON string would continue.
 _SECRET_TEXT = re.compile(
     r"""(?ix)
     ( x-amz-(?:signature|credential|security-token) | \bsignature | \bcredential
@@ -54,7 +54,8 @@ _SECRET_TEXT = re.compile(
     [^&\s"',;)}\]]+
     """
 )
-# Control characters of ASCII and Latin-1, line ends and reordering marks of Unicode, and lone surrogates.
+# Matches control characters of ASCII and Latin-1, line ends and reordering marks of Unicode, and lone
+# surrogates.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SCHEME_TEXT = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]+")
 _AUTHORIZATION_TEXT = re.compile(r"""(?i)((?:proxy-)?authorization["']?\s*[:=]\s*["']?)[^"'\r\n]+""")
@@ -68,14 +69,14 @@ def mask_text(text: str) -> str:
 
 
 def mask_secrets(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """Mask secrets at any depth of ``event``: values by their names, and texts by their content. A structlog
-    processor.
+    """Mask secrets at any depth of ``event``, a structlog event: values by the names of their keys, and texts
+    by their content.
     """
     return {name: _masked(name, value) for name, value in event.items()}
 
 
 def add_request_id(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """Add the id of the client request for which the line is logged, if there is one. A structlog
+    """Add the id of the client request for which ``event`` is logged, if there is such a request. A structlog
     processor.
     """
     if request_id := REQUEST_ID.get():
@@ -84,10 +85,11 @@ def add_request_id(_logger: WrappedLogger | None, _method: str, event: EventDict
 
 
 def escape_controls(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """Escape control characters in values, so that each value is on one line. A structlog processor.
+    """Escape control characters in the values of ``event``, so that each value is on one line. A structlog
+    processor.
 
-    A traceback keeps its lines. All but the first are indented, so that none looks like a log line of its
-    own.
+    A traceback keeps its line ends. All its lines but the first are indented, so that none looks like a log
+    line.
     """
     traceback = event.pop("exception", None)
     escaped: EventDict = {name: _printable(value) for name, value in event.items()}
@@ -154,7 +156,7 @@ def configure_logging(
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isprintable() else _CONTROLS.sub(_escape, value)
-    # Other values are shown by their repr, which escapes control characters.
+    # Values of other types are shown by their repr, which escapes control characters.
     return value
 
 

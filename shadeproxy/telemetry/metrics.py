@@ -1,8 +1,9 @@
 """``GET /metrics``: the counters of Stats as Prometheus text.
 
-Metrics are made from the dataclass fields, so a new counter needs no line here. Each Stats has a registry of
-its own; the library's global registry is not touched. There is no label for epochs: in a time-series
-database, a label must not get new values as training goes on, so epochs are in /v1/stats only.
+Metrics are made from the fields of the dataclasses, so a new counter needs no line here. Each Stats has a
+registry of its own; the library's global registry is not used. No metric has an epoch as label: in a
+time-series database, a label must not get new values as training goes on. So counts by epoch are only in
+/v1/stats.
 """
 
 import math
@@ -64,7 +65,8 @@ _RELAYED = {
     "seconds": "Durations of requests to other proxies of the cluster.",
 }
 _FORMER = "Former name of {}_total; it goes with the next release."
-# Series for these labels exist from the start: Prometheus's rate() misses the event that begins a series.
+# Series with these labels exist from the start, because Prometheus's rate() does not count the event that
+# begins a series.
 _ORIGIN_KINDS = ("forward", "get", "head", "list")
 _ORIGIN_ERRORS = (
     "BodyCutShort", "BodyDamaged", "DeadlineExceeded", "OriginError", "OriginThrottled", "OriginUnavailable",
@@ -149,8 +151,8 @@ class StatsCollector(Collector):
         yield GaugeMetricFamily(
             "shadeproxy_origin_up",
             "1 if the origin answers, 0 if not; a refusal counts. NaN before the first answer.",
-            # Until the first answer, send NaN: 0 would raise an alarm at each start, and without a series a
-            # dashboard would show no value.
+            # Send NaN until the origin's first answer. A 0 would raise an alarm at each start, and a missing
+            # series would leave a dashboard without a value.
             value=math.nan if up is None else up,
         )
         for name, help_text in (
@@ -224,8 +226,8 @@ class Metrics:
 
 
 def render_process() -> bytes:
-    """Return the metrics of this process (``process_*``) as Prometheus text. Reads files of /proc, and so
-    blocks.
+    """Return the metrics of this process (``process_*``) as Prometheus text. Blocks, because it reads files
+    of /proc.
     """
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)

@@ -1,8 +1,8 @@
-"""Sends otel spans to a collector, by the SDK of OpenTelemetry. No other module imports opentelemetry.
+"""Sends otel spans to a collector, with the SDK of OpenTelemetry. No other module imports opentelemetry.
 
-Laws: a span that ends is appended to a bounded queue, and a thread of the SDK sends the queue. When the queue
-is full, its oldest spans are lost. No request waits for the collector, and none fails because of it. The
-SDK's own warnings become at most one log line a minute.
+Laws: an otel span that ends is appended to a bounded queue, from which a thread of the SDK sends spans. If
+the queue is full, its oldest spans are lost. No request waits for the collector, and no request fails because
+of it. Of the SDK's own warnings, at most one a minute is logged.
 """
 
 import logging
@@ -38,11 +38,11 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def make_exporter(endpoint: str, headers: str | None) -> SpanExporter:
-    """Return an exporter to the collector at ``endpoint``; if that is "", to the one at the address in
-    ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+    """Return an exporter to the collector at ``endpoint``. If ``endpoint`` is "", the address is taken from
+    the environment variable ``OTEL_EXPORTER_OTLP_ENDPOINT``.
 
     ``headers``: header fields of the requests to the collector, in the form of
-    ``OTEL_EXPORTER_OTLP_HEADERS``; None: take those in that variable. Raises ConfigError.
+    ``OTEL_EXPORTER_OTLP_HEADERS``; for None, they are taken from that variable. Raises ConfigError.
     """
     fields = None if headers is None else parse_env_headers(headers, liberal=True)
     if fields is not None and len(fields) < len(list(filter(None, (headers or "").split(",")))):
@@ -53,8 +53,8 @@ def make_exporter(endpoint: str, headers: str | None) -> SpanExporter:
 
 
 class GentleExporter(SpanExporter):
-    """Exports by ``inner``. Encoding one batch of spans takes 15 ms. While ``inner`` does that, the
-    interpreter switches threads ten times as often, so that the event loop waits less.
+    """Exports through ``inner``, another exporter, whose encoding of one batch of spans takes 15 ms.
+    Meanwhile the interpreter switches threads ten times as often as usual, so that the event loop waits less.
     """
 
     def __init__(self, inner: SpanExporter) -> None:
@@ -113,8 +113,8 @@ class SdkTracer:
 
     def begin_served(self, name: str, fields: Mapping[str, str]) -> SdkSpan:
         """See ``OtelTracer.begin_served``."""
-        # If no context is given, the SDK takes the current one, which may be that of other code in this
-        # process.
+        # Always pass a context. Without one, the SDK takes the current context, which other code in this
+        # process may have set.
         context = _propagator.extract(fields) if "traceparent" in fields else Context()
         return SdkSpan(self._tracer.start_span(name, context, SpanKind.SERVER))
 
@@ -131,23 +131,24 @@ class SdkTracer:
         )
 
     def close(self) -> None:
-        """Send the spans that still wait, for a few seconds at most. Blocks."""
-        # The SDK's own shutdown would wait for half a minute. Run it in a daemon thread, so that the exit of
-        # the process need not wait for it.
+        """Send the spans that are still in the queue, for at most a few seconds. Blocks."""
+        # The SDK's own shutdown may wait for half a minute. Run it in a daemon thread, because the process
+        # does not wait for such a thread when it exits.
         ending = threading.Thread(target=self._provider.shutdown, name="otel-end", daemon=True)
         ending.start()
         ending.join(_LAST_SPANS_S)
         if ending.is_alive():
             self._exporter.shutdown()
             ending.join(_GIVEN_UP_S)
-        # If the thread still waits for the collector, go on limiting its warnings: it warns about each batch.
+        # If the thread still waits for the collector, keep the limit on its warnings: it warns about each
+        # batch.
         if not ending.is_alive():
             self._warnings.detach()
 
 
 class RareWarnings(logging.Handler):
-    """Logs at most one warning of the SDK a minute. Without the limit, each batch that the collector does not
-    take would become several lines.
+    """Logs at most one warning of the SDK a minute. Without this limit, there would be several lines for each
+    batch that the collector does not take.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -158,12 +159,12 @@ class RareWarnings(logging.Handler):
         self._logger = logging.getLogger("opentelemetry")
 
     def attach(self) -> None:
-        """Take over the lines that the SDK logs: they reach the log only through this object."""
+        """Catch the lines that the SDK logs. From now on they reach the log only through this handler."""
         self._logger.addHandler(self)
         self._logger.propagate = False
 
     def detach(self) -> None:
-        """Undo ``attach``: the SDK's lines go straight to the log again."""
+        """Undo ``attach``: lines of the SDK go straight to the log again."""
         self._logger.removeHandler(self)
         self._logger.propagate = True
 
@@ -180,10 +181,10 @@ class RareWarnings(logging.Handler):
 
 
 def _make_provider(exporter: SpanExporter, version: str) -> TracerProvider:
-    """Return the SDK's provider of tracers, which sends spans to ``exporter``. Raises ConfigError.
+    """Return the SDK's provider of tracers, which sends otel spans to ``exporter``. Raises ConfigError.
 
-    Its resource describes this process. Values in the variables ``OTEL_SERVICE_NAME`` and
-    ``OTEL_RESOURCE_ATTRIBUTES`` have precedence.
+    The provider's resource describes this process. Values in the environment variables ``OTEL_SERVICE_NAME``
+    and ``OTEL_RESOURCE_ATTRIBUTES`` take precedence over this description.
     """
     own: dict[str, Value] = {"service.name": SERVICE_NAME, "service.version": version}
     resource = Resource.create(

@@ -1,4 +1,5 @@
-"""Charges the proxy's processor time to the jobs that read, once a second. This adds no work to a read.
+"""Charges the proxy's processor time to the jobs that read, once a second. So a read itself does no extra
+work.
 
 Source: clock_getcpuclockid(3). The clock of a process counts all its threads.
 """
@@ -16,8 +17,8 @@ _LIBC = ctypes.CDLL(None)
 
 
 def used_cpu_s(workers: Iterable[int] = ()) -> float:
-    """Return the processor seconds that the proxy has used so far: this process with all its threads, the
-    running processes ``workers``, and workers that have ended.
+    """Return the processor seconds that the proxy has used so far. They are those of this process with all
+    its threads, of the running processes ``workers``, and of workers that have ended.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_of_process, workers))

@@ -1,8 +1,8 @@
 """Records demand reads in their order, so that ``shadeproxy simulate`` can replay them.
 
-Laws: recording a read takes a few appends and no I/O. At most ``most_reads`` reads are kept, in 22 bytes
-each. A recording has hashes instead of the names of objects; only the prefix groups of keys are in it as
-plain text. Call ``write`` on a thread of its own, because it blocks.
+Laws: to record a read takes a few appends and no I/O. At most ``most_reads`` reads are kept, in 22 bytes
+each. A recording has hashes of object names instead of the names; only prefix groups are in plain text. Call
+``write`` on a thread of its own, because it blocks.
 """
 
 import os
@@ -36,8 +36,8 @@ _SOURCE_NUMBERS = {source: number << GROUP_BITS for number, source in enumerate(
 
 
 class RecordedRead(NamedTuple):
-    """One read of an object. ``group``: the prefix group of the object, its bucket and the first segment of
-    its key; None: not known.
+    """One read of an object. ``group``: the object's prefix group, which is its bucket and the first segment
+    of its key; None if it is not known.
     """
 
     object_hash: int
@@ -48,10 +48,11 @@ class RecordedRead(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Columns of shape (n,), with a run of recorded reads. A chunk is full, and so does not change any more.
+    """Columns of shape (n,) with a run of n recorded reads. A chunk never changes after it was made.
 
-    The columns have, for each read: the object hash, bytes, the number of the reader (a job's rank), the
-    epoch, milliseconds since the first read, and the place: source and prefix group in one number.
+    The columns hold, for each read: the hash of the object; bytes; the number of the reader, which is one
+    rank of one job; the epoch; milliseconds since the first read; and the place, which is source and prefix
+    group in one number.
     """
 
     objects: NDArray[np.uint64]
@@ -63,7 +64,7 @@ class Chunk(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All reads so far. ``tables``: arrays that say what the numbers in the columns mean, by array name."""
+    """All reads so far. ``tables``: arrays that translate the numbers in the columns, by array name."""
 
     chunks: list[Chunk]
     tables: dict[str, NDArray[Any]]
@@ -87,11 +88,11 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """True if the recording has ``most_reads`` reads, and so takes no more."""
+        """True if the recording holds ``most_reads`` reads; then no more are recorded."""
         return len(self) >= self._most_reads
 
     def note(self, read: RecordedRead, now_s: float) -> None:
-        """Record one read. ``now_s``: the time of the read, which is never earlier than that of the read
+        """Record one read. ``now_s``: the time of the read, which must not be earlier than that of the read
         before.
         """
         if self.full:
@@ -109,14 +110,15 @@ class Recording:
             self._seal()
 
     def note_many(self, reads: Iterable[RecordedRead], now_s: float) -> None:
-        """Record reads as ``note`` does; the oldest read comes first."""
+        """Record several reads, the oldest first, as ``note`` does."""
         for read in reads:
             self.note(read, now_s)
 
     def snapshot(self) -> Snapshot:
         """Return all reads so far."""
         self._seal()
-        # All jobs above the limit share the last number, under the name of the first one of them.
+        # All jobs above the limit have the same number, which is shown with the name of the first of these
+        # jobs.
         jobs = {number: name for name, number in reversed(self._jobs.items())}
         return Snapshot(
             list(self._chunks),
@@ -169,8 +171,8 @@ class Recording:
 def write(snapshot: Snapshot, path: Path) -> None:
     """Write the columns and tables as an .npz that replaces the file at ``path`` (I/O). Raises OSError.
 
-    The file is written chunk by chunk: joining or sorting ten million reads would hold the interpreter, and
-    so the event loop, for far too long. The file has hashes of objects, which ``shadeproxy simulate``
+    The file is written chunk by chunk. To join or sort ten million reads at once would hold the interpreter,
+    and so the event loop, for far too long. The file has hashes of objects, which ``shadeproxy simulate``
     replaces by small numbers (simulate/recorded.py).
     """
     new = path.with_name(f"{path.name}.new")

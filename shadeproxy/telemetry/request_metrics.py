@@ -1,4 +1,6 @@
-"""Requests of S3 clients as Prometheus metrics, by operation and status and by operation and source."""
+"""Requests of S3 clients as Prometheus metrics: one by operation and status, and others by operation and
+source.
+"""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -9,7 +11,8 @@ from prometheus_client.metrics_core import Metric
 from shadeproxy.core.types import Source
 from shadeproxy.telemetry.requests import OTHER_STATUS, REQUEST_BOUNDS_S, RequestCounts, RequestGroup
 
-# Series for these labels exist from the start: Prometheus's rate() misses the event that begins a series.
+# Series with these labels exist from the start, because Prometheus's rate() does not count the event that
+# begins a series.
 _OPERATIONS = ("GetObject", "HeadObject", "Invalid", "ListObjectsV2", "PutObject")
 _STATUSES = (200, 403, 404, 500, 503)
 _STATUSES_OF = {"GetObject": (200, 206, 403, 404, 416, 500, 503), "Invalid": (400, 403, 503)}

@@ -1,8 +1,9 @@
-"""``RequestCounts``: the requests of S3 clients by operation, status and source, and how long each took.
+"""``RequestCounts``: the requests of S3 clients by operation, status and source, and their durations.
 
 Laws: each request is counted once, by the process that answered it; workers send their counts to the
-coordinator. The lanes keep the group of a request and add to its fields themselves: for a hit, a Python call
-would cost too much. The number of groups is limited, because an origin may answer with any status.
+coordinator. For a hit, even one Python call to count it would cost too much. So the lanes keep a reference to
+the group of a request, and change the group's fields directly. The number of groups is limited, because an
+origin may answer with any status.
 """
 
 from bisect import bisect_left
@@ -16,14 +17,16 @@ REQUEST_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0,
 )  # fmt: skip
-"""Upper bounds of the buckets, in seconds. A hit takes tens of microseconds, a miss as long as the origin."""
+"""Upper bounds of the buckets, in seconds. A hit takes tens of microseconds, and a miss takes as long as the
+origin.
+"""
 MAX_GROUPS = 1024
 OTHER_STATUS = 0
-"""The status under which requests are counted that would need more than ``MAX_GROUPS`` groups."""
+"""The status under which further requests are counted when there are ``MAX_GROUPS`` groups already."""
 
 
 class RequestKey(NamedTuple):
-    """The labels of a group of requests. ``operation``: as in api/s3 ``EndedRequest``."""
+    """The labels of a group of requests. ``operation``: the value that ``EndedRequest`` of api/s3 has."""
 
     operation: str
     status: int
@@ -43,8 +46,8 @@ class RequestRow(NamedTuple):
 
 
 class RequestGroup:
-    """Counts of the requests with one key. ``seconds``: the sum of their durations. ``received_bytes``: bytes
-    of their bodies. ``buckets[i]``: how many had a duration <= REQUEST_BOUNDS_S[i].
+    """Counts of the requests that have the same key. ``seconds``: sum of their durations. ``received_bytes``:
+    bytes of their bodies. ``buckets[i]``: how many had a duration <= REQUEST_BOUNDS_S[i].
     """
 
     __slots__ = ("buckets", "received_bytes", "requests", "seconds")
@@ -66,22 +69,22 @@ class RequestGroup:
         self.buckets[bisect_left(REQUEST_BOUNDS_S, duration_s)] += 1
 
     def add(self, other: "RequestGroup | RequestRow") -> None:
-        """Add the counts of ``other``."""
+        """Add the counts of another group to this one."""
         self.requests += other.requests
         self.seconds += other.seconds
         self.received_bytes += other.received_bytes
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
 
     def quantile_s(self, share: float) -> float:
-        """Return the duration below which the share ``share`` of the requests lies, interpolated within its
-        bucket.
+        """Return the duration that the share ``share`` of the requests does not exceed, interpolated within
+        its bucket.
         """
         return interpolated_quantile(REQUEST_BOUNDS_S, self.buckets, share)
 
 
 class RequestCounts:
-    """Counts the client requests of one process, in groups by operation, status and source. Event loop only;
-    not thread-safe.
+    """Counts the client requests of one process, in groups by operation, status and source. Use it only on
+    the event loop: it is not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -98,7 +101,7 @@ class RequestCounts:
         return group
 
     def take(self) -> list[RequestRow]:
-        """Return the counts since the last call, and set all counts to 0."""
+        """Return the counts since the last call, and reset them to 0."""
         rows = []
         for key, group in self.groups.items():
             if group.requests:
@@ -128,7 +131,7 @@ class RequestCounts:
         return found
 
     def count_statuses(self, least: int, below: int) -> int:
-        """Return the number of requests whose answers had a status in ``[least, below)``."""
+        """Return the number of requests that were answered with a status in ``[least, below)``."""
         return sum(group.requests for key, group in self.groups.items() if least <= key.status < below)
 
     def as_json(self) -> dict[str, Any]:

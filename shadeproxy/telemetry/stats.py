@@ -1,7 +1,7 @@
 """``Stats``: all counters of the proxy, the calls that record them, and the JSON of ``GET /v1/stats``.
 
-The engine and the listeners call ``record_*`` on the event loop. Nothing here decides anything. Hit ratios
-are shares of demand GETs; no other requests count in them.
+The engine and the listeners call ``record_*`` on the event loop. This module decides nothing. Hit ratios are
+shares of demand GETs; no other requests count in them.
 """
 
 import time
@@ -28,12 +28,12 @@ from shadeproxy.telemetry.lag import LoopLag
 from shadeproxy.telemetry.requests import RequestCounts
 
 MAX_BUCKETS = 256
-MAX_JOBS = 256  # As many as can be registered, because each job's counters show what the job gets.
+MAX_JOBS = 256  # As many as can be registered, so that each registered job has counters of its own.
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 
 _REPORTED_S = 10.0
-# Look these members up once: the lookup of an attribute of an Enum class costs as much as an increment.
+# Look these members up once: to look up an attribute of an Enum class costs as much as an increment.
 _RAM, _DISK, _ORIGIN, _COALESCED = Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED
 
 
@@ -41,9 +41,9 @@ Group = TypeVar("Group", bound=Counters)
 
 
 class JobEpochs:
-    """The reads of one job by epoch. Reads that name no epoch count for the epoch that training reported in
-    the last ten seconds; without such a report they have the key None. If there are more epochs than
-    ``MAX_EPOCHS``, the oldest ones are added to "other".
+    """The reads of one job by epoch. A read that names no epoch counts for the epoch that training reported
+    in the last ten seconds, or under the key None if it reported none. If there are more than ``MAX_EPOCHS``
+    epochs, the oldest ones are added to "other".
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class JobEpochs:
             self.epochs[OTHER].add(reads)
 
     def begin_run(self) -> None:
-        """Add all epochs to "other", so that the epochs of a new run have counters of their own."""
+        """Move the counts of all epochs to "other", so that the epochs of a new run begin at 0."""
         for epoch in [epoch for epoch in self.epochs if epoch != OTHER]:
             self.epochs[OTHER].add(self.epochs.pop(epoch))
         self.latest = self.trained = None
@@ -77,10 +77,10 @@ class JobEpochs:
 
 
 class Stats:
-    """Counters of one proxy since it started. Event loop only; not thread-safe.
+    """Counters of one proxy since it started. Use them only on the event loop: they are not thread-safe.
 
-    ``origin_health`` returns the state that is shown as the origin's "health"; see docs/metrics.md. ``now_s``
-    returns Unix time, by which epochs of jobs are timed.
+    ``origin_health``: returns the state that is shown as the origin's "health"; see docs/metrics.md.
+    ``now_s``: returns Unix time, by which the epochs of jobs are timed.
     """
 
     def __init__(
@@ -109,18 +109,18 @@ class Stats:
         self.relayed: Callable[[], list[RelayedRequests]] = list
         """Returns the counts of requests to other proxies of the cluster, by proxy and result."""
         self.skipped_peers: Callable[[], dict[str, bool]] = dict
-        """Returns, for each other proxy that this one has asked, whether reads now go past it."""
+        """Returns, for each proxy of the cluster that this one has asked, whether reads now bypass it."""
         self.loop_lag = LoopLag()
         self.stall_s = self.compute_s = 0.0
-        """Sums over all jobs, of the values given to ``record_training``."""
+        """Sums, over all jobs, of the seconds given to ``record_training``."""
         self.cores = 1
         """Number of processor cores that the proxy can use at the same time."""
         self._used_cpu_s: Callable[[], float] | None = None
         self._charged_s = 0.0
         self._uncharged = 0
-        """Number of demand GETs since processor time was last charged, also of those that name no job."""
+        """Number of demand GETs since processor time was last charged, including GETs that name no job."""
         self._reading: list[JobReads] = []
-        """The epochs of jobs in which some of these GETs were made."""
+        """The epochs of jobs in which the GETs of ``_uncharged`` were made."""
         self._origin_health = origin_health
 
     # ------------------------------------------------------------------ recording
@@ -173,11 +173,11 @@ class Stats:
         self.origin[kind].observe(size_bytes, latency_s)
 
     def record_origin_reads(self, reads: Iterable[tuple[int, float]], now_s: float) -> None:
-        """Count GETs that the origin has answered by ``now_s``. ``reads``: bytes and start time of each."""
+        """Count GETs that the origin answered by ``now_s``. ``reads``: bytes and start time of each GET."""
         self.origin["get"].observe_all(reads, now_s)
 
     def record_first_byte(self, kind: str, waited_s: float) -> None:
-        """Count for how long the first byte of an answer of the origin was waited for."""
+        """Count the time ``waited_s`` until the first byte of an answer of the origin."""
         counters = self.origin[kind]
         counters.first_bytes += 1
         counters.first_byte_sum_s += waited_s
@@ -193,8 +193,8 @@ class Stats:
         self.tiers[tier].left_to_origin += 1
 
     def record_disk_reads(self, reads: Mapping[str, int]) -> None:
-        """Count reads of pages by disk tier, if there are several disk tiers. The hits of each are computed
-        from these counts.
+        """Count reads of pages by disk tier, for proxies with several disk tiers. The hits of each disk are
+        computed from these counts.
         """
         for name, count in reads.items():
             self.disk_reads[name] += count
@@ -206,11 +206,11 @@ class Stats:
         _increment(self.tiers[tier].evictions, reason, pages)
 
     def record_tier_error(self, tier: str, kind: str) -> None:
-        """Count a failure of ``tier`` that became a miss."""
+        """Count a failure of ``tier``; the read that met it became a miss."""
         _increment(self.tiers[tier].errors, kind)
 
     def record_bypass(self, pages: int = 1) -> None:
-        """Count pages that were served and not stored, because they were worth less than their victims."""
+        """Count pages that were served but not stored, because they were worth less than any victim."""
         self.pages.bypassed += pages
 
     def record_unidentified(self) -> None:
@@ -218,13 +218,13 @@ class Stats:
         self.pages.unidentified += 1
 
     def record_coalesced(self) -> None:
-        """Count a read of a page whose fill another read had started."""
+        """Count a read that waited for a page which another read was already fetching."""
         self.pages.coalesced += 1
 
     def record_prefetch(self, outcome: str) -> None:
-        """Count a prefetch: "issued" when it begins; "used", "wasted", "failed" or "warmed" in the end.
+        """Count a prefetch: "issued" when it begins, and "used", "wasted", "failed" or "warmed" at its end.
 
-        "fault": a defect of the prefetcher.
+        "fault" counts a defect of the prefetcher instead.
         """
         match outcome:
             case "issued":
@@ -242,8 +242,8 @@ class Stats:
                 self.prefetch.failed += 1
 
     def record_training(self, job: str, epoch: int | None, *, stall_s: float, compute_s: float) -> None:
-        """Add the seconds for which training of ``job`` waited for data, and for which it computed, since the
-        job's last report.
+        """Add the seconds that training of ``job`` waited for data, and the seconds that it computed, since
+        the job's last report.
         """
         epochs, now_s = self.jobs[job], self._now_s()
         epochs.trained, epochs.trained_s = epoch, now_s
@@ -255,13 +255,13 @@ class Stats:
         reads.note_life(now_s)
 
     def begin_run(self, job: str) -> None:
-        """Count the epochs of a new run of ``job``; those of the run before are added to "other"."""
-        self.charge_cpu()  # Afterwards the epochs of the run before can no longer be charged.
+        """Begin to count the epochs of a new run of ``job``. Add those of earlier runs to "other"."""
+        self.charge_cpu()  # Charge now: later, the epochs of the earlier run could no longer be charged.
         if job in self.jobs:
             self.jobs[job].begin_run()
 
     def record_prefetched(self, job: str, size_bytes: int) -> None:
-        """Count bytes that the origin sent for a coming read of ``job``, in the job's present epoch."""
+        """Count, in the present epoch of ``job``, bytes that the origin sent for a coming read of it."""
         epochs = self.jobs[job]
         reads = epochs.epochs[epochs.latest]
         reads.origin_bytes += size_bytes
@@ -269,13 +269,13 @@ class Stats:
 
     def measure_cpu(self, used_s: Callable[[], float], *, cores: int) -> None:
         """Begin to measure processor time. ``used_s``: returns the processor seconds that the proxy has used
-        so far. ``cores``: number of cores that it can use at the same time.
+        so far. ``cores``: number of cores that the proxy can use at the same time.
         """
         self._used_cpu_s, self._charged_s, self.cores = used_s, used_s(), cores
 
     def charge_cpu(self) -> None:
-        """Divide the processor time since the last call equally among the reads since then, and charge it to
-        their jobs and epochs. If there were no reads, it is charged to no job.
+        """Divide the processor time since the last call equally among the demand GETs since then. Charge each
+        share to the job and epoch of its GET. Without any GETs, the time is charged to no job.
         """
         if self._used_cpu_s is None:
             return
@@ -287,20 +287,20 @@ class Stats:
         self._reading, self._uncharged = [], 0
 
     def watch_tier(self, name: str, gauges: Callable[[], TierGauges]) -> None:
-        """Register ``gauges``, which returns the state of tier ``name`` whenever counters are read."""
+        """Register ``gauges``, which is called for the state of tier ``name`` whenever counters are read."""
         self.tier_gauges[name] = gauges
         self.tiers[name].recent = True
 
     def count_cluster(self, gauges: Callable[[], dict[str, float]]) -> ClusterCounters:
-        """Return the counters of the proxy's cluster, which are shown from now on. ``gauges``: called for the
-        state of the cluster whenever counters are read.
+        """Begin to show counters of the proxy's cluster, and return them. ``gauges``: called for the state of
+        the cluster whenever counters are read.
         """
         self.cluster, self.cluster_gauges = ClusterCounters(), gauges
         return self.cluster
 
     def watch(self, name: str, gauge: Callable[[], float], *, grows: bool = False) -> None:
-        """Register ``gauge``. Its result is shown as ``name`` (snake_case, with the unit as suffix) whenever
-        counters are read. ``grows``: the value never falls, so it is shown as a counter.
+        """Show the result of ``gauge`` as ``name`` (snake_case, with the unit as suffix). ``gauge`` is called
+        whenever counters are read. ``grows``: the value never falls, so it is shown as a counter.
         """
         self.gauges[name] = gauge
         if grows:
@@ -309,7 +309,7 @@ class Stats:
     # ------------------------------------------------------------------ reading
 
     def origin_health(self) -> dict[str, Any]:
-        """Return the state of the origin (see docs/metrics.md); {} if it is not watched."""
+        """Return the state of the origin (see docs/metrics.md), or {} if the origin is not watched."""
         return self._origin_health()
 
     def totals(self) -> Reads:
@@ -373,8 +373,8 @@ class Stats:
         }
 
     def _share_of_disk(self, name: str) -> float:
-        """Return a disk tier's share of all hits on disks. If there is only one disk tier, reads are not
-        counted by disk, and the share is 1.
+        """Return a disk tier's share of all hits on disks. With only one disk tier, reads are not counted by
+        disk, and the share is 1.
         """
         reads = sum(self.disk_reads.values())
         first = next(tier for tier in self.tiers if tier != _RAM.value)
