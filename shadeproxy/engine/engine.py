@@ -28,11 +28,12 @@ from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.read.needed import first_needed, only_page, span_needed
+from shadeproxy.engine.read.opening import Opening
 from shadeproxy.engine.read.plain_reads import PlainReads
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
 from shadeproxy.engine.read.purge import Purge
 from shadeproxy.engine.read.read_recorder import ReadRecorder
-from shadeproxy.engine.read.reading import EngineReading, Opening
+from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.read.writes import Writes
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.distrust import Keep
@@ -367,9 +368,9 @@ class Engine:
         request = reading.request
         await self._versions.authorise(request)
         first = first_needed(request)
-        if first is not None and not reading.begun:
+        if first is not None:
             # Note the read before its page comes: the page is then ranked by its next use, not by this one.
-            reading.explained |= self._counting.note_read(request, first)
+            reading.note(self._counting.note_read, first)
         meta = await self._versions.usable(request)
         if meta is None:
             if first is not None:
@@ -385,8 +386,7 @@ class Engine:
             meta = await self._versions.check(request.ref, request.upstream)
         span = span_needed(request, meta)
         if first is None and span.length:
-            # The first byte is known only now, so the read is noted only now.
-            reading.explained |= self._counting.note_read(request, span.start)
+            reading.note(self._counting.note_read, span.start)  # The first byte is known only now.
         await reading.open_known(meta, span)
 
     def _outdated(self, ref: ObjectRef) -> None:

@@ -1,8 +1,10 @@
 """Results of comparing a listing with the cached objects, and the order of its keys. No I/O."""
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import NamedTuple
 
+from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.ownership import Began
 
 
@@ -23,6 +25,18 @@ class ListingAsked(NamedTuple):
     at_s: float
     voided: int
     began: Began | None
+
+
+def touches(touched: ObjectRef, ref: ObjectRef) -> bool:
+    """Return whether ``touched`` is the object ``ref`` or its bucket."""
+    return (
+        touched.bucket == ref.bucket and touched.key in ("", ref.key) and touched.namespace == ref.namespace
+    )
+
+
+def keys_in(bucket: ObjectRef, refs: Iterable[ObjectRef]) -> list[str]:
+    """Return the keys of those of ``refs`` that are in ``bucket``, in the order of a listing."""
+    return sorted((ref.key for ref in refs if touches(bucket, ref)), key=str.encode)
 
 
 def prefix_of(key: str) -> str:

@@ -4,9 +4,7 @@ Laws: every page of an answer has the ETag of the reading's metadata; otherwise 
 joined flight is left, whatever happens. A read is counted once, when its bytes are requested.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine
-from types import TracebackType
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 from shadeproxy.core.deadline import DEADLINE, Deadline
 from shadeproxy.core.errors import (
@@ -78,6 +76,7 @@ class EngineReading:
         """While ``detached.many``, pieces are copied, because slow readers hold too much memory."""
         self.begun = False
         """True if ``Engine.begin`` has begun the read without waiting. The read is then noted already."""
+        self._observed = False
         self._reads: CallbackOrigin | None = None
         self.relayed = RELAYED.get()
         """True if another node of a cluster sent the request. If that node gives up, the fill goes on, so
@@ -112,6 +111,12 @@ class EngineReading:
         self.joined[number] = flight
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
         return flight
+
+    def note(self, note_read: Callable[[ReadRequest, int], bool], first: int) -> None:
+        """Let ``note_read`` note the read, which begins at byte ``first``, unless it was noted before."""
+        if not self.begun and not self._observed:
+            self._observed = True
+            self.explained |= note_read(self.request, first)
 
     def adopt(self, flight: Flight, deadline: Deadline | None) -> None:
         """Continue a plain read (plain_reads.py), whose client waits for the first page by ``flight``."""
@@ -374,27 +379,3 @@ class EngineReading:
         self._count_read(self.request, self.source, length)
         if length < meta.size > self._page_size:
             self._fills.observer.note_part(self.request.ref, meta, span)
-
-
-class Opening:
-    """The context manager that ``Engine.open`` returns. ``enter`` opens ``reading``, and ``leave`` releases
-    it.
-    """
-
-    def __init__(
-        self,
-        reading: EngineReading,
-        enter: Callable[[EngineReading], Coroutine[Any, Any, EngineReading]],
-        leave: Callable[[EngineReading], None],
-    ) -> None:
-        self._reading = reading
-        self._enter = enter
-        self._leave = leave
-
-    def __aenter__(self) -> Coroutine[Any, Any, EngineReading]:
-        return self._enter(self._reading)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave(self._reading)
