@@ -240,6 +240,10 @@ class Backlog:
     def add_progress(self, job: str, rank: int, progress: Progress) -> None:
         self._progress[job, rank] = progress
 
+    def drop_progress(self, job: str, rank: int) -> None:
+        """Drop the progress of a rank that still waits."""
+        self._progress.pop((job, rank), None)
+
     def add_alive(self, job: str) -> None:
         self._alive.add(job)
 

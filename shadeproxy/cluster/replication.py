@@ -32,6 +32,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ClusterUnavailable, PeerError, RequestError, ShadeProxyError
 from shadeproxy.hints.changes import (
     Change,
+    EndRank,
     FreezeScores,
     PutDataset,
     PutJob,
@@ -73,23 +74,17 @@ class Replication:
         counters: ClusterCounters,
         reached: str = "",
     ) -> None:
-        self._log = log
-        self._seals = seals
-        self._node = node
-        self._applier = applier
-        self.keeper = keeper
-        self._contents = Contents(log)
-        self._hints = hints
-        self._clock = clock
-        self._pool = pool
-        self._counters = counters
-        self._reached_before = reached
+        self._log, self._contents = log, Contents(log)
+        self._seals, self._node = seals, node
+        self._applier, self.keeper = applier, keeper
+        self._hints, self._counters = hints, counters
+        self._clock, self._pool = clock, pool
         self.backlog = Backlog()
-        self._followed = keeper.followed
+        self._in_order = asyncio.Lock()  # Held while an event is appended to STREAM.
+        self._followed, self._reached_before = keeper.followed, reached
         self._in_touch = self._joined = self._makes_again = False
         self._caught_up = asyncio.Event()
-        self._began_s = clock.monotonic_s()
-        self._flushes = 0
+        self._began_s, self._flushes = clock.monotonic_s(), 0
         self._tasks: list[asyncio.Task[None]] = []
         self.refusal = ""
         """The reason for which this proxy shares nothing; "" if it shares."""
@@ -147,6 +142,8 @@ class Replication:
                 if not self.refusal:
                     self.backlog.add_progress(job, rank, progress)
                 return None
+            case EndRank(job, rank):
+                self.backlog.drop_progress(job, rank)  # Sent after the end, it would revive the rank.
             case FreezeScores() if np.isnan(change.column).all():
                 return self._applier.apply(change, here=True)  # A column without any score needs no event.
             case PutDataset(dataset) if self._followed.shared.get(dataset.name) == dataset.digest:
@@ -361,7 +358,8 @@ class Replication:
             await self._clock.sleep(_AGAIN_S)
             return False
         await self._contents.put(pending.packed.blobs)
-        await self._append(STREAM, pending.packed.event, pending.number)
+        async with self._in_order:
+            await self._append(STREAM, pending.packed.event, pending.number)
         self.backlog.sent(pending, self._clock.monotonic_s())
         return True
 
@@ -391,8 +389,10 @@ class Replication:
         if self._flushes % _ALIVE_EVERY == 0:
             for job in self._applier.newly_alive():
                 self.backlog.add_alive(job)
-        if self._flushes % _SIGNS_EVERY == 0 and (signs := self.backlog.take_signs()) is not None:
-            await self._append(STREAM, signs, self.backlog.number())
+        if self._flushes % _SIGNS_EVERY == 0:
+            async with self._in_order:
+                if (signs := self.backlog.take_signs()) is not None:
+                    await self._append(STREAM, signs, self.backlog.number())
 
     async def _keep(self) -> None:
         await self.keeper.wait()

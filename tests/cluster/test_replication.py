@@ -37,6 +37,39 @@ async def two(server):
         yield a, b
 
 
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_rank_that_has_ended_is_not_revived_by_its_last_progress(two, monkeypatch, held):
+    """Progress is published a little later than other changes. ``held``: it was just being published."""
+    a, b = two
+    await a.register()
+    await until(b.knows)
+    append, gates = FakeLog.append, []
+
+    async def slowly(self, stream, body):
+        if held and stream == "k" and len(gates) < 2:
+            gates.append(stream)
+            await asyncio.sleep(0.3)
+        return await append(self, stream, body)
+
+    monkeypatch.setattr(FakeLog, "append", slowly)
+    for rank, one in enumerate((a, b)):
+        await one.make(ReportProgress("j", rank, Progress(0, 50)))
+    if held:
+        await until(lambda: len(gates) == 2)
+    for rank, one in enumerate((a, b)):
+        await one.make(EndRank("j", rank))
+    published = [one.counters.published for one in two]
+    for rank, one in enumerate((a, b)):
+        await one.make(ReportProgress("j", rank, Progress(0, 0)))
+        await one.make(EndRank("j", rank))
+        one.replication.backlog.add_alive("j")
+    await until(lambda: all(one.counters.published >= n + 2 for one, n in zip(two, published, strict=True)))
+    await a.score([1], [0.5])
+    await until(lambda: b.scores()[1] == 0.5)
+    assert [one.hints.jobs.get("j").ended for one in two] == [{0, 1}] * 2
+    assert not any(one.hints.jobs.get("j").in_use for one in two)
+
+
 async def test_everything_that_is_told_to_one_proxy_comes_to_the_other(two):
     a, b = two
     await a.register(begins=0)
