@@ -317,8 +317,8 @@ class Expectations:
         return Belief(order_trust, score_trust, gap, int(silent), "; ".join(reasons))
 
     def doubtful(self) -> Iterator[tuple[Job, Belief]]:
-        """Yield the jobs in use that are silent, or whose order or scores are believed by less than a
-        half.
+        """Yield the jobs in use that are silent, or whose hints are believed by less than a half. The trust
+        in scores counts only for a job without an order: a job that reads a uniform order may post losses.
         """
         for job in self._jobs:
             activity = self._activities.get(job.name)
@@ -329,12 +329,9 @@ class Expectations:
                 or not self._each.says_anything(job.name)
             ):
                 continue
-            belief, trusts = self.belief(job.name), []
-            if self._orders.tracker(job.name) is not None:
-                trusts.append(belief.order_trust)
-            if self._each.scores(job.name) is not None:
-                trusts.append(belief.score_trust)
-            if belief.silent_reads or (min(trusts) < _DOUBT and activity.reads >= _NEW_READS):
+            belief, is_announced = self.belief(job.name), self._orders.tracker(job.name) is not None
+            trust = belief.order_trust if is_announced else belief.score_trust
+            if belief.silent_reads or (trust < _DOUBT and activity.reads >= _NEW_READS):
                 yield job, belief
 
     # ------------------------------------------------------------------ methods of upcoming.ReadObserver

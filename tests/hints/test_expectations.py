@@ -406,6 +406,11 @@ def test_it_is_said_how_far_a_job_is_believed_and_why():
     job.read(job.order[20:1000])
     assert belief(job).reason == "100 % of its reads were announced"
     assert list(job.hints.expectations.doubtful()) == []
+    scores = np.where(np.arange(4096) < 64, 1000.0, 0.001).astype(np.float32)
+    job.hints.apply("one", job.hints.check_by_ids("one", list(range(4096)), scores), NOW_S)
+    job.read(job.order[1000:2500])
+    assert belief(job).score_trust < 0.5
+    assert list(job.hints.expectations.doubtful()) == [], "it reads what it announces, and only posts losses"
     job.read(np.random.default_rng(1).permutation(4096)[:1000])
     ((doubtful, why),) = job.hints.expectations.doubtful()
     assert (doubtful.name, why.order_trust) == ("one", job.trust())
