@@ -73,6 +73,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.WriteRefused: (503, "write_refused"),
     core.NotOwnerNow: (503, "write_refused"),
     core.PeerError: (500, "internal"),
+    core.LostBlob: (500, "internal"),
     core.ClusterUnavailable: (503, "cluster_unavailable"),
     core.StateError: (500, "state_failed"),
     core.Overloaded: (503, "overloaded"),

@@ -75,6 +75,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.WriteRefused: Row(503, "ServiceUnavailable", 1),
     errors.NotOwnerNow: Row(503, "SlowDown", 1),
     errors.PeerError: Row(500, "InternalError"),
+    errors.LostBlob: Row(500, "InternalError"),
     errors.ClusterUnavailable: Row(503, "ServiceUnavailable", 1),
     errors.StateError: Row(500, "InternalError"),
     errors.Overloaded: Row(503, "SlowDown", 1),

@@ -46,7 +46,7 @@ def test_the_table_holds_nothing_that_is_not_in_the_tree():
 
 
 def test_what_went_wrong_inside_is_not_told():
-    for kind in (errors.TierError, errors.ConfigError, errors.StateError, errors.PeerError):
+    for kind in (errors.TierError, errors.ConfigError, errors.StateError, errors.PeerError, errors.LostBlob):
         assert b"secret" not in answer_error(kind("secret path"), resource="/", request_id="R").body
 
 
