@@ -297,7 +297,7 @@ class ShadeSampler(Sampler[int]):
     def load_state_dict(self, state: dict[str, Any], *, skips: bool = False) -> None:
         """Continue where ``state_dict`` was called. ``skips``: the loop itself takes and drops the ids before
         the saved position, so yield the epoch from its first id on. Raises ConfigError, and changes nothing,
-        if the state is of a run with other settings, or no state of a sampler.
+        if the state is of a run with other settings or another dataset, or no state of a sampler.
         """
         check_state(state, self._shape(), () if self.mode == "uniform" else _DRAWN)
         with self._planning:
@@ -334,6 +334,7 @@ class ShadeSampler(Sampler[int]):
             "mode": self.mode,
             "seed": self.seed,
             "samples": len(self.job.manifest),
+            "digest": self.job.manifest.digest,
             "world_size": self.job.world_size,
             "drop_last": self.drop_last,
         }
