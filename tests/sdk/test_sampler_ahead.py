@@ -291,6 +291,16 @@ def test_validation_that_does_not_improve_relaxes_the_draw_to_uniform(make_job, 
     assert np.unique(orders[0]).size < np.unique(orders[1]).size
 
 
+@pytest.mark.parametrize("mode", ["shade", "substitute"])
+def test_ranks_that_choose_by_themselves_count_their_own_samples_in_every_epoch(make_job, mode):
+    job = make_job(world_size=2)
+    sampler = shade.ShadeSampler(job, mode, seed=2, batch_size=8, drop_last=True)
+    for epoch in range(2):
+        read = train(job, sampler, epoch)
+        assert len(read) == 20
+        assert sampler.distinct_samples == len(set(read[:16]))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stop", [0, 3])
 def test_resumes_with_what_was_announced_and_the_trend(make_job, proxy, mode, stop):
