@@ -41,8 +41,9 @@ class ShadeSampler(Sampler[int]):
     "substitute" are uniform until losses were reported. ``batch_size``: the batch size of the loader.
     ``drop_last``: as in DistributedSampler; give the loader the same. Each epoch then leaves out some
     samples. In mode "importance", any ``coverage_epochs`` epochs in a row still read every sample, provided
-    that an epoch reads at least one in ``coverage_epochs`` of all samples. In mode "substitute", a sample
-    that is left out in one epoch may be left out or replaced in the next.
+    that an epoch reads at least one in ``coverage_epochs`` of all samples; for that, a few samples of its
+    uniform epochs change places with others. In mode "substitute", a sample that is left out in one epoch may
+    be left out or replaced in the next.
 
     The order of an epoch is announced to the proxy when the epoch begins. Mode "uniform" also announces
     ``announce_epochs`` coming epochs. Mode "importance" also announces the next epoch, as soon as losses of
