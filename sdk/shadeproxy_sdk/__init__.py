@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shadeproxy_sdk.client import Client
+from shadeproxy_sdk.delivery import JobStats
 from shadeproxy_sdk.errors import ConfigError, ControlError, ReadError, ShadeError
-from shadeproxy_sdk.job import Job, JobStats
+from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.shards.mds import mds_manifest

@@ -6,6 +6,7 @@ thread. If the proxy has forgotten the job, all orders and scores are sent again
 
 import logging
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 from shadeproxy_sdk.announcements import Announcements
@@ -17,6 +18,26 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 _SCORES_PER_POST = 131_072
 _SCORES_TYPE = "application/vnd.shadeproxy.scores"
 _ORDER_TYPE = "application/vnd.shadeproxy.ids"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStats:
+    """Counts since a job began.
+
+    ``reported``: batches given to ``report``. ``dropped``: of these, batches that were lost because the queue
+    was full. ``rejected``: batches that were invalid. ``not_finite``: samples whose loss was nan or inf, or
+    of which no token counted. ``sent``: scores that the proxy accepted. ``unsent``: scores that still wait.
+    ``announced``: ids in the orders that the proxy accepted. ``failures``: calls to the proxy that failed.
+    """
+
+    reported: int
+    dropped: int
+    rejected: int
+    not_finite: int
+    sent: int
+    unsent: int
+    announced: int
+    failures: int
 
 
 class Delivery:

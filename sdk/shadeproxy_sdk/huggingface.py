@@ -7,6 +7,7 @@ begins epochs and passes on validation results.
 """
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,10 +41,20 @@ class ShadeTrainerCallback(TrainerCallback):
 
     ``sampler``: the sampler of the training loader. ``monitor``: a metric of ``evaluate``, such as
     "eval_loss", that shows whether validation improves, for samplers that adapt to that. ``better``: whether
-    a smaller ("min") or larger ("max") value is an improvement.
+    a smaller ("min") or larger ("max") value is an improvement. ``checkpoint``: the directory from which a
+    run resumes, as given to ``Trainer.train``, which does not pass it on to callbacks; the mixin sets it. By
+    default, the state is loaded from the checkpoint of the same step in ``output_dir``.
     """
 
-    def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "min") -> None:
+    def __init__(
+        self,
+        sampler: Any,
+        *,
+        monitor: str | None = None,
+        better: Better = "min",
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> None:
+        self.checkpoint = checkpoint
         self._beside = Companion(sampler, monitor=monitor, better=better)
 
     def report(self, ids: Any, losses: Any) -> None:
@@ -67,23 +78,30 @@ class ShadeTrainerCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
         self._beside.flush()
 
-    def _path(self, args: Any, state: Any) -> Path:
-        rank = self._beside.sampler.job.rank
-        return Path(args.output_dir) / f"checkpoint-{state.global_step}" / f"shade_sampler_{rank}.pt"
-
     def _save(self, args: Any, state: Any) -> None:
         if saved := self._beside.state_dict():
-            torch.save(saved, self._path(args, state))
+            torch.save(saved, _checkpoint(args, state) / self._file)
 
     def _resume(self, args: Any, state: Any) -> None:
-        path = self._path(args, state)
-        if not (state.global_step and path.exists()):
+        if not state.global_step:
+            return
+        path = Path(self.checkpoint or _checkpoint(args, state)) / self._file
+        if not path.exists():
+            if hasattr(self._beside.sampler, "load_state_dict"):
+                self._beside.complain(
+                    f"there is no {path}, so the sampler goes on without its saved scores and position. If "
+                    "the checkpoint is elsewhere, write ShadeTrainerCallback(..., checkpoint=DIRECTORY)"
+                )
             return
         saved = torch.load(path, weights_only=True)
         if args.ignore_data_skip:  # The epoch is trained again from its first batch on.
             saved |= {"position": 0, "reported": 0}
         # Otherwise Trainer itself skips the batches that were trained on before the checkpoint.
         self._beside.sampler.load_state_dict(saved, skips=not args.ignore_data_skip)
+
+    @property
+    def _file(self) -> str:
+        return f"shade_sampler_{self._beside.sampler.job.rank}.pt"
 
 
 class ShadeTrainerMixin:
@@ -118,7 +136,17 @@ class ShadeTrainerMixin:
             trainer.model_accepts_loss_kwargs = False
             trainer.loss_is_scaled_for_ga = False
         trainer.data_collator = SampleCollator(trainer.data_collator)
-        trainer.add_callback(ShadeTrainerCallback(shade_sampler, monitor=shade_monitor, better=shade_better))
+        self._callback = ShadeTrainerCallback(shade_sampler, monitor=shade_monitor, better=shade_better)
+        trainer.add_callback(self._callback)
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as Trainer does. A run that resumes from a checkpoint loads the sampler's state from there,
+        too.
+        """
+        above: Any = super()
+        is_directory = isinstance(resume_from_checkpoint, str | PathLike)
+        self._callback.checkpoint = resume_from_checkpoint if is_directory else None
+        return above.train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return the loader of ``train_dataset``. Do not let accelerate prepare it: that would deal the
@@ -162,6 +190,11 @@ class ShadeTrainerMixin:
             losses = self._sample_losses(outputs, labels)
         self._beside.sampler.job.report(ids, losses)
         return (losses * self._beside.sampler.weight_of(ids)).mean() if self._corrects else None
+
+
+def _checkpoint(args: Any, state: Any) -> Path:
+    """Return the directory where Trainer keeps the checkpoint of the present step."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
 
 class SampleCollator:

@@ -12,7 +12,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from shadeproxy_sdk.background_sender import BackgroundSender
 from shadeproxy_sdk.control import ControlSession
-from shadeproxy_sdk.delivery import Delivery
+from shadeproxy_sdk.delivery import Delivery, JobStats
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
@@ -36,26 +35,6 @@ Batch = TypeVar("Batch")
 _LOG = logging.getLogger("shadeproxy_sdk")
 _MEAN_LOSS = "x-shade-mean-loss"
 _SHARE_TIMEOUT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class JobStats:
-    """Counts since a job began.
-
-    ``reported``: batches given to ``report``. ``dropped``: of these, batches that were lost because the queue
-    was full. ``rejected``: batches that were invalid. ``not_finite``: samples whose loss was nan or inf, or
-    of which no token counted. ``sent``: scores that the proxy accepted. ``unsent``: scores that still wait.
-    ``announced``: ids in the orders that the proxy accepted. ``failures``: calls to the proxy that failed.
-    """
-
-    reported: int
-    dropped: int
-    rejected: int
-    not_finite: int
-    sent: int
-    unsent: int
-    announced: int
-    failures: int
 
 
 class Job:
@@ -85,6 +64,7 @@ class Job:
         self._reported = self._taken = self._rejected = self._not_finite = 0
         self._complained = False
         self._snapshot = EpochSnapshot()
+        self._arrived: ScoreSnapshot | None = None  # The latest snapshot whose scores have arrived.
         self._ahead: Callable[[], None] | None = None
         self._progress = Progress()
         self._watch = LoaderWatch(self._progress.estimated, self._progress.reads_by)
@@ -251,7 +231,8 @@ class Job:
         With one rank these are the current scores. With ``snapshot`` they are the scores at the moment when
         half of the previous epoch had been reported, if it was. With several ranks they are the proxy's
         column of all ranks' scores for ``epoch``, and the mean loss of the rank that asked first. All ranks
-        get the same. If the proxy does not answer, they are this rank's own scores, or None with ``shared``.
+        get the same. If the proxy does not answer, they are this rank's own scores. With ``shared`` they are
+        None then, and until the proxy has scores, among them those of this rank's snapshot.
         """
         self._settle()
         with self._board_lock:
@@ -262,13 +243,16 @@ class Job:
             own = early or ScoreSnapshot(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
-        self._proxy.hurry()  # A rank that draws from its own scores trains another epoch.
-        self._sender.flush(_SHARE_TIMEOUT_S)
+        if shared and early is not self._arrived:
+            return None
+        self._proxy.hurry()  # A rank that draws from other scores trains another epoch.
+        self._sender.flush(_SHARE_TIMEOUT_S)  # In the background thread this does nothing.
         path, body = f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss}
         answer = self._proxy.fetch(path, body, within_s=own.shared_within_s)
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
-        return ScoreSnapshot.told(answer.body, answer.headers.get(_MEAN_LOSS))
+        column = ScoreSnapshot.told(answer.body, answer.headers.get(_MEAN_LOSS))
+        return column if column.has_scores or not shared else None
 
     def residency(self) -> NDArray[np.bool_] | None:
         """Return which samples the proxy has cached, bool (samples,); None if the proxy does not answer."""
@@ -342,8 +326,11 @@ class Job:
         self._settle()
         if self._sender.closed and self._pid == os.getpid():  # A forked child does not end its parent's rank.
             return self._delivery.finish()
+        with self._board_lock:
+            half = self._snapshot.known(self.epoch)
         sent = self._delivery.send()
         if sent and self._ahead is not None:
+            self._arrived = half
             self._ahead()
             sent = self._delivery.send_orders()
         return sent

@@ -210,6 +210,8 @@ class Planner:
         known = self._job.known(epoch, snapshot=self.drawn_from_weights)
         if mode == "shade":
             return self._published(epoch, known)
+        if mode == "substitute":
+            return self._substituted(epoch, known)
         return self.uniform(epoch) if known is None else self._drawn(epoch, known)
 
     def plan_early(self, epoch: int) -> EpochPlan | None:
@@ -221,8 +223,6 @@ class Planner:
 
     def _drawn(self, epoch: int, known: ScoreSnapshot) -> EpochPlan:
         settings = self._settings
-        if settings.mode == "substitute":
-            return self._substituted(epoch, known)
         chances = relax(probabilities(known.weights, self._smooth(known)), self.control.aggressiveness)
         whole, correction = importance_order(
             chances,
@@ -254,11 +254,12 @@ class Planner:
         )
         return EpochPlan(order, None, None, np.unique(order[: self._read]).size)
 
-    def _substituted(self, epoch: int, known: ScoreSnapshot) -> EpochPlan:
-        resident = self._job.residency()
+    def _substituted(self, epoch: int, known: ScoreSnapshot | None) -> EpochPlan:
+        """Return the plan of ``epoch`` in mode "substitute". Without scores nothing is replaced."""
+        resident = None if known is None else self._job.residency()
         whole = self._permutation(epoch)
         order = self._deal(whole)
-        if resident is not None:
+        if known is not None and resident is not None:
             # The samples that pad the epoch are already read twice. Mark them as not cached, so that no rank
             # reads them once more as substitutes.
             resident[whole[self._samples :]] = False

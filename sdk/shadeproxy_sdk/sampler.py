@@ -41,8 +41,9 @@ class ShadeSampler(Sampler[int]):
     "substitute" are uniform until losses were reported. ``batch_size``: the batch size of the loader.
     ``drop_last``: as in DistributedSampler; give the loader the same. Each epoch then leaves out some
     samples. In mode "importance", any ``coverage_epochs`` epochs in a row still read every sample, provided
-    that an epoch reads at least one in ``coverage_epochs`` of all samples. In mode "substitute", a sample
-    that is left out in one epoch may be left out or replaced in the next.
+    that an epoch reads at least one in ``coverage_epochs`` of all samples; for that, a few samples of its
+    uniform epochs change places with others. In mode "substitute", a sample that is left out in one epoch may
+    be left out or replaced in the next.
 
     The order of an epoch is announced to the proxy when the epoch begins. Mode "uniform" also announces
     ``announce_epochs`` coming epochs. Mode "importance" also announces the next epoch, as soon as losses of
@@ -297,7 +298,7 @@ class ShadeSampler(Sampler[int]):
     def load_state_dict(self, state: dict[str, Any], *, skips: bool = False) -> None:
         """Continue where ``state_dict`` was called. ``skips``: the loop itself takes and drops the ids before
         the saved position, so yield the epoch from its first id on. Raises ConfigError, and changes nothing,
-        if the state is of a run with other settings, or no state of a sampler.
+        if the state is of a run with other settings or another dataset, or no state of a sampler.
         """
         check_state(state, self._shape(), () if self.mode == "uniform" else _DRAWN)
         with self._planning:
@@ -334,6 +335,7 @@ class ShadeSampler(Sampler[int]):
             "mode": self.mode,
             "seed": self.seed,
             "samples": len(self.job.manifest),
+            "digest": self.job.manifest.digest,
             "world_size": self.job.world_size,
             "drop_last": self.drop_last,
         }

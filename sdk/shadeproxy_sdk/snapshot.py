@@ -37,6 +37,11 @@ class ScoreSnapshot(NamedTuple):
         return cls(np.frombuffer(column, dtype="<f4"), value if math.isfinite(value) else None)
 
     @property
+    def has_scores(self) -> bool:
+        """True if the score of any sample is known."""
+        return bool(np.isfinite(self.weights).any())
+
+    @property
     def shared_within_s(self) -> float:
         """Most seconds to wait for the proxy's column of all ranks' scores. A proxy of a cluster may have to
         wait too: up to 5 s to join the cluster after a start, and then up to 5 s for the column, longer if

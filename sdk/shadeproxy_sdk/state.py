@@ -10,7 +10,7 @@ from typing import Any
 
 from shadeproxy_sdk.errors import ConfigError
 
-_LATER = frozenset({"drop_last", "batch_size", "coverage_epochs", "repeat", "rank"})
+_LATER = frozenset({"digest", "drop_last", "batch_size", "coverage_epochs", "repeat", "rank"})
 """Settings that states saved by earlier versions of the SDK do not have; states of mode "shade" had no
 "rank".
 """
@@ -48,6 +48,8 @@ def check_state(state: Any, shape: Mapping[str, Any], drawn: Sequence[str]) -> N
         if name not in state and name not in _LATER:
             raise _lacks(name)
         if state.get(name, value) != value:
+            if name == "digest":
+                raise _of_other_dataset(state[name], value)
             raise ConfigError(
                 f"the checkpoint's sampler has {name} {state[name]!r}, this one {value!r}: "
                 "resume with the saved value, or start the epoch again without the checkpoint"
@@ -70,6 +72,14 @@ def explained() -> Iterator[None]:
             f"the state is damaged ({type(error).__name__}: {error}): "
             "give all that sampler.state_dict() returned"
         ) from error
+
+
+def _of_other_dataset(saved: Any, digest: Any) -> ConfigError:
+    return ConfigError(
+        f"the checkpoint is of another dataset (digest {saved}, here {digest}), whose ids mean other "
+        "samples: resume with the same objects, or start without the checkpoint. If the same samples lie "
+        "only at another place now, in the same order, remove 'digest' from the state"
+    )
 
 
 def _lacks(name: str) -> ConfigError:

@@ -312,7 +312,10 @@ class FakeProxy(FakeStore):
 
     def freeze(self, name, epoch, mean_loss=None):
         told = {"x-shade-mean-loss": repr(mean_loss)} if mean_loss is not None else {}
-        return self.frozen.setdefault((name, epoch), (self.get_scores(name, b""), told))
+        column = self.get_scores(name, b"")
+        if not self.scores[name]:
+            return self.frozen.get((name, epoch), (column, told))
+        return self.frozen.setdefault((name, epoch), (column, told))
 
     def get_scores(self, name, _body):
         column = np.full(len(self.datasets[self.jobs[name]["dataset"]]), np.nan, "<f4")

@@ -126,3 +126,23 @@ def test_a_state_of_the_version_before_can_be_loaded(make_job):
     resumed = shade.ShadeSampler(make_job(), "importance")
     resumed.load_state_dict(state)
     assert list(resumed) == sampler.order(0).tolist()[8:]
+
+
+@pytest.mark.parametrize("mode", ["uniform", "importance"])
+def test_a_state_of_another_dataset_is_refused_even_with_as_many_samples(make_client, make_job, proxy, mode):
+    """Weights and plans are by sample id. If the first object is deleted and one is added at the end, each id
+    means another sample.
+    """
+    state = shade.ShadeSampler(make_job(), mode).state_dict(position=8)
+    del proxy.objects["train", min(proxy.keys("train", ""))]
+    proxy.put("train", **{"9/999": b"new"})
+    proxy.forget()
+    client = make_client(proxy)
+    job = make_job("changed", client=client, dataset=client.manifest(bucket="train"))
+    resumed = shade.ShadeSampler(job, mode)
+    with pytest.raises(shade.ConfigError, match=r"another dataset .* resume with the same objects"):
+        resumed.load_state_dict(state)
+    assert list(resumed) == resumed.order(0).tolist()
+    del state["digest"]  # As the message says; and so are the states of earlier versions.
+    resumed.load_state_dict(state)
+    assert list(resumed) == resumed.order(0).tolist()[8:]

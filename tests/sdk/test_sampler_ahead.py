@@ -177,6 +177,42 @@ def test_a_rank_that_cannot_have_the_shared_weights_does_not_draw_early(make_job
     assert sorted(announced(proxy)) == [0, 1]
 
 
+def test_a_rank_sends_its_scores_before_it_draws_early(make_job, proxy):
+    """Losses may be reported while the thread is about to draw. Without them the proxy's column would have no
+    scores, and this rank would draw other samples than the ranks that come later.
+    """
+    job = make_job(world_size=2)
+    sampler = shade.ShadeSampler(job, "importance", batch_size=4)
+    path = "jobs/run/epochs/0/order"
+
+    def report_late(handler, _body):
+        del proxy.more[path]
+        report(job, sampler.order(0))
+        handler.reply(200, b"{}")
+
+    proxy.more[path] = report_late
+    next(iter(sampler))
+    assert job.flush()
+    assert list(announced(proxy)) == []
+    assert job.flush()
+    column, _ = proxy.frozen["run", 1]
+    assert np.isfinite(np.frombuffer(column, "<f4")).sum() == 20
+    assert announced(proxy)[1] == sampler.order(1).tolist()
+
+
+def test_a_column_without_scores_draws_no_early_epoch(make_job, proxy):
+    job = make_job(world_size=2)
+    sampler = shade.ShadeSampler(job, "importance", batch_size=4)
+    proxy.more["jobs/run/scores"] = lambda handler, _body: handler.reply(400, b"{}")
+    train(job, sampler, 0)
+    assert job.flush()
+    assert list(announced(proxy)) == [0]
+    del proxy.more["jobs/run/scores"]
+    report(job, np.arange(40))
+    assert job.flush()
+    assert sorted(announced(proxy)) == [0, 1]
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_reordered_ranks_read_the_data_set_whatever_each_holds_for_cached(make_job, proxy, world_size):
     union = []
@@ -253,6 +289,16 @@ def test_validation_that_does_not_improve_relaxes_the_draw_to_uniform(make_job, 
     # The first order keeps the most frequent draws. The second order keeps every second draw, and so more
     # distinct samples.
     assert np.unique(orders[0]).size < np.unique(orders[1]).size
+
+
+@pytest.mark.parametrize("mode", ["shade", "substitute"])
+def test_ranks_that_choose_by_themselves_count_their_own_samples_in_every_epoch(make_job, mode):
+    job = make_job(world_size=2)
+    sampler = shade.ShadeSampler(job, mode, seed=2, batch_size=8, drop_last=True)
+    for epoch in range(2):
+        read = train(job, sampler, epoch)
+        assert len(read) == 20
+        assert sampler.distinct_samples == len(set(read[:16]))
 
 
 @pytest.mark.parametrize("mode", MODES)

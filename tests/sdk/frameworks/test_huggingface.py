@@ -58,7 +58,6 @@ def make_trainer(client, samples, tmp_path):
         if kind is Trainer:
             own = {"shade_sampler": sampler} | (own or {})
         arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path),
             num_train_epochs=epochs,
             per_device_train_batch_size=4,
             use_cpu=True,
@@ -66,7 +65,7 @@ def make_trainer(client, samples, tmp_path):
             disable_tqdm=True,
             eval_strategy="epoch" if evaluate else "no",
             lr_scheduler_type="constant",
-            **({"save_strategy": "no", "learning_rate": 0.01} | options),
+            **({"output_dir": str(tmp_path), "save_strategy": "no", "learning_rate": 0.01} | options),
         )
         data = shade.S3Dataset(client, manifest=samples, decode=features)
         return kind(
@@ -208,6 +207,52 @@ def test_a_resumed_run_reads_what_the_first_one_did(make_trainer, make_sampler, 
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     assert resumed.ids == first.ids[step:]
     assert again.job.position == COUNT
+
+
+def test_a_run_resumes_from_the_checkpoint_that_it_is_given(make_trainer, make_sampler, tmp_path):
+    """The checkpoint that is given to ``train`` lies in the directory of an earlier run. The directory of the
+    new run has a checkpoint of the same step, of a run with other losses.
+    """
+    settings = {"save_strategy": "steps", "save_steps": 10, "epochs": 3, "learning_rate": 3.0}
+
+    def falling(outputs, labels):
+        return -huggingface.class_losses(outputs, labels)
+
+    runs = {}
+    for name, losses in (("old", huggingface.class_losses), ("new", falling)):
+        runs[name] = make_trainer(
+            make_sampler("importance", name=name),
+            output_dir=str(tmp_path / name),
+            own={"shade_losses": losses},
+            **settings,
+        )
+        runs[name].train()
+    again = make_sampler("importance", name="again")
+    resumed = make_trainer(again, output_dir=str(tmp_path / "new"), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "old" / "checkpoint-10"))
+    assert resumed.ids == runs["old"].ids[10:] != runs["new"].ids[10:]
+
+
+def test_the_callback_alone_loads_the_state_from_the_directory_that_it_is_given(
+    make_sampler, tmp_path, caplog
+):
+    class Old:
+        output_dir, ignore_data_skip, global_step = tmp_path / "old", False, 8
+
+    class New(Old):
+        output_dir = tmp_path / "new"
+
+    checkpoint = tmp_path / "old" / "checkpoint-8"
+    checkpoint.mkdir(parents=True)
+    saved, lost, found = (make_sampler(name=name) for name in ("saved", "lost", "found"))
+    saved.set_epoch(1)
+    huggingface.ShadeTrainerCallback(saved).on_save(Old, Old, None)
+    huggingface.ShadeTrainerCallback(lost).on_train_begin(New, New, None)
+    (record,) = caplog.records
+    assert "checkpoint-8/shade_sampler_0.pt, so the sampler goes on without its saved" in record.message
+    assert "ShadeTrainerCallback(..., checkpoint=DIRECTORY)" in record.message
+    huggingface.ShadeTrainerCallback(found, checkpoint=checkpoint).on_train_begin(New, New, None)
+    assert (lost.epoch, found.epoch, len(caplog.records)) == (0, 1, 1)
 
 
 def test_a_resumed_run_knows_its_position(make_trainer, make_sampler, tmp_path):
