@@ -25,7 +25,7 @@ class Tier(Protocol):
 
     @property
     def dropped(self) -> Dropped:
-        """Counts of cached data that the start found unusable."""
+        """Counts of cached data that the start could not keep."""
         ...
 
     @property

@@ -63,9 +63,9 @@ class PageCache:
         observer: PageObserver | None = None,
     ) -> None:
         """``off_loop``: runs long calculations off the event loop; ``learn_off_loop``: the learner's."""
-        self.observer = observer or NothingObserved()
+        self.observer = observer = observer or NothingObserved()
         self.media = media
-        self.residents = Residents(len(media), share=share)
+        self.residents = residents = Residents(len(media), share=share)
         self.hot = HotPages(self.residents, media)
         # Each read calls these two, so they are attributes: a method would cost one more call.
         self.find, self.source = self.residents.find_page, self.hot.source
@@ -81,30 +81,24 @@ class PageCache:
             off_loop=learn_off_loop,
         )
         self.transfers = DelegatedWrites(
-            self.residents,
-            media,
-            self.placement,
-            self.pins,
-            stats=stats,
-            ledger=ledger,
-            observer=self.observer,
+            residents, media, self.placement, self.pins, stats=stats, ledger=ledger, observer=observer
         )
         self.erasing = Erasing(media, self.transfers)
         self._places = RecordReader(
             self.residents, media, origin_s=OriginPace(stats).get_s, failed=self.transfers.note_failure
         )
         self.is_behind = self._places.is_behind
-        self._pinning = Pinning(
-            self.pins, self.residents, self.groups, placement=self.placement, places=self._places
-        )
+        pinning = Pinning(self.pins, residents, self.groups, placement=self.placement, places=self._places)
+        self._pinning = pinning
         self.recovery = Recovery(
             media,
             self.residents,
             self.groups,
             tick=self.tick,
-            pinned=self._pinning.of_rows,
+            pinned=pinning.of_rows,
             entered=self.placement.enter_many,
             erasing=self.erasing.note,
+            stats=stats,
         )
         self.distrust = Distrust(self.residents, self.recovery.mark_all_stale, off_loop).mark_all
         self.listing = Listing(self.residents, self.groups, self._places, self.recovery, media)
