@@ -66,14 +66,13 @@ class EngineAdmin:
     async def pin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
         if not dry_run:
             await self._pins.pin(*place)
-            await self._engine.cache.renew_pins()
         return await self._pinned(place)
 
     async def unpin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
-        self._pins.require(place)
-        if not dry_run:
+        if dry_run:
+            self._pins.require(place)
+        else:
             await self._pins.unpin(*place)
-            await self._engine.cache.renew_pins()
         return await self._pinned(place)
 
     async def _pinned(self, place: Prefix) -> PinAnswer:

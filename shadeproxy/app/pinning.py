@@ -2,8 +2,8 @@
 rules, are applied to the cached pages.
 
 Laws: a pin counts from the moment of its call, and is durable before the call is answered. Pages that are
-cached already are also pinned or unpinned before the answer. After a start or a reload, this happens in the
-background.
+cached already are also pinned or unpinned before the answer. After a start or a reload, or if the pin cannot
+be saved, this happens in the background.
 """
 
 import asyncio
@@ -69,12 +69,14 @@ class DurablePins:
     # ------------------------------------------------------------------ calls
 
     async def pin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Pin a prefix. Raises Conflict if there are too many pins, StateError if the pin cannot be saved."""
+        """Pin a prefix, and the cached pages under it. Raises Conflict if there are too many pins; StateError
+        if the pin cannot be saved, though it holds.
+        """
         place = Prefix(bucket, prefix, namespace)
         if place in self.pins:
             # The call that made this pin may still wait until the pin is saved, or saving may have failed. So
             # save again.
-            await self._state.flush()
+            await self._save_and_apply()
             return
         if len(self.pins) >= MOST_PINS:
             raise Conflict(
@@ -86,10 +88,12 @@ class DurablePins:
         version = _NAMESPACE_VERSION if namespace else _VERSION
         stored = _StoredPin(version, bucket, prefix, since_s, namespace)
         self._state.put(_KIND, _name(place), msgspec.msgpack.encode(stored))
-        await self._state.flush()
+        await self._save_and_apply()
 
     async def unpin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Remove a pin. Raises UnknownName, Conflict; StateError if the change cannot be saved."""
+        """Remove a pin, also from the cached pages. Raises UnknownName, Conflict; StateError if the change
+        cannot be saved, though it holds.
+        """
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
             # The call that removed this pin may still wait until that is saved, or saving may have failed. So
@@ -98,7 +102,15 @@ class DurablePins:
         self.require(place)
         self.pins.remove(*place)
         self._state.delete(_KIND, _name(place))
+        await self._save_and_apply()
+
+    async def _save_and_apply(self) -> None:
+        """Save a change, and apply the pins to the cached pages: also if saving fails or the call is
+        cancelled, because the change holds all the same.
+        """
+        applied = self._spawn()
         await self._state.flush()
+        await asyncio.shield(applied)
 
     def require(self, place: Prefix) -> None:
         """Raise UnknownName or Conflict unless a call pinned exactly this prefix."""
@@ -148,10 +160,11 @@ class DurablePins:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> asyncio.Task[None]:
         task = asyncio.create_task(self._renew(), name="pins")
         self._tasks.add(task)
         task.add_done_callback(self._over)
+        return task
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

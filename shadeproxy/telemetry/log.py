@@ -45,12 +45,15 @@ _SECRET_NAMES = frozenset(
     }
 )
 # Matches the name of a secret, a separator and the secret's value in a text. The value ends where a query, a
-# header line or a JSON string would continue.
+# header line or a JSON string would continue. The words in the middle are no value: with them the proxy's own
+# errors go on after the name of a setting or of a file, as in "control.token: cannot read the file".
 _SECRET_TEXT = re.compile(
     r"""(?ix)
     ( x-amz-(?:signature|credential|security-token) | \bsignature | \bcredential
       | aws_?(?:secret_?access_?key|session_?token) | secret_?(?:access_?)?key | \btoken | \bpassword )
     ( ["']? \s* (?:=|:|%3D) \s* ["']? )
+    (?! (?: a\ secret\ does\ not | cannot\ read\ the | the\ file | the\ environment\ variable | unknown\ key
+      | write\ text | no\ such\ file | permission\ denied | is\ a\ directory | not\ utf-8\ text ) \b )
     [^&\s"',;)}\]]+
     """
 )

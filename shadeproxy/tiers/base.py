@@ -47,12 +47,14 @@ class NewHeader(Protocol):
 
 @dataclass(slots=True)
 class Dropped:
-    """Counts of cached data that the start found unusable. ``records``: records that were damaged, of another
-    store, or beyond the capacity. ``catalogues``: damaged catalogues, whose segments were scanned instead.
-    ``lists``: damaged or lost tombstone files. After a lost file, every page must be checked with the origin.
+    """Counts of cached data that the start could not keep. ``records``: records that were damaged or of
+    another store. ``excess``: good records that the capacity, lowered since, has no room for. ``catalogues``:
+    damaged catalogues, whose segments were scanned instead. ``lists``: damaged or lost tombstone files. After
+    a lost file, every page must be checked with the origin.
     """
 
     records: int = 0
+    excess: int = 0
     catalogues: int = 0
     lists: int = 0
 

@@ -139,9 +139,10 @@ class PendingSegments:
         if self._segments:
             return
         if self.dropped.records:
-            _logger.warning(
-                "%s: %d damaged or excess records dropped", segment.path.parent, self.dropped.records
-            )
+            _logger.warning("%s: %d damaged records dropped", segment.path.parent, self.dropped.records)
+        if self.dropped.excess:
+            text = "%s: %d pages evicted: the capacity was lowered"
+            _logger.warning(text, segment.path.parent, self.dropped.excess)
         self._ignored.clear()
 
     def halt(self) -> None:
@@ -163,7 +164,7 @@ class PendingSegments:
         kept = self._space.fitting(segment, units, lengths)
         if kept == len(rows):
             return rows, arrival.gaps
-        self.dropped.records += len(rows) - kept
+        self.dropped.excess += len(rows) - kept
         for unit in units[kept:].tolist():
             self._try(partial(segment.erase, unit * UNIT_BYTES))
         segment.fill(units[:kept], lengths[:kept])

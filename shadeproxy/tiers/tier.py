@@ -25,7 +25,7 @@ class Tier(Protocol):
 
     @property
     def dropped(self) -> Dropped:
-        """Counts of cached data that the start found unusable."""
+        """Counts of cached data that the start could not keep."""
         ...
 
     @property
@@ -36,6 +36,24 @@ class Tier(Protocol):
     @property
     def limit_bytes(self) -> int:
         """Bytes that the tier may hold now: its capacity, or less while the medium is too full."""
+        ...
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that the limit leaves for further records; negative if the tier holds more than its limit."""
+        ...
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes to evict so that the tier holds no more than its limit. Records that were released, and of
+        which a view lives, need no eviction. 0 while the free space of the medium cannot be measured.
+        """
+        ...
+
+    def measure_room(self) -> None:
+        """Have the free space of the medium measured, through ``submit``. Call this regularly: other files
+        take and give space at any time.
+        """
         ...
 
     @property

@@ -161,6 +161,51 @@ async def test_what_cannot_be_saved_is_an_error_and_holds_until_the_end(opened):
     assert pins.pins.covers(ObjectRef("b", "p1"))
 
 
+async def test_what_cannot_be_saved_is_applied_to_what_is_cached_all_the_same(opened, monkeypatch):
+    renewed = AsyncMock()
+    pins = await opened(renew=renewed)
+
+    def full(_batch):
+        raise StateError("the disk is full")
+
+    monkeypatch.setattr(pins._state, "_commit", full)
+    for call, expected in ((pins.pin, 1), (pins.unpin, 2)):
+        with pytest.raises(StateError):
+            await call("b", "p")
+        await asyncio.sleep(0)
+        assert renewed.await_count == expected
+
+
+async def test_a_cancelled_call_is_applied_to_what_is_cached_all_the_same(opened):
+    begun, free, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def renew():
+        begun.set()
+        await free.wait()
+        ended.set()
+
+    pins = await opened(renew=renew)
+    call = asyncio.create_task(pins.pin("b", "p"))
+    await begun.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    free.set()
+    await ended.wait()
+
+
+async def test_a_call_is_answered_when_what_is_cached_is_pinned(opened):
+    free = asyncio.Event()
+    pins = await opened(renew=free.wait)
+    call = asyncio.create_task(pins.pin("b", "p"))
+    while not pins.pins.by_call():
+        await asyncio.sleep(0)
+    await pins._state.flush()
+    await asyncio.sleep(0)
+    assert not call.done()
+    free.set()
+    await call
+
+
 async def test_what_is_cached_learns_of_it_in_the_background_and_ends(opened):
     begun = []
 

@@ -5,6 +5,9 @@ import logging
 import pytest
 import structlog
 
+from shadeproxy.config.secrets import resolve
+from shadeproxy.config.settings import Settings
+from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.tracing import REQUEST_ID
 from shadeproxy.telemetry.log import ACCESS_LOG, configure_logging, mask_text
 
@@ -46,6 +49,46 @@ def test_secrets_in_text_are_masked(text):
 def test_what_is_no_secret_stays():
     text = "GET /bucket/tokens/page-3?list-type=2 answered 200 in 4 ms"
     assert mask_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"token: the {SECRET}",
+        f"token: cannot {SECRET}",
+        f"control.token: the files{SECRET}",
+        f"/run/token: not-{SECRET}",
+        f"token: {SECRET} cannot read the file",
+    ],
+)
+def test_a_secret_is_masked_beside_words_of_the_proxys_errors(text):
+    assert "***" in mask_text(text)
+    assert mask_text(text).split()[1] == "***"
+
+
+@pytest.fixture
+def named(tmp_path):
+    """Return references to secrets that cannot be read, and settings that are refused."""
+    token = tmp_path / "token"
+    for name, content in (("empty", b""), ("binary", b"\xff"), ("lines", b"a\nb")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "token").write_bytes(content)
+    (tmp_path / "directory" / "token").mkdir(parents=True)
+    places = ["empty", "binary", "lines", "directory"]
+    return ["env:NOT_SET_TOKEN", f"file:{token}", *(f"file:{tmp_path / place / 'token'}" for place in places)]
+
+
+def test_an_error_about_a_secrets_setting_stays_readable(named, tmp_path):
+    for reference in named:
+        with pytest.raises(ConfigError) as caught:
+            resolve("control.token", reference)
+        assert mask_text(str(caught.value)) == str(caught.value)
+    for setting in ("token = 5", f'token = "{SECRET}"', f'password = "{SECRET}"', f'secret_key = "{SECRET}"'):
+        (file := tmp_path / "config.toml").write_text(f"[control]\n{setting}\n")
+        with pytest.raises(ConfigError) as caught:
+            Settings.load(file)
+        assert mask_text(str(caught.value)) == str(caught.value)
+        assert SECRET not in str(caught.value)
 
 
 def test_json_lines_mask_fields_and_nested_values(stream):

@@ -33,6 +33,7 @@ from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.pinning import Pinning
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
+from shadeproxy.engine.storage.shrinking import Shrinking
 from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
@@ -63,9 +64,9 @@ class PageCache:
         observer: PageObserver | None = None,
     ) -> None:
         """``off_loop``: runs long calculations off the event loop; ``learn_off_loop``: the learner's."""
-        self.observer = observer or NothingObserved()
+        self.observer = observer = observer or NothingObserved()
         self.media = media
-        self.residents = Residents(len(media), share=share)
+        self.residents = residents = Residents(len(media), share=share)
         self.hot = HotPages(self.residents, media)
         # Each read calls these two, so they are attributes: a method would cost one more call.
         self.find, self.source = self.residents.find_page, self.hot.source
@@ -77,34 +78,31 @@ class PageCache:
             policy=policy,
             weights=weights,
             next_uses=next_uses or NothingAnnounced(),
-            rng=rng or np.random.default_rng(),
+            rng=(drawing := rng or np.random.default_rng()),
             off_loop=learn_off_loop,
         )
         self.transfers = DelegatedWrites(
-            self.residents,
-            media,
-            self.placement,
-            self.pins,
-            stats=stats,
-            ledger=ledger,
-            observer=self.observer,
+            residents, media, self.placement, self.pins, stats=stats, ledger=ledger, observer=observer
         )
         self.erasing = Erasing(media, self.transfers)
         self._places = RecordReader(
             self.residents, media, origin_s=OriginPace(stats).get_s, failed=self.transfers.note_failure
         )
         self.is_behind = self._places.is_behind
-        self._pinning = Pinning(
-            self.pins, self.residents, self.groups, placement=self.placement, places=self._places
-        )
+        pinning = Pinning(self.pins, residents, self.groups, placement=self.placement, places=self._places)
+        self._pinning = pinning
         self.recovery = Recovery(
             media,
             self.residents,
             self.groups,
             tick=self.tick,
-            pinned=self._pinning.of_rows,
+            pinned=pinning.of_rows,
             entered=self.placement.enter_many,
             erasing=self.erasing.note,
+            stats=stats,
+        )
+        self.shrinking = Shrinking(
+            residents, media, self.placement, self.transfers, recovery=self.recovery, rng=drawing
         )
         self.distrust = Distrust(self.residents, self.recovery.mark_all_stale, off_loop).mark_all
         self.listing = Listing(self.residents, self.groups, self._places, self.recovery, media)

@@ -17,6 +17,7 @@ from shadeproxy.core.identity import GroupName
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.storage.medium import Medium
+from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.rows import ROW, Contents, Rows
 
@@ -40,6 +41,7 @@ class Recovery:
         pinned: Callable[[int, Rows, list[GroupName]], NDArray[np.bool_]],
         entered: Callable[[Slots], None],
         erasing: Callable[[], None],
+        stats: Stats,
     ) -> None:
         self._media = media
         self._residents = residents
@@ -48,6 +50,7 @@ class Recovery:
         self._pinned = pinned
         self._entered = entered
         self._erasing = erasing
+        self._stats = stats
         self.coming = False
         """True while this process still recovers pages. It is an attribute, because each miss reads it, and a
         call would cost more.
@@ -78,6 +81,7 @@ class Recovery:
                 for contents in medium.tier.take_in(arrival):
                     self._take_in(index, contents)
                 self._erasing()
+            self._count_excess(index)
         self._end()
 
     def start(self) -> None:
@@ -104,6 +108,7 @@ class Recovery:
                     self._take_in(index, contents)
                     await asyncio.sleep(0)
                 self._erasing()
+            self._count_excess(index)
         if not (self._halted and self.pending_segments):
             self._end()
             _log.info("recovered", pages=len(self._residents), unreadable_segments=self.pending_segments)
@@ -165,6 +170,11 @@ class Recovery:
         for row in rows[left_out][["object_hash", "number", "etag", "location"]].tolist():
             self._resolve(*row[:3])
             release(Location(row[3]))
+
+    def _count_excess(self, index: int) -> None:
+        tier = self._media[index].tier
+        if tier.dropped.excess:
+            self._stats.record_eviction(tier.name, "capacity lowered", tier.dropped.excess)
 
     def _without_outdated(self, rows: Rows) -> tuple[Rows, Rows]:
         known = np.isin(rows["object_hash"], np.fromiter(self._news, np.uint64, len(self._news)))

@@ -123,6 +123,21 @@ async def test_what_was_there_comes_in_and_hits(restarted):
     ]
 
 
+async def test_what_a_lowered_capacity_has_no_room_for_counts_as_evicted_not_as_damaged(make_bench):
+    bench = await make_bench(origin=origin_of(100), rules=IMMUTABLE)
+    for n in range(100):
+        await bench.get(f"dir{n % 2}/{n}")
+    await bench.engine.aclose()
+    await asyncio.to_thread(bench.cache.close)
+    again = await make_bench(origin=bench.origin, rules=IMMUTABLE, ram_bytes=1 << 17, recover=False)
+    again.cache.start_recovery()
+    await again.cache.recovered()
+    left = len(again.cache.residents)
+    assert 0 < left < 100
+    assert again.stats.tiers["ram"].evictions == {"capacity lowered": 100 - left}
+    assert again.cache.media[0].tier.dropped.records == 0
+
+
 async def test_placement_gets_the_slots_of_what_comes_in_and_of_nothing_else(restarted):
     bench = await restarted()
     await bench.get("dir1/7")  # The page is cached again before recovery finds its old record.

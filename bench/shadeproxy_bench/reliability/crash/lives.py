@@ -43,7 +43,7 @@ _LOAD_S, _START_S, _STOP_S = 0.25, 0.12, 0.06
 _MOST_STEPS = 500
 _TRACEBACK = re.compile(r"Traceback \(most recent|\"exception\": ")
 _NOTICED = {
-    "damaged or excess records dropped": "records dropped at the start",
+    "damaged records dropped": "records dropped at the start",
     "is not used: the catalogue": "catalogues not used",
     "the body of a record is damaged": "bodies found damaged",
     "record header is damaged": "headers found damaged",
