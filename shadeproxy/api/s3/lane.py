@@ -157,10 +157,10 @@ class FastLane:
         call, wanted = asked.call, asked.wanted
         answer = answer_for(call, wanted, meta)
         hit: Hit | None = NO_HIT
-        if answer.body.length:
-            hit = self._engine.hit(wanted, meta, answer.body)
-        elif call.request.method == "HEAD":
+        if call.request.method == "HEAD":
             hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
+        elif answer.body.length or answer.status == 200:  # A GET of an empty object is a hit too.
+            hit = self._engine.hit(wanted, meta, answer.body)
         return None if hit is None else (answer, hit)
 
     def _identify(self, raw: bytes) -> Asked | None:

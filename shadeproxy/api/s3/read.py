@@ -44,6 +44,10 @@ async def serve_get(
         status, headers, span = answer_for(call, wanted, reading.meta)
         length = span.length
         if not length:
+            if status == 200:
+                # The object is empty. Read the body all the same, because that counts the read.
+                async for _ in reading.body(span):
+                    pass
             await exchange.start(status, headers).write_eof()
             return
         response = None

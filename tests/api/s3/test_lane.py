@@ -359,3 +359,15 @@ async def test_what_cannot_be_the_name_of_a_job_is_refused_and_not_counted(two, 
     assert b"HTTP/1.1 400" in answer
     assert b"The x-shade-job header cannot be understood" in answer
     assert two.counted_stats().snapshot()["jobs"] == {}
+
+
+async def test_reads_of_an_empty_object_count(two):
+    etag = two.origin.put("b", "void", b"").etag
+    job = "x-shade-job: j;epoch=2;rank=0"
+    uncounted = (request("/b/void", "Range: bytes=0-3"), request("/b/void", f"If-None-Match: {etag}"))
+    for port in (two.port, two.general_port):
+        for raw in (request("/b/void", job), *uncounted, request("/b/void", job)):
+            await talk(port, raw)
+    reads = two.counted_stats().snapshot()["jobs"]["j"]["epochs"]["2"]
+    assert (reads["requests"], reads["bytes"]) == (4, 0)
+    assert reads["origin"] + reads["hits_ram"] == 4
