@@ -284,5 +284,16 @@ def test_a_clock_that_is_set_back_makes_no_negative_time():
     assert stats.snapshot()["jobs"]["resnet"]["epochs"]["0"]["wall_s"] == 10.0
 
 
+def test_an_epoch_begins_with_its_first_read_or_report():
+    times = iter([1000.0, 1010.0])
+    stats = Stats(now_s=lambda: next(times))
+    stats.record_prefetched("resnet", 10)
+    assert stats.snapshot()["jobs"]["resnet"]["began_s"] is None
+    stats.record_training("resnet", 0, stall_s=0.0, compute_s=1.0)
+    stats.record_read("train", Source.RAM, 1, JobContext("resnet", 0))
+    shown = stats.snapshot()["jobs"]["resnet"]["epochs"]["0"]
+    assert (shown["began_s"], shown["wall_s"]) == (1000.0, 10.0)
+
+
 def test_every_job_that_can_be_registered_has_counters():
     assert MAX_JOBS >= jobs_module.MAX_JOBS
