@@ -150,6 +150,7 @@ class HintRegistry(StoredHints):
         if is_new:
             self.frozen.forget(name)
             self.orders.end_run(name)
+            self.orders.announced.begin_run(name)
             if (column := self.scoreboard.get(name)) is not None:
                 column.of_run[:] = False
                 self.dirty("scores", name)

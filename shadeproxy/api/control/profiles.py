@@ -26,7 +26,7 @@ def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
         job=job.name,
         samples=samples,
         world_size=job.world_size,
-        announced=any(reads.prefetched_bytes for _, reads in epochs),
+        announced=context.hints.orders.announced.were_made(job.name),
         policy=str(context.info.get("policy", "default")),
         cache_bytes=sum(tier.capacity_bytes for tier in tiers),
         page_bytes=sum(tier.used_bytes for tier in tiers) / pages if pages else None,

@@ -43,6 +43,8 @@ class Announcements:
         self._max_job_ids = max_job_ids
         self._jobs: dict[str, ByEpoch] = {}
         self._elsewhere: set[tuple[str, int]] = set()
+        self._announced: set[str] = set()
+        """Jobs that have announced ids in their present run, even if the ids are forgotten by now."""
         self.everywhere = False
         """True if this proxy caches a share of the objects (share.py). Announcements of ranks that read
         through other proxies then count here too, because their reads of the share come here.
@@ -52,6 +54,15 @@ class Announcements:
 
     def __contains__(self, job: str) -> bool:
         return job in self._jobs
+
+    def were_made(self, job: str) -> bool:
+        """Return whether the job has announced ids in its present or latest run."""
+        return job in self._announced
+
+    def begin_run(self, job: str) -> None:
+        """Note that a new run of the job begins."""
+        if job not in self:
+            self._announced.discard(job)
 
     def of(self, job: str) -> ByEpoch:
         """Return a copy of the job's announcements that count at this proxy. The arrays of ids are shared,
@@ -108,6 +119,7 @@ class Announcements:
             assert known is not None, "an offset without a gap has ids before it"
             ids = np.concatenate([known[: new.offset], new.ids])
         self._jobs.setdefault(new.job, epochs).setdefault(new.epoch, {})[new.rank] = ids
+        self._announced.add(new.job)
         self.total += len(ids) - (0 if known is None else len(known))
 
     def check(self, new: Announcement) -> None:
@@ -149,6 +161,7 @@ class Announcements:
             self._jobs.pop(job, None)
         if epoch is None and rank is None:
             self._elsewhere = {at for at in self._elsewhere if at[0] != job}
+            self._announced.discard(job)
         return gone
 
     def drop_before(self, job: str, epoch: int, rank: int) -> list[tuple[int, int]]:

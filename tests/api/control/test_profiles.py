@@ -7,6 +7,7 @@ from shadeproxy.telemetry.counters import TierGauges
 
 
 async def test_epochs_have_reads_times_and_what_the_origin_sent(client, job, context):
+    assert (await client.put(f"{job}/epochs/0/order?rank=0", json={"ids": [1, 0]})).status == 200
     now = iter([100.0, 101.0, 109.0, 110.0, 130.0])
     context.stats._now_s = lambda: next(now)
     for source in (Source.ORIGIN, Source.ORIGIN, Source.RAM):
@@ -54,6 +55,23 @@ async def test_a_new_run_begins_with_no_epochs(client, job, context):
     for rank in range(2):
         await client.delete(f"{job}/ranks/{rank}")
     assert await begin(1) == []
+
+
+async def test_a_job_has_announced_until_its_next_run_also_if_nothing_was_fetched(client, job):
+    spec = {"dataset": "train", "world_size": 2}
+
+    async def announced():
+        return (await (await client.get(f"{job}/profile")).json())["announced"]
+
+    assert (await client.put(f"{job}?begins=0", json=spec)).status == 200
+    assert not await announced()
+    assert (await client.put(f"{job}/epochs/0/order?rank=0", json={"ids": [1, 0]})).status == 200
+    assert await announced()
+    for rank in range(2):
+        assert (await client.delete(f"{job}/ranks/{rank}")).status == 204
+    assert await announced()
+    assert (await client.put(f"{job}?begins=0", json=spec)).status == 200
+    assert not await announced()
 
 
 async def test_the_loader_and_the_cache_are_told(client, job, context):
