@@ -19,17 +19,19 @@ from shadeproxy.cli.rows import table_console
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_count, format_size, parse_duration, parse_size, parse_speed
 from shadeproxy.plan.grid import UNKNOWN_ERROR, CacheSize, Plan, Question, Row, make_plan
-from shadeproxy.plan.hits import simulated_hits, uniform_hits
+from shadeproxy.plan.hits import readers, reads_of, simulated_hits, uniform_hits
 from shadeproxy.plan.predict import Predictor
 from shadeproxy.plan.prices import Prices, load_prices
 from shadeproxy.plan.processor import more_processor
 from shadeproxy.plan.profile import Loader, Profile, read_profile
 from shadeproxy.simulate.plots import require_matplotlib
+from shadeproxy.simulate.trace import Trace
 from shadeproxy.simulate.trace_file import load_trace
 
 _Value = TypeVar("_Value")
 _MOST_ROWS = 1000
 _MOST_WORKERS = 1024
+_MOST_NAMED = 10
 _SLOWEST, _FASTEST = 1e-6, 1e9  # In samples a second.
 _SEVERAL, _NEARLY_ALL = 1.5, 0.95
 
@@ -76,7 +78,7 @@ def run_plan(
     predictor = Predictor(profile, samples_per_s=options.samples_per_s or None, loader=loader)
     question = _question(options, predictor)
     messages = Console(stderr=True, soft_wrap=True, markup=False)
-    trace = None if options.trace is None else load_trace(options.trace)
+    trace = None if options.trace is None else _own_reads(options.trace, profile.job, messages)
     if trace is not None and trace.epochs is None and True in question.orders:
         messages.print(
             f"--trace {options.trace}: the recording has no epochs, so hits are computed without an announced"
@@ -129,6 +131,30 @@ def _only_job(proxy: ControlClient) -> str:
         known = f"these are registered: {', '.join(names)}" if names else "none is registered at this proxy"
         raise ConfigError(f"name the job to plan for, as --job NAME; {known}")
     return str(names[0])
+
+
+def _own_reads(path: Path, job: str, messages: Console) -> Trace:
+    """Return the reads of ``job`` in a recording, and say if it has others. A trace that names no jobs is
+    returned whole. Raises ConfigError if the recording has no read of ``job``.
+    """
+    trace = load_trace(path)
+    names = readers(trace)
+    if not names:
+        return trace
+    named = sorted(names - {job, ""})
+    more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
+    others = [*named[:_MOST_NAMED], *more, *(["clients that name no job"] if "" in names else [])]
+    if job not in names:
+        raise ConfigError(
+            f"--trace {path}: the recording has no read of job {job!r}, only reads of {', '.join(others)};"
+            " record again while the job trains, or leave --trace out"
+        )
+    if others:
+        messages.print(
+            f"--trace {path}: only the reads of job {job} count here, not those of {', '.join(others)}",
+            highlight=False,
+        )
+    return reads_of(trace, job)
 
 
 def _save(profile: Profile, path: Path) -> None:

@@ -73,6 +73,25 @@ def simulated_hits(trace: Trace, policy: str, *, objective: Objective = "bytes",
     return ratio
 
 
+def readers(trace: Trace) -> set[str]:
+    """Return the names of the jobs that made the reads of a recording; empty if the trace names no jobs."""
+    if not trace.job_names:
+        return set()
+    return {trace.job_names[job] for job in ([0] if trace.jobs is None else np.unique(trace.jobs).tolist())}
+
+
+def reads_of(trace: Trace, job: str) -> Trace:
+    """Return ``trace`` with only the reads of ``job``, which is among ``readers(trace)``, and with only the
+    objects that it read.
+    """
+    if trace.jobs is None:
+        return trace
+    reads = trace.jobs == trace.job_names.index(job)
+    objects = np.zeros(trace.objects, dtype=np.bool_)
+    objects[trace.ids[reads]] = True
+    return replace(_part(trace, reads, objects), jobs=None, job_names=(job,), stock=() if job else (0,))
+
+
 def sample_objects(trace: Trace, most_reads: int, seed: int = 0) -> Trace:
     """Return ``trace`` with only a random share of its objects, so that about ``most_reads`` reads remain."""
     if len(trace.ids) <= most_reads:
@@ -80,19 +99,23 @@ def sample_objects(trace: Trace, most_reads: int, seed: int = 0) -> Trace:
     share = most_reads / len(trace.ids)
     kept = np.random.default_rng(seed).random(trace.objects) < share
     kept[trace.ids[0]] = True  # Keep at least one object.
-    number = np.cumsum(kept) - 1
-    reads = kept[trace.ids]
+    return _part(trace, kept[trace.ids], kept)
+
+
+def _part(trace: Trace, reads: NDArray[np.bool_], objects: NDArray[np.bool_]) -> Trace:
+    """Return ``trace`` with only some reads and some objects, among them the objects of these reads."""
+    number = np.cumsum(objects) - 1
 
     def by_read(column: _Column | None) -> _Column | None:
         return None if column is None else cast("_Column", column[reads])
 
     def by_object(column: _Column | None) -> _Column | None:
-        return None if column is None else cast("_Column", column[..., kept])
+        return None if column is None else cast("_Column", column[..., objects])
 
     return replace(
         trace,
         ids=number[trace.ids[reads]].astype(np.uint32),
-        objects=int(kept.sum()),
+        objects=int(objects.sum()),
         sizes=by_object(trace.sizes),
         weights=by_object(trace.weights),
         prefixes=by_object(trace.prefixes),

@@ -52,8 +52,10 @@ def numbered(path: Path, arrays: Arrays) -> Arrays:
     for job in np.unique(jobs):
         mine = jobs == job
         epochs[mine] = np.maximum.accumulate(epochs[mine])
-    if len(np.unique(jobs)) > 1:
+    if len(present := np.unique(jobs)) > 1:
         found["jobs"] = jobs
+    elif version == VERSION:
+        found["job_names"] = found["job_names"][present]
     if len(np.unique(epochs)) > 1:
         found["epochs"] = epochs
     return found
@@ -85,7 +87,7 @@ def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) ->
     prefixes[ids[known]] = groups[known]
     if len(np.unique(prefixes)) > 1:
         found["prefixes"] = prefixes
-    found["prefix_names"] = arrays["group_names"]
+    found["prefix_names"], found["job_names"] = arrays["group_names"], arrays["job_names"]
     return jobs
 
 

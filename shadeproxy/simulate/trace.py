@@ -52,7 +52,8 @@ class Trace:
     job. epochs: u16[n], never falling within a job; None: unknown. weights: f32[epochs, objects], the
     importance of each object as it is known while an epoch is read, nan if unknown; None: all unknown. times:
     f64[n] in seconds, never falling; None: unknown. prefixes: u16[objects], the prefix groups of objects;
-    None: one group. prefix_names: the names of the groups in a recording. stock: the numbers in ``jobs`` that
+    None: one group. prefix_names, job_names: the names of the groups and jobs in a recording, by number; the
+    job "" stands for reads that named no job. stock: the numbers in ``jobs`` that
     stand for stock clients, which have no job. hints: one ``JobHints`` for each job, for traces in which the
     reads of jobs differ from their orders. sources: u8[n], the source from which the recorded proxy answered
     each read, as an index into ``telemetry.recording.SOURCES``. ranks: u16[n], the rank of the job that made
@@ -68,6 +69,7 @@ class Trace:
     times: Times | None = None
     prefixes: Prefixes | None = None
     prefix_names: tuple[str, ...] = ()
+    job_names: tuple[str, ...] = ()
     stock: tuple[int, ...] = ()
     sources: NDArray[np.uint8] | None = None
     ranks: NDArray[np.uint16] | None = None

@@ -66,6 +66,7 @@ def load_trace(path: Path) -> Trace:
         times=times,
         prefixes=prefixes,
         prefix_names=tuple(arrays.get("prefix_names", np.zeros(0, np.str_)).tolist()),
+        job_names=tuple(arrays.get("job_names", np.zeros(0, np.str_)).tolist()),
         stock=stock,
         hints=hints,
         **columns,

@@ -7,8 +7,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from shadeproxy.core.types import JobContext, Source
 from shadeproxy.plan.profile import Loader
 from shadeproxy.simulate.workloads import uniform
+from shadeproxy.telemetry.recording import RecordedRead, Recording, write
 from tests.support.profiles import PRICES, SAMPLES, epoch, profile, truth
 from tests.support.traces import save_trace
 
@@ -59,6 +61,39 @@ def test_a_recording_replaces_the_closed_form(shade, kept, tmp_path):
     save_trace(uniform(1000, 5), trace)
     result = shade("plan", "--profile", kept, "--trace", trace, "--cache", "20%", "--order", "no", "--json")
     assert json.loads(result.stdout)["rows"][0]["hit_ratio"] == pytest.approx(0.2, abs=0.01)
+
+
+def save_recording(path, jobs):
+    """Write a recording of two epochs: each of ``jobs`` reads 500 objects of its own in each epoch."""
+    recording = Recording(10_000)
+    for epoch_number in range(2):
+        for number, name in enumerate(jobs):
+            job = JobContext(name, epoch_number, 0) if name else None
+            for ident in range(500):
+                recording.note(RecordedRead(1000 * number + ident, 100, job, Source.ORIGIN, "b/p"), 0.0)
+    write(recording.snapshot(), path)
+
+
+def test_only_the_reads_of_the_job_count_in_a_recording(shade, kept, tmp_path):
+    trace = tmp_path / "reads.npz"
+    asked = ("plan", "--profile", kept, "--trace", trace, "--cache", "100%", "--order", "no", "--json")
+    save_recording(trace, ["other", "resnet", ""])
+    result = shade(*asked)
+    assert json.loads(result.stdout)["rows"][0]["hit_ratio"] == 1.0
+    told = "only the reads of job resnet count here, not those of other, clients that name no job"
+    assert told in result.stderr
+    save_recording(trace, ["resnet"])
+    assert "count here" not in shade(*asked).stderr
+
+
+@pytest.mark.parametrize("jobs", [["other"], ["other", "third", ""]])
+def test_a_recording_without_reads_of_the_job_is_refused(shade, kept, tmp_path, jobs):
+    trace = tmp_path / "reads.npz"
+    save_recording(trace, jobs)
+    result = shade("plan", "--profile", kept, "--trace", trace)
+    assert result.exit_code == 2
+    assert "the recording has no read of job 'resnet', only reads of other" in result.stderr
+    assert ("clients that name no job" in result.stderr) == ("" in jobs)
 
 
 @pytest.mark.parametrize("order", ["no", "no,announced"])
