@@ -1,5 +1,8 @@
 """The parts of reads that a recording keeps, and the trace file that is written from it."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -165,3 +168,16 @@ def test_what_is_no_recording_is_told(tmp_path, arrays):
         ConfigError, match=r"t\.npz: not a recording as this version writes it; record it again"
     ):
         load_trace(tmp_path / "t.npz")
+
+
+def test_the_documentation_has_the_arrays_of_a_recording(tmp_path):
+    path, reads = tmp_path / "reads.npz", Recording(10)
+    reads.note(read_of(1, job=JobContext("one", epoch=3), source=Source.BYPASS, group="b/p"), 0.0)
+    write(reads.snapshot(), path)
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    table = page.split("| array of a recording |")[1].split("\n\n")[0]
+    told = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    with np.load(path) as arrays:
+        assert sorted(told) == sorted(arrays.files)
+        (place,) = arrays["places"].tolist()
+    assert divmod(place, 8192) == (4, 0)
