@@ -2,6 +2,7 @@
 statistics and every control call.
 """
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 import typer
 
 from shadeproxy.api.control.routes import ROUTES
+from shadeproxy.app.media import Media
 from shadeproxy.cli.main import app
 from shadeproxy.config import Settings
+from shadeproxy.engine.placement.pins import PINNED_SHARE
+from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.telemetry.counters import (
     ClusterCounters,
     JobReads,
@@ -75,6 +79,23 @@ def test_every_control_call_is_described():
     for route in ROUTES:
         pattern = re.sub(r"\{[a-z]+\}", "[^ /]+", route.path)
         assert re.search(rf"{pattern}\b|`{route.method} {re.escape(route.path)}`", text), route.path
+
+
+def test_the_example_of_a_manifest_has_its_digest():
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    lines, told = re.search(r"<<'LINES'\n(.*?)\nLINES\n(\{.*?\})", text, re.DOTALL).groups()
+    builder = ManifestBuilder("two")
+    for number, line in enumerate(lines.splitlines(), 1):
+        builder.add_line(line.encode(), number)
+    digest = builder.finish().digest
+    assert json.loads(told) == {"dataset": "two", "digest": f"{digest[:11]}...{digest[-4:]}", "count": 2}
+
+
+def test_the_example_of_pins_has_the_limit_of_the_default_sizes():
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    tiers = [medium.tier for medium in Media(Settings.load(None)).media]
+    most_bytes = sum(int(PINNED_SHARE * tier.capacity_bytes) for tier in tiers)
+    assert f'"bytes":768,"limit_bytes":{most_bytes}}}' in text
 
 
 def test_the_container_settings_are_understood(monkeypatch):
