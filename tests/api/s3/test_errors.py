@@ -58,6 +58,7 @@ def test_what_may_succeed_later_says_when():
         answer = answer_error(kind("later"), resource="/", request_id="R")
         assert answer.status == 503
         assert "Retry-After" in dict(answer.headers)
+    assert [kind for kind, row in TABLE.items() if row.status == 503 and row.retry_after_s is None] == []
 
 
 @pytest.mark.parametrize(
