@@ -32,6 +32,19 @@ async def test_forwarded_reads_honour_range_and_conditions(subject):
     assert (head.status, head.header("Content-Length"), head.body) == (200, "10", b"")
 
 
+@pytest.mark.parametrize("value", ["a%0Ab", "a%0D%0Ax-amz-meta-b:%201", "a%01b", "%7F"])
+async def test_no_parameter_puts_a_control_character_into_the_head(subject, value):
+    """It could end the field and begin another one, which the client would take for the server's."""
+    if subject.kind in {"moto", "rgw"}:
+        pytest.skip("another server's answer is checked where it arrives")
+    await subject.put("key", b"body")
+    for name in ("content-type", "content-disposition", "expires"):
+        answer = await subject.call("GET", "key", f"response-{name}={value}")
+        assert (answer.status, b"<Code>InvalidArgument</Code>" in answer.body) == (400, True)
+    plain = await subject.call("GET", "key", "response-content-disposition=attachment%3B%20filename%3Da.txt")
+    assert (plain.status, plain.header("Content-Disposition")) == (200, "attachment; filename=a.txt")
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_an_object_put_whole_is_one_part(subject, method):
     if subject.kind == "rgw":

@@ -4,6 +4,7 @@ Source: the API page of each operation. If metadata cannot be kept, the request 
 Metadata are never dropped silently.
 """
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -38,6 +39,7 @@ _OVERRIDES = {
     "response-content-disposition": "Content-Disposition",
     "response-content-encoding": "Content-Encoding",
 }
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @asynccontextmanager
@@ -239,6 +241,12 @@ def _dates(meta: ObjectMeta) -> Headers:
 
 
 def _overridden(headers: Headers, query: dict[str, str]) -> Headers:
+    """Return ``headers`` with the fields that response-* parameters of ``query`` replace. Raises OriginAnswer
+    400 for a value with a control character, which no header field may hold.
+    """
+    for name, value in query.items():
+        if name in _OVERRIDES and _CONTROL.search(value):
+            raise OriginAnswer(400, "InvalidArgument", f"{name} must hold no control character.")
     replaced = {_OVERRIDES[name]: value for name, value in query.items() if name in _OVERRIDES}
     if not replaced:
         return headers
