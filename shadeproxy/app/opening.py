@@ -327,6 +327,8 @@ class PartOpener:
         cache.start_recovery()
         cache.erasing.start(self._clock)
         self._stack.push_async_callback(cache.erasing.aclose)
+        cache.shrinking.start(self._clock)
+        self._stack.push_async_callback(cache.shrinking.aclose)
         self._stack.push_async_callback(cache.stop_recovery)
         for index, medium in enumerate(media.media):
             stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))

@@ -73,8 +73,8 @@ _ORIGIN_ERRORS = (
     "OutcomeUnknown",
 )  # fmt: skip
 _EVICTIONS = (
-    "capacity lowered", "changed at the origin", "crowded out", "damaged", "demoted", "invalidated", "policy",
-    "promoted", "purged", "replaced",
+    "capacity lowered", "changed at the origin", "crowded out", "damaged", "demoted", "invalidated",
+    "medium full", "policy", "promoted", "purged", "replaced",
 )  # fmt: skip
 _TIER_ERRORS = ("demote", "encode", "header", "promote", "read", "reserve", "write")
 

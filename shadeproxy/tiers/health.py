@@ -23,7 +23,8 @@ _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 class Health:
     """Failures of the medium, and the bytes that it leaves to the tier.
 
-    ``ceiling_bytes``: bytes that the tier may hold so that ``min_free_bytes`` stay free, as last measured.
+    ``ceiling_bytes``: bytes that the tier may hold so that ``min_free_bytes`` stay free, as last measured or,
+    after a write to a full medium, guessed. ``measured``: whether the ceiling was measured and not guessed.
     ``disabled_reason``: why the tier takes no more pages, or None.
     """
 
@@ -31,6 +32,7 @@ class Health:
         self.failures = 0
         self.disabled_reason: str | None = None
         self.ceiling_bytes = capacity_bytes
+        self.measured = False
         self._name = name
         self._step_bytes = capacity_bytes // _STEP_SHARE
         self._min_free_bytes = min_free_bytes
@@ -49,7 +51,7 @@ class Health:
         self.failures += 1
         if error.errno in _FULL:
             # Set the ceiling below the used bytes, so that the next reservation must first free some bytes.
-            self.ceiling_bytes = max(0, used_bytes - self._step_bytes)
+            self.measured, self.ceiling_bytes = False, max(0, used_bytes - self._step_bytes)
             return
         if error.errno in _PASSING:
             return
@@ -67,9 +69,16 @@ class Health:
         return True
 
     def measure(self, descriptor: int, held_bytes: int) -> None:
-        """Measure the free space of the medium and set the ceiling from it. ``held_bytes``: bytes that the
-        tier holds. Raises OSError.
+        """Measure the free space of the medium and set the ceiling from it; if that fails, the ceiling stays.
+        ``held_bytes``: bytes that the tier holds.
+
+        A failure here does not count as a failure of the medium: it harms no page, and repeats with time.
         """
-        status = os.fstatvfs(descriptor)
+        try:
+            status = os.fstatvfs(descriptor)
+        except OSError:
+            self.measured = False
+            return
         free_bytes = status.f_bavail * status.f_frsize
         self.ceiling_bytes = max(0, held_bytes + free_bytes - self._min_free_bytes)
+        self.measured = True

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.location import record_bytes
 
 _Bytes = NDArray[np.uint8]
 _SWEEP_AT_LEAST = 1024
@@ -33,6 +34,11 @@ class ViewPins:
     def __len__(self) -> int:
         """Return the number of released locations that still have living views."""
         return len(self._released)
+
+    @property
+    def released_bytes(self) -> int:
+        """Bytes of the records of these locations."""
+        return int(record_bytes(np.array([*self._released], np.int64)).sum())
 
     def find(self, location: Location) -> _Bytes | None:
         """Return the array behind the living views of ``location``, so that another view can be made. Return

@@ -12,13 +12,12 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVarTuple
 
 from shadeproxy.core.delegated_body import BodyPlace, WrittenBody
 from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.base import Dropped, Location, NewHeader, RecordHeader, SendableBlocks
-from shadeproxy.tiers.directory import HeldDirectory, check_medium, claim
+from shadeproxy.tiers.directory import check_medium, claim
 from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, most_segments, run_inline
@@ -37,21 +36,19 @@ from shadeproxy.tiers.record import (
     pack_header,
     units_for,
 )
-from shadeproxy.tiers.record_reads import RecordReads
 from shadeproxy.tiers.recovery import Arrival, write_catalogues
 from shadeproxy.tiers.rows import Contents, all_checked
 from shadeproxy.tiers.segment import UNITS_PER_BLOCK, Segment
 from shadeproxy.tiers.sendfile import allows_sendfile, interior
-from shadeproxy.tiers.space import Punch, Space
+from shadeproxy.tiers.space import Space
+from shadeproxy.tiers.store_room import StoreRoom
 from shadeproxy.tiers.version import USUAL_PAGE_BYTES
-
-Arguments = TypeVarTuple("Arguments")
 
 _LEAST_SLACK_BYTES = 8 * 1024 * 1024
 _SLACK_SHARE = 64
 
 
-class SegmentStore(RecordReads):
+class SegmentStore(StoreRoom):
     """A tier in a directory of segment files; see ``tiers/base.py`` for the contract.
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``. ``min_free_bytes``:
@@ -81,9 +78,9 @@ class SegmentStore(RecordReads):
         left_out: Callable[[int], bool] | None = None,
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
-        self.path, self.capacity_bytes = path, capacity_bytes
+        self.path = path
         self.most_segments = most_segments(capacity_bytes, segment_bytes)
-        self._submit, self._segment_bytes, self._min_free_bytes = submit, segment_bytes, min_free_bytes
+        self._segment_bytes, self._min_free_bytes = segment_bytes, min_free_bytes
         self._claim = partial(
             claim,
             path,
@@ -95,32 +92,28 @@ class SegmentStore(RecordReads):
             left_out=left_out,
         )
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
-        super().__init__(name, Space(capacity_bytes, slack_bytes=slack_bytes))
-        self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
-        self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
+        super().__init__(
+            name,
+            Space(capacity_bytes, slack_bytes=slack_bytes),
+            capacity_bytes,
+            health=Health(name, capacity_bytes, min_free_bytes=min_free_bytes),
+            files=SegmentFiles(path, segment_bytes, group_id, calls=calls),
+            submit=submit,
+        )
         self._pending = PendingSegments(self._files, self._space, attempt=self._try, release=self.release)
         self.erasures = Erasures(name, self._all_segments, note=self._note, submit=submit)
         self._sequence = itertools.count(secrets.randbits(62))
-        self.claim: HeldDirectory | None = None
         self._sendfile, self._encoder = sendfile, MetaEncoder()
         self.encode_many = self._encoder.encode_many
 
     # ------------------------------------------------------------------ store's thread: facts
 
     @property
-    def used_bytes(self) -> int:
-        """Bytes of the blocks of records, reservations, pinned records and pending segments, and of the file
-        system's overhead.
-        """
+    def room_bytes(self) -> int:
+        # This repeats ``limit_bytes``, as ``_watch_room`` does: each miss comes here, and this saves a call.
         if self._pins.unpinned:
             self._collect()
-        # The estimate for pending segments may be too high. Do not show more than the capacity because of it.
-        return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
-
-    @property
-    def slack_bytes(self) -> int:
-        """Bytes of free blocks that stay allocated for the next record. Not part of ``used_bytes``."""
-        return self._space.slack_bytes
+        return min(self.capacity_bytes, self._health.ceiling_bytes) - self._space.claimed_bytes
 
     @property
     def segments(self) -> int:
@@ -135,14 +128,6 @@ class SegmentStore(RecordReads):
     @property
     def dropped(self) -> Dropped:
         return self._pending.dropped
-
-    @property
-    def limit_bytes(self) -> int:
-        return min(self.capacity_bytes, self._health.ceiling_bytes)
-
-    @property
-    def disabled_reason(self) -> str | None:
-        return self._health.disabled_reason
 
     # ------------------------------------------------------------------ life
 
@@ -160,7 +145,7 @@ class SegmentStore(RecordReads):
             raise
         self.claim = held
         self._store_id = held.store_id
-        self._measure()
+        self._measure(self._held_bytes)
 
     def arrivals(self) -> Iterator[Arrival]:
         return self._pending.arrivals()
@@ -278,22 +263,6 @@ class SegmentStore(RecordReads):
         if self._pins.release(location):
             self._free(location)
 
-    def _free(self, location: Location) -> None:
-        segment, punches = self._space.free(*unpack(location))
-        self._punch(punches)
-        if segment.records == 0 and self._space.empty_segments > 1:
-            self._punch(self._space.remove_segment(segment))
-            self._files.ready.append(segment)
-        self._punch(self._space.trim())
-
-    def _collect(self) -> None:
-        for location in self._pins.collect():
-            self._free(location)
-
-    def _punch(self, punches: list[Punch]) -> None:
-        for segment, blocks in punches:
-            self._try(segment.punch, blocks)
-
     def _grow(self, units: int) -> bool:
         """Add a segment for a record of ``units``. Return False if a limit forbids it."""
         if not self._files.ready:
@@ -308,7 +277,8 @@ class SegmentStore(RecordReads):
         return True
 
     def _after_placing(self) -> None:
-        self._punch(self._space.trim())
+        for segment, blocks in self._space.trim():
+            self._try(segment.punch, blocks)
         if self._space.empty_segments:
             return
         # Create the next segment file before it is needed: creating a file may wait for the disk.
@@ -321,11 +291,8 @@ class SegmentStore(RecordReads):
 
     def _watch_room(self, record_bytes: int) -> None:
         if self._health.is_due(record_bytes):
-            self._submit(self._measure)
-        self._space.limit_bytes = self.limit_bytes
-
-    def _try(self, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
-        self._submit(partial(self._attempt, action, *arguments))
+            self._submit(partial(self._measure, self._held_bytes))
+        self._space.limit_bytes = min(self.capacity_bytes, self._health.ceiling_bytes)
 
     # ------------------------------------------------------------------ I/O, any thread
 
@@ -382,19 +349,5 @@ class SegmentStore(RecordReads):
             self._note(error)
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
 
-    def _attempt(self, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
-        try:
-            action(*arguments)
-        except OSError as error:
-            self._note(error)
-
     def _all_segments(self) -> list[Segment]:
         return [*self._space.segments.values(), *self._files.ready, *self._pending.segments]
-
-    def _note(self, error: OSError) -> None:
-        self._health.note_failure(error, used_bytes=self._space.claimed_bytes)
-
-    def _measure(self) -> None:
-        if self.claim is not None:
-            held_bytes = self._space.claimed_bytes + self._space.slack_bytes
-            self._attempt(self._health.measure, self.claim.descriptor, held_bytes)

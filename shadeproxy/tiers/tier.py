@@ -39,6 +39,24 @@ class Tier(Protocol):
         ...
 
     @property
+    def room_bytes(self) -> int:
+        """Bytes that the limit leaves for further records; negative if the tier holds more than its limit."""
+        ...
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes to evict so that the tier holds no more than its limit. Records that were released, and of
+        which a view lives, need no eviction. 0 while the free space of the medium cannot be measured.
+        """
+        ...
+
+    def measure_room(self) -> None:
+        """Have the free space of the medium measured, through ``submit``. Call this regularly: other files
+        take and give space at any time.
+        """
+        ...
+
+    @property
     def disabled_reason(self) -> str | None:
         """Reason why the tier takes no more pages (its medium keeps failing), or None. Reads go on."""
         ...

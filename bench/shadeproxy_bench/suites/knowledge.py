@@ -109,7 +109,7 @@ class _Books:
 
     def __init__(self, used_bytes: int) -> None:
         self.capacity_bytes = self.used_bytes = used_bytes
-        self.full = True
+        self.room_bytes, self.full = 0, True
 
     def reserve(self, record_bytes: int) -> Location:
         if self.full:

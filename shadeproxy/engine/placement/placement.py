@@ -103,6 +103,10 @@ class Placement:
         if self._policy.learns:
             self.histories.leave(slot)
 
+    def keys(self, slots: Slots) -> Column:
+        """Return the policy's keys of resident pages; a greater key is worse."""
+        return self._policy.key(self.features.of(slots, self.tick))
+
     def deserving(self, slots: Slots) -> Slots:
         """Return the pages of a lower tier that may win a place in the first tier; the most wanted comes
         first. If the first tier has free room, return all of ``slots``, in the given order.
@@ -110,15 +114,14 @@ class Placement:
         This is a guess from a sample, for callers that cannot try every page. ``find_place`` decides.
         """
         first = self._tiers[0]
-        if first.used_bytes + int(self._residents.record_bytes[slots].max(initial=0)) <= first.capacity_bytes:
+        if int(self._residents.record_bytes[slots].max(initial=0)) <= first.room_bytes:
             return slots
         members = self._sample(0, 1)
-        bar = self._policy.key(self._columns(members)).max(initial=-np.inf)
+        bar = self.keys(members).max(initial=-np.inf)
         keys = self._policy.key(self.features.of(slots, self.tick, displacing=len(slots)))
         keys = np.where(self._residents.pinned[slots], -np.inf, keys * (1 + self._policy.margin))
         order = np.argsort(keys, kind="stable")
-        deserving: Slots = slots[order][keys[order] < bar]
-        return deserving
+        return np.asarray(slots[order][keys[order] < bar])
 
     def note_miss(self, object_hash: int, number: int, group: int, *, explained: bool = False) -> None:
         """Count a demand read of a missing page. ``explained``: an order or scores predicted the read."""
@@ -136,7 +139,7 @@ class Placement:
 
         ``part``: the share of the page that its readers want. A hit on the page would save no more than that.
         """
-        able = self._able()
+        able = [index for index in self._able() if size_bytes <= self._tiers[index].limit_bytes]
         if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
             return bool(able)
         candidate = AdmissionCandidates(
@@ -264,7 +267,7 @@ class Placement:
         size = self._residents.sizes[slot]
         if self._residents.holds[slot] and size > self.pin_room_bytes(index):
             return None
-        free = tier.capacity_bytes - tier.used_bytes
+        free = tier.room_bytes
         # A page much longer than others does not fit in the holes that random victims leave.
         long = size * (members.count + members.pinned or 1) > _LONG * tier.used_bytes
         if free < size and not long and not self._displace(slot, index, size - max(free, 0), evict):
@@ -292,7 +295,8 @@ class Placement:
                 evict(worst, "policy")
                 return True
         members = self._sample(index, need_bytes)
-        chosen = choose_victims(policy, self._columns(members), self._displacing(slot), need_bytes)
+        columns = self.features.of(members, self.tick)
+        chosen = choose_victims(policy, columns, self._displacing(slot), need_bytes)
         if chosen is None:
             return False
         _evict_all(members[chosen], evict)
@@ -321,7 +325,7 @@ class Placement:
     def _draw(self, index: int) -> None:
         members = self._residents.members[index].slots
         drawn = draw_to_rank(self._rng, members)
-        self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
+        self._drawn[index].renew(drawn, self.keys(drawn), self.tick)
 
     def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
         """Evict neighbouring records that leave one piece of ``size``, if the page beats them all."""
@@ -339,8 +343,7 @@ class Placement:
 
     def _beaten(self, slot: int, members: Slots) -> NDArray[np.bool_]:
         bar = admission_bar(self._policy_for(slot), self._displacing(slot))
-        beaten: NDArray[np.bool_] = self._policy.key(self._columns(members)) > bar
-        return beaten
+        return np.asarray(self.keys(members) > bar)
 
     def _neighbours(self, index: int) -> Slots:
         """Return the pages of a tier; of a big tier, about SAMPLE pages of a few random segments."""
@@ -351,9 +354,6 @@ class Placement:
         """Return 1,024 random members, or more if these have less than twice the bytes needed."""
         members = self._residents.members[index].slots
         return draw_sample(self._rng, members, self._residents.record_bytes, need_bytes)
-
-    def _columns(self, slots: Slots) -> PageColumns:
-        return self.features.of(slots, self.tick)
 
     def _displacing(self, slot: int) -> PageColumns:
         """Return the features of a page for which other pages may be evicted."""
@@ -367,7 +367,7 @@ class Placement:
         sizes: list[Column] = []
         for index in self._able():
             drawn = self._sample(index, 0)
-            keys.append(self._policy.key(self._columns(drawn)))
+            keys.append(self.keys(drawn))
             stands_for = self._residents.members[index].count / max(len(drawn), 1)
             sizes.append(self._residents.record_bytes[drawn].astype(np.float64) * stands_for)
         all_keys = np.concatenate(keys)
@@ -379,18 +379,18 @@ class Placement:
         return [index for index, tier in enumerate(self._tiers) if tier.disabled_reason is None]
 
     def _room_bytes(self, index: int) -> int:
-        return max(self._tiers[index].capacity_bytes - self._tiers[index].used_bytes, 0)
+        return max(self._tiers[index].room_bytes, 0)
 
     def _worst_key(self, index: int) -> float:
         """Return the worst key of a tier. Of a big tier, return the worst key of a sample."""
         members = self._residents.members[index]
         slots = np.array([self._worst(index)], dtype=np.int64) if members.count > SAMPLE else members.slots
-        return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
+        return float(self.keys(slots).max(initial=-np.inf))
 
     def _unread_room_bytes(self) -> int:
         """Return how many more bytes of prefetched pages may wait for their first read."""
-        capacity_bytes = sum(self._tiers[index].capacity_bytes for index in self._able())
-        return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
+        limit_bytes = sum(self._tiers[index].limit_bytes for index in self._able())
+        return int(_MOST_UNREAD * limit_bytes) - self._residents.unread_bytes
 
 
 def _evict_all(victims: Slots, evict: Evict) -> None:

@@ -132,7 +132,7 @@ class PageAdmission:
         tier = self._media[0].tier
         # First look at the amount of free room. This is cheap, and excludes a full tier, which is the most
         # frequent case.
-        room_bytes = tier.capacity_bytes - tier.used_bytes
+        room_bytes = tier.room_bytes
         if len(pages) < WORTH_COLUMNS:
             room_bytes -= tier.capacity_bytes // _FEW_NEED
         if sum([len(new.body) for new in pages]) > room_bytes:
@@ -163,7 +163,7 @@ class PageAdmission:
                 np.zeros(len(pages), np.bool_),
             )
         )
-        worst, room_bytes = self._placement.draw_ahead(0, len(pages)), tier.capacity_bytes - tier.used_bytes
+        worst, room_bytes = self._placement.draw_ahead(0, len(pages)), tier.room_bytes
         unused_bytes = room_bytes  # Free room that no earlier page will take.
         wanting: list[int] = []
         refused: list[NewPage] = []

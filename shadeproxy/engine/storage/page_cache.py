@@ -33,6 +33,7 @@ from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.pinning import Pinning
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
+from shadeproxy.engine.storage.shrinking import Shrinking
 from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
@@ -77,7 +78,7 @@ class PageCache:
             policy=policy,
             weights=weights,
             next_uses=next_uses or NothingAnnounced(),
-            rng=rng or np.random.default_rng(),
+            rng=(drawing := rng or np.random.default_rng()),
             off_loop=learn_off_loop,
         )
         self.transfers = DelegatedWrites(
@@ -99,6 +100,9 @@ class PageCache:
             entered=self.placement.enter_many,
             erasing=self.erasing.note,
             stats=stats,
+        )
+        self.shrinking = Shrinking(
+            residents, media, self.placement, self.transfers, recovery=self.recovery, rng=drawing
         )
         self.distrust = Distrust(self.residents, self.recovery.mark_all_stale, off_loop).mark_all
         self.listing = Listing(self.residents, self.groups, self._places, self.recovery, media)

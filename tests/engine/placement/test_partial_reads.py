@@ -57,6 +57,20 @@ def make_full(make_bench):
     return make
 
 
+@pytest.mark.parametrize("policy", ["default", "lru"])
+async def test_a_disk_that_is_full_is_no_room(make_full, policy):
+    bench = await make_full(policy=policy, ram_bytes=SMALL, disk_bytes=8 << 20)
+    bench.cache.media[1].tier._health.ceiling_bytes = 0
+    admits = bench.cache.placement.admits
+    if policy == "lru":
+        bench.cache.media[0].tier._health.ceiling_bytes = 0
+    assert not admits(1, 0, PAGE, pinned=False)
+    for number in (4, 5, 6, 7):
+        await bench.get("k", range=quarter(number))
+        await bench.settle()
+    assert asked(bench) == 4 * QUARTER
+
+
 def spans(bench):
     return [span for ref, span, _ in bench.origin.reads if ref.key == "k"]
 

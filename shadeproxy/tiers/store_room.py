@@ -1,0 +1,124 @@
+"""The room of a store: the bytes that it holds, may hold and must give up. Frees released records.
+
+Law: the limit follows the free space of the medium. The space is measured by bytes written and by time
+(``measure_room``), in the order of the store's I/O: bytes that were freed before are then free on the medium
+too. While the space cannot be measured, ``excess_bytes`` is 0, because the last limit may be wrong.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVarTuple
+
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.directory import HeldDirectory
+from shadeproxy.tiers.files import SegmentFiles, Submit
+from shadeproxy.tiers.health import Health
+from shadeproxy.tiers.location import unpack
+from shadeproxy.tiers.record_reads import RecordReads
+from shadeproxy.tiers.space import Punch, Space
+
+Arguments = TypeVarTuple("Arguments")
+
+
+class StoreRoom(RecordReads):
+    """The part of ``SegmentStore`` that counts and frees its room."""
+
+    def __init__(
+        self,
+        name: str,
+        space: Space,
+        capacity_bytes: int,
+        *,
+        health: Health,
+        files: SegmentFiles,
+        submit: Submit,
+    ) -> None:
+        super().__init__(name, space)
+        self.capacity_bytes = capacity_bytes
+        self.claim: HeldDirectory | None = None
+        self._health, self._files, self._submit = health, files, submit
+        self._measuring = False
+
+    # ------------------------------------------------------------------ store's thread: facts
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the blocks of records, reservations, pinned records and pending segments, and of the file
+        system's overhead.
+        """
+        if self._pins.unpinned:
+            self._collect()
+        # The estimate for pending segments may be too high. Do not show more than the capacity because of it.
+        return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
+
+    @property
+    def slack_bytes(self) -> int:
+        """Bytes of free blocks that stay allocated for the next record. Not part of ``used_bytes``."""
+        return self._space.slack_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        return min(self.capacity_bytes, self._health.ceiling_bytes)
+
+    @property
+    def excess_bytes(self) -> int:
+        if not self._health.measured:
+            return 0
+        return max(self.used_bytes - self._pins.released_bytes - self.limit_bytes, 0)
+
+    @property
+    def disabled_reason(self) -> str | None:
+        return self._health.disabled_reason
+
+    # ------------------------------------------------------------------ store's thread: decisions
+
+    def measure_room(self) -> None:
+        self._space.limit_bytes = self.limit_bytes
+        self._punch(self._space.trim())
+        if not self._measuring:
+            # A medium that hangs gets no second measurement.
+            self._measuring = True
+            self._submit(partial(self._measure, self._held_bytes))
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._space.claimed_bytes + self._space.slack_bytes
+
+    def _free(self, location: Location) -> None:
+        self._space.limit_bytes = min(self.capacity_bytes, self._health.ceiling_bytes)
+        segment, punches = self._space.free(*unpack(location))
+        self._punch(punches)
+        if segment.records == 0 and self._space.empty_segments > 1:
+            self._punch(self._space.remove_segment(segment))
+            self._files.ready.append(segment)
+        self._punch(self._space.trim())
+
+    def _collect(self) -> None:
+        for location in self._pins.collect():
+            self._free(location)
+
+    def _punch(self, punches: list[Punch]) -> None:
+        for segment, blocks in punches:
+            self._try(segment.punch, blocks)
+
+    def _try(self, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        self._submit(partial(self._attempt, action, *arguments))
+
+    # ------------------------------------------------------------------ I/O, any thread
+
+    def _attempt(self, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        try:
+            action(*arguments)
+        except OSError as error:
+            self._note(error)
+
+    def _note(self, error: OSError) -> None:
+        self._health.note_failure(error, used_bytes=self._space.claimed_bytes)
+
+    def _measure(self, held_bytes: int) -> None:
+        """Measure the medium. ``held_bytes``: bytes that the tier holds after all I/O submitted before."""
+        try:
+            if self.claim is not None:
+                self._health.measure(self.claim.descriptor, held_bytes)
+        finally:
+            self._measuring = False
