@@ -4,8 +4,10 @@ The stop is logged, lets open requests end, and does not take too long.
 """
 
 import asyncio
+import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -37,6 +39,7 @@ def settings(tmp_path):
             "origin.kind=file",
             f"origin.path={tmp_path}/buckets",
             f"cache.ram.path={tmp_path}/ram",
+            "cache.ram.min_free=1 MiB",
             "cache.ram.capacity=64 MiB",
             "cache.disk.capacity=0",
             f"state.path={tmp_path}/state",
@@ -205,6 +208,19 @@ async def test_work_for_a_client_does_not_outlive_the_drain(settings, monkeypatc
         sent.cancel()
         await asyncio.gather(sent, return_exceptions=True)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("control")]
+
+
+async def test_an_idle_proxy_gives_up_space_that_other_files_need(proxy, monkeypatch):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://{proxy.s3_address}/data/small") as answer:
+            assert await answer.read() == b"small"
+        monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+        evictions = {}
+        while not evictions:
+            await asyncio.sleep(0.05)
+            async with session.get(f"http://{proxy.control_address}/v1/stats") as answer:
+                evictions = (await answer.json())["tiers"]["ram"]["evictions"]
+    assert evictions == {"medium full": 1}
 
 
 async def test_reads_before_a_new_run_count_for_the_run_before(settings, monkeypatch):

@@ -2,7 +2,8 @@
 
 Laws: the pages that the policy ranks worst leave first. As few pages as possible are evicted, and none while
 the free space cannot be measured. Pinned pages stay. The tier measures the space, and this module decides by
-the last measurement. Each step on the event loop takes a few milliseconds.
+the last measurement. Tiers may share a medium, so only one tier evicts at a time, and all of them measure
+again before the next one does. Each step on the event loop takes a few milliseconds.
 """
 
 import asyncio
@@ -42,6 +43,8 @@ class Shrinking:
         self._transfers = transfers
         self._recovery = recovery
         self._rng = rng
+        self._first = 0  # The tier that may evict first.
+        self._resting = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self, clock: Clock) -> None:
@@ -54,15 +57,24 @@ class Shrinking:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def shrink(self) -> None:
-        """Evict pages until each tier is within its limit, and have the free space measured for the next
-        call.
+        """Evict pages from one tier until it is within its limit. Have the free space of all tiers measured
+        for the next call.
         """
-        for index, medium in enumerate(self._media):
-            # Recovery itself leaves out pages that do not fit. Until then, pending segments count too.
-            evicted = 0 if self._recovery.coming else await self._shrink(index)
-            if evicted:
-                _log.info("evicted for free space", tier=medium.tier.name, pages=evicted)
+        # Recovery itself leaves out pages that do not fit. Until it ends, pending segments count too.
+        resting = self._resting or self._recovery.coming
+        self._resting = False if resting else await self._shrink_one()
+        for medium in self._media:
             medium.tier.measure_room()
+
+    async def _shrink_one(self) -> bool:
+        """Shrink the next tier that holds too much. Return whether any page was evicted."""
+        for place in range(self._first, self._first + len(self._media)):
+            index = place % len(self._media)
+            if evicted := await self._shrink(index):
+                self._first = index + 1
+                _log.info("evicted for free space", tier=self._media[index].tier.name, pages=evicted)
+                return True
+        return False
 
     async def _shrink(self, index: int) -> int:
         tier, members, evicted = self._media[index].tier, self._residents.members[index], 0
