@@ -110,8 +110,9 @@ def devices_of(stats: Mapping[str, Any], link_bytes_per_s: float | None) -> list
         speed = inf if name == "ram" else float(tier["read_speed"])
         if not speed:
             raise ConfigError(
-                f"the read speed of tier {name} is not known: a start measures several disks, not a single"
-                " one, and only with room for 32 MiB; describe your devices in a file, see --devices"
+                f"the read speed of tier {name} is not known: a start measures it if the tier has pages."
+                " Restart the proxy, set the read_speed of the disk, or describe your devices in a file, see"
+                " --devices"
             )
         devices.append(Device(name, float(tier["limit_bytes"]), speed))
     sharing = stats["sharing"]

@@ -4,7 +4,11 @@ import logging
 import mmap
 import os
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+from shadeproxy.tiers.segment import SUFFIX
 
 _logger = logging.getLogger(__name__)
 
@@ -12,6 +16,8 @@ _PIECE_BYTES = 1024 * 1024
 _PIECES = 32
 _FILE_BYTES = _PIECES * _PIECE_BYTES
 _MOST_S = 0.25
+_LEAST_PIECES = 4
+_ALIGNED_BYTES = 4096
 SPEED_NAME = "speed"
 
 
@@ -19,13 +25,13 @@ def measure_read_speed(directory: Path, room_bytes: int) -> float:
     """Return how many bytes a second the medium of ``directory`` reads (blocking, for up to a second).
 
     Writes a file of up to 32 MiB there, and reads the file past the page cache where the file system can
-    (open(2), O_DIRECT). Returns 0, for an unknown speed, if an I/O call fails or if the file does not fit
-    into ``room_bytes``.
+    (open(2), O_DIRECT). If the file does not fit into ``room_bytes``, reads as much of the segments there.
+    Returns 0, for an unknown speed, if an I/O call fails or the segments hold too little.
     """
     path = directory / SPEED_NAME
     try:
         path.unlink(missing_ok=True)
-        return _measure(path) if room_bytes >= _FILE_BYTES else 0.0
+        return _measure(path) if room_bytes >= _FILE_BYTES else _measure_segments(directory)
     except OSError as error:
         _logger.warning("the read speed of %s is unknown: %s", directory, error.strerror)
         return 0.0
@@ -52,6 +58,34 @@ def _measure(path: Path) -> float:
             return read / (time.perf_counter() - began)
         finally:
             os.close(descriptor)
+
+
+def _measure_segments(directory: Path) -> float:
+    with mmap.mmap(-1, _PIECE_BYTES) as piece:
+        spent_s, read, until_s = 0.0, 0, time.perf_counter() + 2 * _MOST_S
+        for path in sorted(directory.glob(f"*{SUFFIX}")):
+            descriptor = _open_direct(path)
+            try:
+                for offset in _pieces_in(descriptor, until_s):
+                    if read >= _FILE_BYTES or spent_s >= _MOST_S:
+                        return read / spent_s
+                    began = time.perf_counter()
+                    read += os.preadv(descriptor, [piece], offset)
+                    spent_s += time.perf_counter() - began
+            finally:
+                os.close(descriptor)
+        return read / spent_s if read >= _LEAST_PIECES * _PIECE_BYTES else 0.0
+
+
+def _pieces_in(descriptor: int, until_s: float) -> Iterator[int]:
+    """Yield the offsets of pieces of a file that have no hole, as long as the time is before ``until_s``."""
+    stop = 0
+    with suppress(OSError):  # ENXIO: there is no more data.
+        while time.perf_counter() < until_s:
+            start = os.lseek(descriptor, stop, os.SEEK_DATA)
+            stop = os.lseek(descriptor, start, os.SEEK_HOLE)
+            offset = -(-start // _ALIGNED_BYTES) * _ALIGNED_BYTES
+            yield from range(offset, stop - _PIECE_BYTES + 1, _PIECE_BYTES)
 
 
 def _write(descriptor: int, piece: mmap.mmap) -> int:

@@ -30,18 +30,16 @@ class DiskChoice:
         self._read_speeds = read_speeds
         self._speeds = [1.0] * len(self._disks)
         self.speeds: dict[str, int] = {}
-        """Known read speeds in bytes a second, by name of tier. Empty before ``measure``, and if there is
-        only one disk.
-        """
+        """Known read speeds in bytes a second, by name of tier. Empty before ``measure``."""
 
     def measure(self) -> None:
-        """Get the read speeds of the disks (blocking), unless there is only one disk. A disk of unknown speed
-        gets the mean of the known speeds.
+        """Get the read speeds of the disks (blocking). A disk of unknown speed gets the mean of the known
+        speeds.
         """
-        if len(self._disks) < 2:
-            return
         asked = zip(self._read_speeds, self._disks, strict=True)
-        speeds = [read_speed(_room_bytes(tier)) for read_speed, (_, tier) in asked]
+        # The speed of an only disk changes no choice. It is shown, so it is worth a few reads, but no write.
+        alone = len(self._disks) < 2
+        speeds = [read_speed(0 if alone else _room_bytes(tier)) for read_speed, (_, tier) in asked]
         named = zip(self._disks, speeds, strict=True)
         self.speeds = {tier.name: round(speed) for (_, tier), speed in named if speed > 0}
         known = [speed for speed in speeds if speed > 0] or [1.0]

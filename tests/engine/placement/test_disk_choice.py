@@ -73,10 +73,14 @@ def test_without_a_disk_there_is_no_choice():
     assert DiskChoice([Disk()], []).choose(1, 0, 4096) is None
 
 
-def test_a_single_disk_is_not_measured():
-    def measured(_room_bytes: int) -> float:
-        raise AssertionError
+def test_the_speed_of_a_single_disk_is_learnt_without_room_for_a_write():
+    rooms = []
 
-    choice = DiskChoice([Disk(), Disk()], [measured])
+    def measured(room_bytes: int) -> float:
+        rooms.append(room_bytes)
+        return 2e9
+
+    choice = DiskChoice([Disk(), Disk(name="disk")], [measured])
     choice.measure()
     assert choice.choose(1, 0, 4096) == 1
+    assert (rooms, choice.speeds) == ([0], {"disk": 2_000_000_000})
