@@ -202,7 +202,7 @@ class Planner:
             plan = self.uniform(epoch)
             if resident is None:
                 return plan
-            # What a loader with drop_last leaves out stays at the end: it is random, not what is uncached.
+            # A loader with drop_last leaves out the end of the order, so keep random samples there.
             read, left = np.split(plan.order, [self._read])
             return EpochPlan(np.concatenate((reorder(read, resident), left)), None, None, plan.distinct)
         if mode == "uniform":

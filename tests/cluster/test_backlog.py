@@ -157,8 +157,8 @@ async def test_what_a_job_got_after_its_deletion_is_sent(server):
 
 
 async def test_of_the_frozen_columns_of_one_epoch_only_the_first_waits(server):
-    """Of all columns that ranks freeze for one epoch, only the first waits in the backlog. All ranks of a
-    proxy ask at the same moment, and each call brings a column.
+    """The backlog keeps only the first column that ranks freeze for one epoch. All ranks of a proxy ask at
+    the same moment, and each call brings a column.
     """
     async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
         await a.register(count=20_000)

@@ -275,7 +275,7 @@ class _Flows:
             "first hit": first,
             "miss": misses,
             "POST of scores": await self._rounds(2, self._scores),
-            # Of the rounds to warm up, the first fetches the objects and the second makes their page handles.
+            # The first warm-up round fetches the objects, and the second one makes their page handles.
             "batch of 256": await self._rounds(3, self._batch),
         }
 

@@ -174,9 +174,9 @@ class Late:
 
 @asynccontextmanager
 async def late(setup, worker):
-    """Yield the ident of a read whose deadline is over, before the read is told of it.
+    """Yield the ident of a read whose deadline is over, before the flight calls the read's ``too_late``.
 
-    The event loop has had no time to tell the read, because many other reads are late as well.
+    Many other reads are late as well, so the flight makes this call in a later turn of the event loop.
     """
     setup.server.scripts["/b/k"] = [[WAIT, ok(BODY)], [ok(BODY)]]
     await waiting(setup, await worker.client(), "/b/k")

@@ -186,7 +186,7 @@ class Late:
 
 @pytest.mark.parametrize("fields", [(), (f"Range: bytes=0-{len(BODY) - 1}",)], ids=["plain", "range"])
 async def test_a_client_whose_bytes_came_before_its_refusal_gets_them_all(tmp_path, fields):
-    """Many reads are late in one turn of the loop, so this one is told so in a later turn."""
+    """Many reads are late in one turn of the loop, so the flight tells this one in a later turn."""
     async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
         await setup.warm(2)
         await worker.warm(2)
