@@ -202,6 +202,10 @@ class ClusterLog(Protocol):
         """
         ...
 
+    async def has_blobs(self, digests: Sequence[str]) -> bool:
+        """Return whether the log has the blobs of all ``digests``, of which there is at least one."""
+        ...
+
     async def close(self) -> None:
         """Close all connections."""
         ...

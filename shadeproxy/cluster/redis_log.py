@@ -160,6 +160,11 @@ class RedisLog:
             data = await self._command("GETEX", f"{self._prefix}b:{digest}", "EX", _BLOB_S)
         return data if data is not None and digest_of(data) == digest else None
 
+    async def has_blobs(self, digests: Sequence[str]) -> bool:
+        keys = [f"{self._prefix}b:{digest}" for digest in dict.fromkeys(digests)]
+        async with self._bounded():
+            return int(await self._command("EXISTS", *keys)) == len(keys)
+
     async def close(self) -> None:
         async with self._bounded():
             await self._redis.aclose()

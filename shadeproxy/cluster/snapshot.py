@@ -22,7 +22,7 @@ from shadeproxy.cluster.events import WIRE, Content, check_frozen, content_of, p
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import PeerError, RequestError, StateError
+from shadeproxy.core.errors import LostBlob, PeerError, RequestError, StateError
 from shadeproxy.hints import durable
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.growing import GrowingSet
@@ -147,10 +147,14 @@ class Snapshots:
         """
         after, taken = dict(after), [(item, self._take(item)) for item in self.items()]
         items = []
-        for (kind, name), make in taken:
-            stored = make if isinstance(make, Content) else await self._put((kind, name), make)
+        for item, known in taken:
+            make = known
+            if isinstance(known, Content) and not await self._contents.has(known):
+                del self._written[item]  # The log has dropped it, as under memory pressure.
+                make = self._take(item)
+            stored = make if isinstance(make, Content) else await self._put(item, make)
             if stored is not None:
-                items.append((kind, name, stored))
+                items.append((*item, stored))
         body = msgspec.msgpack.encode(Snapshot(life, after, seen, pins, tuple(items)))
         content, blobs = await self._in_pool(lambda: content_of(body))
         await self._contents.put(blobs)
@@ -208,12 +212,14 @@ class Snapshots:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PeerError(f"the snapshot cannot be decoded: {error}") from None
 
-    async def merge(self, snapshot: Snapshot, *, joins: bool, without: Container[Item]) -> list[str]:
+    async def merge(
+        self, snapshot: Snapshot, *, joins: bool, without: Container[Item]
+    ) -> tuple[list[str], bool]:
         """Take from the snapshot the hints that this proxy lacks. If this proxy ``joins``, also replace hints
-        that differ from those in the snapshot. Do not take the hints in ``without``. Return the
-        jobs whose orders must be built again. Raises ClusterUnavailable.
+        that differ from those in the snapshot. Do not take the hints in ``without``. Return the jobs whose
+        orders must be built again, and whether the log has dropped hints. Raises ClusterUnavailable.
         """
-        unbuilt = set()
+        unbuilt, dropped = set(), False
         for kind, name, content in snapshot.items:
             if (kind, name) in without or (not joins and self._has(kind, name)):
                 continue
@@ -232,8 +238,9 @@ class Snapshots:
                 elif kind == FROZEN:
                     self._merge_frozen(name, data)
             except (PeerError, StateError, RequestError) as error:
+                dropped |= isinstance(error, LostBlob)
                 _log.warning("a shared hint was left out", kind=kind, name=name, error=str(error))
-        return sorted(unbuilt)
+        return sorted(unbuilt), dropped
 
     def _has(self, kind: str, name: str) -> bool:
         hints = self._hints

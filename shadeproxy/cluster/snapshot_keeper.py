@@ -118,7 +118,8 @@ class SnapshotKeeper:
         self._merges = 0  # Number of calls of ``merge_soon`` that no ``step`` has followed yet.
         self._lacks: dict[str, str] = {}
         """The position before the last event that could not be applied here, by stream."""
-        self._gives_back = False
+        self._gives_back = self._asks = False
+        self._asked_for = b""  # The snapshot with dropped hints for which others were asked to write theirs.
         self.followed = Followed()
         self.look = asyncio.Event()
         """Set to make ``wait`` return at once."""
@@ -196,7 +197,8 @@ class SnapshotKeeper:
 
     async def step(self) -> bool:
         """Look at the snapshot, and merge or write one if that is due. Return whether the other proxies must
-        merge a snapshot that this step wrote. Raises ClusterUnavailable, PeerError.
+        merge a snapshot that this step wrote, or write one because the log has dropped hints. Raises
+        ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
         if sealed is None or self._gives_back:
@@ -206,7 +208,9 @@ class SnapshotKeeper:
             try:
                 snapshot = await self._snapshots.read(sealed)
             except LostBlob:
-                await self._replace(sealed)
+                # If the log drops whatever it gets, do not send it all hints again and again.
+                if not self._lacks and self._clock.monotonic_s() - self._seen_s > self._every_s:
+                    await self._replace(sealed)
                 return False
             if snapshot.life != self.followed.life:
                 return await self._give_back()
@@ -221,7 +225,10 @@ class SnapshotKeeper:
             self._note(sealed, snapshot.after)
         elif self._is_due():
             await self._write(sealed)
-        return False
+        asks, self._asks = self._asks and sealed != self._asked_for, False
+        if asks:
+            self._asked_for = sealed
+        return asks
 
     def _is_due(self) -> bool:
         # If nothing changes, write it again nevertheless before the log drops its blobs.
@@ -280,7 +287,11 @@ class SnapshotKeeper:
         gone = {item for item, at in self.followed.deleted.items() if order_of_position(at) >= end}
         if outdated := {item for item, at in self.followed.outdated.items() if order_of_position(at) >= end}:
             gone |= {(kind, name) for kind, name, _ in snapshot.items if outdated & _names_of(kind, name)}
-        unbuilt = await self._snapshots.merge(snapshot, joins=joins, without=gone)
+        unbuilt, dropped = await self._snapshots.merge(snapshot, joins=joins, without=gone)
+        if dropped:
+            # The proxies that have the hints store them again with the next snapshot. This one lacks them.
+            self._asks, at = True, snapshot.after.get(STREAM, BEGINNING)
+            self._lacks[STREAM] = max(at, self._lacks.get(STREAM, at), key=order_of_position)
         for kind, name, _ in snapshot.items:
             if kind == "datasets" and (dataset := self._hints.datasets.get(name)) is not None:
                 self.followed.shared[name] = dataset.digest

@@ -153,8 +153,31 @@ async def test_a_proxy_that_finds_the_blobs_of_anothers_snapshot_gone_writes_its
         await b.keeper._write((await b.log.names())["snapshot"])
         b.keeper._sealed = b""
         server.blobs.clear()
+        lost = (await b.log.names())["snapshot"]
+        await b.keeper.step()
+        assert (await b.log.names())["snapshot"] == lost, "it has just seen one, so it waits"
+        b.keeper._every_s = 0.0
         await b.keeper.step()
         await b.snapshots.read((await b.log.names())["snapshot"])
+
+
+async def test_hints_that_the_log_dropped_are_stored_again_for_a_proxy_that_joins(server, monkeypatch):
+    """The list of hints is short, so it stays in the log's name, but the blobs of a long dataset are gone."""
+    monkeypatch.setattr(snapshot_keeper, "_LOOK_S", 0.1)
+    async with Sharing(FakeLog(server), "b") as b:
+        await b.register(count=20_000)
+        await b.keeper._write((await b.log.names())["snapshot"])
+        b.keeper._every_s = 0.5
+        server.blobs.clear()
+        async with Sharing(FakeLog(server), "a") as a:
+            assert not a.knows()
+            a.keeper._every_s = 0.1
+            await until(a.knows, 15.0)
+            assert a.hints.datasets["train"].digest == b.hints.datasets["train"].digest
+            assert not a.keeper._lacks
+            async with Sharing(FakeLog(server), "c") as c:
+                await until(c.knows)
+        assert b.knows()
 
 
 async def test_a_proxy_whose_blobs_are_dropped_at_once_says_so(server, monkeypatch):
