@@ -4,9 +4,10 @@ digests, and the others compare them with their own.
 
 import hashlib
 
-from shadeproxy.app.origins import origin_name
+from shadeproxy.app.origins import origin_name, read_bounds
 from shadeproxy.config import Settings
 from shadeproxy.config.cluster import Cluster
+from shadeproxy.core.deadline import LATE_WRITE_S
 
 
 def origin_digest(settings: Settings) -> str:
@@ -38,6 +39,7 @@ def agreed(settings: Settings) -> str:
         for name, value, known in (
             ("lease", cluster.lease, usual.lease),
             ("engine_failover", cluster.engine_failover, usual.engine_failover),
+            ("late writes", read_bounds(settings).late_write_s, LATE_WRITE_S),
         )
         if value != known
     )

@@ -333,13 +333,17 @@ def test_nodes_must_agree_in_pages_page_size_lease_and_upstreams(tmp_path):
         ["cache.page_size=2 MiB"],
         ["cluster.lease=5 s"],
         ["cluster.engine_failover=5 s"],
+        ["origin.timeouts.read=5 min"],
         [client.format("one"), token],
         [client.format("two"), token],
     ]
     digests = [agreed(base), *(agreed(settings(tmp_path, *other)) for other in others)]
     assert len(set(digests)) == len(digests)
     assert digests[1] == "local", "as earlier releases say it"
-    same = settings(tmp_path, "cache.ram.capacity=64 MiB", "cluster.lease=3 s", "telemetry.log_level=debug")
+    same = settings(
+        tmp_path, "cache.ram.capacity=64 MiB", "cluster.lease=3 s", "telemetry.log_level=debug",
+        "origin.timeouts.read=20 s",
+    )  # fmt: skip
     assert agreed(same) == agreed(base)
 
 
