@@ -308,8 +308,10 @@ class EngineReading:
         if (slot := self._cache.find(page)) is None:
             return None
         if late or self.request.intent is not Intent.DEMAND or not self._cache.is_behind(slot):
+            # The origin gets the second half of the time, unless it has failed already.
+            limit = deadline if late or deadline is None else deadline.half()
             try:
-                return await self._cache.view(slot, deadline)
+                return await self._cache.view(slot, limit)
             except TierError:
                 return None  # The cache has counted this, and dropped the page: it is now a miss.
             except DeadlineExceeded:

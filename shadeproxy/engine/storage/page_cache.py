@@ -123,17 +123,17 @@ class PageCache:
         """Return the tick: the number of demand reads that placement has counted."""
         return self.placement.tick
 
-    async def view(self, slot: int, deadline: Deadline | None = None) -> memoryview:
+    async def view(self, slot: int, limit: Deadline | None = None) -> memoryview:
         """Return the body of a page, pinned while a view of it lives. The event loop never waits for a device
         here. Raises TierError if the record has left its tier, or is damaged; the page is then dropped and
-        counted. Raises DeadlineExceeded if a disk takes more than half of the time until ``deadline``.
+        counted. Raises DeadlineExceeded if a disk has not given the page by ``limit``.
         """
         place = self._places.of(slot)
         medium = self.media[place.tier]
         try:
             if self._places.must_load(slot):
                 loading = self._places.load(place)
-                header = await (loading if deadline is None else deadline.half().bound(loading))
+                header = await (loading if limit is None else limit.bound(loading))
                 self._places.require(slot, place)
                 self.residents.prove(slot, header)
                 self.residents.trust(slot)

@@ -260,6 +260,30 @@ async def test_a_slow_disk_answers_when_the_origin_fails(slow, monkeypatch):
     assert slow.loads == 1
 
 
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_disk_gets_all_the_time_that_is_left_when_the_origin_has_failed(slow, monkeypatch, behind):
+    """The disk gives the page only after the half of the time that it gets while the origin may answer."""
+    bench, name = slow.bench, slow.on_disk()[0]
+    if behind:
+        slow.be_behind()
+    held = HeldIO()
+    bench.cache.media[1] = replace(bench.cache.media[1], load=held)
+    refused = asyncio.Event()
+
+    def refuse(*_args, **_kwargs):
+        refused.set()
+        raise OriginUnavailable("the origin does not answer")
+
+    monkeypatch.setattr(bench.origin, "open", refuse)
+    # The page comes after half of the time that is left when the origin has failed.
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=4.0 if behind else 8.0)))
+    reading = asyncio.create_task(bench.get(name))
+    await refused.wait()
+    await asyncio.sleep(2.5)
+    held.go.set()
+    assert await reading == (body(name), Source.DISK)
+
+
 class SilentOrigin(WrappedOrigin):
     """An origin that never answers a GET."""
 
