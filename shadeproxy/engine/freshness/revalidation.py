@@ -210,8 +210,7 @@ class Revalidator:
         while self._buckets:
             bucket = next(iter(self._buckets))
             del self._buckets[bucket]
-            # In a thread: up to 100,000 objects wait, which would hold the event loop for 50 ms.
-            every = await asyncio.to_thread(keys_in, bucket, list(self._pending))
+            every = keys_in(bucket, self._pending)
             keys = every[:_A_TURN] if self._buckets else every
             if len(keys) < len(every):
                 self._buckets[bucket] = None

@@ -100,7 +100,7 @@ class Residents:
     def unread_bytes(self) -> int:
         """Bytes of the records of the pages in ``unread``, estimated from some if there are many."""
         count = len(self.unread)
-        some = np.fromiter(islice(self.unread, min(count, 4096)), np.int64)
+        some = np.fromiter(islice(self.unread, 0, None, count // 4096 + 1), np.int64)
         return int(self.record_bytes[some].sum() * (count / max(len(some), 1)))
 
     def find(self, object_hash: int, number: int, etag: int) -> int | None:
