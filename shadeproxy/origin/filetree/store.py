@@ -1,12 +1,13 @@
 """``FileStore``: the Store protocol over a directory tree. Every call runs in a thread of the pool."""
 
 # Keys are strings: pathlib would normalise them, and would take longer than the system call.
-# ruff: noqa: PTH102, PTH106, PTH116
+# ruff: noqa: PTH102, PTH104, PTH106, PTH116
 
 import os
 import shutil
 import stat
 import threading
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -102,15 +103,19 @@ class FileStore:
     def _delete_bucket(self, name: str) -> None:
         path = self._tree.bucket(name)
         not_empty = OriginAnswer(409, "BucketNotEmpty", "The bucket you tried to delete is not empty.")
-        # No object and no upload may begin to exist between the look and the removal.
-        with translated(name), self._publishing:
-            if any(self._scanner.scan(path, prefix, "", 1).entries for prefix in ("", UPLOADS)):
-                raise not_empty
-            shutil.rmtree(f"{path}/{HIDDEN}", ignore_errors=True)
+        gone = f"{self._tree.root}/{HIDDEN}-{uuid.uuid4().hex}"
+        with translated(name):
+            # No object and no upload may begin to exist between the look and the renaming.
+            with self._publishing:
+                if any(self._scanner.scan(path, prefix, "", 1).entries for prefix in ("", UPLOADS)):
+                    raise not_empty
+                os.rename(path, gone)
+            shutil.rmtree(f"{gone}/{HIDDEN}", ignore_errors=True)
             try:
-                for folder, _, _ in os.walk(path, topdown=False):
+                for folder, _, _ in os.walk(gone, topdown=False):
                     os.rmdir(folder)
             except OSError:
+                os.rename(gone, path)
                 raise not_empty from None
 
     def _stat(self, ref: ObjectRef) -> ObjectMeta:

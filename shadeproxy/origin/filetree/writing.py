@@ -7,13 +7,14 @@ clock before the rename. So two versions written within one tick of the file sys
 """
 
 # Keys are strings: pathlib would normalise them, and would take longer than the system call.
-# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH120
+# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH116, PTH120
 
 import errno
 import os
 import threading
 import time
 import uuid
+from contextlib import suppress
 
 from shadeproxy.core.errors import InvalidRequest, OriginAnswer
 from shadeproxy.core.types import Headers, ObjectMeta, ObjectRef
@@ -106,8 +107,11 @@ class Target:
             view = view[os.write(self._fd, view) :]
 
     def _open(self) -> None:
-        folder = f"{self._tree.bucket(self._ref.bucket)}/{HIDDEN}/drafts"
-        os.makedirs(folder, exist_ok=True)
+        folder = self._tree.bucket(self._ref.bucket)
+        for name in (HIDDEN, "drafts"):  # One by one: the bucket itself may be deleted meanwhile.
+            folder = f"{folder}/{name}"
+            with suppress(FileExistsError):
+                os.mkdir(folder)
         path = f"{folder}/{uuid.uuid4().hex}"
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._temporary = path
