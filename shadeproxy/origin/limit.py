@@ -183,7 +183,7 @@ class SharedSlots(Slots):
         client = _client(intent)
         if self.link is None or self.taken >= self.count or not self._may(client):
             return None
-        slot = self.link.pass_now(client)
+        slot = self.link.pass_now(client, before_prefetches=self.taken >= self.prefetched)
         if slot is not None:
             self._count(client)
         return slot

@@ -108,7 +108,7 @@ class LinkQueue:
         self.flows: dict[str, Flow] = {}
         self.is_shared = False
         """True as long as the link is shared, so that reads must wait for the turn of their flow."""
-        self.waiting = 0
+        self.waiting = self._prefetches_waiting = 0
         self.flying = 0
         self._flying_bytes = 0.0
         self._hurried: Collection[str] = ()
@@ -161,11 +161,12 @@ class LinkQueue:
         flow = self.flows.get(job)
         return flow is None or not self.is_shared or flow.prefetches < _MOST_PREFETCHES
 
-    def pass_now(self, client: str) -> LinkSlot | None:
-        """Let the read of this task through, if no read waits and the link has room. Otherwise
-        return None.
+    def pass_now(self, client: str, *, before_prefetches: bool = False) -> LinkSlot | None:
+        """Let the read of this task through, if no read waits and the link has room. Otherwise return None.
+        ``before_prefetches``: waiting prefetches do not count, because no slot is left for them.
         """
-        if self.waiting or not self._has_room():
+        before = self._prefetches_waiting if before_prefetches else 0
+        if self.waiting > before or not self._has_room():
             return None
         return self._let_through(self._flow(self._job_of(READER.get())), client, is_first=False)
 
@@ -177,6 +178,7 @@ class LinkQueue:
         flow, waiter = self._flow(name), _Waiter(client, is_prefetch, future)
         flow.queue.add(client, waiter)
         flow.prefetches += is_prefetch
+        self._prefetches_waiting += is_prefetch
         self.waiting += 1
         return name, waiter
 
@@ -185,6 +187,7 @@ class LinkQueue:
         flow = self.flows[name]
         flow.queue.remove(waiter.client, waiter)
         flow.prefetches -= waiter.is_prefetch
+        self._prefetches_waiting -= waiter.is_prefetch
         self.waiting -= 1
 
     def next(self, may: Callable[[str], bool]) -> tuple[Granted, LinkSlot] | None:
@@ -222,6 +225,7 @@ class LinkQueue:
                 return None
         self.waiting -= 1
         flow.prefetches -= waiter.is_prefetch
+        self._prefetches_waiting -= waiter.is_prefetch
         return waiter.future, self._let_through(flow, waiter.client, is_first=is_first)
 
     def charge(self, slot: LinkSlot, size_bytes: int) -> None:

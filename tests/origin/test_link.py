@@ -447,6 +447,10 @@ async def test_prefetches_leave_slots_for_readers_while_the_link_is_shared(limit
     await settle()
     assert limited.take_now(Intent.PREFETCH) is None
     assert (limited.open_now, limited.waiting) == (7, 2), "one slot in eight is left"
+    CLIENT.set("c")
+    slot = limited.take_now(Intent.DEMAND)
+    assert slot is not None
+    limited.give(slot)
     reader = asyncio.create_task(hold(limited, "b", leave))
     await settle()
     assert (limited.open_now, limited.waiting) == (8, 2), "the waiting prefetches do not hold the reader up"
