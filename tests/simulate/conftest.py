@@ -18,8 +18,12 @@ class CountingTier:
     def __init__(self, capacity_bytes):
         self.name, self.capacity_bytes, self.used_bytes = "ram", capacity_bytes, 0
 
+    @property
+    def room_bytes(self):
+        return self.capacity_bytes - self.used_bytes
+
     def reserve(self, record_bytes):
-        if self.used_bytes + record_bytes > self.capacity_bytes:
+        if record_bytes > self.room_bytes:
             raise TierFull("full")
         self.used_bytes += record_bytes
         return 0
