@@ -247,7 +247,7 @@ async def test_a_client_that_shut_its_sending_side_gets_large_answers_whole(prox
 async def test_a_client_that_shut_its_sending_side_gets_a_last_answer_of_aiohttp(proxy):
     """All 13 requests are answered, although the client has shut its sending side.
 
-    aiohttp has only just taken the last request when the connection is told to close after it.
+    The connection must close after the last request, which aiohttp has just taken.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
     writer.write(request("/b/k", close=False) * 12 + request("/b?location", close=False))
