@@ -39,7 +39,7 @@ class DiskChoice:
         asked = zip(self._read_speeds, self._disks, strict=True)
         # The speed of an only disk changes no choice. It is shown, so it is worth a few reads, but no write.
         alone = len(self._disks) < 2
-        speeds = [read_speed(0 if alone else _room_bytes(tier)) for read_speed, (_, tier) in asked]
+        speeds = [read_speed(0 if alone else tier.room_bytes) for read_speed, (_, tier) in asked]
         named = zip(self._disks, speeds, strict=True)
         self.speeds = {tier.name: round(speed) for (_, tier), speed in named if speed > 0}
         known = [speed for speed in speeds if speed > 0] or [1.0]
@@ -53,13 +53,9 @@ class DiskChoice:
         able = [place for place, (_, tier) in enumerate(disks) if tier.disabled_reason is None]
         if not able:
             return None
-        roomy = [place for place in able if _room_bytes(disks[place][1]) >= record_bytes]
+        roomy = [place for place in able if disks[place][1].room_bytes >= record_bytes]
         weights = [self._speeds[place] for place in roomy] or [disks[place][1].limit_bytes for place in able]
         ends = list(accumulate(weights))
         point = ((object_hash + number) * _SPREAD & _MASK) / (1 << _HASH_BITS) * ends[-1]
         where = min(bisect_right(ends, point), len(ends) - 1)
         return disks[(roomy or able)[where]][0]
-
-
-def _room_bytes(tier: Tier) -> int:
-    return tier.limit_bytes - tier.used_bytes

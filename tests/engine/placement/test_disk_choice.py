@@ -20,6 +20,10 @@ class Disk:
     used_bytes: int = 0
     disabled_reason: str | None = None
 
+    @property
+    def room_bytes(self) -> int:
+        return self.limit_bytes - self.used_bytes
+
 
 def chosen(disks: list[Disk], speeds: list[float]) -> dict[int, float]:
     """Return the share of the pages that each tier gets."""
