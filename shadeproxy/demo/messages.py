@@ -53,6 +53,7 @@ class Counted(msgspec.Struct, frozen=True):
     bytes: int
     hits_ram: int
     hits_disk: int
+    coalesced: int
     hit_bytes: int
     origin_requests: int
     origin_bytes: int

@@ -30,8 +30,9 @@ class DataSet(msgspec.Struct, frozen=True):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """One epoch of a run. Ratios are shares of the reads that the training made. ``origin_*``: reads that
-    reached the origin. ``decode_s``: the same value as in ``EpochDone``.
+    """One epoch of a run. Ratios are shares of the reads that the training made. ``coalesced``: reads that
+    joined a fetch of their page, which was on its way. ``origin_*``: reads that reached the origin.
+    ``decode_s``: the same value as in ``EpochDone``.
     """
 
     wall_s: float
@@ -40,6 +41,7 @@ class Epoch(msgspec.Struct, frozen=True):
     requests: int
     hits_ram: int
     hits_disk: int
+    coalesced: int
     hit_ratio: float
     byte_hit_ratio: float
     origin_requests: int
@@ -72,6 +74,7 @@ def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
         requests=counted.requests,
         hits_ram=counted.hits_ram,
         hits_disk=counted.hits_disk,
+        coalesced=counted.coalesced,
         hit_ratio=hits / counted.requests if counted.requests else 0.0,
         byte_hit_ratio=counted.hit_bytes / counted.bytes if counted.bytes else 0.0,
         origin_requests=counted.origin_requests,
@@ -94,6 +97,7 @@ def without_cache(done: EpochDone) -> Epoch:
         requests=requests,
         hits_ram=0,
         hits_disk=0,
+        coalesced=0,
         hit_ratio=0.0,
         byte_hit_ratio=0.0,
         origin_requests=requests,

@@ -138,8 +138,9 @@ def _about_scores(shade: Run, direct: Run) -> str:
         "the same" if abs(gained) < 0.5 else f"{abs(gained):.1f} points {'higher' if gained > 0 else 'lower'}"
     )
     return (
-        f"ShadeProxy with scores answers {_hit_ratio(shade):.1%}, and {saved:.0%} fewer bytes leave the"
-        " origin than without a cache. The sampler announces its order: the cache keeps what will be read"
+        f"ShadeProxy with scores answers {_hit_ratio(shade):.1%} from the cache, and a further"
+        f" {_share(shade, 'coalesced'):.1%} joined a fetch that was on its way. {saved:.0%} fewer bytes leave"
+        " the origin than without a cache. The sampler announces its order: the cache keeps what will be read"
         " soonest, and the rest is fetched before it is asked for. Scores change what is read:"
         f" {read:,.0f} different samples an epoch instead of {all_samples:,.0f}, the important ones several"
         f" times; the accuracy at the end is {effect}. Expect fewer origin bytes of importance sampling, not"

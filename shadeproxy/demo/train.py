@@ -196,6 +196,7 @@ def _count(client: shade.Client) -> Counted:
         bytes=totals["bytes"],
         hits_ram=totals["hits_ram"],
         hits_disk=totals["hits_disk"],
+        coalesced=totals["coalesced"],
         hit_bytes=totals["hit_bytes_ram"] + totals["hit_bytes_disk"],
         origin_requests=origin["requests"],
         origin_bytes=origin["bytes"],

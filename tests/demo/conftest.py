@@ -11,7 +11,15 @@ from tests.support.copied_programs import _copied_programs  # noqa: F401
 
 @pytest.fixture
 def make_run():
-    def make(name: str, *, hits: int = 0, stall_s: float = 10.0, accuracy: float = 0.9, samples: int = 1000):
+    def make(
+        name: str,
+        *,
+        hits: int = 0,
+        joined: int = 0,
+        stall_s: float = 10.0,
+        accuracy: float = 0.9,
+        samples: int = 1000,
+    ):
         def epoch(number: int) -> Epoch:
             hit = hits if number else 0
             return Epoch(
@@ -21,6 +29,7 @@ def make_run():
                 requests=1000,
                 hits_ram=hit,
                 hits_disk=0,
+                coalesced=joined if number else 0,
                 hit_ratio=hit / 1000,
                 byte_hit_ratio=hit / 1000,
                 origin_requests=1000 - hit,

@@ -53,6 +53,7 @@ def counted(*, hits: int, mib: int) -> Counted:
         bytes=0,
         hits_ram=hits,
         hits_disk=0,
+        coalesced=0,
         hit_bytes=0,
         origin_requests=100 - hits,
         origin_bytes=mib * MIB,

@@ -10,7 +10,14 @@ from shadeproxy.demo.screen import comparison, findings
 
 TITLES = {"direct": "no cache", "lru": "LRU", "default": "ShadeProxy", "shade": "ShadeProxy+SDK"}
 COUNTED = Counted(
-    requests=100, bytes=1000, hits_ram=10, hits_disk=5, hit_bytes=200, origin_requests=85, origin_bytes=800
+    requests=100,
+    bytes=1000,
+    hits_ram=10,
+    hits_disk=5,
+    coalesced=3,
+    hit_bytes=200,
+    origin_requests=82,
+    origin_bytes=800,
 )
 DONE = EpochDone(
     epoch=0,
@@ -27,9 +34,9 @@ DONE = EpochDone(
 
 def test_an_epoch_through_the_proxy_has_what_the_proxy_counted():
     epoch = through_proxy(DONE, COUNTED)
-    assert (epoch.requests, epoch.hits_ram, epoch.hits_disk) == (100, 10, 5)
+    assert (epoch.requests, epoch.hits_ram, epoch.hits_disk, epoch.coalesced) == (100, 10, 5, 3)
     assert (epoch.hit_ratio, epoch.byte_hit_ratio) == (0.15, 0.2)
-    assert (epoch.origin_requests, epoch.origin_bytes) == (85, 800)
+    assert (epoch.origin_requests, epoch.origin_bytes) == (82, 800)
     assert (epoch.wall_s, epoch.stall_s, epoch.decode_s, epoch.accuracy) == (2.0, 1.0, 0.5, 0.5)
     assert epoch.distinct_samples == 90
 
@@ -50,8 +57,8 @@ def test_the_file_has_exactly_the_promised_shape(make_run, make_report, tmp_path
     assert set(report["dataset"]) == {"objects", "bytes"}
     assert [set(run) for run in report["runs"]] == [{"name", "epochs"}] * 2
     assert set(report["runs"][1]["epochs"][0]) == {
-        "wall_s", "stall_s", "decode_s", "requests", "hits_ram", "hits_disk", "hit_ratio", "byte_hit_ratio",
-        "origin_requests", "origin_bytes", "distinct_samples", "accuracy",
+        "wall_s", "stall_s", "decode_s", "requests", "hits_ram", "hits_disk", "coalesced",
+        "hit_ratio", "byte_hit_ratio", "origin_requests", "origin_bytes", "distinct_samples", "accuracy",
     }  # fmt: skip
 
 
@@ -79,10 +86,11 @@ def test_the_table_fits_a_terminal_and_leaves_the_first_epoch_out(make_run, make
     ("accuracy", "words"), [(0.93, "3.0 points higher"), (0.87, "3.0 points lower"), (0.902, "the same")]
 )
 def test_what_is_said_follows_the_numbers(make_run, make_report, accuracy, words):
-    runs = [make_run("direct"), make_run("lru", hits=16), make_run("shade", hits=250, accuracy=accuracy)]
+    scored = make_run("shade", hits=250, joined=40, accuracy=accuracy)
+    runs = [make_run("direct"), make_run("lru", hits=16), scored]
     said = " ".join(findings(make_report(*runs)))
     assert "answers 1.6% of the reads" in said
-    assert "answers 25.0%, and 25% fewer bytes" in said
+    assert "answers 25.0% from the cache, and a further 4.0% joined a fetch that was on its way. 25%" in said
     assert f"accuracy at the end is {words}" in said
     assert "processor cores" not in said
 
