@@ -6,8 +6,9 @@ from typing import NamedTuple
 from shadeproxy.core.errors import RangeNotSatisfiable
 from shadeproxy.core.types import Span
 
-# 20 digits suffice for any 64-bit offset. Longer numbers would only cost time in int().
-_RANGE = re.compile(r"bytes=\s*(\d{0,20})-(\d{0,20})\s*", re.IGNORECASE | re.ASCII)
+_RANGE = re.compile(r"bytes=\s*(\d*+)-(\d*+)\s*", re.IGNORECASE | re.ASCII)
+_MOST_DIGITS = 20
+"""Digits that suffice for any 64-bit offset."""
 
 
 class RangeSpec(NamedTuple):
@@ -40,11 +41,17 @@ def parse_range(field: str | None) -> RangeSpec | None:
     match = _RANGE.fullmatch(field) if field else None
     if match is None or (not match[1] and not match[2]):
         return None
-    first = int(match[1]) if match[1] else None
-    last = int(match[2]) if match[2] else None
+    first = _number_of(match[1]) if match[1] else None
+    last = _number_of(match[2]) if match[2] else None
     if first is not None and last is not None and last < first:
         return None
     return RangeSpec(first, last)
+
+
+def _number_of(digits: str) -> int:
+    """Return the number; if it is beyond the end of any object, return some number beyond it."""
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
 def content_range(span: Span, size_bytes: int) -> str:

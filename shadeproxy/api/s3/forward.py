@@ -245,7 +245,7 @@ async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
     """
     document = await body.read(MAX_DELETE_BYTES)
     check_digests(call.request.fields, document)
-    keys, document = parse_delete(document)
+    keys, document = await parse_delete(document)
     for key in keys:
         call.identity.check(Permission.WRITE, call.request.bucket, key)
     digest = base64.b64encode(hashlib.md5(document, usedforsecurity=False).digest()).decode()

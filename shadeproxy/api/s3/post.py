@@ -80,7 +80,7 @@ class PostUploads:
             exchange.count_as(identity)
             ref = ObjectRef(request.bucket, key, identity.namespace)
             identity.check(Permission.WRITE, ref.bucket, ref.key)
-            headers = _headers(fields, request.fields.get("origin"))
+            headers = await _headers(fields, request.fields.get("origin"))
             body = UploadBody(BodyPlan(form.file_length), form.file())
             try:
                 async with closing(body.pieces()) as pieces:
@@ -150,7 +150,7 @@ def _key(fields: Mapping[str, str], filename: str) -> str:
     return key
 
 
-def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
+async def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
     """Return the header fields of the PutObject, from the form's fields that describe the object. Raises
     InvalidRequest, MalformedBody.
     """
@@ -162,7 +162,7 @@ def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
     if "acl" in fields:
         headers.append(("x-amz-acl", fields["acl"]))
     if "tagging" in fields:
-        headers.append(("x-amz-tagging", parse_tags(fields["tagging"])))
+        headers.append(("x-amz-tagging", await parse_tags(fields["tagging"])))
     if site is not None:
         headers.append(("Origin", site))
     if not all(_NAME.fullmatch(name) for name, _ in headers):

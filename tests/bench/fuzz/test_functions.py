@@ -196,18 +196,18 @@ def test_a_form_is_authenticated_or_refused(fields):
 
 
 @given(st.binary(max_size=200) | st.builds(b"<Delete>%b</Delete>".__mod__, st.binary(max_size=80)))
-def test_a_delete_document_names_keys_or_is_refused(document):
+async def test_a_delete_document_names_keys_or_is_refused(document):
     try:
-        keys = parse_delete(document)
+        keys = await parse_delete(document)
     except RequestError:
         return
     assert all(keys)
 
 
 @given(st.text(max_size=200) | st.builds("<Tagging>{}</Tagging>".format, st.text(max_size=80)))
-def test_a_tagging_document_is_read_or_refused(document):
+async def test_a_tagging_document_is_read_or_refused(document):
     try:
-        tags = parse_tags(document)
+        tags = await parse_tags(document)
     except RequestError:
         return
     assert tags.isascii()

@@ -7,8 +7,10 @@ Source: "Signature calculations for the Authorization header: transferring paylo
 and without trailing headers, in the S3 API reference.
 """
 
+import asyncio
 import hashlib
 import hmac
+import itertools
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from shadeproxy.core.sigv4 import EMPTY_SHA256
 
 _MAX_LINE_BYTES = 8192
 _MAX_TRAILERS = 16
+_CHUNKS_AT_ONCE = 64
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?")
 _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
@@ -73,7 +76,10 @@ class ChunkedDecoder:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the decoded body. Raises MalformedBody, SignatureMismatch."""
-        while True:
+        for number in itertools.count(1):
+            if not number % _CHUNKS_AT_ONCE:
+                # Many short chunks may have arrived together, and to decode them must not hold up the loop.
+                await asyncio.sleep(0)
             size, given = _parse_chunk_line(await self._line())
             if self._framing.signed and not given:
                 raise MalformedBody("A chunk of the body carries no signature")

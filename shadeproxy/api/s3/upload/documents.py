@@ -6,13 +6,11 @@ has read and authorised. So the origin cannot read other keys in it.
 
 from typing import NamedTuple
 from urllib.parse import urlencode
-from xml.etree.ElementTree import Element, ParseError
+from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape
 
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import fromstring
-
 from shadeproxy.core.errors import MalformedBody
+from shadeproxy.core.xml_slices import BadXml, parse_xml
 
 MAX_DELETE_BYTES = 8 * 1024 * 1024
 """Longest body of a DeleteObjects: 1,000 keys of 1,024 bytes, each byte written as a character reference,
@@ -20,6 +18,8 @@ with their elements.
 """
 
 _MAX_KEYS = 1000
+_DELETE_DEPTH = _TAGGING_DEPTH = 4
+_TAGGING_ELEMENTS = 256  # An object has at most 10 tags, each of three elements.
 _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _OF_OBJECT = ("Key", "VersionId", "ETag", "LastModifiedTime", "Size")
 _QUIET = frozenset({"true", "false", ""})
@@ -35,13 +35,14 @@ class Delete(NamedTuple):
     document: bytes
 
 
-def parse_delete(body: bytes) -> Delete:
+async def parse_delete(body: bytes) -> Delete:
     """Parse the body of a DeleteObjects, with at most 1,000 objects. Raises MalformedBody if it breaks the
     schema.
     """
+    most_elements = 2 + (_MAX_KEYS + 1) * (1 + len(_OF_OBJECT))
     try:
-        root: Element = fromstring(body)
-    except (ParseError, DefusedXmlException, ValueError, LookupError):
+        root = await parse_xml(body, most_depth=_DELETE_DEPTH, most_elements=most_elements)
+    except BadXml:
         raise MalformedBody("The XML you provided was not well-formed") from None
     if root.tag.removeprefix(_NAMESPACE) != "Delete":
         raise MalformedBody("The body of DeleteObjects must be a Delete element")
@@ -104,11 +105,13 @@ def _plain_name(element: Element) -> str:
     return "" if "}" in name else name
 
 
-def parse_tags(text: str) -> str:
+async def parse_tags(text: str) -> str:
     """Return the tags of a Tagging document in the form of x-amz-tagging. Raises MalformedBody."""
     try:
-        root: Element = fromstring(text)
-    except (ParseError, DefusedXmlException, ValueError, LookupError):
+        root = await parse_xml(
+            text.encode(), most_depth=_TAGGING_DEPTH, most_elements=_TAGGING_ELEMENTS, encoding="utf-8"
+        )
+    except BadXml:
         raise MalformedBody("The tagging field of the form is not well-formed XML") from None
     tags = [node for group in root if _local(group) == "TagSet" for node in group if _local(node) == "Tag"]
     values = [{_local(part): part.text or "" for part in tag} for tag in tags]

@@ -8,15 +8,20 @@ RFC 7578, and "POST Object" in the S3 API reference.
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
-from email.message import Message
 
 from shadeproxy.core.errors import BodyMismatch, InvalidRequest
 
 MAX_FIELDS_BYTES = 64 * 1024
-"""Most bytes of all fields before the file. S3 accepts 20 KB, but a policy with many conditions, or a session
-token, needs more.
+"""Most bytes before the file: of all fields, with their names. S3 accepts 20 KB, but a policy with many
+conditions, or a session token, needs more.
 """
 
+# One parameter of a field's value: a token or a quoted string (RFC 9110 section 5.6.6). Each character is
+# looked at once, because the time of a regular expression that tries again grows with the square of the text.
+_PARAMETER = re.compile(
+    r"""[ \t]*;[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(?:"((?:[^"\\]|\\.)*+)"|([^\s;"]*+))[ \t]*""", re.DOTALL
+)
+_ESCAPED = re.compile(r"""\\(["\\])""")
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{1,70}")
 _ORDER = "the file must be the last field, and the form must end with --boundary-- and a line break"
 
@@ -25,14 +30,10 @@ def boundary_of(content_type: str) -> bytes | None:
     """Return the boundary in a Content-Type multipart/form-data; None for other types. Raises
     InvalidRequest.
     """
-    message = Message()
-    message["Content-Type"] = content_type
-    if message.get_content_type() != "multipart/form-data":
+    kind, parameters = _parse_field(content_type)
+    if kind != "multipart/form-data":
         return None
-    try:
-        boundary = message.get_boundary("")
-    except (LookupError, ValueError):
-        boundary = ""  # The encoding of the value (RFC 2231) is unknown, or decoding it fails.
+    boundary = parameters.get("boundary", "")
     if not _BOUNDARY.fullmatch(boundary):
         raise InvalidRequest("The Content-Type of the form names no valid boundary")
     return boundary.encode()
@@ -55,16 +56,16 @@ class Form:
         # same way.
         self._buffer = bytearray(b"\r\n")
         self._left = length + 2
+        self._read_bytes = 0
 
     async def read_fields(self) -> None:
         """Read the fields, up to the first byte of the file. Raises InvalidRequest."""
         await self._until(self._delimiter)
         while True:
-            if await self._until(b"\r\n"):
+            # Leave the line break: it also ends the lines of a part that has none.
+            if await self._until(b"\r\n", left=2):
                 raise InvalidRequest("The form holds no field that is called file")
-            name, filename = _disposition(
-                (await self._until(b"\r\n\r\n", before=b"\r\n")).decode("utf-8", "replace")
-            )
+            name, filename = _disposition((await self._until(b"\r\n\r\n")).decode("utf-8", "replace"))
             if name == "file":
                 break
             if name in self.fields:
@@ -102,21 +103,20 @@ class Form:
     def _closing(self) -> bytes:
         return self._delimiter + b"--\r\n"
 
-    async def _until(self, mark: bytes, *, before: bytes = b"") -> bytes:
-        """Return the bytes before ``mark``, and remove these bytes and the mark from the buffer. ``before``:
-        bytes to put in front of the buffer first.
+    async def _until(self, mark: bytes, *, left: int = 0) -> bytes:
+        """Return the bytes before ``mark``, and remove these bytes and the mark from the buffer. ``left``:
+        this many bytes of the mark stay there.
         """
-        self._buffer[:0] = before
-        self._left += len(before)
         while (end := self._buffer.find(mark)) < 0:
             if len(self._buffer) > MAX_FIELDS_BYTES:
                 raise InvalidRequest(f"A field of the form has more than {MAX_FIELDS_BYTES} bytes")
             if not await self._more():
                 raise InvalidRequest("The form ended early", hint=_ORDER)
-        taken = bytes(self._buffer[:end])
-        del self._buffer[: end + len(mark)]
-        self._left -= end + len(mark)
-        if sum(map(len, self.fields.values())) + len(taken) > MAX_FIELDS_BYTES:
+        taken, removed = bytes(self._buffer[:end]), end + len(mark) - left
+        del self._buffer[:removed]
+        self._left -= removed
+        self._read_bytes += removed
+        if self._read_bytes > MAX_FIELDS_BYTES:
             raise InvalidRequest(f"The fields of the form have more than {MAX_FIELDS_BYTES} bytes")
         return taken
 
@@ -132,14 +132,26 @@ def _disposition(head: str) -> tuple[str, str]:
     """Return the lower-case name and the file name that the header lines of a part say. Raises
     InvalidRequest.
     """
-    message = Message()
-    for line in head.strip("\r\n").split("\r\n"):
+    for line in head.split("\r\n"):
         name, _, value = line.partition(":")
         if name.strip().lower() == "content-disposition":
-            message["Content-Disposition"] = value.strip()
-    # A value that is encoded by RFC 2231 comes as a tuple. RFC 7578 forbids this encoding in forms.
-    values = [message.get_param(label, "", header="Content-Disposition") for label in ("name", "filename")]
-    name, filename = (value if isinstance(value, str) else "" for value in values)
-    if not name:
+            _, parameters = _parse_field(value)
+            break
+    else:
+        parameters = {}
+    # A file name that is encoded by RFC 2231 (``filename*``) is ignored: RFC 7578 forbids it in forms.
+    if not (name := parameters.get("name", "")):
         raise InvalidRequest("A part of the form has no name")
-    return name.lower(), filename
+    return name.lower(), parameters.get("filename", "")
+
+
+def _parse_field(value: str) -> tuple[str, dict[str, str]]:
+    """Return the lower-case value of a header field before its parameters, and the parameters by lower-case
+    name. Where a parameter cannot be understood, the rest is ignored.
+    """
+    kind, found, at = value.partition(";")[0], dict[str, str](), value.find(";")
+    while at >= 0 and (parameter := _PARAMETER.match(value, at)) is not None:
+        name, quoted, token = parameter.groups()
+        found.setdefault(name.lower(), token if quoted is None else _ESCAPED.sub(r"\1", quoted))
+        at = parameter.end()
+    return kind.strip().lower(), found

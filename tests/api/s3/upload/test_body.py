@@ -1,5 +1,6 @@
 """Bodies of uploads: the examples of the S3 documentation, and every way in which a body may be broken."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -16,7 +17,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.auth.clients import ChunkSeed, ClientKey
 from shadeproxy.api.s3.request import parse_request
 from shadeproxy.api.s3.upload.body import UploadBody
-from shadeproxy.api.s3.upload.chunked import ChunkVerifier, Framing
+from shadeproxy.api.s3.upload.chunked import ChunkedDecoder, ChunkVerifier, Framing
 from shadeproxy.api.s3.upload.documents import parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan, plan_body
 from shadeproxy.core.checksums import make_checksum, value_of
@@ -318,12 +319,12 @@ def test_an_empty_body_with_its_hash_is_fine():
 # ------------------------------------------------------------------ documents
 
 
-def test_the_keys_of_a_delete():
+async def test_the_keys_of_a_delete():
     document = (
         '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>'
         "<Object><Key>a&amp;b</Key><VersionId>1</VersionId></Object><Object><Key> c </Key></Object></Delete>"
     )
-    keys, written = parse_delete(document.encode())
+    keys, written = await parse_delete(document.encode())
     assert keys == ("a&b", " c ")
     assert written == (
         b'<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -331,7 +332,7 @@ def test_the_keys_of_a_delete():
         b"<Object><Key>a&amp;b</Key><VersionId>1</VersionId></Object><Object><Key> c </Key></Object>"
         b"<Quiet>true</Quiet></Delete>"
     )
-    assert parse_delete(written) == (keys, written)
+    assert await parse_delete(written) == (keys, written)
 
 
 @given(
@@ -340,15 +341,15 @@ def test_the_keys_of_a_delete():
         min_size=1,
     )
 )
-def test_any_key_survives_a_delete(keys):
+async def test_any_key_survives_a_delete(keys):
     objects = "".join(f"<Object><Key>{escape(key, {chr(13): '&#13;'})}</Key></Object>" for key in keys)
     try:
-        read, written = parse_delete(f"<Delete>{objects}</Delete>".encode())
+        read, written = await parse_delete(f"<Delete>{objects}</Delete>".encode())
     except MalformedBody:
         assert any(char in "\ufffe\uffff" for key in keys for char in key)
         return
     assert read == tuple(keys)
-    assert parse_delete(written).keys == tuple(keys)
+    assert (await parse_delete(written)).keys == tuple(keys)
 
 
 @pytest.mark.parametrize(
@@ -364,12 +365,31 @@ def test_any_key_survives_a_delete(keys):
         '<!DOCTYPE d [<!ENTITY a "aaa">]><Delete><Object><Key>&a;</Key></Object></Delete>',
     ],
 )
-def test_deletes_that_are_refused(document):
+async def test_deletes_that_are_refused(document):
     with pytest.raises(MalformedBody):
-        parse_delete(document.encode())
+        await parse_delete(document.encode())
 
 
-def test_a_key_with_elements_inside_is_refused():
+async def test_a_key_with_elements_inside_is_refused():
     """A key with elements inside is refused, because another reader of the document may see another key."""
     with pytest.raises(MalformedBody, match="holds text alone"):
-        parse_delete(b"<Delete><Object><Key>a<x/>b</Key></Object></Delete>")
+        await parse_delete(b"<Delete><Object><Key>a<x/>b</Key></Object></Delete>")
+
+
+async def test_many_short_chunks_do_not_hold_up_other_tasks():
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def source():
+        yield b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n"
+
+    task = asyncio.create_task(count())
+    decoder = ChunkedDecoder(source(), Framing(signed=False, trailing=False), None)
+    assert b"".join([piece async for piece in decoder.pieces()]) == b"a" * 20_000
+    task.cancel()
+    assert turns > 200
