@@ -15,6 +15,7 @@ TABLE = {
     "app.asking": "app/test_sharing.py",
     "app.measuring": "app/test_sharing.py",
     "engine.read.body": "engine/storage/test_load_queue.py",
+    "engine.read.pending_loads": "engine/storage/test_load_queue.py",
     "engine.read.body_files": "api/s3/test_worker_bodies.py",
     "engine.read.needed": "api/s3/test_lane_read.py",
     "origin.field_places": "origin/test_http1.py",
