@@ -252,7 +252,6 @@ TABLE = {
     "telemetry.metrics": "telemetry/test_stats.py",
     "tiers.base": "tiers/test_conformance.py",
     "tiers.files": "tiers/test_conformance.py",
-    "tiers.health": "tiers/test_failures.py",
     "tiers.legacy_tombstones": "tiers/test_session.py",
     "tiers.location": "tiers/test_conformance.py",
     "tiers.pending_segments": "engine/storage/test_recovery.py",

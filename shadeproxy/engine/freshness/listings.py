@@ -32,7 +32,7 @@ _A_TURN = 256  # Most keys of a bucket that are checked before the next bucket h
 _AT_ONCE = 2048  # Most keys of a turn if no other bucket waits: those of two listings.
 
 
-class PendingChecks:
+class PendingObjects:
     """Objects whose check is pending, and the credentials of one reader of each. Buckets take turns.
 
     The keys of a bucket are a heap, because sorting them all in each turn would block the event loop.

@@ -24,7 +24,7 @@ from shadeproxy.engine.base import Grant
 from shadeproxy.engine.freshness.listings import (
     Listed,
     ListingAsked,
-    PendingChecks,
+    PendingObjects,
     just_before,
     prefix_of,
     touches,
@@ -88,7 +88,7 @@ class Revalidator:
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = TurnLimiter()
         """Wakes a few waiting readers in each turn of the loop, because thousands may wait for one object."""
-        self._pending = PendingChecks()
+        self._pending = PendingObjects()
         # Here a prefix is an ``ObjectRef`` whose key is the prefix.
         self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
