@@ -6,6 +6,7 @@ one loss a batch, and its callbacks never see the batch, so only the mixin can r
 begins epochs and passes on validation results.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -42,8 +43,10 @@ class ShadeTrainerCallback(TrainerCallback):
     ``sampler``: the sampler of the training loader. ``monitor``: a metric of ``evaluate``, such as
     "eval_loss", that shows whether validation improves, for samplers that adapt to that. ``better``: whether
     a smaller ("min") or larger ("max") value is an improvement. ``checkpoint``: the directory from which a
-    run resumes, as given to ``Trainer.train``, which does not pass it on to callbacks; the mixin sets it. By
-    default, the state is loaded from the checkpoint of the same step in ``output_dir``.
+    run resumes, as given to ``Trainer.train``; the mixin sets it. Trainer itself does not tell it to
+    callbacks. So by default, the state is loaded from ``args.resume_from_checkpoint``, which scripts of
+    Hugging Face set, if the checkpoint there is of the same step. Otherwise it is loaded from the checkpoint
+    of that step in ``output_dir``.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class ShadeTrainerCallback(TrainerCallback):
     def _resume(self, args: Any, state: Any) -> None:
         if not state.global_step:
             return
-        path = Path(self.checkpoint or _checkpoint(args, state)) / self._file
+        path = Path(self.checkpoint or _named(args, state) or _checkpoint(args, state)) / self._file
         if not path.exists():
             if hasattr(self._beside.sampler, "load_state_dict"):
                 self._beside.complain(
@@ -190,6 +193,18 @@ class ShadeTrainerMixin:
             losses = self._sample_losses(outputs, labels)
         self._beside.sampler.job.report(ids, losses)
         return (losses * self._beside.sampler.weight_of(ids)).mean() if self._corrects else None
+
+
+def _named(args: Any, state: Any) -> str | None:
+    """Return the checkpoint that the arguments name, if it is of the present step."""
+    directory = getattr(args, "resume_from_checkpoint", None)
+    if not isinstance(directory, str):
+        return None
+    try:
+        saved = json.loads((Path(directory) / "trainer_state.json").read_bytes())
+        return directory if saved["global_step"] == state.global_step else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _checkpoint(args: Any, state: Any) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
+    BeforeValidator,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
@@ -58,14 +58,14 @@ def read_secret(what: str, *, env: str = "", file: str = "") -> str:
     return secret
 
 
-def _is_reference(value: str) -> str:
-    kind, colon, name = value.partition(":")
-    if value and not (kind in {"env", "file"} and colon and name):
+def _is_reference(value: Any) -> str:
+    kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if value != "" and not (kind in {"env", "file"} and name):
         raise ValueError('a secret does not stand in the configuration; write "env:NAME" or "file:PATH"')
-    return value
+    return str(value)
 
 
-Reference = Annotated[str, AfterValidator(_is_reference)]
+Reference = Annotated[str, BeforeValidator(_is_reference)]
 """A secret by reference: "env:NAME", "file:PATH", or "" for none."""
 
 

@@ -7,6 +7,7 @@ set the values for hits, because a hit never waits, and logs only its own line.
 
 import itertools
 import secrets
+from collections.abc import Awaitable
 from contextvars import ContextVar
 
 from shadeproxy.core.types import JobContext, ObjectRef
@@ -31,6 +32,35 @@ INSTANCE_FIELD = "x-shade-proxy"
 """The header field by which a proxy recognises a request that it sent itself. Its value is known to this
 proxy only.
 """
+
+
+class WriteSlot:
+    """Whether a write got its slot at the origin. Nothing of a write is sent before it has a slot."""
+
+    __slots__ = ("is_awaited", "is_taken")
+
+    def __init__(self) -> None:
+        self.is_awaited = self.is_taken = False
+
+    @property
+    def unsent(self) -> bool:
+        """True if the write waited for a slot, and got none."""
+        return self.is_awaited and not self.is_taken
+
+
+WRITE_SLOT: ContextVar[WriteSlot | None] = ContextVar("write_slot", default=None)
+"""The slot of the write that is being served; None for reads. Tasks that the write creates share it."""
+
+
+async def note_slot(taking: Awaitable[str]) -> str:
+    """Return the slot that ``taking`` acquires, and note it in ``WRITE_SLOT``."""
+    if (write := WRITE_SLOT.get()) is None:
+        return await taking
+    write.is_awaited = True
+    slot = await taking
+    write.is_taken = True
+    return slot
+
 
 RELAYED: ContextVar[bool] = ContextVar("relayed", default=False)
 """True while a request that came from another node of the cluster is served. It must not be sent on to a

@@ -25,7 +25,7 @@ from typing import Protocol, Unpack
 
 from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.fair_queue import FairQueue, granted
-from shadeproxy.core.tracing import CLIENT
+from shadeproxy.core.tracing import CLIENT, note_slot
 from shadeproxy.core.types import Intent, ObjectRef
 from shadeproxy.origin.base import (
     ForwardRequest,
@@ -343,7 +343,7 @@ class LimitedOrigin(WrappedOrigin):
 
     @asynccontextmanager
     async def _limited_forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-        slot = await self.forwards.take()
+        slot = await note_slot(self.forwards.take())
         try:
             async with self._inner.forward(request) as answer:
                 yield answer

@@ -53,7 +53,9 @@ _SECRET_TEXT = re.compile(
       | aws_?(?:secret_?access_?key|session_?token) | secret_?(?:access_?)?key | \btoken | \bpassword )
     ( ["']? \s* (?:=|:|%3D) \s* ["']? )
     (?! (?: a\ secret\ does\ not | cannot\ read\ the | the\ file | the\ environment\ variable | unknown\ key
-      | write\ text | no\ such\ file | permission\ denied | is\ a\ directory | not\ utf-8\ text ) \b )
+      | control\.token(?=:\ ) | token\ has\ a\ value | write\ it\ as\ --set | (?:write\ ")?env:NAME(?=")
+      | use\ cluster\.engine_password | write\ text | no\ such\ file | permission\ denied | is\ a\ directory
+      | not\ utf-8\ text ) \b )
     [^&\s"',;)}\]]+
     """
 )

@@ -11,6 +11,9 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.origin.base import ForwardRequest
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.memory import MemoryOrigin
 from tests.support.engine import PAGE, HeldIO
 from tests.support.purging import purge_under
 
@@ -255,3 +258,26 @@ async def test_a_client_that_leaves_before_its_write_begins_stops_no_caching(mak
     await bench.get("k")
     await bench.settle()
     assert (await bench.get("k"))[1] is Source.RAM
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_a_client_that_leaves_while_its_write_waits_for_a_slot_stops_no_caching(make_bench, sent):
+    memory = MemoryOrigin()
+    limited = LimitedOrigin(memory, max_open=1)
+    bench = await make_bench(origin=limited, rules=IMMUTABLE)
+    memory.put("b", "k", b"old")
+    slot = await limited.forwards.take()
+
+    async def write():
+        async with bench.engine.writing([REF]), bench.engine.forward(ForwardRequest("PUT", REF, "/b/k")):
+            await asyncio.Event().wait()
+
+    writer = asyncio.create_task(write())
+    await asyncio.sleep(0.01)
+    if sent:
+        limited.forwards.give(slot)
+        await asyncio.sleep(0.01)
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+    assert bool(bench.engine._versions.writing) is sent
+    await bench.engine._writes.aclose()

@@ -57,6 +57,8 @@ def test_what_is_no_secret_stays():
         f"token: the {SECRET}",
         f"token: cannot {SECRET}",
         f"control.token: the files{SECRET}",
+        f"control.token: control.token{SECRET}",
+        f"control.token: env:NAME{SECRET}",
         f"/run/token: not-{SECRET}",
         f"token: {SECRET} cannot read the file",
     ],
@@ -89,6 +91,31 @@ def test_an_error_about_a_secrets_setting_stays_readable(named, tmp_path):
             Settings.load(file)
         assert mask_text(str(caught.value)) == str(caught.value)
         assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"control.token={SECRET}",
+        f"control.token.x={SECRET}",
+        f'control.token=["{SECRET}"]',
+        f"cluster.engine_password={SECRET}",
+        f"cluster.engine=redis://:{SECRET}@host",
+        f"control.tokens={SECRET}",
+        "control.token",
+        "control.listen=0.0.0.0:9001",
+    ],
+)
+def test_an_error_about_a_secrets_override_stays_readable(override):
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(overrides=[override])
+    assert SECRET not in str(caught.value)
+    assert mask_text(str(caught.value)) == str(caught.value)
+
+
+def test_an_override_whose_secret_is_no_text_is_told_to_name_a_reference():
+    with pytest.raises(ConfigError, match=r'write "env:NAME" or "file:PATH"$'):
+        Settings.load(overrides=["control.token=5"])
 
 
 def test_json_lines_mask_fields_and_nested_values(stream):

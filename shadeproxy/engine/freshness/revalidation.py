@@ -24,8 +24,8 @@ from shadeproxy.engine.base import Grant
 from shadeproxy.engine.freshness.listings import (
     Listed,
     ListingAsked,
+    PendingObjects,
     just_before,
-    keys_in,
     prefix_of,
     touches,
 )
@@ -39,7 +39,6 @@ _AFTER_REFUSAL = 1000  # After a refused listing, this many keys are checked by 
 _GIVES_UP_AFTER = 3  # After this many failed HEADs in a row, the remaining checks are dropped.
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
-_A_TURN = 256  # Most keys of a bucket that are checked before the next bucket has its turn.
 _BEAR_OUT = 3  # HEADs that must confirm a listing before the objects that it shows as changed are dropped.
 _AT_ONCE = 64  # Entries compared before other tasks get their turn: half a millisecond.
 _PACE_S = 0.1  # Pause between the listings of a whole prefix: no reader waits for them.
@@ -89,8 +88,7 @@ class Revalidator:
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = TurnLimiter()
         """Wakes a few waiting readers in each turn of the loop, because thousands may wait for one object."""
-        self._pending: dict[ObjectRef, Upstream] = {}  # By object: the credentials of one of its readers.
-        self._buckets: dict[ObjectRef, None] = {}  # Buckets of pending objects, in the order of their turns.
+        self._pending = PendingObjects()
         # Here a prefix is an ``ObjectRef`` whose key is the prefix.
         self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
@@ -155,8 +153,7 @@ class Revalidator:
     def check_soon(self, ref: ObjectRef, upstream: Upstream = SHARED) -> None:
         """Check the version in the background. Until the check ends, the cached version answers."""
         if len(self._pending) < _MAX_PENDING:
-            self._pending[ref] = upstream
-            self._buckets.setdefault(ref.beside(""))
+            self._pending.add(ref, upstream)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="revalidate")
 
@@ -175,7 +172,6 @@ class Revalidator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pending.clear()
-        self._buckets.clear()
 
     async def _ask(self, check: _Check, began: Began | None) -> ObjectMeta:
         ref, upstream, grant, _ = check
@@ -207,13 +203,8 @@ class Revalidator:
     async def _work(self) -> None:
         DEADLINE.set(None)
         await asyncio.sleep(_GATHER_S)
-        while self._buckets:
-            bucket = next(iter(self._buckets))
-            del self._buckets[bucket]
-            every = keys_in(bucket, self._pending)
-            keys = every[:_A_TURN] if self._buckets else every
-            if len(keys) < len(every):
-                self._buckets[bucket] = None
+        while (turn := await self._pending.next_turn()) is not None:
+            bucket, keys = turn
             self._failed_in_a_row = 0
             try:
                 for prefix, together in groupby(keys, key=prefix_of):
@@ -224,8 +215,11 @@ class Revalidator:
                 _log.warning(
                     "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
                 )
-                for key in every:
-                    self._pending.pop(bucket.beside(key), None)
+                await self._pending.drop(bucket, keys)
+            except BaseException:
+                for key in keys:
+                    self._pending.pop(bucket.beside(key))
+                raise
 
     async def _check_together(self, prefix: ObjectRef, keys: list[str]) -> None:
         """Check stale keys of one prefix. Raises OriginError when the origin fails repeatedly."""
@@ -260,7 +254,7 @@ class Revalidator:
             try:
                 # Meanwhile a reader may have checked this object, and removed its entry with the credentials.
                 # Then use those of the proxy.
-                upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
+                upstream = self._pending.pop(ref) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
@@ -300,13 +294,15 @@ class Revalidator:
             if reach < first.encode():
                 return keys  # The next listing starts from the first key.
         unconfirmed, beyond = [], []
-        for key in keys:
+        for number, key in enumerate(keys, 1):
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
             if reach is not None and key.encode() > reach and key != first:
                 beyond.append(key)
                 continue
             entry, ref = listed.pop(key, None), prefix.beside(key)
             if entry is not None and self._shown(ref, entry, asked) in _IS_CURRENT:
-                self._pending.pop(ref, None)
+                self._pending.pop(ref)
             else:
                 unconfirmed.append(key)
         # Compare the other listed objects before HEADs are sent, because HEADs may take long, and the listing
@@ -343,8 +339,8 @@ class Revalidator:
             # Some servers list other ETags than they send with objects, so first check a few objects by HEAD.
             some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
             for ref, _ in some:
-                self._pending.setdefault(ref, upstream)
-                self._buckets.setdefault(ref.beside(""))
+                if ref not in self._pending:
+                    self._pending.add(ref, upstream)
             await self._ask_each(bucket, [entry.key for _, entry in some])
             if all(self._shown(ref, entry, asked) in _IS_CURRENT for ref, entry in some):
                 for ref, entry in changed:

@@ -56,6 +56,7 @@ class Versions:
         """Verdicts by client; None unless some clients have credentials of their own."""
         self._outdated = outdated
         self._metadata = MetadataCache()
+        cache.recovery.doubted = self._metadata.forget_bucket
         self._revalidator = Revalidator(
             origin,
             settle=self._settle,

@@ -199,9 +199,9 @@ class Placement:
         return sum(max(self.pin_room_bytes(index), 0) for index in self._able())
 
     def pin_room_bytes(self, index: int) -> int:
-        """Return the bytes of further pages that may be pinned in tier ``index``."""
+        """Return the bytes of further pages that may be pinned in a tier; negative if the tier has shrunk."""
         held_bytes = self._residents.members[index].pinned_bytes
-        return int(PINNED_SHARE * self._tiers[index].capacity_bytes) - held_bytes
+        return int(PINNED_SHARE * self._tiers[index].limit_bytes) - held_bytes
 
     def pin(self, slot: int) -> bool:
         """Pin a page of a tier. Return False, with nothing changed, if too many bytes would be pinned."""

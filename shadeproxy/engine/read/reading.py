@@ -27,6 +27,7 @@ from shadeproxy.engine.read.body import Body
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.needed import span_needed
+from shadeproxy.engine.read.pending_loads import PendingLoads
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
@@ -62,6 +63,7 @@ class EngineReading:
         first byte. The deadline leaves half of the time to the tier, if the origin fails. The use of these
         pages is noted.
         """
+        self._loads: PendingLoads | None = None
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
@@ -261,6 +263,9 @@ class EngineReading:
                 raise
             self.source, self._loaded = Source.DISK, (number, view)
             return view
+        finally:
+            if self._loads is not None:
+                self._loads.stop(number)
 
     def deadline_of(self, number: int) -> Deadline | None:
         """Return the deadline for the first byte of a page from the origin."""
@@ -310,8 +315,9 @@ class EngineReading:
         if late or self.request.intent is not Intent.DEMAND or not self._cache.is_behind(slot):
             # The origin gets the second half of the time, unless it has failed already.
             limit = deadline if late or deadline is None else deadline.half()
+            self._loads = self._loads or PendingLoads(self._cache)
             try:
-                return await self._cache.view(slot, limit)
+                return await self._loads.view(number, slot, limit)
             except TierError:
                 return None  # The cache has counted this, and dropped the page: it is now a miss.
             except DeadlineExceeded:

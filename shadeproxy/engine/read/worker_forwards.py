@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from shadeproxy.core.errors import NotOwnerNow, ShadeProxyError
-from shadeproxy.core.tracing import CLIENT
+from shadeproxy.core.tracing import CLIENT, note_slot
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.engine.ownership import Here
 from shadeproxy.engine.read.fill_messages import Outbox
@@ -150,7 +150,7 @@ class WorkerForwards:
         """Wait for a slot and for the origin's credentials, then let the worker send the request. Raises
         ShadeProxyError.
         """
-        slot = await self._slots.take()
+        slot = await note_slot(self._slots.take())
         try:
             await self._keys.send()
         except BaseException:

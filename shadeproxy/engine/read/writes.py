@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import NotOwnerNow, OriginError, ShadeProxyError, WriteRefused, WriteUnconfirmed
+from shadeproxy.core.tracing import WRITE_SLOT, WriteSlot
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.ownership import Here, Ownership
@@ -50,7 +51,7 @@ class Writes:
         """Wrap a write to ``refs``, see ``ReadPath.writing``."""
         touched, ownership = list(refs), self._ownership
         here: Here = None
-        may_be_sent = False  # True once the origin may have got the write.
+        slot: WriteSlot | None = None  # None until the block runs, which sends the write.
         if ownership is not None:
             touched, here = await self._divide(ownership, touched)
         self._versions.begin_write(touched)
@@ -67,7 +68,7 @@ class Writes:
                 raise WriteRefused(refused)
             if ownership is not None and not _are_mine(ownership, touched):
                 raise NotOwnerNow
-            may_be_sent = True
+            WRITE_SLOT.set(slot := WriteSlot())
             yield here
             if ownership is not None:
                 # Drop first, and confirm the lease afterwards, because a reader may have stored an old
@@ -75,8 +76,9 @@ class Writes:
                 self._invalidate(touched)
                 await self._confirm(ownership, touched)
         except (asyncio.CancelledError, OriginError):
-            # The client hung up, or the origin stayed silent. So the origin may still carry the write out.
-            if may_be_sent:
+            # The client hung up, or the origin stayed silent. So the origin may still carry the write out,
+            # unless the write was still waiting for its slot.
+            if slot is not None and not slot.unsent:
                 self._linger(touched)
             raise
         finally:

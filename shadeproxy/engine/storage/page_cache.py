@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import DeadlineExceeded, TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
@@ -88,7 +87,7 @@ class PageCache:
         self._places = RecordReader(
             self.residents, media, origin_s=OriginPace(stats).get_s, failed=self.transfers.note_failure
         )
-        self.is_behind = self._places.is_behind
+        self.is_behind, self.must_load = self._places.is_behind, self._places.must_load
         pinning = Pinning(self.pins, residents, self.groups, placement=self.placement, places=self._places)
         self._pinning = pinning
         self.recovery = Recovery(
@@ -123,17 +122,16 @@ class PageCache:
         """Return the tick: the number of demand reads that placement has counted."""
         return self.placement.tick
 
-    async def view(self, slot: int, limit: Deadline | None = None) -> memoryview:
+    async def view(self, slot: int) -> memoryview:
         """Return the body of a page, pinned while a view of it lives. The event loop never waits for a device
         here. Raises TierError if the record has left its tier, or is damaged; the page is then dropped and
-        counted. Raises DeadlineExceeded if a disk has not given the page by ``limit``.
+        counted.
         """
         place = self._places.of(slot)
         medium = self.media[place.tier]
         try:
             if self._places.must_load(slot):
-                loading = self._places.load(place)
-                header = await (loading if limit is None else limit.bound(loading))
+                header = await self._places.load(place)
                 self._places.require(slot, place)
                 self.residents.prove(slot, header)
                 self.residents.trust(slot)

@@ -55,6 +55,8 @@ class Recovery:
         """True while this process still recovers pages. It is an attribute, because each miss reads it, and a
         call would cost more.
         """
+        self.doubted: Callable[[str, str], None] = lambda _bucket, _namespace: None
+        """Called with the bucket and the namespace of an object whose pages were marked stale here."""
         self._halted = False
         self._news: dict[int, int] = {}  # By object hash: the ETag hash of the version that the origin named.
         self._stale_buckets: set[tuple[str, str]] = set()  # Bucket and namespace of each.
@@ -167,9 +169,15 @@ class Recovery:
         pinned = self._pinned(index, rows, contents.names)
         slots, left_out = self._residents.take_in(rows, groups, index, self._tick(), pinned)
         self._entered(slots)
-        for row in rows[left_out][["object_hash", "number", "etag", "location"]].tolist():
-            self._resolve(*row[:3])
-            release(Location(row[3]))
+        fields = ["object_hash", "number", "etag", "group", "location"]
+        for hashed, number, etag, group, location in rows[left_out][fields].tolist():
+            if self._differs(hashed, number, etag):
+                # Both pages were recovered, because ``note_version`` leaves no other page to compare. So it
+                # is unknown which version is current, also if the resident page was read meanwhile.
+                self._residents.mark_stale(np.array(self._residents.pages_of(hashed), np.int64))
+                bucket, _, namespace = contents.names[group]
+                self.doubted(bucket, namespace)
+            release(Location(location))
 
     def _count_excess(self, index: int) -> None:
         tier = self._media[index].tier
@@ -185,14 +193,10 @@ class Recovery:
             known[position] = not current or rows["number"][position] == 0
         return rows[~known], rows[known]
 
-    def _resolve(self, object_hash: int, number: int, etag: int) -> None:
-        """Compare a record that was left out with the resident page of the same number. If their versions
-        differ, it may be unknown which one is current: both were recovered, and the resident page was not
-        read since. Then mark the resident page stale, so that the origin is asked.
-        """
+    def _differs(self, object_hash: int, number: int, etag: int) -> bool:
+        """Return whether the resident page of a record that was left out is of another version."""
         slot = self._residents.occupant(object_hash, number)
-        if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:
-            self._residents.validated_s[slot] = 0.0
+        return slot is not None and int(self._residents.etag[slot]) != etag
 
     def pages_of(self, index: int) -> Contents:
         """Return all pages of a tier in the form in which the next process recovers them."""

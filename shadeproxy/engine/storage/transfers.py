@@ -353,21 +353,26 @@ class Transfers:
             self._ledger.give(plan.record_bytes)
 
     def promote(self, slot: int, view: memoryview) -> None:
-        """Move a page to the fastest tier, if it beats the pages that it displaces. ``view``: its body."""
-        lower, old = self._residents.displace(slot)
-        record_bytes = self._residents.sizes[slot]
+        """Move a page to the fastest tier, if it beats the pages that it displaces. ``view``: its body. If
+        the page stays where it is, its page handles stay valid.
+        """
+        table, upper = self._residents, self._media[0].tier
+        if upper.disabled_reason is not None:
+            return
+        stamp, record_bytes = table.stamps[slot], table.sizes[slot]
+        lower, old = table.displace(slot)
         self._unplaced[slot] = object()
         target = self._reserve(slot, 0)
+        if target is not None:
+            try:
+                upper.write(target, self._media[lower].tier.header(old), view)
+            except TierError as error:
+                self.note_failure(upper, "promote", error)
+                self._release(0, target)
+                target = None
         if target is None:
             self._place(slot, lower, old, record_bytes)
-            return
-        upper = self._media[0].tier
-        try:
-            upper.write(target, self._media[lower].tier.header(old), view)
-        except TierError as error:
-            self.note_failure(upper, "promote", error)
-            self._release(0, target)
-            self._place(slot, lower, old, record_bytes)
+            table.stamps[slot] = stamp
             return
         self._place(slot, 0, target, record_bytes)
         self._release(lower, old)

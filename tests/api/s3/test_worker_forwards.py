@@ -328,6 +328,7 @@ async def test_a_client_that_leaves_while_its_worker_waits_for_a_slot_takes_none
             while len(worker.forwards) or worker.slots.waiting:
                 await asyncio.sleep(0.001)
         assert (worker.slots.waiting, worker.slots.taken) == (0, 2)
+        assert lingering(setup) == set(), "nothing was sent"
     for slot in held:
         worker.slots.give(slot)
     await setup.engine._writes.aclose()

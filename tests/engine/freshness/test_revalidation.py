@@ -1,6 +1,7 @@
 """Few requests to the origin check many objects. Each change is noticed, and no odd answer loses a page."""
 
 import asyncio
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -220,6 +221,57 @@ async def test_what_a_bucket_says_of_its_objects_shows_after_it_was_changed(make
             assert reading.source is Source.RAM
             assert (reading.meta.header("x-amz-expiration") or "") == after
     assert bench.origin.heads == 1
+
+
+class Silent(MemoryOrigin):
+    """An origin that refuses to list, and answers no HEAD."""
+
+    async def list_objects(self, *_args, **_options):
+        await asyncio.sleep(0)
+        raise OriginAnswer(403, "AccessDenied", "Access Denied")
+
+    async def head(self, *_args, **_options):
+        await asyncio.sleep(0)
+        raise OriginUnavailable("down")
+
+
+class Answering(MemoryOrigin):
+    """An origin that lists 1,000 keys in an answer."""
+
+    async def list_objects(self, *args, **options):
+        await asyncio.sleep(0)
+        return await super().list_objects(*args, **options)
+
+
+async def most_calls_at_once(origin, count, buckets):
+    """Check ``count`` pending objects. Return the most calls by the tested code in a turn of the loop."""
+    check = OneCheck(origin, ManualClock())
+    for number in range(count):
+        ref = ObjectRef(f"b{number % buckets}", f"d/{number * 7919 % count:06d}")
+        origin.put(*ref[:2], b"1")
+        check.revalidator.check_soon(ref)
+    calls, most = 0, 0
+
+    def note(frame, event, _argument):
+        nonlocal calls
+        calls += event in {"call", "c_call"} and "/engine/freshness/" in frame.f_code.co_filename
+
+    sys.setprofile(note)
+    try:
+        while not check.revalidator.idle:
+            calls = 0
+            await asyncio.sleep(0)
+            most = max(most, calls)
+    finally:
+        sys.setprofile(None)
+    return most
+
+
+@pytest.mark.parametrize("buckets", [1, 2])
+@pytest.mark.parametrize("origin", [Silent, Answering])
+async def test_however_many_objects_wait_no_turn_of_the_loop_does_more(origin, buckets):
+    few, many = [await most_calls_at_once(origin(), count, buckets) for count in (4_000, 8_000)]
+    assert many < 1.5 * few
 
 
 class OneCheck:

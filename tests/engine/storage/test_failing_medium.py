@@ -172,6 +172,30 @@ async def test_pages_for_a_ram_tier_that_fails_go_to_the_disk_next_time(failing,
     check_log(logs, caplog, "ram", at_most=0)
 
 
+@pytest.mark.parametrize("case", ["off", "fails", "full"])
+async def test_a_page_that_cannot_be_promoted_keeps_its_handles(failing, case):
+    """RAM takes no more pages, its write fails, or its pages are worth more. Then the fast lane still answers
+    the next hits of the page by the handle that it has.
+    """
+    world = await failing("ram")
+    bench = world.bench
+    if case != "full":
+        for key in world.held("ram"):
+            bench.cache.drop_object(ObjectRef("b", key), "written")
+        world.fail()
+    if case == "off":
+        await world.read_together()
+    key = min(world.held("disk"))
+    assert await world.get(key) is Source.DISK
+    engine, ref = bench.engine, ObjectRef("b", key)
+    handle = engine.find_handle(ref, 0, bench.clock.now_s())
+    for _ in range(3):
+        assert await world.get(key) is Source.DISK
+        assert engine.take(handle, None, bench.clock.now_s()) == BODIES[key]
+        bench.engine.access_log.flush()
+        assert engine.find_handle(ref, 0, bench.clock.now_s()) is handle
+
+
 async def test_a_tier_that_takes_pages_is_named_at_each_failure(make_bench):
     bench = await make_bench()
     tier = bench.cache.media[0].tier

@@ -284,6 +284,47 @@ async def test_a_disk_gets_all_the_time_that_is_left_when_the_origin_has_failed(
     assert await reading == (body(name), Source.DISK)
 
 
+async def test_a_disk_that_takes_long_reads_a_page_once_when_the_origin_fails(slow, monkeypatch):
+    """The disk gives the page after the half of the time that it gets while the origin may answer."""
+    bench, name = slow.bench, slow.on_disk()[0]
+    loads, go, refused = 0, asyncio.Event(), asyncio.Event()
+
+    async def load(work):
+        nonlocal loads
+        loads += 1
+        await go.wait()
+        work()
+
+    def refuse(*_args, **_kwargs):
+        refused.set()
+        raise OriginUnavailable("the origin does not answer")
+
+    bench.cache.media[1] = replace(bench.cache.media[1], load=load)
+    monkeypatch.setattr(bench.origin, "open", refuse)
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=2.0)))
+    reading = asyncio.create_task(bench.get(name))
+    await refused.wait()
+    go.set()
+    assert await reading == (body(name), Source.DISK)
+    assert loads == 1
+
+
+async def test_a_load_ends_when_the_origin_has_answered_in_its_place(slow):
+    bench, name = slow.bench, slow.on_disk()[0]
+    held, ended = HeldIO(), asyncio.Event()
+
+    async def load(work):
+        try:
+            await held(work)
+        finally:
+            ended.set()
+
+    bench.cache.media[1] = replace(bench.cache.media[1], load=load)
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=0.3)))
+    assert await bench.get(name) == (body(name), Source.ORIGIN)
+    await asyncio.wait_for(ended.wait(), 10)
+
+
 class SilentOrigin(WrappedOrigin):
     """An origin that never answers a GET."""
 

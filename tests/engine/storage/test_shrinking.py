@@ -162,6 +162,23 @@ async def test_pinned_pages_stay(make_full, others):
     assert bench.cache.residents.members[0].count == 0
 
 
+async def test_pins_leave_a_tenth_of_what_is_left_to_other_pages(make_full, others):
+    bench = await make_full("lru")
+    others.free_bytes = CAPACITY // 2
+    await pass_time(bench)
+    await bench.pin("k")
+    for number in range(60):
+        await bench.get(f"k{number}")
+    await bench.settle()
+    await pass_time(bench)
+    limit_bytes, members = tier_of(bench).limit_bytes, bench.cache.residents.members[0]
+    assert 0.7 * limit_bytes < members.pinned_bytes <= 0.9 * limit_bytes
+    bench.origin.put("b", "other", b"1" * SIZE)
+    await bench.get("other")
+    await bench.settle()
+    assert bench.cached(["other"])
+
+
 async def test_a_page_that_a_reader_still_holds_is_not_paid_for_by_another_one(make_full, others):
     bench = await make_full("lru")
     table = bench.cache.residents

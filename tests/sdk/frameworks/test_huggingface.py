@@ -255,6 +255,29 @@ def test_the_callback_alone_loads_the_state_from_the_directory_that_it_is_given(
     assert (lost.epoch, found.epoch, len(caplog.records)) == (0, 1, 1)
 
 
+@pytest.mark.parametrize(("step", "epoch"), [(8, 1), (4, 0)])
+def test_the_callback_alone_finds_the_checkpoint_that_the_arguments_name(make_sampler, tmp_path, step, epoch):
+    """Scripts of Hugging Face put the checkpoint into the arguments. A checkpoint of another step is not the
+    one from which the run resumes.
+    """
+
+    class Old:
+        output_dir, ignore_data_skip, global_step = tmp_path / "old", False, 8
+
+    class New(Old):
+        output_dir = tmp_path / "new"
+        resume_from_checkpoint = str(tmp_path / "old" / "checkpoint-8")
+
+    checkpoint = tmp_path / "old" / "checkpoint-8"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
+    saved, resumed = (make_sampler(name=name) for name in ("saved", "resumed"))
+    saved.set_epoch(1)
+    huggingface.ShadeTrainerCallback(saved).on_save(Old, Old, None)
+    huggingface.ShadeTrainerCallback(resumed).on_train_begin(New, New, None)
+    assert resumed.epoch == epoch
+
+
 def test_a_resumed_run_knows_its_position(make_trainer, make_sampler, tmp_path):
     make_trainer(make_sampler(), save_strategy="steps", save_steps=8).train()
     again, positions = make_sampler(name="again"), []

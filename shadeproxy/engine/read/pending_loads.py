@@ -1,0 +1,50 @@
+"""Pending loads: loads from a slow tier that go on while their read asks the origin.
+
+If the origin fails, the read waits for the same load again, so a slow disk does not read a page twice.
+"""
+
+import asyncio
+
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.errors import DeadlineExceeded
+from shadeproxy.engine.storage.page_cache import PageCache
+
+
+class PendingLoads:
+    """The loads of one read from ``cache`` that go on while the origin is asked, by page number."""
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self._running: dict[int, asyncio.Task[memoryview]] = {}
+
+    async def view(self, number: int, slot: int, limit: Deadline | None) -> memoryview:
+        """Return the body of a page; see ``PageCache.view``. Raises DeadlineExceeded if a disk has not given
+        the page by ``limit``; the load then goes on until ``stop``, and the next call waits for it.
+        """
+        load = self._running.pop(number, None)
+        if load is None:
+            if limit is None or not self._cache.must_load(slot):
+                return await self._cache.view(slot)
+            load = asyncio.create_task(self._cache.view(slot))
+            load.add_done_callback(_retrieve)
+        try:
+            ended = asyncio.wait((load,))  # Unlike a plain await, it does not cancel the load.
+            await (ended if limit is None else limit.bound(ended))
+        except DeadlineExceeded:
+            self._running[number] = load
+            raise
+        except asyncio.CancelledError:
+            load.cancel()
+            raise
+        return load.result()
+
+    def stop(self, number: int) -> None:
+        """Give up the load of a page, because the origin has answered, or because nothing waits for it."""
+        if (load := self._running.pop(number, None)) is not None:
+            load.cancel()
+
+
+def _retrieve(load: asyncio.Task[memoryview]) -> None:
+    """Retrieve the error of a load, so that the event loop does not report one for which nothing waits."""
+    if not load.cancelled():
+        load.exception()
