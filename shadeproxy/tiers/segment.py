@@ -251,6 +251,13 @@ class Segment:
         """
         return self._bytes[start : start + length]
 
+    def check_length(self) -> None:
+        """Raise OSError if another program has truncated the file. Call this before a write, because a write
+        makes the file long again, and the bytes that were cut off would be read as zeros.
+        """
+        if os.lseek(self.descriptor, 0, os.SEEK_END) < self.size_bytes:
+            raise OSError(errno.EIO, f"another program truncated {self.path}")
+
     def write(self, offset: int, header: bytes, body: Body | WrittenBody) -> None:
         """Write the body, unless another process has written it, then the header. Raises OSError; then no
         header was written.
@@ -258,9 +265,6 @@ class Segment:
         if self.catalogued or self._unerased:
             self._prepare()
         pwrite, descriptor = self._calls.pwrite, self.descriptor
-        if os.lseek(descriptor, 0, os.SEEK_END) < self.size_bytes:
-            # Do not make the file long again: the bytes that were cut off would be read as zeros.
-            raise OSError(errno.EIO, f"another program truncated {self.path}")
         if not isinstance(body, WrittenBody):
             start = offset + len(header)
             written = pwrite(descriptor, body, start)
@@ -390,9 +394,7 @@ class Segment:
         self.catalogued = False
 
     def _write_rest(self, data: Body, offset: int, written: int) -> None:
-        """Write the rest of ``data`` after a short write. If the medium is full, the next call raises the
-        error.
-        """
+        """Write the rest of ``data`` after a short write. On a full medium, the next write raises OSError."""
         view = memoryview(data)
         while written < len(data):
             written += self._calls.pwrite(self.descriptor, view[written:], offset + written)

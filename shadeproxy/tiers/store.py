@@ -318,6 +318,7 @@ class SegmentStore(StoreRoom):
         metas: Sequence[bytes],
     ) -> list[TierError | None]:
         segments, health, errors = self._space.segments, self._health, list[TierError | None]()
+        checked: Segment | None = None
         rooms = zip(positions_of(locations), headers, bodies, metas, strict=True)
         for (address, number, offset, most_bytes), header, body, meta in rooms:
             segment, error = segments.get(number), None
@@ -329,6 +330,9 @@ class SegmentStore(StoreRoom):
                 packed = pack_header(
                     header, body, meta=meta, store_id=self._store_id, address=address, sequence=sequence
                 )
+                if segment is not checked:  # The records of one turn mostly share a segment.
+                    segment.check_length()
+                    checked = segment
                 segment.write(offset, packed, body)
                 if health.in_a_row:
                     health.note_success()

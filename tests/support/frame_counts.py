@@ -257,6 +257,19 @@ async def count_requests(sent: dict[Connection, bytes], source: str = "") -> Cou
     return Count(_ours(calls), len(sent))
 
 
+async def count_calls(turns: Sequence[Sequence[Callable[[], None]]], requests: int) -> Count:
+    """Call functions, and count the frames of ``requests`` requests. The calls of one turn follow each other
+    without a turn of the event loop between them.
+    """
+    await _settle()
+    with _profiled() as calls:
+        for functions in turns:
+            for function in functions:
+                function()
+            await _settle()
+    return Count(_ours(calls), requests)
+
+
 class _Flows:
     """Counts each flow against one proxy: first some rounds to warm up, then ``ROUNDS`` that are counted."""
 

@@ -1,15 +1,16 @@
 """One page that a worker fetches for one of its clients, or for a prefetch.
 
 Laws: callbacks take the bytes from the origin and pass them on to the client as they arrive. The coordinator
-gets reports of the head, of the progress of slow or big pages, of the end, and of a client that leaves. A
-read that fails before its first byte is relayed; if it fails later, the coordinator fills the rest of the
-page.
+gets reports of the head, of the progress of slow or big pages, of the end, and of a client that leaves
+(fill_reports.py). A read that fails before its first byte is relayed; if it fails later, the coordinator
+fills the rest of the page.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Asked, ReadReports
+from shadeproxy.api.s3.fill_reports import FillReports
 from shadeproxy.api.s3.lane_read import LaneOutlet, LaneRead
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.core.clock import Clock
@@ -23,11 +24,7 @@ from shadeproxy.engine.base import UNKNOWN
 from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
     AllowFill,
-    ClientLeft,
-    FillComplete,
-    FillFailure,
     FillHead,
-    FillProgress,
     OrderFill,
     Outbox,
 )
@@ -39,6 +36,8 @@ PROGRESS_BYTES = 256 * 1024
 """Bytes of a page between two progress reports. Clients of other processes may wait for these bytes."""
 
 
+WHOLE = AllowFill(0, 0, None, None, None)
+"""Allows the read of a whole object, as ``AllowWhole`` does. The fill does not use the number."""
 _NONE_DETACHED = DetachedBuffers(0)
 
 
@@ -80,7 +79,7 @@ class WorkerFill:
 
     __slots__ = (
         "_allowed", "_asked", "_flight", "_held", "_ident", "_is_late", "_lane", "_misses", "_ordered",
-        "_outlet", "_peer", "_read", "_refused", "_relayed", "_reported", "_served", "_span", "deadline",
+        "_outlet", "_peer", "_read", "_refused", "_relayed", "_reports", "_served", "_span", "deadline",
         "detached", "source",
     )  # fmt: skip
 
@@ -116,7 +115,7 @@ class WorkerFill:
         self._relayed = False
         self._is_late = False
         self._refused = False  # True: the coordinator has left the read, and sends no more messages.
-        self._reported = 0
+        self._reports = FillReports(misses.outbox, ident)
         self._held: tuple[FillHead, memoryview] | None = None  # A head that readers do not see yet.
         self._span = Span(-1, -1)
         self._served = False
@@ -145,7 +144,7 @@ class WorkerFill:
         elif self._outlet is not None and self._asked is not None:
             self._serve(self._outlet, self._asked)
         else:
-            self._say_failed(None)
+            self._reports.fail(None)
             self._end()
 
     def _serve(self, outlet: WorkerOutlet, asked: Asked) -> None:
@@ -181,7 +180,7 @@ class WorkerFill:
         flight = Flight(ref, allowed.number, SHARED, intent, allowed.if_match, part=part, pace=misses.pace)
         read = misses.reads.start(Wanted(ref, span, allowed.if_match, SHARED), intent, self)
         if read is None:
-            self._say_failed(None)
+            self._reports.fail(None)
             return None
         self._flight, self._read = flight, read.abort
         return flight
@@ -248,40 +247,39 @@ class WorkerFill:
             self._open(flight, *held)
         flight.advance(count)
         # Report the first bytes at once, because the coordinator watches the client's deadline until then.
-        due = not self._reported or flight.filled - self._reported >= PROGRESS_BYTES
+        reported = self._reports.reported
+        due = not reported or flight.filled - reported >= PROGRESS_BYTES
         if due and not flight.ended:
             self.report_progress()
 
     def _open(self, flight: Flight, head: FillHead, buffer: memoryview) -> None:
-        """Open the flight here and at the coordinator."""
-        misses = self._misses
-        try:
-            misses.outbox.send_with_next(head)
-        except UnicodeEncodeError:
-            misses.outbox.send_with_next(head.in_octets())
-        misses.extents.share(head.start)
+        """Open the flight here. The coordinator gets the head with the first report."""
+        self._reports.open(head)
+        self._misses.extents.share(head.start)
         flight.open(head.meta, head.length, doubtful=head.doubtful, memory=buffer)
 
     def complete(self, writer: BodyWriter | None = None) -> None:  # noqa: ARG002 - as Sink
         """Tell the coordinator that all bytes have arrived; see ``Sink.complete``."""
         self._read = None
-        self._misses.outbox.send_with_next(FillComplete(self._ident))
+        self._reports.complete()
         self._forget_if_over()
 
     def failed(self, error: OriginError) -> None:
         """Tell the coordinator that the bytes are wrong, and end the flight; see ``Sink.failed``."""
+        self._give_up()
         self._read = None
-        self._say_failed(error, final=True)
+        self._reports.fail(error, final=True)
         self._end_flight(error)
 
     def hand_over(self, handed: HandedOver) -> None:
         """Leave the rest of the page to the coordinator, because this process's read has failed."""
         self.report_progress()
+        self._give_up()
         self._read = self._held = None
         error = handed.take_error()
-        self._say_failed(error, received=handed.received_bytes)
+        self._reports.fail(error, received=handed.received_bytes)
         handed.close()
-        if not self._reported or self._lacks_proof or self._refused:
+        if not self._reports.reported or self._lacks_proof or self._refused:
             self._end_flight(error)
         else:
             # The client may have left earlier, when it had got the part of the page that it wanted.
@@ -344,10 +342,8 @@ class WorkerFill:
 
     def report_progress(self) -> None:
         """Tell the coordinator how many bytes have arrived."""
-        flight = self._flight
-        if flight is not None and self._read is not None and flight.filled > self._reported:
-            self._reported = flight.filled
-            self._misses.outbox.send_with_next(FillProgress(self._ident, flight.filled))
+        if self._flight is not None and self._read is not None:
+            self._reports.progress(self._flight.filled)
 
     # ------------------------------------------------------------------ inside
 
@@ -363,11 +359,6 @@ class WorkerFill:
         else:
             self._lane.too_late()
 
-    def _say_failed(self, error: OriginError | None, *, received: int = 0, final: bool = False) -> None:
-        name, text = ("", "") if error is None else (type(error).__name__, str(error))
-        text = text.encode("utf-8", "backslashreplace").decode()
-        self._misses.outbox.send(FillFailure(self._ident, name, text, received, final))
-
     def _end_flight(self, error: ShadeProxyError | None) -> None:
         if self._flight is not None:
             error = error or OriginUnavailable("the fill goes on elsewhere")
@@ -375,7 +366,12 @@ class WorkerFill:
             self._flight.end(error.with_traceback(None))
         self._forget_if_over()
 
+    def _give_up(self) -> None:
+        if self._flight is not None:
+            self._reports.give_up(self._flight.filled)
+
     def _abort(self) -> None:
+        self._give_up()
         abort, self._read, self._held = self._read, None, None
         if abort is not None:
             abort()
@@ -384,9 +380,13 @@ class WorkerFill:
         """Note that the client has left, with or without its answer, and tell the coordinator."""
         if self._outlet is not None:
             self._outlet = None
-            # Report this first: otherwise the coordinator would count a complete page as given up.
-            self.report_progress()
-            self._misses.outbox.send_with_next(ClientLeft(self._ident, *self._span, self._served))
+            flight, ends = self._flight, False
+            if self._read is not None and flight is not None and flight.filled:
+                ends = flight.filled == flight.length
+            if not ends:
+                # Report this first: otherwise the coordinator would count a complete page as given up.
+                self.report_progress()
+            self._reports.leave(self._span, served=self._served, ends=ends)
         self._forget_if_over()
 
     def _forget_if_over(self) -> None:

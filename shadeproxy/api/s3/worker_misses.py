@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from shadeproxy.api.s3.exchange import Asked, ReadReports, client_of
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
-from shadeproxy.api.s3.worker_fill import WorkerFill, WorkerOutlet
+from shadeproxy.api.s3.worker_fill import WHOLE, WorkerFill, WorkerOutlet
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.sigv4 import Credentials
@@ -20,11 +20,13 @@ from shadeproxy.core.types import OWN, SHARED, Intent, ObjectRef
 from shadeproxy.engine.read.body_files import BodyFiles
 from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
+    AbortFill,
     AllowFill,
+    AllowWhole,
     BeginFill,
     FillFailure,
     FillProgress,
-    FreeExtent,
+    FreeExtents,
     FromCoordinator,
     OrderFill,
     OriginKeys,
@@ -178,8 +180,13 @@ class WorkerMisses:
             self._hear(message)
 
     def _hear(self, message: FromCoordinator) -> None:
-        if isinstance(message, FreeExtent):
-            self.extents.give(message.start)
+        if isinstance(message, AllowWhole):
+            for ident in message.idents:
+                if (fill := self._fills.get(ident)) is not None:
+                    fill.allow(WHOLE)
+        elif isinstance(message, FreeExtents):
+            for start in message.starts:
+                self.extents.give(start)
         elif isinstance(message, WriteBody):
             self.outbox.send_with_next(self._bodies.write(message))
         elif isinstance(message, OriginKeys):
@@ -187,14 +194,7 @@ class WorkerMisses:
         elif isinstance(message, OrderFill):
             self._prefetch(message)
         elif (fill := self._fills.get(message.ident)) is not None:
-            if isinstance(message, AllowFill):
-                fill.allow(message)
-            elif isinstance(message, FillProgress):
-                fill.progressed(message.filled)
-            elif isinstance(message, RefuseFill):
-                fill.refuse(late=message.late)
-            else:
-                fill.stop()
+            _tell(fill, message)
 
     def _prefetch(self, order: OrderFill) -> None:
         peer = self._gets.peer_of(ObjectRef(order.bucket, order.key, OWN))
@@ -257,3 +257,15 @@ class WorkerMisses:
             fill.look_at_time()
         if self._fills:
             self._watch_progress()
+
+
+def _tell(fill: WorkerFill, message: AllowFill | RefuseFill | AbortFill | FillProgress) -> None:
+    """Pass a message of the coordinator to the fill that it is about."""
+    if isinstance(message, AllowFill):
+        fill.allow(message)
+    elif isinstance(message, FillProgress):
+        fill.progressed(message.filled)
+    elif isinstance(message, RefuseFill):
+        fill.refuse(late=message.late)
+    else:
+        fill.stop()

@@ -145,7 +145,7 @@ class Versions:
         """
         table, coming = self._cache.residents, self._cache.recovery.coming
         is_cached = table.occupant(hashed, 0) is not None or hashed in table.other_pages
-        return not (coming or is_cached or ref in self._metadata)
+        return not (coming or is_cached or self._metadata.has_entry(ref))
 
     def _show_verdict(self, verdicts: Verdicts, ref: ObjectRef, meta: ObjectMeta) -> None:
         """Let workers know until when the proxy's own credentials may read a cached object."""

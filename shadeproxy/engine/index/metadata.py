@@ -45,6 +45,8 @@ class MetadataCache:
 
     def __init__(self, capacity: int = 65_536) -> None:
         self._known: OrderedDict[ObjectRef, KnownMetadata] = OrderedDict()
+        self.has_entry = self._known.__contains__
+        """Return whether an object has an entry, valid or not: its bucket may have been forgotten."""
         self._capacity = capacity
         # The generation of each bucket grows when the bucket is forgotten; metadata of an older generation is
         # not valid. The table has a fixed size, and a bucket's hash chooses its entry. If two buckets share
@@ -56,10 +58,6 @@ class MetadataCache:
         too.
         """
         return len(self._known)
-
-    def __contains__(self, ref: ObjectRef) -> bool:
-        """Return whether an object has an entry, valid or not: its bucket may have been forgotten."""
-        return ref in self._known
 
     def get(self, ref: ObjectRef) -> KnownMetadata | None:
         known = self._known.get(ref)

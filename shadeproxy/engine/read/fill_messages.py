@@ -1,8 +1,9 @@
 """Messages between a worker that fetches pages and the coordinator, which decides about these pages.
 
-A fill begins with ``BeginFill`` of the worker; the coordinator answers ``AllowFill`` or ``RefuseFill``. After
-``AllowFill`` the worker asks the origin. It sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or
-``FillFailure``. It sends ``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at
+A fill begins with ``BeginFill`` of the worker; the coordinator answers ``AllowFill``, ``AllowWhole`` or
+``RefuseFill``. Once the read is allowed, the worker asks the origin. It sends ``FillHead``, ``FillProgress``
+and ``FillComplete``, or ``FillFailure``. It sends ``ClientLeft`` when its client has left. Of a page that
+arrives at once, all of this is one message (``FillHead.complete``). The coordinator may send ``AbortFill`` at
 any time. After a failure the coordinator fills the rest of the page, and reports its progress by
 ``FillProgress``.
 
@@ -38,9 +39,31 @@ class BeginFill(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
     job: JobContext | None = None
 
 
-class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
+class ClientLeft(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
+    """The client has left. ``start``, ``stop``: the span of the object in its answer; -1: it got no answer.
+    ``served``: True if it got the whole answer.
+    """
+
+    ident: int
+    start: int = -1
+    stop: int = -1
+    served: bool = False
+
+
+class FillComplete(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
+    """All bytes of the body have come and were verified, and no byte came after them. ``left``: set if the
+    client left after the last byte had come, and no message has said so.
+    """
+
+    ident: int
+    left: ClientLeft | None = None
+
+
+class FillHead(msgspec.Struct, array_like=True, tag=2, gc=False):
     """The head of the origin's answer has come. The body will lie at ``start`` of the fill memory.
+
     ``octets``: True if each character of the entity tag and of the header values stands for one byte.
+    ``filled``: bytes of the body that have come so far. ``complete``: set if all of them have.
     """
 
     ident: int
@@ -51,6 +74,8 @@ class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
     headers: Headers
     doubtful: bool
     octets: bool = False
+    filled: int = 0
+    complete: FillComplete | None = None
 
     @property
     def meta(self) -> ObjectMeta:
@@ -73,12 +98,6 @@ class FillProgress(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False
     filled: int
 
 
-class FillComplete(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
-    """All bytes of the body have come and were verified, and no byte came after them."""
-
-    ident: int
-
-
 class FillFailure(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
     """The worker cannot continue the fill. ``error``: the name of a class of core/errors.py; "": nothing went
     wrong.
@@ -91,17 +110,6 @@ class FillFailure(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False)
     text: str = ""
     received: int = 0
     final: bool = False
-
-
-class ClientLeft(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
-    """The client has left. ``start``, ``stop``: the span of the object in its answer; -1: it got no answer.
-    ``served``: True if it got the whole answer.
-    """
-
-    ident: int
-    start: int = -1
-    stop: int = -1
-    served: bool = False
 
 
 class OriginKeys(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
@@ -129,6 +137,12 @@ class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
     if_match: str | None
 
 
+class AllowWhole(msgspec.Struct, array_like=True, tag=15, frozen=True, gc=False):
+    """The worker may ask the origin for whole objects, in any version. ``idents``: one for each read."""
+
+    idents: list[int]
+
+
 class RefuseFill(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
     """The worker must not fetch the page: it relays the client's request to the coordinator. ``late``: True
     if the worker must answer 503 instead, because the client got no byte in time.
@@ -144,10 +158,10 @@ class AbortFill(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
     ident: int
 
 
-class FreeExtent(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
-    """The coordinator no longer has a view of the extent at ``start`` of the fill memory."""
+class FreeExtents(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
+    """The coordinator no longer has a view of the extents at ``starts`` of the fill memory."""
 
-    start: int
+    starts: list[int]
 
 
 class OrderFill(msgspec.Struct, array_like=True, tag=12, frozen=True, gc=False):
@@ -190,7 +204,15 @@ coordinator, one more message in a frame costs a fraction of one more frame.
 
 FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft | BodyWritten
 FromCoordinator = (
-    OriginKeys | AllowFill | OrderFill | RefuseFill | AbortFill | FreeExtent | FillProgress | WriteBody
+    OriginKeys
+    | AllowFill
+    | AllowWhole
+    | OrderFill
+    | RefuseFill
+    | AbortFill
+    | FreeExtents
+    | FillProgress
+    | WriteBody
 )
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -219,6 +241,8 @@ class Outbox:
         self._say = say
         self._behind = behind
         self._messages: list[msgspec.Raw] = []
+        self._allowed: list[int] = []
+        self._freed: list[int] = []
         self._is_due = False  # True if the waiting messages are sent in the next turn.
         self._timer: asyncio.TimerHandle | None = None
 
@@ -228,14 +252,29 @@ class Outbox:
         """
         self._messages.append(msgspec.Raw(_encode(message)))
         if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self.flush)
+            self._flush_soon()
+
+    def allow(self, ident: int) -> None:
+        """Send ``AllowWhole`` for a read in the next turn of the loop. All reads that are allowed in one turn
+        share one message.
+        """
+        self._allowed.append(ident)
+        if not self._is_due:
+            self._flush_soon()
 
     def send_with_next(self, message: msgspec.Struct) -> None:
         """Send the message together with the next one, or alone after ``_TOGETHER_S``. Raises as ``send``."""
         self._messages.append(msgspec.Raw(_encode(message)))
-        if not self._is_due and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_TOGETHER_S, self.flush)
+        if self._timer is None and not self._is_due:
+            self._flush_later()
+
+    def free(self, start: int) -> None:
+        """Send ``FreeExtents`` for an extent, together with the next message, or alone after
+        ``_TOGETHER_S``. All extents that are freed until then share one message.
+        """
+        self._freed.append(start)
+        if self._timer is None and not self._is_due:
+            self._flush_later()
 
     def flush(self) -> None:
         """Send the waiting messages now."""
@@ -244,8 +283,21 @@ class Outbox:
             self._timer.cancel()
             self._timer = None
         messages, self._messages = self._messages, []
+        if self._allowed:
+            allowed, self._allowed = self._allowed, []
+            messages.append(msgspec.Raw(_encode(AllowWhole(allowed))))
+        if self._freed:
+            freed, self._freed = self._freed, []
+            messages.append(msgspec.Raw(_encode(FreeExtents(freed))))
         if messages and not self._say(_encode(messages)):
             self._behind()
+
+    def _flush_soon(self) -> None:
+        self._is_due = True
+        asyncio.get_running_loop().call_soon(self.flush)
+
+    def _flush_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_TOGETHER_S, self.flush)
 
 
 def _octets_of(text: str) -> str:

@@ -106,7 +106,7 @@ class PlainRead:
         if isinstance(message, FillHead):
             self._open(message)
         elif isinstance(message, FillComplete) and self._start >= 0:
-            self._done()
+            self._done(message)
         elif isinstance(message, ClientLeft):
             self._left(message)
         elif isinstance(message, FillProgress) and self._start >= 0:
@@ -131,7 +131,11 @@ class PlainRead:
             reads.counts.note_first_byte(self._started_s)
         if isinstance(self._slot, LinkSlot):
             self._slot.charge(length)
-        reads.plain.open(self._flight, self._hashed, message.meta, memory, doubtful=message.doubtful)
+        is_new = reads.plain.open(self._flight, self._hashed, message.meta, memory, doubtful=message.doubtful)
+        if message.complete is not None:
+            self._done(message.complete, is_new=is_new)
+        elif message.filled:
+            self._arrived(message.filled)
 
     def _arrived(self, filled: int) -> None:
         flight = self._flight
@@ -139,14 +143,19 @@ class PlainRead:
             self.deadline = None
             flight.advance(filled - flight.filled)
 
-    def _done(self) -> None:
+    def _done(self, message: FillComplete, *, is_new: bool | None = None) -> None:
+        """End the fill. ``is_new``: see ``PlainReads.complete``."""
         reads, flight = self._reads, self._flight
-        length = flight.length
-        self._arrived(length)
+        length = len(flight.buffer)
+        if flight.filled < length:
+            self.deadline = None
+            flight.advance(length - flight.filled)
+        if message.left is not None:
+            self._left(message.left)
         self._is_filling = False
         reads.slots.give(self._slot)
         reads.filled.append((length, self._started_s))
-        reads.plain.complete(flight, self._hashed, reads.writer_of(self._start, length))
+        reads.plain.complete(flight, self._hashed, reads.writer_of(self._start, length), is_new=is_new)
         if not self._has_client:
             reads.forget(self._ident)
 

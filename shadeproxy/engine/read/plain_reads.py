@@ -87,19 +87,28 @@ class PlainReads:
 
     def open(
         self, flight: Flight, hashed: int, meta: ObjectMeta, memory: memoryview, *, doubtful: bool
-    ) -> None:
-        """Give the flight its metadata, and the memory into which its bytes come; see ``Flight.open``."""
-        if flight.publishable and not self.is_new(flight.ref, hashed):
+    ) -> bool:
+        """Give the flight its metadata, and the memory into which its bytes come; see ``Flight.open``. Return
+        whether the object is new, and its page may be stored.
+        """
+        is_new = flight.publishable and self.is_new(flight.ref, hashed)
+        if flight.publishable and not is_new:
             meta = self._filler.accept(flight, meta, None, whole=True)
         flight.open(meta, len(memory), doubtful=doubtful, memory=memory)
+        return is_new
 
-    def complete(self, flight: Flight, hashed: int, writer: BodyWriter | None) -> None:
-        """Store the page of a flight, see ``FlightFiller.complete``."""
-        versions, meta = self._versions, flight.meta
+    def complete(
+        self, flight: Flight, hashed: int, writer: BodyWriter | None, *, is_new: bool | None = None
+    ) -> None:
+        """Store the page of a flight, see ``FlightFiller.complete``. ``is_new``: the result of ``open``, if
+        the flight was opened in this step.
+        """
+        meta = flight.meta
         assert meta is not None, "opened before its bytes came"
-        is_new = flight.publishable and self.is_new(flight.ref, hashed)
+        if is_new is None:
+            is_new = flight.publishable and self.is_new(flight.ref, hashed)
         if is_new:
-            versions.learn(flight.ref, meta, flight.began)
+            self._versions.learn(flight.ref, meta, flight.began)
         self._filler.complete(flight, writer, whole=not is_new)
 
     def leave(self, flight: Flight, read: Follower, *, served: bool) -> None:

@@ -25,11 +25,9 @@ from shadeproxy.engine.base import NothingKnown, ReadRequest
 from shadeproxy.engine.read.access_log import FetchedRead
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
-    AllowFill,
     BeginFill,
     BodyWritten,
     FillHead,
-    FreeExtent,
     OrderFill,
     Outbox,
     RefuseFill,
@@ -166,7 +164,7 @@ class WorkerFills:
                 elif (read := self._reads.get(message.ident)) is not None:
                     read.hear(message)
                 elif isinstance(message, FillHead):
-                    self.outbox.send_with_next(FreeExtent(message.start))
+                    self.outbox.free(message.start)
         finally:
             if (self.filled or self.fetched) and not self._is_counting:
                 self._is_counting = True
@@ -209,7 +207,7 @@ class WorkerFills:
         if self._closed:
             return
         if threading.get_ident() == self._thread:
-            self.outbox.send_with_next(FreeExtent(start))
+            self.outbox.free(start)
         else:
             with suppress(RuntimeError):  # The loop is closed, and the worker has ended.
                 self._loop.call_soon_threadsafe(self.free, start)
@@ -266,7 +264,7 @@ class WorkerFills:
             plain = PlainRead(self, ident, slot, deadline)
             if plain.begin(ref, object_hash(ref), message.job):
                 self._reads[ident] = plain
-                self.outbox.send(AllowFill(ident, 0, None, None, None))
+                self.outbox.allow(ident)
                 return True
         wanted = RangeSpec(message.first, message.last) if message.ranged else None
         request = ReadRequest(ref, wanted, job=message.job)

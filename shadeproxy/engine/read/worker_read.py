@@ -219,7 +219,7 @@ class WorkerRead:
             case FillProgress():
                 self._arrived(message.filled)
             case FillComplete():
-                self._done()
+                self._done(message)
             case FillFailure():
                 self._failed(message)
             case ClientLeft():
@@ -240,19 +240,21 @@ class WorkerRead:
     # ------------------------------------------------------------------ inside
 
     def _open(self, message: FillHead) -> None:
-        fills = self._fills
+        fills, sink = self._fills, self._sink
         memory = fills.memory.view(message.start, message.length, fills.free)
         fills.orders.discard(self._ident)
-        if self._sink is None:
-            return
-        self._opened, self._start, self._length = True, message.start, message.length
-        self._doubtful = message.doubtful
-        fills.counts.note_first_byte(self.started_s)
-        if isinstance(self.slot, LinkSlot):
-            self.slot.charge(message.length)
-        if self._sink.opened(message.meta, message.length, doubtful=message.doubtful, memory=memory) is None:
-            fills.outbox.send(AbortFill(self._ident))
-            self._hand_over(None, 0)
+        if sink is not None:
+            self._opened, self._start, self._length = True, message.start, message.length
+            self._doubtful = message.doubtful
+            fills.counts.note_first_byte(self.started_s)
+            if isinstance(self.slot, LinkSlot):
+                self.slot.charge(message.length)
+            if sink.opened(message.meta, message.length, doubtful=message.doubtful, memory=memory) is None:
+                fills.outbox.send(AbortFill(self._ident))
+                self._hand_over(None, 0)
+            self._arrived(message.filled)
+        if message.complete is not None:
+            self._done(message.complete)
 
     def _arrived(self, filled: int) -> None:
         count = filled - self._filled
@@ -261,8 +263,10 @@ class WorkerRead:
             self.deadline = None
             self._sink.arrived(count)
 
-    def _done(self) -> None:
+    def _done(self, message: FillComplete) -> None:
         self._arrived(self._length)
+        if message.left is not None:
+            self._ended(message.left)
         sink, self._sink = self._sink, None
         if sink is not None:
             self._note(None)
