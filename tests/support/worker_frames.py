@@ -19,7 +19,7 @@ from shadeproxy.app.proxy import Proxy
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
-    AllowWhole,
+    AllowFills,
     BeginFill,
     ClientLeft,
     FillComplete,
@@ -72,7 +72,7 @@ class Worker:
 
     def _take(self, frame: bytes) -> bool:
         for message in from_coordinator(frame):
-            if isinstance(message, AllowWhole):
+            if isinstance(message, AllowFills):
                 self.allowed += message.idents
         return True
 

@@ -37,7 +37,7 @@ PROGRESS_BYTES = 256 * 1024
 
 
 WHOLE = AllowFill(0, 0, None, None, None)
-"""Allows the read of a whole object, as ``AllowWhole`` does. The fill does not use the number."""
+"""Allows the read of a whole object, as ``AllowFills`` does. The fill does not use the number."""
 _NONE_DETACHED = DetachedBuffers(0)
 
 

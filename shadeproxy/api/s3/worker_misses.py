@@ -22,11 +22,11 @@ from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
     AbortFill,
     AllowFill,
-    AllowWhole,
+    AllowFills,
     BeginFill,
     FillFailure,
     FillProgress,
-    FreeExtents,
+    FreeFillExtents,
     FromCoordinator,
     OrderFill,
     OriginKeys,
@@ -180,11 +180,11 @@ class WorkerMisses:
             self._hear(message)
 
     def _hear(self, message: FromCoordinator) -> None:
-        if isinstance(message, AllowWhole):
+        if isinstance(message, AllowFills):
             for ident in message.idents:
                 if (fill := self._fills.get(ident)) is not None:
                     fill.allow(WHOLE)
-        elif isinstance(message, FreeExtents):
+        elif isinstance(message, FreeFillExtents):
             for start in message.starts:
                 self.extents.give(start)
         elif isinstance(message, WriteBody):

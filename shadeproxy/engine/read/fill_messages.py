@@ -1,6 +1,6 @@
 """Messages between a worker that fetches pages and the coordinator, which decides about these pages.
 
-A fill begins with ``BeginFill`` of the worker; the coordinator answers ``AllowFill``, ``AllowWhole`` or
+A fill begins with ``BeginFill`` of the worker; the coordinator answers ``AllowFill``, ``AllowFills`` or
 ``RefuseFill``. Once the read is allowed, the worker asks the origin. It sends ``FillHead``, ``FillProgress``
 and ``FillComplete``, or ``FillFailure``. It sends ``ClientLeft`` when its client has left. Of a page that
 arrives at once, all of this is one message (``FillHead.complete``). The coordinator may send ``AbortFill`` at
@@ -137,7 +137,7 @@ class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
     if_match: str | None
 
 
-class AllowWhole(msgspec.Struct, array_like=True, tag=15, frozen=True, gc=False):
+class AllowFills(msgspec.Struct, array_like=True, tag=15, frozen=True, gc=False):
     """The worker may ask the origin for whole objects, in any version. ``idents``: one for each read."""
 
     idents: list[int]
@@ -158,7 +158,7 @@ class AbortFill(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
     ident: int
 
 
-class FreeExtents(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
+class FreeFillExtents(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
     """The coordinator no longer has a view of the extents at ``starts`` of the fill memory."""
 
     starts: list[int]
@@ -206,11 +206,11 @@ FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | 
 FromCoordinator = (
     OriginKeys
     | AllowFill
-    | AllowWhole
+    | AllowFills
     | OrderFill
     | RefuseFill
     | AbortFill
-    | FreeExtents
+    | FreeFillExtents
     | FillProgress
     | WriteBody
 )
@@ -255,7 +255,7 @@ class Outbox:
             self._flush_soon()
 
     def allow(self, ident: int) -> None:
-        """Send ``AllowWhole`` for a read in the next turn of the loop. All reads that are allowed in one turn
+        """Send ``AllowFills`` for a read in the next turn of the loop. All reads that are allowed in one turn
         share one message.
         """
         self._allowed.append(ident)
@@ -269,7 +269,7 @@ class Outbox:
             self._flush_later()
 
     def free(self, start: int) -> None:
-        """Send ``FreeExtents`` for an extent, together with the next message, or alone after
+        """Send ``FreeFillExtents`` for an extent, together with the next message, or alone after
         ``_TOGETHER_S``. All extents that are freed until then share one message.
         """
         self._freed.append(start)
@@ -285,10 +285,10 @@ class Outbox:
         messages, self._messages = self._messages, []
         if self._allowed:
             allowed, self._allowed = self._allowed, []
-            messages.append(msgspec.Raw(_encode(AllowWhole(allowed))))
+            messages.append(msgspec.Raw(_encode(AllowFills(allowed))))
         if self._freed:
             freed, self._freed = self._freed, []
-            messages.append(msgspec.Raw(_encode(FreeExtents(freed))))
+            messages.append(msgspec.Raw(_encode(FreeFillExtents(freed))))
         if messages and not self._say(_encode(messages)):
             self._behind()
 
