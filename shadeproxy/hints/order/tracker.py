@@ -11,6 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.hints.datasets import Bits, Ids
+from shadeproxy.hints.job_state import (
+    SETTLED_AFTER_S,
+    SETTLED_MANY,
+    SETTLED_SHARE,
+    SETTLED_TOGETHER,
+    TrackerState,
+)
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.accuracy import Match, OrderAccuracy, UnannouncedReads
 from shadeproxy.hints.order.build import Built, OrderColumns, Tail
@@ -26,11 +33,7 @@ from shadeproxy.hints.order.sequence import (
     near_of,
 )
 
-_SETTLED_TOGETHER = 64
-_SETTLED_MANY = 32  # A call with this many reads moves the cursor at its end.
 _SETTLED_LEAST = 8  # The median of so many reads of a slow job is hardly ever an unannounced read.
-_SETTLED_AFTER_S = 0.5
-_SETTLED_SHARE = 4  # The cursor moves after 1 / n of ``_near_now`` reads: they are still near it then.
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
@@ -40,14 +43,11 @@ _RESTARTED_S = 2.0  # Shortest pause that a restart can make: no process restart
 _FAR = 1 << 29  # Places begin at 0 again before they are too large for their columns.
 
 
-class OrderTracker:
+class OrderTracker(TrackerState):
     """The order of one job, and the job's place in it. ``restored``: it was announced before a restart."""
 
     __slots__ = (
-        "_chance", "_done", "_epoch_now", "_last", "_late", "_left_until", "_links", "_log", "_mine",
-        "_near_now", "_next", "_paced", "_read", "_skipped_to", "_stops_at", "_sure", "_surprises",
-        "_unannounced", "accuracy", "columns", "cursor", "floor", "job", "left", "liveness", "lookup",
-        "origin", "pace", "page_places", "series", "tail",
+        "_done", "_last", "_late", "_left_until", "_links", "_mine", "_next", "_paced", "_skipped_to", "_stops_at", "_sure", "_unannounced", "accuracy", "columns", "floor", "job", "liveness", "lookup", "page_places", "series", "tail",
     )  # fmt: skip
 
     def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
@@ -128,7 +128,7 @@ class OrderTracker:
     @property
     def most_together(self) -> int:
         """Most reads to note before the cursor moves, so that they are still near it."""
-        return min(_SETTLED_TOGETHER, self._near_now // _SETTLED_SHARE)
+        return min(SETTLED_TOGETHER, self._near_now // SETTLED_SHARE)
 
     @property
     def is_lost(self) -> bool:
@@ -163,6 +163,7 @@ class OrderTracker:
     def _set(self, built: Built) -> None:
         self.columns, self.lookup, self._stops_at = built.columns, built.lookup, built.stops_at
         columns, self._mine = built.columns, built.columns.mine
+        self.bind(columns.next_at, columns.last_read, columns.sequence.next, columns.done.view(np.uint8))
         self.cursor = self._skipped_to = self._sure = built.cursor
         done = columns.done
         self.floor = len(done) if done.all() else int(np.argmin(done))
@@ -203,14 +204,18 @@ class OrderTracker:
             self._log.append(np.array(samples, np.int64))
         if self.lookup.pages and True in found:
             self.page_places.touch(np.array(list(compress(samples, found))))
+        return Match(found, others, again, chance), self.settle_in_time(len(samples), now_s)
+
+    def settle_in_time(self, reads: int, now_s: float) -> bool:
+        """Settle if that is due after ``reads`` more reads, and keep the pace. Return whether it was due."""
         waiting = len(self._read) + self._surprises
-        due = waiting >= self.most_together or len(samples) >= _SETTLED_MANY
-        if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
+        due = waiting >= self.most_together or reads >= SETTLED_MANY
+        if now_s - self.pace.last_s >= SETTLED_AFTER_S:
             due = due or waiting >= _SETTLED_LEAST
             self._keep_pace(now_s)
         if due:
             self.settle(now_s)
-        return Match(found, others, again, chance), due
+        return due
 
     def _take(self, samples: list[int]) -> list[bool]:
         """Mark each sample's next place as over, if it is near the cursor. Return for each whether it is."""
@@ -235,7 +240,7 @@ class OrderTracker:
             self._log.append(samples)
         start = 0
         while start < len(samples):
-            stop, left = start + self._near_now // _SETTLED_SHARE, self.left
+            stop, left = start + self._near_now // SETTLED_SHARE, self.left
             mine = samples[start:stop]
             by_chance += self._chance * len(mine)
             found[start:stop] = seen = self._consume(mine)
@@ -347,7 +352,7 @@ class OrderTracker:
             read.sort()
             self.cursor = max(self.cursor, read[len(read) // 2])
             late = self.cursor - read[len(read) // _LATE_QUANTILE]
-            kept = _LATE_KEPT ** (len(read) / _SETTLED_TOGETHER)
+            kept = _LATE_KEPT ** (len(read) / SETTLED_TOGETHER)
             self._late = max(int(self._late * kept), late)
             if (at := self.sequence.epoch_at(self.cursor)) is not None:
                 self.tail.read_to(at, self.cursor)

@@ -1,0 +1,103 @@
+"""The fields of jobs and of shared columns that each read touches. They are compiled (_job_state.pyx), if the
+compiled module exists and matches its sources.
+
+Laws: ``ActivityState``, ``TrackerState`` and ``UsesState`` have no methods but ``bind``; the classes that
+inherit from them do the work. Where ``COMPILED`` is True, a job reader notes most of its reads by
+``FewReads``, and hint rows are read by ``HintColumns``. Otherwise Python does the same with the same results.
+Objects test ``COMPILED`` once, when they are made. Tests compare both forms.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from shadeproxy.core.compiled import is_made_of
+from shadeproxy.hints.order.sequence import NEVER
+
+try:
+    from shadeproxy.hints import _job_state
+    from shadeproxy.hints._job_state import SOURCE, SOURCES, FewReads, HintColumns, learn_constants
+except ImportError:  # No compiler was present at installation.
+    COMPILED = False
+else:
+    COMPILED = is_made_of(SOURCE, SOURCES, __file__)
+
+__all__ = ["COMPILED", "DUE", "EXPLAINED", "ActivityState", "FewReads", "HintColumns", "TrackerState", "UsesState"]
+
+EXPLAINED: Final = 1
+"""A bit of the result of ``FewReads.note``: an order or scores explain the reads."""
+DUE: Final = 2
+"""A bit of the result of ``FewReads.note``: the tracker may have to settle, and shared columns were not told."""
+
+USES = 8
+"""Number of next uses that shared columns keep for a page, each by another job."""
+NEXT = 1.0  # Ticks until the read of a page that should have been read by now.
+LEAST_WEIGHT = 1e-9
+
+# How often the cursor of an order moves; see tracker.py.
+SETTLED_TOGETHER = 64
+SETTLED_MANY = 32  # A call with this many reads moves the cursor at its end.
+SETTLED_SHARE = 4  # The cursor moves after 1 / n of ``_near_now`` reads: they are still near it then.
+SETTLED_AFTER_S = 0.5
+
+# The averages of ``JobActivity``; see activity.py.
+TOGETHER = 8  # Reads of a job that are taken into its averages together.
+# The longest usual pause is this many mean gaps and as many ticks. A longer one counts as this long in the
+# mean, and the job counts as silent.
+CLIPPED = 16.0
+PACE_READS = 256.0
+TRUST_READS = 128.0
+SCORE_READS = 512.0
+# Below this mean weight of drawn samples, scores are so alike that any reads would seem to follow them.
+LEAST_EXPECTED = 1.01
+MOST_DRAWN = 4.0  # Most weight of one sample, in multiples of ``expected``: one sample proves little.
+TRUSTED_ORDER = 0.25
+TRUSTED_SCORES = 0.5
+
+if COMPILED:
+    COMPILED = learn_constants(
+        NEVER,
+        USES,
+        LEAST_WEIGHT,
+        NEXT,
+        (SETTLED_TOGETHER, SETTLED_MANY, SETTLED_SHARE, SETTLED_AFTER_S),
+        (TRUSTED_ORDER, TRUSTED_SCORES),
+        (TOGETHER, CLIPPED, PACE_READS, TRUST_READS, SCORE_READS, LEAST_EXPECTED, MOST_DRAWN),
+    )
+
+
+if TYPE_CHECKING or not COMPILED:
+
+    class ActivityState:
+        """The fields of ``JobActivity``."""
+
+        __slots__ = (
+            "_averaged", "_by_chance", "_drawn", "_found", "_gap", "_last", "_measured", "_order", "_ordered",
+            "_scores", "_scores_of", "_waiting", "_was_pause", "raised", "reads",
+        )  # fmt: skip
+
+    class TrackerState:
+        """The fields of ``OrderTracker`` that each read touches."""
+
+        __slots__ = (
+            "_chance", "_epoch_now", "_log", "_near_now", "_read", "_surprises", "cursor", "left", "origin",
+            "pace",
+        )  # fmt: skip
+
+        def bind(self, next_at: Any, last_read: Any, links: Any, done: Any) -> None:
+            """Do nothing: only compiled code needs the columns here."""
+
+    class UsesState:
+        """The fields of ``SharedColumns`` that each read touches."""
+
+        __slots__ = ("__dict__", "_short")
+
+        def bind(self, users: Any, places: Any, known: Any, is_short: Any) -> None:
+            """Do nothing: only compiled code needs the columns here."""
+
+        def distances(self, rows: Any, start: Any, over: Any, step: Any, wait: Any, passed: float) -> Any:
+            """Only compiled code has this."""
+            raise NotImplementedError
+
+else:
+    ActivityState = _job_state.ActivityState
+    TrackerState = _job_state.TrackerState
+    UsesState = _job_state.UsesState
