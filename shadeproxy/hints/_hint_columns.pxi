@@ -47,6 +47,8 @@ cdef class HintColumns:
         found = np.empty((4, owners.shape[0]))
         cdef double[:, ::1] out = found
         for page in range(owners.shape[0]):
+            if page + AHEAD < owners.shape[0]:
+                self.fetch(owners[page + AHEAD], samples[page + AHEAD])
             owner, sample = owners[page], samples[page]
             owner = owner if owner >= 0 else owner + self.rows.shape[0]
             if not 0 <= owner < self.rows.shape[0]:
@@ -70,3 +72,14 @@ cdef class HintColumns:
             out[1, page] = draws * row[8] * row[3]
             out[2, page], out[3, page] = row[4], row[5]
         return found
+
+    cdef void fetch(self, Py_ssize_t owner, Py_ssize_t sample) noexcept:
+        cdef const Py_ssize_t* start
+        if not 0 <= owner < self.rows.shape[0]:
+            return
+        start = &self.starts[owner, 0]
+        if 0 <= sample < start[3]:
+            if start[0]:
+                __builtin_prefetch(&(<const int32_t*>start[0])[sample])
+            if start[1]:
+                __builtin_prefetch(&(<const float*>start[1])[sample])

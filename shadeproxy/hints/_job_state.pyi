@@ -21,23 +21,25 @@ def learn_constants(
 
 class ActivityState: ...
 class TrackerState: ...
-class UsesState:
-    def distances(
-        self, rows: _Ids, start: _Column, over: _Column, step: _Column, wait: _Column, passed: float
-    ) -> _Column: ...
+class UsesState: ...
+class ReaderState: ...
 
-class FewReads:
-    def __init__(self, activity: Any, order: Any, scores: Any, count: int) -> None: ...
-    def note(
-        self,
-        samples: list[int],
-        epoch: int | None,
-        now_s: float,
-        tick: float,
-        in_use: bool,
-        uses: Any,
-        number: int,
-    ) -> int: ...
+def by_reader(
+    contexts: list[Any],
+    readers: dict[str, Any],
+    jobs: dict[str, Any],
+    trackers: dict[str, Any],
+    scoreboard: dict[str, Any],
+    tick: float,
+) -> list[tuple[Any, Any, list[int]]]: ...
+
+def note_all(
+    groups: list[tuple[Any, Any, int | None, list[int], list[int]]],
+    first: int,
+    now_s: float,
+    tick: float,
+    explained: list[int],
+) -> tuple[int, int]: ...
 
 class HintColumns:
     def __init__(self, rows: _Column) -> None: ...

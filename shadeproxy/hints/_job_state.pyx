@@ -5,7 +5,7 @@ With many jobs, a batch of hits has two or three reads of each job. The work for
 numbers. In Python, the calls for each job cost twenty times as much as the steps.
 
 Laws: each function does what the Python code beside its caller does, with equal results. Lengths and numbers that are
-used as an index are checked, because nothing else checks them. ``FewReads.note`` notes all of its reads or changes
+used as an index are checked, because nothing else checks them. ``ReaderState.note`` notes all of its reads or changes
 nothing. Nothing of shadeproxy is imported: job_state.py passes the constants.
 """
 

@@ -9,7 +9,7 @@ from itertools import compress
 
 from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Bits, Dataset
-from shadeproxy.hints.job_state import DUE, EXPLAINED, FewReads
+from shadeproxy.hints.job_state import DUE, EXPLAINED, ReaderState
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.hints.order.orders import Orders
@@ -20,10 +20,10 @@ from shadeproxy.hints.shared_columns import SharedColumns
 _MOST = 64
 
 
-class JobReader:
+class JobReader(ReaderState):
     """Notes the reads of one job. ``whole``: its dataset if each sample is a whole object, otherwise None."""
 
-    __slots__ = ("_activity", "_compiled", "_orders", "job", "scores", "tracker", "whole")
+    __slots__ = ("_orders", "is_compiled")
 
     def __init__(
         self,
@@ -41,11 +41,9 @@ class JobReader:
         self._activity = activity
         self.scores = scores
         self._orders = orders
-        self._compiled = (
-            FewReads(activity, tracker, scores, whole.count)
-            if job_state.COMPILED and whole is not None
-            else None
-        )
+        self.is_compiled = job_state.COMPILED and whole is not None
+        if self.is_compiled:
+            self.prepare()
 
     @property
     def says_anything(self) -> bool:
@@ -75,10 +73,11 @@ class JobReader:
         dataset: its read counts for the job's activity alone. ``shared``: the shared columns of the dataset,
         if it has any. Return which reads the job's order or scores explain.
         """
-        if self._compiled is not None:
-            told = self._note_compiled(self._compiled, samples, epoch, now_s, tick, shared)
-            if told is not None:
-                return told
+        told = self.note(samples, epoch, now_s, tick, shared) if self.is_compiled else -1
+        if told >= 0:
+            if told & DUE:
+                self.settle(samples, now_s, shared)
+            return [bool(told & EXPLAINED)] * len(samples)
         job, activity, tracker, scores = self.job, self._activity, self.tracker, self.scores
         count, again, explains = len(samples), 0, False
         mine = samples if min(samples) >= 0 else [sample for sample in samples if sample >= 0]
@@ -108,28 +107,11 @@ class JobReader:
         each = iter(found)
         return list(found) if mine is samples else [sample >= 0 and bool(next(each)) for sample in samples]
 
-    def _note_compiled(
-        self,
-        compiled: FewReads,
-        samples: list[int],
-        epoch: int | None,
-        now_s: float,
-        tick: float,
-        shared: SharedColumns | None,
-    ) -> list[bool] | None:
-        """Do the same as ``note_few`` if each read was announced near the job's place, or the job has no
-        order. Otherwise change nothing, and return None.
-        """
-        job, tracker = self.job, self.tracker
-        number = 0 if shared is None else shared.numbers.get(id(job), 0)
-        if tracker is not None:
-            tracker.liveness.hear(now_s)
-        told = compiled.note(samples, epoch, now_s, tick, job.in_use, shared, number)
-        if told < 0:
-            return None
-        if told & DUE and tracker is not None:
-            if tracker.settle_in_time(len(samples), now_s):
-                self._orders.read_on(tracker)
-            if shared is not None:
-                shared.read(job, samples, tracker.places_of(samples))
-        return [bool(told & EXPLAINED)] * len(samples)
+    def settle(self, samples: list[int], now_s: float, shared: SharedColumns | None) -> None:
+        """Do what is due after ``note`` has noted reads, but has not told the shared columns of them."""
+        tracker = self.tracker
+        assert tracker is not None, "only an order settles"
+        if tracker.settle_in_time(len(samples), now_s):
+            self._orders.read_on(tracker)
+        if shared is not None:
+            shared.read(self.job, samples, tracker.places_of(samples))

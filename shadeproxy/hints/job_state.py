@@ -1,9 +1,9 @@
 """The fields of jobs and of shared columns that each read touches. They are compiled (_job_state.pyx), if the
 compiled module exists and matches its sources.
 
-Laws: ``ActivityState``, ``TrackerState`` and ``UsesState`` have no methods but ``bind``; the classes that
-inherit from them do the work. Where ``COMPILED`` is True, a job reader notes most of its reads by
-``FewReads``, and hint rows are read by ``HintColumns``. Otherwise Python does the same with the same results.
+Laws: the classes that inherit from ``ActivityState``, ``TrackerState``, ``UsesState`` and ``ReaderState`` do the
+work in Python. Where ``COMPILED`` is True, the compiled methods of these four do most of it, with the same
+results.
 Objects test ``COMPILED`` once, when they are made. Tests compare both forms.
 """
 
@@ -14,18 +14,28 @@ from shadeproxy.hints.order.sequence import NEVER
 
 try:
     from shadeproxy.hints import _job_state
-    from shadeproxy.hints._job_state import SOURCE, SOURCES, FewReads, HintColumns, learn_constants
+    from shadeproxy.hints._job_state import (
+        SOURCE,
+        SOURCES,
+        HintColumns,
+        by_reader,
+        learn_constants,
+        note_all,
+    )
 except ImportError:  # No compiler was present at installation.
     COMPILED = False
 else:
     COMPILED = is_made_of(SOURCE, SOURCES, __file__)
 
-__all__ = ["COMPILED", "DUE", "EXPLAINED", "ActivityState", "FewReads", "HintColumns", "TrackerState", "UsesState"]
+__all__ = [
+    "COMPILED", "DUE", "EXPLAINED", "ActivityState", "HintColumns", "ReaderState", "TrackerState", "UsesState",
+    "by_reader", "note_all",
+]  # fmt: skip
 
 EXPLAINED: Final = 1
-"""A bit of the result of ``FewReads.note``: an order or scores explain the reads."""
+"""A bit of the result of ``ReaderState.note``: an order or scores explain the reads."""
 DUE: Final = 2
-"""A bit of the result of ``FewReads.note``: the tracker may have to settle, and shared columns were not told."""
+"""A bit of the result of ``ReaderState.note``: the tracker may have to settle, and shared columns were not told."""
 
 USES = 8
 """Number of next uses that shared columns keep for a page, each by another job."""
@@ -88,7 +98,7 @@ if TYPE_CHECKING or not COMPILED:
     class UsesState:
         """The fields of ``SharedColumns`` that each read touches."""
 
-        __slots__ = ("__dict__", "_short")
+        __slots__ = ("__dict__", "_short", "numbers")
 
         def bind(self, users: Any, places: Any, known: Any, is_short: Any) -> None:
             """Do nothing: only compiled code needs the columns here."""
@@ -97,7 +107,20 @@ if TYPE_CHECKING or not COMPILED:
             """Only compiled code has this."""
             raise NotImplementedError
 
+    class ReaderState:
+        """The fields of ``JobReader``."""
+
+        __slots__ = ("_activity", "job", "scores", "tracker", "whole")
+
+        def prepare(self) -> None:
+            """Do nothing: only compiled code must be prepared."""
+
+        def note(self, samples: list[int], epoch: int | None, now_s: float, tick: float, uses: Any) -> int:
+            """Return -1, because only compiled code notes reads here."""
+            return -1
+
 else:
     ActivityState = _job_state.ActivityState
     TrackerState = _job_state.TrackerState
     UsesState = _job_state.UsesState
+    ReaderState = _job_state.ReaderState
