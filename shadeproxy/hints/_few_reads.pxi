@@ -74,15 +74,17 @@ cdef class ActivityState:
         self._gap += (gap - self._gap) * fmax(moved(reads, PACE_READS), <double>reads / <double>self._measured)
 
     cdef void ordered(self, Py_ssize_t found, double chance) noexcept:
-        cdef double share
         self._found += found
         self._ordered += found
         self._by_chance += chance * found
         if self._ordered >= TOGETHER:
-            chance = self._by_chance / self._ordered
-            share = (<double>self._found / <double>self._ordered - chance) / (1 - chance)
-            self._order += (share - self._order) * moved(self._ordered, TRUST_READS)
-            self._found, self._ordered, self._by_chance = 0, 0, 0.0
+            self.trust()
+
+    cdef void trust(self) noexcept:
+        cdef double chance = self._by_chance / self._ordered
+        cdef double share = (<double>self._found / <double>self._ordered - chance) / (1 - chance)
+        self._order += (share - self._order) * moved(self._ordered, TRUST_READS)
+        self._found, self._ordered, self._by_chance = 0, 0, 0.0
 
     cdef int weigh(self) except -1:
         """Do the same as ``JobActivity._weigh``."""
@@ -106,6 +108,19 @@ cdef class ActivityState:
             self._scores += ((weight - 1) / excess - self._scores) / SCORE_READS
         return 0
 
+    def scale_at(self, Py_ssize_t coming, double weight, double tick, double least_trust):
+        """Return the fields of ``JobActivity.scale_at``."""
+        cdef double last, trust, gap, silent = 0.0
+        if self._last is not None:
+            last = self._last
+            self.average(last)
+            if tick - last > CLIPPED * self._gap + CLIPPED:
+                silent = tick - last
+        if self._ordered:
+            self.trust()
+        gap, trust = fmax(self._gap, 1.0), fmin(fmax(self._order, 0.0), 1.0)
+        return (gap, silent, weight * fmax(trust, least_trust), weight / gap, silent + coming * gap * trust, 1 - trust)
+
 
 cdef class TrackerState:
     """The fields of ``OrderTracker`` that each read touches."""
@@ -124,6 +139,22 @@ cdef class TrackerState:
         if next_at.shape[0] != last_read.shape[0] or links.shape[0] != done.shape[0]:
             raise ValueError("columns of different lengths")
         self.next_at, self.last, self.links, self.done = next_at, last_read, links, done
+
+    def pass_over(self, const uint32_t[::1] ids not None, Py_ssize_t start, Py_ssize_t stop):
+        """Mark the places from ``start`` on as over. Return how many were not. ids: the sample of each place."""
+        cdef Py_ssize_t place, missed = 0
+        cdef uint32_t sample
+        if not 0 <= start <= stop <= ids.shape[0] == self.done.shape[0]:
+            raise IndexError("no such place")
+        for place in range(start, stop):
+            sample = ids[place]
+            if sample >= self.next_at.shape[0]:
+                raise IndexError("no such sample")
+            missed += not self.done[place]
+            self.done[place] = 1
+            if self.next_at[sample] < stop:
+                self.next_at[sample] = self.links[place]
+        return missed
 
     cdef bint take(self, const int32_t* samples, Py_ssize_t count):
         """Mark each sample's next place as over. Return False, and change nothing, if one is not near the cursor."""
@@ -300,13 +331,16 @@ cdef class ReaderState:
 
 
 def by_reader(list contexts not None, dict readers not None, dict jobs not None, dict trackers not None,
-              dict scoreboard not None, double tick):
-    """Group the indices of reads by job context. Return for each group its context, the reader of its job, and the
-    indices. The reader is None if it must be made, or if the reads name no job. Reads of jobs that are not registered
-    are left out. So are those of jobs that say nothing: they are only counted.
+              dict scoreboard not None, double tick, Py_ssize_t many):
+    """Group the indices of reads by job context. Reads of jobs that are not registered are left out. So are those of
+    jobs that say nothing: they are only counted. Return two lists of groups.
+
+    The first list has the groups of less than ``many`` reads of a job on whole objects: the reader, the dataset, the
+    epoch, and the indices. The second one has all other groups: their context, the reader or None, and the indices.
+    The reader is None if it must be made, or if the reads name no job.
     """
     cdef dict groups = {}
-    cdef list found = []
+    cdef list few = [], others = [], reads
     cdef Py_ssize_t at
     cdef ReaderState reader
     for at in range(len(contexts)):
@@ -319,7 +353,7 @@ def by_reader(list contexts not None, dict readers not None, dict jobs not None,
     for group in groups.values():
         context, reads = <tuple>group
         if context is None:
-            found.append((context, None, reads))
+            others.append((context, None, reads))
             continue
         name = context.job
         job = jobs.get(name)
@@ -333,8 +367,11 @@ def by_reader(list contexts not None, dict readers not None, dict jobs not None,
             elif reader.tracker is None and (reader.scores is None or not reader.scores.known):
                 reader._activity.read(len(reads), tick)
                 continue
-        found.append((context, reader, reads))
-    return found
+            elif reader.whole is not None and len(reads) < many:
+                few.append((reader, reader.whole, context.epoch, reads))
+                continue
+        others.append((context, reader, reads))
+    return few, others
 
 
 def note_all(list groups not None, Py_ssize_t first, double now_s, double tick, list explained not None):

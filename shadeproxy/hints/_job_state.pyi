@@ -31,7 +31,8 @@ def by_reader(
     trackers: dict[str, Any],
     scoreboard: dict[str, Any],
     tick: float,
-) -> list[tuple[Any, Any, list[int]]]: ...
+    many: int,
+) -> tuple[list[Any], list[Any]]: ...
 
 def note_all(
     groups: list[tuple[Any, Any, int | None, list[int], list[int]]],

@@ -162,6 +162,7 @@ class Expectations:
             return
         by_space: dict[int, tuple[Space, list[Job]]] = {}
         activities, trackers, scoreboard = self._activities, self._orders.trackers, self._scoreboard
+        of_datasets: dict[str, list[Job]] = {}
         for name, job in self._jobs.by_name.items() if self.active else ():
             # Where jobs are many, most have read nothing at this proxy. Skip these first, so that they cost
             # little.
@@ -169,8 +170,14 @@ class Expectations:
             if activity is None or not activity.reads or not job.in_use:
                 continue
             if name in trackers or ((scores := scoreboard.get(name)) is not None and scores.known):
+                if job.dataset is not None and (jobs := of_datasets.get(job.dataset)) is not None:
+                    jobs.append(job)
+                    continue
                 space = self._space(name)
-                by_space.setdefault(id(space), (space, []))[1].append(job)
+                jobs = by_space.setdefault(id(space), (space, []))[1]
+                jobs.append(job)
+                if job.dataset is not None:
+                    of_datasets[job.dataset] = jobs
         before, self._spaces = self._spaces, list(by_space.values())
         self._spaces_until = tick + _SPACES_TICKS
         self._share(tick)
@@ -255,6 +262,8 @@ class Expectations:
 
     def _columns_of(self, space: Dataset) -> SharedColumns | None:
         """Return the shared columns of a dataset, even if they are not complete; None if it has none."""
+        if not self._shared:  # The usual case: with many datasets, each of them asks.
+            return None
         return next((one for one in self._shared if one.space is space), None)
 
     def _ask(self, tick: float) -> None:

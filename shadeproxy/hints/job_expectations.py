@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.hint_rows import LEAST_WEIGHT, JobHints, weights_of
@@ -100,7 +101,7 @@ class JobExpectations:
 
     def hints(self, job: Job, space: Dataset, tick: float) -> JobHints:
         """Return the hints of a job whose samples are whole objects, for its row in a table."""
-        tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
+        tracker, scores = self._orders.trackers.get(job.name), self.scores(job.name)
         start, next_at, mine, factor, values = 0.0, None, None, 0.0, None
         if tracker is not None:
             if tracker.left:
@@ -138,9 +139,11 @@ class JobExpectations:
             part.append(scale.columns(left, draws))
 
     def _scale(self, job: Job, tick: float) -> JobScale:
-        activity, tracker = self._activities[job.name], self._orders.tracker(job.name)
+        activity, tracker = self._activities[job.name], self._orders.trackers.get(job.name)
         coming = 0 if tracker is None else tracker.left
         weight = min(max(job.weight * activity.raised, 1.0), _MOST_JOB_WEIGHT)
+        if job_state.COMPILED:
+            return JobScale._make(activity.scale_at(coming, weight, tick, LEAST_TRUST))
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:

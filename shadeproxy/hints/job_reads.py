@@ -44,6 +44,9 @@ costs less one by one.
 _SPACES_TICKS = 64.0  # After this many ticks, the datasets of all jobs are listed again.
 
 
+_FewOfJob = tuple[JobReader, Dataset, int | None, list[int]]
+"""A few reads of one job on whole objects: its reader and dataset, the epoch, and the indices of the reads."""
+
 UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
 
 
@@ -117,8 +120,8 @@ class JobReads:
     ) -> Bits:
         """Note many reads; see ``ReadObserver.note_reads``."""
         explained = np.zeros(len(jobs), dtype=np.bool_)
-        few: list[tuple[JobReader, Dataset, int | None, list[int]]] = []
-        for job, known, of_job in self._by_reader(jobs, tick):
+        few, others = self._by_reader(jobs, tick)
+        for job, known, of_job in others:
             reader, reads = known, of_job
             if reader is None and job is not None:
                 reader = self._reader(job.job)
@@ -144,15 +147,15 @@ class JobReads:
 
     def _by_reader(
         self, jobs: Sequence[JobContext | None], tick: float
-    ) -> Iterable[tuple[JobContext | None, JobReader | None, list[int]]]:
-        """Group the indices of reads by job context. Return the reader of each group's job too, if it is known.
-        Reads of jobs that say nothing may be counted here and left out.
+    ) -> tuple[list[_FewOfJob], Iterable[tuple[JobContext | None, JobReader | None, list[int]]]]:
+        """Group the indices of reads by job context. Return two lists of groups: those of a few reads of a job on
+        whole objects, and all others. The reader of a group is None if it is not known yet.
         """
         if not job_state.COMPILED:
-            return ((job, None, reads) for job, reads in _by_job(jobs))
+            return [], ((job, None, reads) for job, reads in _by_job(jobs))
         trackers, scoreboard = self._orders.trackers, self._scoreboard
-        by_name = self._jobs.by_name
-        return job_state.by_reader(list(jobs), self._readers_by_name, by_name, trackers, scoreboard, tick)
+        readers, by_name = self._readers_by_name, self._jobs.by_name
+        return job_state.by_reader(list(jobs), readers, by_name, trackers, scoreboard, tick, _MANY)
 
     def _are_of_jobs(self, object_hashes: Hashes, tick: float) -> list[bool]:
         """Return for each object whether a job with hints may read it. Callers drop a read that names no job
@@ -203,7 +206,7 @@ class JobReads:
 
     def _note_few(
         self,
-        few: list[tuple[JobReader, Dataset, int | None, list[int]]],
+        few: list[_FewOfJob],
         object_hashes: Hashes,
         explained: Bits,
         now_s: float,

@@ -84,6 +84,12 @@ if TYPE_CHECKING or not COMPILED:
             "_scores", "_scores_of", "_waiting", "_was_pause", "raised", "reads",
         )  # fmt: skip
 
+        def scale_at(
+            self, coming: int, weight: float, tick: float, least_trust: float
+        ) -> tuple[float, float, float, float, float, float]:
+            """Only compiled code has this."""
+            raise NotImplementedError
+
     class TrackerState:
         """The fields of ``OrderTracker`` that each read touches."""
 
@@ -94,6 +100,10 @@ if TYPE_CHECKING or not COMPILED:
 
         def bind(self, next_at: Any, last_read: Any, links: Any, done: Any) -> None:
             """Do nothing: only compiled code needs the columns here."""
+
+        def pass_over(self, ids: Any, start: int, stop: int) -> int:
+            """Only compiled code has this."""
+            raise NotImplementedError
 
     class UsesState:
         """The fields of ``SharedColumns`` that each read touches."""

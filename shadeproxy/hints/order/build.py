@@ -92,11 +92,11 @@ class OrderColumns(NamedTuple):
     page_next: Places
     mine: Bits | None = None
 
-    def share_near(self, floor: int, cursor: int, near: int) -> float:
-        """Return the share of an epoch's reads that would be found near the cursor in any order. All places
-        below ``floor`` are over.
+    def share_near(self, epoch: Epoch | None, floor: int, cursor: int, near: int) -> float:
+        """Return the share of the reads of ``epoch``, in which the cursor is, that would be found near the cursor
+        in any order. All places below ``floor`` are over.
         """
-        epoch, near_done = self.sequence.epoch_at(cursor), self.done[floor : cursor + near + 1]
+        near_done = self.done[floor : cursor + near + 1]
         waiting = len(near_done) - int(np.count_nonzero(near_done))
         return 0.0 if epoch is None else min(waiting / max(epoch.distinct, 1), _MOST_BY_CHANCE)
 

@@ -78,7 +78,11 @@ class OrderSequence:
         """Return the epoch that contains a place. For a place beyond the end, return the last epoch; for an
         empty sequence, None.
         """
-        return next((epoch for epoch in self.epochs if place < epoch.stop), (self.epochs or (None,))[-1])
+        epoch = None
+        for epoch in self.epochs:
+            if place < epoch.stop:
+                break
+        return epoch
 
     def find(self, number: int) -> Epoch | None:
         """Return the epoch of that number."""

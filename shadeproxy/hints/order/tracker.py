@@ -10,6 +10,7 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Bits, Ids
 from shadeproxy.hints.job_state import (
     SETTLED_AFTER_S,
@@ -175,9 +176,9 @@ class OrderTracker(TrackerState):
         self._epoch_now = None
         if built.is_of_other_share:
             self._skipped_to += self._near_now
-        self._chance = columns.share_near(self.floor, self.cursor, self._near_now)
-        self._late = self._late or self._near_now // 4
         at = self.sequence.epoch_at(self.cursor)
+        self._chance = columns.share_near(at, self.floor, self.cursor, self._near_now)
+        self._late = self._late or self._near_now // 4
         self._left_until = 0 if at is None or self.tail.stops_at is None else at.start
 
     # ------------------------------------------------------------------ reads
@@ -354,13 +355,14 @@ class OrderTracker(TrackerState):
             late = self.cursor - read[len(read) // _LATE_QUANTILE]
             kept = _LATE_KEPT ** (len(read) / SETTLED_TOGETHER)
             self._late = max(int(self._late * kept), late)
-            if (at := self.sequence.epoch_at(self.cursor)) is not None:
-                self.tail.read_to(at, self.cursor)
-        self._near_now = near_of(self.sequence.epoch_at(self.cursor))
+        at = self.sequence.epoch_at(self.cursor)
+        if read and at is not None:
+            self.tail.read_to(at, self.cursor)
+        self._near_now = near_of(at)
         # Leave no place open further behind than ``_near_now``: reads would match a false order there.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
-        self._chance = self.columns.share_near(self.floor, self.cursor, self._near_now)
+        self._chance = self.columns.share_near(at, self.floor, self.cursor, self._near_now)
 
     def skip_to(self, place: int) -> None:
         """Move the cursor to ``place``, which the job reported. Places far behind do not count as missed."""
@@ -375,13 +377,16 @@ class OrderTracker(TrackerState):
         if stop <= start:
             return
         columns = self.columns
-        ids, done = columns.sequence.ids[start:stop], columns.done[start:stop]
-        missed = (stop - start) - int(np.count_nonzero(done))
-        late = np.flatnonzero(columns.next_at[ids] < stop)
-        # If ids repeat, the last assignment stays: the furthest place.
-        columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
-        self.page_places.touch(ids[late])
-        done[:] = True
+        if job_state.COMPILED and not self.lookup.pages:
+            missed = self.pass_over(columns.sequence.ids, start, stop)
+        else:
+            ids, done = columns.sequence.ids[start:stop], columns.done[start:stop]
+            missed = (stop - start) - int(np.count_nonzero(done))
+            late = np.flatnonzero(columns.next_at[ids] < stop)
+            # If ids repeat, the last assignment stays: the furthest place.
+            columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
+            self.page_places.touch(ids[late])
+            done[:] = True
         self.left -= missed
         self.floor = stop
         if start >= self._skipped_to:
