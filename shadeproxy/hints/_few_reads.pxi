@@ -86,7 +86,7 @@ cdef class ActivityState:
         self._order += (share - self._order) * moved(self._ordered, TRUST_READS)
         self._found, self._ordered, self._by_chance = 0, 0, 0.0
 
-    cdef int weigh(self) except -1:
+    cpdef int weigh(self) except -1:
         """Do the same as ``JobActivity._weigh``."""
         cdef const float[::1] values
         cdef double factor, expected, most, excess, weight

@@ -162,7 +162,8 @@ class Expectations:
             return
         by_space: dict[int, tuple[Space, list[Job]]] = {}
         activities, trackers, scoreboard = self._activities, self._orders.trackers, self._scoreboard
-        of_datasets: dict[str, list[Job]] = {}
+        # The samples of a registered job stay the same, so only new jobs are asked for theirs.
+        known = {id(job): space for space, jobs in self._spaces for job in jobs}
         for name, job in self._jobs.by_name.items() if self.active else ():
             # Where jobs are many, most have read nothing at this proxy. Skip these first, so that they cost
             # little.
@@ -170,14 +171,8 @@ class Expectations:
             if activity is None or not activity.reads or not job.in_use:
                 continue
             if name in trackers or ((scores := scoreboard.get(name)) is not None and scores.known):
-                if job.dataset is not None and (jobs := of_datasets.get(job.dataset)) is not None:
-                    jobs.append(job)
-                    continue
-                space = self._space(name)
-                jobs = by_space.setdefault(id(space), (space, []))[1]
-                jobs.append(job)
-                if job.dataset is not None:
-                    of_datasets[job.dataset] = jobs
+                space = known.get(id(job)) or self._space(name)
+                by_space.setdefault(id(space), (space, []))[1].append(job)
         before, self._spaces = self._spaces, list(by_space.values())
         self._spaces_until = tick + _SPACES_TICKS
         self._share(tick)

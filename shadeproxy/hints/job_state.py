@@ -90,6 +90,10 @@ if TYPE_CHECKING or not COMPILED:
             """Only compiled code has this."""
             raise NotImplementedError
 
+        def weigh(self) -> None:
+            """Only compiled code has this."""
+            raise NotImplementedError
+
     class TrackerState:
         """The fields of ``OrderTracker`` that each read touches."""
 

@@ -6,6 +6,7 @@ against the job's own pace, so that a slow job does not count as silent. Trust d
 reads nothing.
 """
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.job_state import (
     CLIPPED,
     LEAST_EXPECTED,
@@ -175,6 +176,9 @@ class JobActivity(ActivityState):
 
     def _weigh(self) -> None:
         """Update the trust in the scores by the samples that it lacks."""
+        if job_state.COMPILED:
+            self.weigh()
+            return
         samples, self._drawn = self._drawn, []
         assert self._scores_of is not None, "it came with the samples"
         scores, count = self._scores_of
