@@ -33,7 +33,6 @@ def by_reader(
     tick: float,
     many: int,
 ) -> tuple[list[Any], list[Any]]: ...
-
 def note_all(
     groups: list[tuple[Any, Any, int | None, list[int], list[int]]],
     first: int,

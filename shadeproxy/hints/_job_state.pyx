@@ -16,5 +16,6 @@ from cpython.pyport cimport PY_SSIZE_T_MAX
 from libc.math cimport INFINITY, fmax, fmin, pow
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
+include "_fields.pxi"
 include "_few_reads.pxi"
 include "_hint_columns.pxi"

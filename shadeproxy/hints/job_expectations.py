@@ -11,7 +11,8 @@ import numpy as np
 from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.hints.growing import Space
-from shadeproxy.hints.hint_rows import LEAST_WEIGHT, JobHints, weights_of
+from shadeproxy.hints.hint_rows import JobHints, weights_of
+from shadeproxy.hints.job_state import LEAST_WEIGHT
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
 from shadeproxy.hints.order.orders import Orders

@@ -23,7 +23,7 @@ _MOST = 64
 class JobReader(ReaderState):
     """Notes the reads of one job. ``whole``: its dataset if each sample is a whole object, otherwise None."""
 
-    __slots__ = ("_orders", "is_compiled")
+    __slots__ = ("_orders",)
 
     def __init__(
         self,
@@ -41,8 +41,7 @@ class JobReader(ReaderState):
         self._activity = activity
         self.scores = scores
         self._orders = orders
-        self.is_compiled = job_state.COMPILED and whole is not None
-        if self.is_compiled:
+        if job_state.COMPILED and whole is not None:
             self.prepare()
 
     @property
@@ -73,11 +72,31 @@ class JobReader(ReaderState):
         dataset: its read counts for the job's activity alone. ``shared``: the shared columns of the dataset,
         if it has any. Return which reads the job's order or scores explain.
         """
-        told = self.note(samples, epoch, now_s, tick, shared) if self.is_compiled else -1
-        if told >= 0:
-            if told & DUE:
-                self.settle(samples, now_s, shared)
-            return [bool(told & EXPLAINED)] * len(samples)
+        told = self.note(samples, epoch, now_s, tick, shared)
+        if told < 0:
+            return self._note_few(samples, epoch, now_s, tick, shared)
+        if told & DUE:
+            self.settle(samples, now_s, shared)
+        return [bool(told & EXPLAINED)] * len(samples)
+
+    def settle(self, samples: list[int], now_s: float, shared: SharedColumns | None) -> None:
+        """Do what is due after ``note`` has noted reads, but has not told the shared columns of them."""
+        tracker = self.tracker
+        assert tracker is not None, "only an order settles"
+        if tracker.settle_in_time(len(samples), now_s):
+            self._orders.read_on(tracker)
+        if shared is not None:
+            shared.read(self.job, samples, tracker.places_of(samples))
+
+    def _note_few(
+        self,
+        samples: list[int],
+        epoch: int | None,
+        now_s: float,
+        tick: float,
+        shared: SharedColumns | None,
+    ) -> list[bool]:
+        """Do the same as ``note_few``, in Python."""
         job, activity, tracker, scores = self.job, self._activity, self.tracker, self.scores
         count, again, explains = len(samples), 0, False
         mine = samples if min(samples) >= 0 else [sample for sample in samples if sample >= 0]
@@ -106,12 +125,3 @@ class JobReader(ReaderState):
             return [False] * count
         each = iter(found)
         return list(found) if mine is samples else [sample >= 0 and bool(next(each)) for sample in samples]
-
-    def settle(self, samples: list[int], now_s: float, shared: SharedColumns | None) -> None:
-        """Do what is due after ``note`` has noted reads, but has not told the shared columns of them."""
-        tracker = self.tracker
-        assert tracker is not None, "only an order settles"
-        if tracker.settle_in_time(len(samples), now_s):
-            self._orders.read_on(tracker)
-        if shared is not None:
-            shared.read(self.job, samples, tracker.places_of(samples))

@@ -7,7 +7,7 @@ they were made. Reads of one job are noted together.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 
 import numpy as np
@@ -45,7 +45,7 @@ _SPACES_TICKS = 64.0  # After this many ticks, the datasets of all jobs are list
 
 
 _FewOfJob = tuple[JobReader, Dataset, int | None, list[int]]
-"""A few reads of one job on whole objects: its reader and dataset, the epoch, and the indices of the reads."""
+"""A few reads of one job on whole objects: its reader and dataset, the epoch, the indices of the reads."""
 
 UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
 
@@ -148,8 +148,8 @@ class JobReads:
     def _by_reader(
         self, jobs: Sequence[JobContext | None], tick: float
     ) -> tuple[list[_FewOfJob], Iterable[tuple[JobContext | None, JobReader | None, list[int]]]]:
-        """Group the indices of reads by job context. Return two lists of groups: those of a few reads of a job on
-        whole objects, and all others. The reader of a group is None if it is not known yet.
+        """Group the indices of reads by job context. Return two lists of groups: a few reads of a job
+        on whole objects, and all others. The reader of a group is None if it is not known yet.
         """
         if not job_state.COMPILED:
             return [], ((job, None, reads) for job, reads in _by_job(jobs))

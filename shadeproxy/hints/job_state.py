@@ -1,9 +1,9 @@
 """The fields of jobs and of shared columns that each read touches. They are compiled (_job_state.pyx), if the
 compiled module exists and matches its sources.
 
-Laws: the classes that inherit from ``ActivityState``, ``TrackerState``, ``UsesState`` and ``ReaderState`` do the
-work in Python. Where ``COMPILED`` is True, the compiled methods of these four do most of it, with the same
-results.
+Laws: the classes that inherit from ``ActivityState``, ``TrackerState``, ``UsesState`` and ``ReaderState`` do
+the work in Python. Where ``COMPILED`` is True, the compiled methods of these four do most of it, with the
+same results.
 Objects test ``COMPILED`` once, when they are made. Tests compare both forms.
 """
 
@@ -28,14 +28,14 @@ else:
     COMPILED = is_made_of(SOURCE, SOURCES, __file__)
 
 __all__ = [
-    "COMPILED", "DUE", "EXPLAINED", "ActivityState", "HintColumns", "ReaderState", "TrackerState", "UsesState",
-    "by_reader", "note_all",
+    "COMPILED", "DUE", "EXPLAINED", "ActivityState", "HintColumns", "ReaderState", "TrackerState",
+    "UsesState", "by_reader", "note_all",
 ]  # fmt: skip
 
 EXPLAINED: Final = 1
 """A bit of the result of ``ReaderState.note``: an order or scores explain the reads."""
 DUE: Final = 2
-"""A bit of the result of ``ReaderState.note``: the tracker may have to settle, and shared columns were not told."""
+"""A bit of the result of ``ReaderState.note``: settling may be due, and shared columns were not told."""
 
 USES = 8
 """Number of next uses that shared columns keep for a page, each by another job."""
@@ -117,7 +117,7 @@ if TYPE_CHECKING or not COMPILED:
         def bind(self, users: Any, places: Any, known: Any, is_short: Any) -> None:
             """Do nothing: only compiled code needs the columns here."""
 
-        def distances(self, rows: Any, start: Any, over: Any, step: Any, wait: Any, passed: float) -> Any:
+        def distances(self, *_of: Any) -> Any:
             """Only compiled code has this."""
             raise NotImplementedError
 
@@ -129,7 +129,7 @@ if TYPE_CHECKING or not COMPILED:
         def prepare(self) -> None:
             """Do nothing: only compiled code must be prepared."""
 
-        def note(self, samples: list[int], epoch: int | None, now_s: float, tick: float, uses: Any) -> int:
+        def note(self, *_of: Any) -> int:
             """Return -1, because only compiled code notes reads here."""
             return -1
 

@@ -49,8 +49,8 @@ class ScoreColumn:
         self.mean = nan
         """Mean of the known scores; nan when there are none."""
         self.factor = 0.0
-        """The number by which a score is multiplied to give a weight. It is 0 if all scores are 0, because such
-        scores say nothing.
+        """The number by which a score is multiplied to give a weight. It is 0 if all scores are 0, because
+        such scores say nothing.
         """
         self._groups = groups
         self._pages = None if pages is None else _PageSums(pages)

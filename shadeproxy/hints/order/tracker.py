@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Bits, Ids
-from shadeproxy.hints.job_state import (
-    SETTLED_AFTER_S,
-    SETTLED_MANY,
-    SETTLED_SHARE,
-    SETTLED_TOGETHER,
-    TrackerState,
-)
+from shadeproxy.hints.job_state import TrackerState
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.accuracy import Match, OrderAccuracy, UnannouncedReads
 from shadeproxy.hints.order.build import Built, OrderColumns, Tail
@@ -48,7 +42,9 @@ class OrderTracker(TrackerState):
     """The order of one job, and the job's place in it. ``restored``: it was announced before a restart."""
 
     __slots__ = (
-        "_done", "_last", "_late", "_left_until", "_links", "_mine", "_next", "_paced", "_skipped_to", "_stops_at", "_sure", "_unannounced", "accuracy", "columns", "floor", "job", "liveness", "lookup", "page_places", "series", "tail",
+        "_done", "_last", "_late", "_left_until", "_links", "_mine", "_next", "_paced", "_skipped_to",
+        "_stops_at", "_sure", "_unannounced", "accuracy", "columns", "floor", "job", "liveness", "lookup",
+        "page_places", "series", "tail",
     )  # fmt: skip
 
     def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
@@ -129,7 +125,7 @@ class OrderTracker(TrackerState):
     @property
     def most_together(self) -> int:
         """Most reads to note before the cursor moves, so that they are still near it."""
-        return min(SETTLED_TOGETHER, self._near_now // SETTLED_SHARE)
+        return min(job_state.SETTLED_TOGETHER, self._near_now // job_state.SETTLED_SHARE)
 
     @property
     def is_lost(self) -> bool:
@@ -210,8 +206,8 @@ class OrderTracker(TrackerState):
     def settle_in_time(self, reads: int, now_s: float) -> bool:
         """Settle if that is due after ``reads`` more reads, and keep the pace. Return whether it was due."""
         waiting = len(self._read) + self._surprises
-        due = waiting >= self.most_together or reads >= SETTLED_MANY
-        if now_s - self.pace.last_s >= SETTLED_AFTER_S:
+        due = waiting >= self.most_together or reads >= job_state.SETTLED_MANY
+        if now_s - self.pace.last_s >= job_state.SETTLED_AFTER_S:
             due = due or waiting >= _SETTLED_LEAST
             self._keep_pace(now_s)
         if due:
@@ -241,7 +237,7 @@ class OrderTracker(TrackerState):
             self._log.append(samples)
         start = 0
         while start < len(samples):
-            stop, left = start + self._near_now // SETTLED_SHARE, self.left
+            stop, left = start + self._near_now // job_state.SETTLED_SHARE, self.left
             mine = samples[start:stop]
             by_chance += self._chance * len(mine)
             found[start:stop] = seen = self._consume(mine)
@@ -353,7 +349,7 @@ class OrderTracker(TrackerState):
             read.sort()
             self.cursor = max(self.cursor, read[len(read) // 2])
             late = self.cursor - read[len(read) // _LATE_QUANTILE]
-            kept = _LATE_KEPT ** (len(read) / SETTLED_TOGETHER)
+            kept = _LATE_KEPT ** (len(read) / job_state.SETTLED_TOGETHER)
             self._late = max(int(self._late * kept), late)
         at = self.sequence.epoch_at(self.cursor)
         if read and at is not None:
@@ -376,17 +372,11 @@ class OrderTracker(TrackerState):
         start, stop = self.floor, min(stop, self.floor + _MOST_PASSED)
         if stop <= start:
             return
-        columns = self.columns
         if job_state.COMPILED and not self.lookup.pages:
-            missed = self.pass_over(columns.sequence.ids, start, stop)
+            missed = self.pass_over(self.sequence.ids, start, stop)
         else:
-            ids, done = columns.sequence.ids[start:stop], columns.done[start:stop]
-            missed = (stop - start) - int(np.count_nonzero(done))
-            late = np.flatnonzero(columns.next_at[ids] < stop)
-            # If ids repeat, the last assignment stays: the furthest place.
-            columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
-            self.page_places.touch(ids[late])
-            done[:] = True
+            missed, late = self.columns.pass_over(start, stop)
+            self.page_places.touch(late)
         self.left -= missed
         self.floor = stop
         if start >= self._skipped_to:
