@@ -99,6 +99,9 @@ cdef class ActivityState:
             sample = number
             if not 0 <= sample < values.shape[0]:
                 raise IndexError("no such sample")
+            __builtin_prefetch(&values[sample])
+        for number in drawn:
+            sample = number
             weight = values[sample]
             weight = 1.0 if factor == 0 or weight != weight else weight * factor
             weight = most if most < weight else weight
