@@ -10,7 +10,6 @@ Objects test ``COMPILED`` once, when they are made. Tests compare both forms.
 from typing import TYPE_CHECKING, Any, Final
 
 from shadeproxy.core.compiled import is_made_of
-from shadeproxy.hints.order.sequence import NEVER
 
 try:
     from shadeproxy.hints import _job_state
@@ -36,6 +35,9 @@ EXPLAINED: Final = 1
 """A bit of the result of ``ReaderState.note``: an order or scores explain the reads."""
 DUE: Final = 2
 """A bit of the result of ``ReaderState.note``: settling may be due, and shared columns were not told."""
+
+NEVER = (1 << 31) - 1
+"""The place of an id that is not announced."""
 
 USES = 8
 """Number of next uses that shared columns keep for a page, each by another job."""

@@ -15,12 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Scalar
 
 OrderIds = NDArray[np.uint32]
 Places = NDArray[np.int32]
 
-NEVER = (1 << 31) - 1
+NEVER = job_state.NEVER
 """The place of an id that is not announced."""
 
 LEAST_NEAR = 64
