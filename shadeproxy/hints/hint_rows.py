@@ -13,7 +13,7 @@ import numpy as np
 
 from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Dataset, Ids
-from shadeproxy.hints.job_state import LEAST_WEIGHT, HintColumns
+from shadeproxy.hints.job_state import LEAST_WEIGHT
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.hints.order.sequence import NEVER
@@ -71,7 +71,7 @@ class HintRows:
         count = len(jobs) + 1
         self._rows = np.zeros((count, 10))
         self._rows[:] = _row(_NO_HINTS)
-        self._compiled = HintColumns(self._rows) if job_state.COMPILED else None
+        self._compiled = job_state.HintColumns(self._rows) if job_state.COMPILED else None
         self._next_at: Values = [None] * count
         self._scores: Values = [None] * count
         self._mine: Values = [None] * count

@@ -2,6 +2,9 @@
 Python calls for a read, which does not grow with the number of jobs.
 """
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -201,3 +204,16 @@ def test_the_calls_for_a_read_do_not_grow_with_the_number_of_jobs(shared):
     assert page <= one_page
     # The rows of jobs that have read eight times since the last question are computed again.
     assert pages <= (20 if shared else 250)
+
+
+def test_hints_work_without_the_compiled_module():
+    script = """if True:
+        import sys
+        sys.modules["shadeproxy.hints._job_state"] = None  # as if it had not been built
+        from shadeproxy.hints import job_state
+        from tests.hints.test_job_state import Crowd
+        crowd = Crowd(2, shared=False)
+        crowd.read([0, 1] * 8)
+        print(job_state.COMPILED, crowd.read([0, 1, 1]).tolist(), crowd.expect([(0, 1)])[0] > 0)"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "[True,", "True,", "True]", "[", "True]"]
