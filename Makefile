@@ -16,11 +16,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 INSTALL := $(PIP) install --constraint constraints.txt
 CODE := shadeproxy sdk tests bench hatch_build.py .ci/dist.py
 # What an install compiles, and what does it; pip keeps to itself why it could not.
-COMPILED := hatch_build.py $(wildcard $(foreach room,api/s3 core policy engine/index,$(foreach kind,pyx pxi,shadeproxy/$(room)/*.$(kind))))
+COMPILED := hatch_build.py $(wildcard $(foreach room,api/s3 core policy engine/index hints,$(foreach kind,pyx pxi,shadeproxy/$(room)/*.$(kind))))
 LANE := $(BIN)/python -c 'from shadeproxy.api.s3 import COMPILED; from shadeproxy.core import heads; \
-from shadeproxy.policy import kernels; from shadeproxy.engine.index import hash_table; \
-COMPILED and heads.COMPILED and kernels.COMPILED and hash_table.COMPILED or print("not all is compiled, which takes gcc and \
-the Python headers: all works, hits and misses cost more CPU; see docs/operations.md")'
+from shadeproxy.policy import kernels; from shadeproxy.engine.index import hash_table; from shadeproxy.hints import job_state; \
+all((COMPILED, heads.COMPILED, kernels.COMPILED, hash_table.COMPILED, job_state.COMPILED)) or print("not all is compiled, which \
+takes gcc and the Python headers: all works, hits and misses cost more CPU; see docs/operations.md")'
 # What `bench` compares with: package=program. Ceph is 300 MB, so only for the suite that needs it.
 CEPH := radosgw=radosgw ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-base=monmaptool ceph-common=ceph curl=curl
 REFERENCES = nginx-light=nginx wrk=wrk redis-server=redis-server $(if $(QUICK),,$(if $(findstring matrix,$(or $(SUITE),matrix)),$(CEPH)))

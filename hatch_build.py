@@ -22,6 +22,7 @@ SOURCES = (
     Path("shadeproxy", "core", "_heads.pyx"),
     Path("shadeproxy", "policy", "_kernels.pyx"),
     Path("shadeproxy", "engine", "index", "_page_table.pyx"),
+    Path("shadeproxy", "hints", "_job_state.pyx"),
 )
 """The Cython modules. What such a module includes lies beside it, in files ``*.pxi``."""
 

@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, settings
 
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.index import hash_table
+from shadeproxy.hints import job_state
 from shadeproxy.policy import kernels
 from tests.support.served import COPIED_SERVE, SERVE, MakeServed, Served
 
@@ -134,14 +135,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return outcome
 
 
-_IS_COMPILED = kernels.COMPILED and hash_table.COMPILED
+_IS_COMPILED = kernels.COMPILED and hash_table.COMPILED and job_state.COMPILED
 
 
 @pytest.fixture(scope="module", params=["compiled", "interpreted"] if _IS_COMPILED else ["interpreted"])
 def kernel_form(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the tests of a module twice: with the compiled kernels and hash table, and with those in Python."""
+    """Run the tests of a module twice: with the compiled modules, and with Python in their place."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (kernels, hash_table):
+        for module in (kernels, hash_table, job_state):
             patch.setattr(module, "COMPILED", request.param == "compiled")
         yield request.param
 

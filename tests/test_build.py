@@ -29,14 +29,15 @@ def tree(tmp_path):
         shutil.copy(ROOT / name, tmp_path / name)
     root = tmp_path / "shadeproxy"
     package, policy, index = root / "api" / "s3", root / "policy", root / "engine" / "index"
-    core = root / "core"
-    for room in (package, policy, index, core):
+    core, hints = root / "core", root / "hints"
+    for room in (package, policy, index, core, hints):
         room.mkdir(parents=True)
         for parent in (room, *list(room.parents)[: len(room.relative_to(tmp_path).parts) - 1]):
             (parent / "__init__.py").touch()
     (core / "_heads.pyx").write_text("cdef int ONE = 1\n")
     (policy / "_kernels.pyx").write_text("cpdef int thrice(int one):\n    return 3 * one\n")
     (index / "_page_table.pyx").write_text("cdef int NONE = 0\n")
+    (hints / "_job_state.pyx").write_text("cdef int NONE = 0\n")
     (package / "_blocks.pxi").write_text("cdef int TWO = 2\n")
     (package / "_sending.pxi").write_text("cdef int NONE = 0\n")
     (package / "_request_cache.pyx").write_text(
@@ -94,7 +95,8 @@ def test_a_module_that_cannot_be_compiled_leaves_the_others(tree, broken, whole)
     names, wheel, stderr, new = build(tree)
     modules = {name for name in names if name.endswith(".so")}
     assert modules == {
-        f"shadeproxy/{one}{SUFFIX}" for one in (whole, "core/_heads", "engine/index/_page_table")
+        f"shadeproxy/{one}{SUFFIX}"
+        for one in (whole, "core/_heads", "engine/index/_page_table", "hints/_job_state")
     }
     assert not wheel.endswith("-any.whl")
     assert new == set()
@@ -112,7 +114,7 @@ def test_a_pure_wheel_is_for_all_machines_and_has_no_module(tree):
 @needs_compiler
 def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled(tree):
     module = tree / "shadeproxy" / "api" / "s3" / f"_request_cache{SUFFIX}"
-    rest = ("core/_heads", "policy/_kernels", "engine/index/_page_table")
+    rest = ("core/_heads", "policy/_kernels", "engine/index/_page_table", "hints/_job_state")
     others = [tree / "shadeproxy" / f"{one}{SUFFIX}" for one in rest]
     for older in (module, *others):
         older.write_text("an older one")

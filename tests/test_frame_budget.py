@@ -38,8 +38,9 @@ GOLDEN = {
     # The mean of 32 misses in one turn of the event loop. Each is fetched, sent and stored. The first byte of
     # one miss is timed, in two calls (ADR 48).
     "miss": Golden(3_036 / MISSES, 57),
-    # A binary body with scores of all 256 samples. Two of the calls make the change (ADR 0040).
-    "POST of scores": Golden(41, 15),
+    # A binary body with scores of all 256 samples. Two of the calls make the change (ADR 0040); one computes
+    # what reads need of the scores (ADR 0070).
+    "POST of scores": Golden(42, 15),
     # Cached samples by id, sent in the order in which they are ready.
     "batch of 256": Golden(3659, 23),
     # A client's plain read of an object that another node owns. The connection to that node is idle.

@@ -74,7 +74,7 @@ class Expectations:
         self,
         jobs: Jobs,
         orders: Orders,
-        scoreboard: Mapping[str, ScoreColumn],
+        scoreboard: dict[str, ScoreColumn],
         space: Callable[[str], Space],
         *,
         page_size: int,
@@ -161,13 +161,17 @@ class Expectations:
         if tick < self._spaces_until and len(self._jobs) >= LEAST_JOBS:
             return
         by_space: dict[int, tuple[Space, list[Job]]] = {}
-        says, activities = self._each.says_anything, self._activities
-        for job in self._jobs if self.active else ():
+        activities, trackers, scoreboard = self._activities, self._orders.trackers, self._scoreboard
+        # The samples of a registered job stay the same, so only new jobs are asked for theirs.
+        known = {id(job): space for space, jobs in self._spaces for job in jobs}
+        for name, job in self._jobs.by_name.items() if self.active else ():
             # Where jobs are many, most have read nothing at this proxy. Skip these first, so that they cost
             # little.
-            activity = activities.get(job.name)
-            if activity is not None and activity.reads and job.in_use and says(job.name):
-                space = self._space(job.name)
+            activity = activities.get(name)
+            if activity is None or not activity.reads or not job.in_use:
+                continue
+            if name in trackers or ((scores := scoreboard.get(name)) is not None and scores.known):
+                space = known.get(id(job)) or self._space(name)
                 by_space.setdefault(id(space), (space, []))[1].append(job)
         before, self._spaces = self._spaces, list(by_space.values())
         self._spaces_until = tick + _SPACES_TICKS
@@ -253,6 +257,8 @@ class Expectations:
 
     def _columns_of(self, space: Dataset) -> SharedColumns | None:
         """Return the shared columns of a dataset, even if they are not complete; None if it has none."""
+        if not self._shared:  # The usual case: with many datasets, each of them asks.
+            return None
         return next((one for one in self._shared if one.space is space), None)
 
     def _ask(self, tick: float) -> None:

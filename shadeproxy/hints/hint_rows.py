@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Dataset, Ids
+from shadeproxy.hints.job_state import LEAST_WEIGHT
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.hints.order.sequence import NEVER
@@ -19,7 +21,6 @@ from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.expected import JobColumns, JobScale
 
-LEAST_WEIGHT = 1e-9
 # A row is computed again after this many reads of its job, because ``JobActivity`` adds reads to its averages
 # in groups of this size.
 _RENEWED_READS = 8
@@ -70,6 +71,7 @@ class HintRows:
         count = len(jobs) + 1
         self._rows = np.zeros((count, 10))
         self._rows[:] = _row(_NO_HINTS)
+        self._compiled = job_state.HintColumns(self._rows) if job_state.COMPILED else None
         self._next_at: Values = [None] * count
         self._scores: Values = [None] * count
         self._mine: Values = [None] * count
@@ -84,6 +86,8 @@ class HintRows:
         (by the scores). One look into the table answers for many jobs. Samples are whole objects.
         """
         self._renew(tick)
+        if self._compiled is not None:
+            return JobColumns(*self._compiled.columns(owners, samples))
         rows = self._rows.take(owners, axis=0, mode="wrap").T
         gap, silent, divisor, rate, horizon, doubt, start, most, believed, factor = rows
         pages = list(zip(owners.tolist(), samples.tolist(), strict=True))
@@ -103,7 +107,10 @@ class HintRows:
                 continue
             hints, orders[owner] = self._hints(job, space, tick), order
             self._rows[owner] = _row(hints)
-            self._next_at[owner], self._scores[owner], self._mine[owner] = hints[-3:]
+            if self._compiled is None:
+                self._next_at[owner], self._scores[owner], self._mine[owner] = hints[-3:]
+            else:
+                self._compiled.put(owner, *hints[-3:])
             silent = hints.scale.silent
             due_reads[owner] = activity.reads + _RENEWED_READS
             due[owner] = tick + (silent / _SILENCE_SHARE if silent else _RENEWED_READS * hints.scale.gap)

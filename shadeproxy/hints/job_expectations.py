@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.hints.growing import Space
-from shadeproxy.hints.hint_rows import LEAST_WEIGHT, JobHints, weights_of
+from shadeproxy.hints.hint_rows import JobHints, weights_of
+from shadeproxy.hints.job_state import LEAST_WEIGHT
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
 from shadeproxy.hints.order.orders import Orders
@@ -70,7 +72,7 @@ class JobExpectations:
         this. They ask about a page only now and then, so an answer must stay right if the job's place in its
         order (the cursor) moves by many places before the next question.
         """
-        trackers = [self._orders.tracker(job.name) for job in jobs]
+        trackers = [self._orders.trackers.get(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
         places, (starts, floors) = np.full(shape, NEVER, np.int64), np.zeros((2, len(jobs), 1))
         draws, (believed, factors) = np.full(shape, np.nan), np.zeros((2, len(jobs), 1))
@@ -80,7 +82,8 @@ class JobExpectations:
                 starts[row] = tracker.origin + tracker.cursor + tracker.unsettled
                 floors[row] = tracker.origin + tracker.floor
                 places[row] = _places(tracker, pages)
-            believed[row], scores = self._believed(job.name, space), self.scores(job.name)
+            scores = self.scores(job.name)
+            believed[row] = self._believed(job.name, scores, space)
             if pages.samples is None:
                 draws[row], factors[row] = self._weights(job.name, space, pages), 1.0
             elif scores is not None and scores.factor:
@@ -100,7 +103,7 @@ class JobExpectations:
 
     def hints(self, job: Job, space: Dataset, tick: float) -> JobHints:
         """Return the hints of a job whose samples are whole objects, for its row in a table."""
-        tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
+        tracker, scores = self._orders.trackers.get(job.name), self.scores(job.name)
         start, next_at, mine, factor, values = 0.0, None, None, 0.0, None
         if tracker is not None:
             if tracker.left:
@@ -108,7 +111,7 @@ class JobExpectations:
             mine = None if tracker.columns.mine is None else tracker.columns.mine.data
         if scores is not None and (factor := scores.factor):
             values = scores.values.data
-        believed = self._believed(job.name, space)
+        believed = self._believed(job.name, scores, space)
         return JobHints(self._scale(job, tick), start, space.count, believed, factor, next_at, values, mine)
 
     def add_samples(
@@ -138,9 +141,11 @@ class JobExpectations:
             part.append(scale.columns(left, draws))
 
     def _scale(self, job: Job, tick: float) -> JobScale:
-        activity, tracker = self._activities[job.name], self._orders.tracker(job.name)
+        activity, tracker = self._activities[job.name], self._orders.trackers.get(job.name)
         coming = 0 if tracker is None else tracker.left
         weight = min(max(job.weight * activity.raised, 1.0), _MOST_JOB_WEIGHT)
+        if job_state.COMPILED:
+            return JobScale._make(activity.scale_at(coming, weight, tick, LEAST_TRUST))
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:
@@ -150,7 +155,7 @@ class JobExpectations:
         draws = np.empty(len(pages.units))
         draws[:] = self._weights(job, space, pages)
         np.minimum(draws, space.count, out=draws)
-        draws *= self._believed(job, space)
+        draws *= self._believed(job, self.scores(job), space)
         if tracker is not None and tracker.columns.mine is not None:
             draws[_foreign(tracker.columns.mine, space, pages)] = 0.0
         return draws
@@ -168,12 +173,12 @@ class JobExpectations:
             return space.pages.counts(pages.units).astype(np.float64)
         return 1.0
 
-    def _believed(self, job: str, space: Space) -> float:
+    def _believed(self, job: str, scores: ScoreColumn | None, space: Space) -> float:
         """Return how many times, on average, a job draws a page of weight 1 in one read, multiplied by the
-        trust in the job's scores.
+        trust in the job's ``scores``.
         """
         mean_draws = 1 / (space.count * self._orders.part)
-        trust = 1.0 if self.scores(job) is None else max(self._activities[job].score_trust, LEAST_TRUST)
+        trust = 1.0 if scores is None else max(self._activities[job].score_trust, LEAST_TRUST)
         return trust * mean_draws
 
 

@@ -7,7 +7,9 @@ three is replaced, ``JobReads`` makes a new job reader.
 
 from itertools import compress
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Bits, Dataset
+from shadeproxy.hints.job_state import DUE, EXPLAINED, ReaderState
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.hints.order.orders import Orders
@@ -18,10 +20,10 @@ from shadeproxy.hints.shared_columns import SharedColumns
 _MOST = 64
 
 
-class JobReader:
+class JobReader(ReaderState):
     """Notes the reads of one job. ``whole``: its dataset if each sample is a whole object, otherwise None."""
 
-    __slots__ = ("_activity", "_orders", "job", "scores", "tracker", "whole")
+    __slots__ = ("_orders",)
 
     def __init__(
         self,
@@ -39,6 +41,8 @@ class JobReader:
         self._activity = activity
         self.scores = scores
         self._orders = orders
+        if job_state.COMPILED and whole is not None:
+            self.prepare()
 
     @property
     def says_anything(self) -> bool:
@@ -68,6 +72,31 @@ class JobReader:
         dataset: its read counts for the job's activity alone. ``shared``: the shared columns of the dataset,
         if it has any. Return which reads the job's order or scores explain.
         """
+        told = self.note(samples, epoch, now_s, tick, shared)
+        if told < 0:
+            return self._note_few(samples, epoch, now_s, tick, shared)
+        if told & DUE:
+            self.settle(samples, now_s, shared)
+        return [bool(told & EXPLAINED)] * len(samples)
+
+    def settle(self, samples: list[int], now_s: float, shared: SharedColumns | None) -> None:
+        """Do what is due after ``note`` has noted reads, but has not told the shared columns of them."""
+        tracker = self.tracker
+        assert tracker is not None, "only an order settles"
+        if tracker.settle_in_time(len(samples), now_s):
+            self._orders.read_on(tracker)
+        if shared is not None:
+            shared.read(self.job, samples, tracker.places_of(samples))
+
+    def _note_few(
+        self,
+        samples: list[int],
+        epoch: int | None,
+        now_s: float,
+        tick: float,
+        shared: SharedColumns | None,
+    ) -> list[bool]:
+        """Do the same as ``note_few``, in Python."""
         job, activity, tracker, scores = self.job, self._activity, self.tracker, self.scores
         count, again, explains = len(samples), 0, False
         mine = samples if min(samples) >= 0 else [sample for sample in samples if sample >= 0]

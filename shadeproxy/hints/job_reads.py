@@ -7,13 +7,14 @@ they were made. Reads of one job are noted together.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.types import JobContext
+from shadeproxy.hints import job_state
 from shadeproxy.hints.dataset_index import DatasetIndex
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
@@ -43,6 +44,9 @@ costs less one by one.
 _SPACES_TICKS = 64.0  # After this many ticks, the datasets of all jobs are listed again.
 
 
+_FewOfJob = tuple[JobReader, Dataset, int | None, list[int]]
+"""A few reads of one job on whole objects: its reader and dataset, the epoch, the indices of the reads."""
+
 UsedPages = Callable[[OrderTracker, Hashes, NDArray[np.uint32]], None]
 
 
@@ -60,7 +64,7 @@ class JobReads:
         orders: Orders,
         each: JobExpectations,
         activities: dict[str, JobActivity],
-        scoreboard: Mapping[str, ScoreColumn],
+        scoreboard: dict[str, ScoreColumn],
         *,
         space: Callable[[str], Space],
         index: Callable[[], DatasetIndex],
@@ -116,9 +120,11 @@ class JobReads:
     ) -> Bits:
         """Note many reads; see ``ReadObserver.note_reads``."""
         explained = np.zeros(len(jobs), dtype=np.bool_)
-        few: list[tuple[JobReader, Dataset, int | None, list[int]]] = []
-        for job, of_job in _by_job(jobs):
-            reader, reads = None if job is None else self._reader(job.job), of_job
+        few, others = self._by_reader(jobs, tick)
+        for job, known, of_job in others:
+            reader, reads = known, of_job
+            if reader is None and job is not None:
+                reader = self._reader(job.job)
             if job is None:
                 reads = list(compress(of_job, self._are_of_jobs(object_hashes[of_job], tick)))
             elif reader is None:
@@ -138,6 +144,18 @@ class JobReads:
         if few:
             self._note_few(few, object_hashes, explained, now_s, tick)
         return explained
+
+    def _by_reader(
+        self, jobs: Sequence[JobContext | None], tick: float
+    ) -> tuple[list[_FewOfJob], Iterable[tuple[JobContext | None, JobReader | None, list[int]]]]:
+        """Group the indices of reads by job context. Return two lists of groups: a few reads of a job
+        on whole objects, and all others. The reader of a group is None if it is not known yet.
+        """
+        if not job_state.COMPILED:
+            return [], ((job, None, reads) for job, reads in _by_job(jobs))
+        trackers, scoreboard = self._orders.trackers, self._scoreboard
+        readers, by_name = self._readers_by_name, self._jobs.by_name
+        return job_state.by_reader(list(jobs), readers, by_name, trackers, scoreboard, tick, _MANY)
 
     def _are_of_jobs(self, object_hashes: Hashes, tick: float) -> list[bool]:
         """Return for each object whether a job with hints may read it. Callers drop a read that names no job
@@ -188,7 +206,7 @@ class JobReads:
 
     def _note_few(
         self,
-        few: list[tuple[JobReader, Dataset, int | None, list[int]]],
+        few: list[_FewOfJob],
         object_hashes: Hashes,
         explained: Bits,
         now_s: float,
@@ -204,11 +222,25 @@ class JobReads:
         lookup = _SampleLookup(
             object_hashes, self._index(), together=len(object_hashes) >= _FEWER * len(spaces)
         )
-        for reader, whole, epoch, reads in few:
+        groups = [
+            (reader, shared[id(whole)], epoch, reads, lookup.samples(whole, reads))
+            for reader, whole, epoch, reads in few
+        ]
+        at, known = 0, -1
+        while at < len(groups):
+            if job_state.COMPILED:
+                at, known = job_state.note_all(groups, at, now_s, tick, told)
+                if at == len(groups):
+                    break
+            reader, columns, epoch, reads, samples = groups[at]
+            at += 1
+            if known >= 0:
+                reader.settle(samples, now_s, columns)
+                continue
             most = reader.most_together
-            for some in (reads,) if len(reads) <= most else _parts(reads, most):
-                samples = lookup.samples(whole, some)
-                told += compress(some, reader.note_few(samples, epoch, now_s, tick, shared[id(whole)]))
+            for start in range(0, len(reads), most):
+                part = slice(start, start + most)
+                told += compress(reads[part], reader.note_few(samples[part], epoch, now_s, tick, columns))
         explained[told] = True
 
     def _note_one(
@@ -338,17 +370,12 @@ class _SampleLookup:
             return [space.groups.find_one(self._hashes.item(at)) for at in reads]
         if key not in known:
             known[key] = space.samples_of(self._hashes).tolist()
-        of_space = known[key]
-        return [of_space[at] for at in reads]
+        return list(map(known[key].__getitem__, reads))
 
     def _find(self) -> tuple[list[int], list[int]]:
         owners, samples = self._index.find(self._hashes)
         self._indexed = owners.tolist(), samples.tolist()
         return self._indexed
-
-
-def _parts(reads: list[int], most: int) -> Iterator[list[int]]:
-    return (reads[start : start + most] for start in range(0, len(reads), most))
 
 
 def _by_job(jobs: Sequence[JobContext | None]) -> Iterable[tuple[JobContext | None, list[int]]]:

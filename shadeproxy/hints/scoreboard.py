@@ -46,21 +46,16 @@ class ScoreColumn:
         self.of_run = np.zeros(count, dtype=np.bool_)
         """Samples scored since the present run began: bool[n]."""
         self.known = 0
-        self._groups = groups
-        self._pages = None if pages is None else _PageSums(pages)
-        self._total = self._squares = 0.0
-
-    @property
-    def mean(self) -> float:
+        self.mean = nan
         """Mean of the known scores; nan when there are none."""
-        return self._total / self.known if self.known else float("nan")
-
-    @property
-    def factor(self) -> float:
+        self.factor = 0.0
         """The number by which a score is multiplied to give a weight. It is 0 if all scores are 0, because
         such scores say nothing.
         """
-        return 1 / self.mean if self._total > 0 else 0.0
+        self._groups = groups
+        self._pages = None if pages is None else _PageSums(pages)
+        self._total = self._squares = 0.0
+        self._drawn_weight: tuple[int, float] | None = None  # The latest result of ``drawn_weight``.
 
     def copy(self, count: int, *, of_run: bool) -> Scores:
         """Return a copy of the first ``count`` scores. ``of_run``: only scores of the present run."""
@@ -100,6 +95,8 @@ class ScoreColumn:
             self._recount()
         elif self._pages is not None and not self._pages.change(ids, scores, old):
             self._recount()
+        else:
+            self._sum_up()
 
     def restore(self, values: Scores, of_run: NDArray[np.bool_] | None = None) -> None:
         """Replace the column by a stored one."""
@@ -148,7 +145,7 @@ class ScoreColumn:
         """Return ``draw_weights`` for samples that are objects of their own, at a third of the cost."""
         weights = self.values.take(samples).astype(np.float64)
         if self._total > 0:
-            weights *= 1 / self.mean
+            weights *= self.factor
         else:
             weights += 1.0
         if self.known < len(self.values):
@@ -160,7 +157,7 @@ class ScoreColumn:
         score = float(self.values[sample])
         # Computed like ``sample_weights``, to the last bit: one page alone must rank as it does among many.
         unknown = score != score or not self._total > 0  # noqa: PLR0124 (nan)
-        return 1.0 if unknown else score * (1 / self.mean)
+        return 1.0 if unknown else score * self.factor
 
     def few_weights(self, samples: list[int]) -> list[float]:
         """Return the results of ``draw_weight`` for a few samples."""
@@ -173,6 +170,11 @@ class ScoreColumn:
         chance in proportion to their weight. If samples are parts of objects, return the mean weight of the
         units that it reads. Return 0 if the scores say nothing.
         """
+        if self._drawn_weight is None or self._drawn_weight[0] != count:
+            self._drawn_weight = count, self._weight_of_draws(count)
+        return self._drawn_weight[1]
+
+    def _weight_of_draws(self, count: int) -> float:
         if not self._total > 0:
             return 0.0
         if self._pages is not None:
@@ -184,6 +186,13 @@ class ScoreColumn:
         self._total, self._squares = float(known.sum()), float(known @ known)
         if self._pages is not None:
             self._pages.recount(self.values)
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Compute what follows from the sums. Scores come seldom, and are used with every read."""
+        self.mean = self._total / self.known if self.known else nan
+        self.factor = 1 / self.mean if self._total > 0 else 0.0
+        self._drawn_weight = None
 
 
 class _PageSums:

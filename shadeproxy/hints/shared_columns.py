@@ -16,8 +16,10 @@ from typing import NamedTuple, Self, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
+from shadeproxy.hints.job_state import NEXT, USES, UsesState
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.sequence import NEVER, Places
 from shadeproxy.policy.base import Column
@@ -38,9 +40,6 @@ MOST_ASKED = 1 << 14
 to 3 ms.
 """
 
-USES = 8
-"""Number of next uses that are kept for a page, each by another job."""
-
 # After this many uses of a page, the jobs are asked about it again, although more uses are noted: uses far
 # ahead may not come as expected.
 _SURE_USES = 5
@@ -52,7 +51,6 @@ _FIRST_TICKS = 1  # Ticks from one question to the next, until every page has an
 # pages.
 _TURN_SHARE = 8
 _FAST_TURN_SHARE = 32  # As ``_TURN_SHARE``, after a job or an order came or went.
-_NEXT = 1.0  # Ticks until the read of a page that should have been read by now.
 _NO_JOB = 0  # The number that stands for no job.
 _MOST_NUMBERS = 1 << 16
 _ALL_KNOWN = 255
@@ -108,7 +106,7 @@ Ask = Callable[[Sequence[Job], Space, PageUnits, float], JobAnswers]
 """Type of a function that asks jobs about the pages of a space, at a tick."""
 
 
-class SharedColumns:
+class SharedColumns(UsesState):
     """The next uses of the pages of ``space`` over all of its jobs. ``ready``: True once the jobs have
     answered for every page.
     """
@@ -128,7 +126,8 @@ class SharedColumns:
         self._jobs: dict[
             tuple[int, int], tuple[Job, int]
         ] = {}  # The jobs and their numbers, by id and series.
-        self._numbers: dict[int, int] = {}  # The number of each job, by id.
+        self.numbers: dict[int, int] = {}
+        """The number of each job, by id."""
         self._next_number = _NO_JOB + 1
         # By number of a job: ``_start``, the place that it reads next, less 1; ``_over``, the least distance
         # from ``_start`` at which a place is not over; ``_step``, ticks from one place to the next;
@@ -141,6 +140,8 @@ class SharedColumns:
         )
         self._short: list[int] = []  # Pages about which the jobs must be asked soon.
         self._is_short = bytearray(self._count)  # 1 for each page that is in ``_short``.
+        self._is_compiled = job_state.COMPILED
+        self.bind(self._users, self._places, self._known, self._is_short)
         self._at, self._fast = 0, 0  # The page whose turn is next; number of pages with a faster turn.
         self._is_hurried = False  # True if ``_fast`` was set in this rotation.
         self._tick = self._due_tick = tick
@@ -148,6 +149,18 @@ class SharedColumns:
     def columns(self, pages: PageUnits, tick: float) -> JobColumns[Column]:
         """Return the next uses of pages over all jobs, as if one job had answered."""
         rows = pages.rows
+        if self._is_compiled:
+            passed = tick - self._tick
+            distance = self.distances(rows, self._start, self._over, self._step, self._wait, passed)
+        else:
+            distance = self._distances(rows, tick)
+        rate = self._rate.take(rows, mode="wrap")
+        if len(pages.outside):
+            distance[pages.outside], rate[pages.outside] = np.inf, 0.0
+        return JobColumns(distance, rate, 0.0, 1.0)
+
+    def _distances(self, rows: Ids, tick: float) -> Column:
+        """Return the ticks until the next use of each row."""
         users = self._users.take(rows, axis=0, mode="wrap")
         left = self._places.take(rows, axis=0, mode="wrap") - self._start.take(users)
         over = left < self._over.take(users)
@@ -155,11 +168,8 @@ class SharedColumns:
         left *= self._step.take(users)
         left += self._wait.take(users)
         left[over] = np.inf
-        distance = np.maximum(left.min(axis=1) - (tick - self._tick), _NEXT)
-        rate = self._rate.take(rows, mode="wrap")
-        if len(pages.outside):
-            distance[pages.outside], rate[pages.outside] = np.inf, 0.0
-        return JobColumns(distance, rate, 0.0, 1.0)
+        distance: Column = np.maximum(left.min(axis=1) - (tick - self._tick), NEXT)
+        return distance
 
     def column(self, row: int, tick: float) -> JobColumns[float]:
         """Return the result of ``columns`` for one page, as numbers."""
@@ -168,13 +178,13 @@ class SharedColumns:
         for place, user in zip(self._places[row].tolist(), self._users[row].tolist(), strict=True):
             if (left := place - start[user]) >= over[user]:
                 soonest = min(soonest, max(left, 1.0) * step[user] + wait[user])
-        return JobColumns(max(soonest - (tick - self._tick), _NEXT), self._rate.item(row), 0.0, 1.0)
+        return JobColumns(max(soonest - (tick - self._tick), NEXT), self._rate.item(row), 0.0, 1.0)
 
     def read(self, job: Job, rows: list[int], places: list[int]) -> None:
         """Note that ``job`` has read pages. ``places``: the place of each page's next read in the job's
         order, or NEVER.
         """
-        number = self._numbers.get(id(job), _NO_JOB)
+        number = self.numbers.get(id(job), _NO_JOB)
         if number == _NO_JOB:
             return
         users, known = self._flat_users, self._flat_known
@@ -262,7 +272,7 @@ class SharedColumns:
             # Give each page two fast turns, because trust in a new job changes fast.
             self._fast, self._is_hurried = 2 * self._count, True
         numbers = np.array([number for _, number in self._jobs.values()], np.uint16)
-        self._numbers = {id(job): number for job, number in self._jobs.values()}
+        self.numbers = {id(job): number for job, number in self._jobs.values()}
         scales = np.array([(one.gap, one.silent, one.divisor) for one in answers.scales])
         self._start, self._over, self._step = np.zeros((3, self._next_number))
         self._wait = np.full(self._next_number, np.inf)

@@ -14,6 +14,8 @@ from shadeproxy.policy.expected import JobScale
 
 GAP = 10.0
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
+
 
 class Asked:
     """Hint rows of ``jobs`` jobs. The last job has no dataset in the index. ``asked`` lists the jobs whose

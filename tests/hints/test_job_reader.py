@@ -3,10 +3,13 @@ replaced.
 """
 
 import numpy as np
+import pytest
 
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.jobs import Job
 from tests.support.announcing import NOW_S, Long, announce, tick_of
+
+pytestmark = pytest.mark.usefixtures("kernel_form")
 
 
 def note(hints, hashes, count=1):

@@ -12,6 +12,8 @@ from shadeproxy.hints.registry import HintRegistry
 from tests.support.announcing import NOW_S, Long, announce, tick_of
 from tests.support.shard_pages import shards
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
+
 
 def of_parts():
     hints, hashes = shards()

@@ -14,6 +14,8 @@ from shadeproxy.policy.expected import JobScale, expect
 from tests.support.announcing import NOW_S, Long, announce, tick_of
 from tests.support.shard_pages import PAGE, pages_of, shards
 
+pytestmark = pytest.mark.usefixtures("kernel_form")
+
 
 @pytest.fixture(autouse=True)
 def small_datasets_share(monkeypatch):

@@ -6,26 +6,27 @@ against the job's own pace, so that a slow job does not count as silent. Trust d
 reads nothing.
 """
 
+from shadeproxy.hints import job_state
+from shadeproxy.hints.job_state import (
+    CLIPPED,
+    LEAST_EXPECTED,
+    MOST_DRAWN,
+    PACE_READS,
+    SCORE_READS,
+    TOGETHER,
+    TRUST_READS,
+    TRUSTED_ORDER,
+    TRUSTED_SCORES,
+    ActivityState,
+)
 from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.policy.expected import JobScale
 
-_PACE_READS = 256.0
-# The longest usual pause is this many mean gaps and as many ticks. A longer one counts as this long in the
-# mean, and the job counts as silent.
-_CLIPPED = 16.0
-_TRUST_READS = 128.0
-_SCORE_READS = 512.0
-# Below this mean weight of drawn samples, scores are so alike that any reads would seem to follow them.
-_LEAST_EXPECTED = 1.01
-_MOST_DRAWN = 4.0  # Most weight of one sample, in multiples of ``expected``: one sample proves little.
 _FIRST_TRUST = 0.5
-_TOGETHER = 8  # Reads of a job that are taken into its averages together.
-_TRUSTED_SCORES = 0.5
-_TRUSTED_ORDER = 0.25
 LEAST_TRUST = 1e-3
 
 
-class JobActivity:
+class JobActivity(ActivityState):
     """Pace, silence and trust of one job. reads: number of its reads.
 
     Reads are counted at once, but taken into the averages later, many at a time or when an average is needed.
@@ -33,10 +34,7 @@ class JobActivity:
 
     # Slots keep the fields of one job together in memory. Many jobs read in turn, and each read touches these
     # fields of its job.
-    __slots__ = (
-        "_averaged", "_by_chance", "_drawn", "_found", "_gap", "_last", "_measured", "_order", "_ordered",
-        "_scores", "_scores_of", "_waiting", "_was_pause", "raised", "reads",
-    )  # fmt: skip
+    __slots__ = ()
 
     def __init__(self) -> None:
         self.raised = 1.0
@@ -66,7 +64,7 @@ class JobActivity:
             # The ranks of a job read at almost the same ticks, so several reads enter the mean gap together.
             # A pause enters it alone, because it is clipped.
             is_pause = tick - self._last > self._unusual * reads
-            if is_pause or self._was_pause or self._waiting >= _TOGETHER:
+            if is_pause or self._was_pause or self._waiting >= TOGETHER:
                 self._average()
             self._last, self._was_pause = tick, is_pause
         self._waiting += reads
@@ -80,26 +78,26 @@ class JobActivity:
         self._found += found
         self._ordered += reads
         self._by_chance += chance * reads
-        if self._ordered >= _TOGETHER:
+        if self._ordered >= TOGETHER:
             self._trust()
 
     def drawn_by(self, scores: ScoreColumn, count: int, samples: list[int]) -> None:
         """Note the samples of reads. Each is a whole object, and one of ``count`` samples with ``scores``."""
         self._scores_of = scores, count
         self._drawn += samples
-        if len(self._drawn) >= _TOGETHER:
+        if len(self._drawn) >= TOGETHER:
             self._weigh()
 
     def drawn(self, weights: list[float], expected: float) -> None:
         """Note the weights of samples that were read. ``expected``: the mean weight of samples that are drawn
         by weight; samples read for other reasons have a mean of 1.
         """
-        if expected < _LEAST_EXPECTED:
+        if expected < LEAST_EXPECTED:
             return
-        most, excess = _MOST_DRAWN * expected, expected - 1
+        most, excess = MOST_DRAWN * expected, expected - 1
         for weight in weights:
             drawn = (min(weight, most) - 1) / excess
-            self._scores += (drawn - self._scores) / _SCORE_READS
+            self._scores += (drawn - self._scores) / SCORE_READS
 
     @property
     def gap(self) -> float:
@@ -129,14 +127,14 @@ class JobActivity:
         """True if the job reads by its order. The reuse learner then ignores the announced reads, because
         they say nothing about other reads of their pages.
         """
-        return self._order > _TRUSTED_ORDER
+        return self._order > TRUSTED_ORDER
 
     @property
     def scores_explain(self) -> bool:
         """True if the job reads by its scores. The reuse learner then ignores the job's reads, because they
         say nothing about other reads of their pages.
         """
-        return self._scores > _TRUSTED_SCORES
+        return self._scores > TRUSTED_SCORES
 
     def scale(self, *, coming: int, silent: float, weight: float = 1.0) -> JobScale:
         """Return the scale that turns a count of the job's reads into ticks. ``coming``: number of announced
@@ -161,7 +159,7 @@ class JobActivity:
 
     @property
     def _unusual(self) -> float:
-        return _CLIPPED * self._gap + _CLIPPED
+        return CLIPPED * self._gap + CLIPPED
 
     def _average(self) -> None:
         """Update the mean gap by the reads that it lacks."""
@@ -174,10 +172,13 @@ class JobActivity:
             gap = min(gap, self._unusual)
         self._measured += reads
         # The first reads count in full: otherwise a slow job would look fast for hundreds of reads.
-        self._gap += (gap - self._gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
+        self._gap += (gap - self._gap) * max(_moved(reads, PACE_READS), reads / self._measured)
 
     def _weigh(self) -> None:
         """Update the trust in the scores by the samples that it lacks."""
+        if job_state.COMPILED:
+            self.weigh()
+            return
         samples, self._drawn = self._drawn, []
         assert self._scores_of is not None, "it came with the samples"
         scores, count = self._scores_of
@@ -189,7 +190,7 @@ class JobActivity:
         if reads:
             chance = self._by_chance / reads
             share = (self._found / reads - chance) / (1 - chance)
-            self._order += (share - self._order) * _moved(reads, _TRUST_READS)
+            self._order += (share - self._order) * _moved(reads, TRUST_READS)
             self._found, self._ordered, self._by_chance = 0, 0, 0.0
 
 

@@ -92,13 +92,25 @@ class OrderColumns(NamedTuple):
     page_next: Places
     mine: Bits | None = None
 
-    def share_near(self, floor: int, cursor: int, near: int) -> float:
-        """Return the share of an epoch's reads that would be found near the cursor in any order. All places
-        below ``floor`` are over.
+    def share_near(self, epoch: Epoch | None, floor: int, cursor: int, near: int) -> float:
+        """Return the share of the reads of ``epoch`` that would be found near the cursor in any order. The
+        cursor is in that epoch. All places below ``floor`` are over.
         """
-        epoch, near_done = self.sequence.epoch_at(cursor), self.done[floor : cursor + near + 1]
+        near_done = self.done[floor : cursor + near + 1]
         waiting = len(near_done) - int(np.count_nonzero(near_done))
         return 0.0 if epoch is None else min(waiting / max(epoch.distinct, 1), _MOST_BY_CHANCE)
+
+    def pass_over(self, start: int, stop: int) -> tuple[int, OrderIds]:
+        """Mark the places from ``start`` to ``stop`` as over. Return how many were not, and the samples of
+        which the next place has changed.
+        """
+        ids, done = self.sequence.ids[start:stop], self.done[start:stop]
+        missed = (stop - start) - int(np.count_nonzero(done))
+        late = np.flatnonzero(self.next_at[ids] < stop)
+        # If ids repeat, the last assignment stays: the furthest place.
+        self.next_at[ids[late]] = self.sequence.next[start:stop][late]
+        done[:] = True
+        return missed, ids[late]
 
 
 class Built(NamedTuple):

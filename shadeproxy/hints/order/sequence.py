@@ -15,12 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Scalar
 
 OrderIds = NDArray[np.uint32]
 Places = NDArray[np.int32]
 
-NEVER = (1 << 31) - 1
+NEVER = job_state.NEVER
 """The place of an id that is not announced."""
 
 LEAST_NEAR = 64
@@ -78,7 +79,11 @@ class OrderSequence:
         """Return the epoch that contains a place. For a place beyond the end, return the last epoch; for an
         empty sequence, None.
         """
-        return next((epoch for epoch in self.epochs if place < epoch.stop), (self.epochs or (None,))[-1])
+        epoch = None
+        for epoch in self.epochs:
+            if place < epoch.stop:
+                break
+        return epoch
 
     def find(self, number: int) -> Epoch | None:
         """Return the epoch of that number."""

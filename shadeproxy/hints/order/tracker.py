@@ -10,7 +10,9 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.hints import job_state
 from shadeproxy.hints.datasets import Bits, Ids
+from shadeproxy.hints.job_state import TrackerState
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.accuracy import Match, OrderAccuracy, UnannouncedReads
 from shadeproxy.hints.order.build import Built, OrderColumns, Tail
@@ -26,11 +28,7 @@ from shadeproxy.hints.order.sequence import (
     near_of,
 )
 
-_SETTLED_TOGETHER = 64
-_SETTLED_MANY = 32  # A call with this many reads moves the cursor at its end.
 _SETTLED_LEAST = 8  # The median of so many reads of a slow job is hardly ever an unannounced read.
-_SETTLED_AFTER_S = 0.5
-_SETTLED_SHARE = 4  # The cursor moves after 1 / n of ``_near_now`` reads: they are still near it then.
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
@@ -40,14 +38,13 @@ _RESTARTED_S = 2.0  # Shortest pause that a restart can make: no process restart
 _FAR = 1 << 29  # Places begin at 0 again before they are too large for their columns.
 
 
-class OrderTracker:
+class OrderTracker(TrackerState):
     """The order of one job, and the job's place in it. ``restored``: it was announced before a restart."""
 
     __slots__ = (
-        "_chance", "_done", "_epoch_now", "_last", "_late", "_left_until", "_links", "_log", "_mine",
-        "_near_now", "_next", "_paced", "_read", "_skipped_to", "_stops_at", "_sure", "_surprises",
-        "_unannounced", "accuracy", "columns", "cursor", "floor", "job", "left", "liveness", "lookup",
-        "origin", "pace", "page_places", "series", "tail",
+        "_done", "_last", "_late", "_left_until", "_links", "_mine", "_next", "_paced", "_skipped_to",
+        "_stops_at", "_sure", "_unannounced", "accuracy", "columns", "floor", "job", "liveness", "lookup",
+        "page_places", "series", "tail",
     )  # fmt: skip
 
     def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
@@ -128,7 +125,7 @@ class OrderTracker:
     @property
     def most_together(self) -> int:
         """Most reads to note before the cursor moves, so that they are still near it."""
-        return min(_SETTLED_TOGETHER, self._near_now // _SETTLED_SHARE)
+        return min(job_state.SETTLED_TOGETHER, self._near_now // job_state.SETTLED_SHARE)
 
     @property
     def is_lost(self) -> bool:
@@ -163,6 +160,7 @@ class OrderTracker:
     def _set(self, built: Built) -> None:
         self.columns, self.lookup, self._stops_at = built.columns, built.lookup, built.stops_at
         columns, self._mine = built.columns, built.columns.mine
+        self.bind(columns.next_at, columns.last_read, columns.sequence.next, columns.done.view(np.uint8))
         self.cursor = self._skipped_to = self._sure = built.cursor
         done = columns.done
         self.floor = len(done) if done.all() else int(np.argmin(done))
@@ -174,9 +172,9 @@ class OrderTracker:
         self._epoch_now = None
         if built.is_of_other_share:
             self._skipped_to += self._near_now
-        self._chance = columns.share_near(self.floor, self.cursor, self._near_now)
-        self._late = self._late or self._near_now // 4
         at = self.sequence.epoch_at(self.cursor)
+        self._chance = columns.share_near(at, self.floor, self.cursor, self._near_now)
+        self._late = self._late or self._near_now // 4
         self._left_until = 0 if at is None or self.tail.stops_at is None else at.start
 
     # ------------------------------------------------------------------ reads
@@ -203,14 +201,18 @@ class OrderTracker:
             self._log.append(np.array(samples, np.int64))
         if self.lookup.pages and True in found:
             self.page_places.touch(np.array(list(compress(samples, found))))
+        return Match(found, others, again, chance), self.settle_in_time(len(samples), now_s)
+
+    def settle_in_time(self, reads: int, now_s: float) -> bool:
+        """Settle if that is due after ``reads`` more reads, and keep the pace. Return whether it was due."""
         waiting = len(self._read) + self._surprises
-        due = waiting >= self.most_together or len(samples) >= _SETTLED_MANY
-        if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
+        due = waiting >= self.most_together or reads >= job_state.SETTLED_MANY
+        if now_s - self.pace.last_s >= job_state.SETTLED_AFTER_S:
             due = due or waiting >= _SETTLED_LEAST
             self._keep_pace(now_s)
         if due:
             self.settle(now_s)
-        return Match(found, others, again, chance), due
+        return due
 
     def _take(self, samples: list[int]) -> list[bool]:
         """Mark each sample's next place as over, if it is near the cursor. Return for each whether it is."""
@@ -235,7 +237,7 @@ class OrderTracker:
             self._log.append(samples)
         start = 0
         while start < len(samples):
-            stop, left = start + self._near_now // _SETTLED_SHARE, self.left
+            stop, left = start + self._near_now // job_state.SETTLED_SHARE, self.left
             mine = samples[start:stop]
             by_chance += self._chance * len(mine)
             found[start:stop] = seen = self._consume(mine)
@@ -347,15 +349,16 @@ class OrderTracker:
             read.sort()
             self.cursor = max(self.cursor, read[len(read) // 2])
             late = self.cursor - read[len(read) // _LATE_QUANTILE]
-            kept = _LATE_KEPT ** (len(read) / _SETTLED_TOGETHER)
+            kept = _LATE_KEPT ** (len(read) / job_state.SETTLED_TOGETHER)
             self._late = max(int(self._late * kept), late)
-            if (at := self.sequence.epoch_at(self.cursor)) is not None:
-                self.tail.read_to(at, self.cursor)
-        self._near_now = near_of(self.sequence.epoch_at(self.cursor))
+        at = self.sequence.epoch_at(self.cursor)
+        if read and at is not None:
+            self.tail.read_to(at, self.cursor)
+        self._near_now = near_of(at)
         # Leave no place open further behind than ``_near_now``: reads would match a false order there.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
-        self._chance = self.columns.share_near(self.floor, self.cursor, self._near_now)
+        self._chance = self.columns.share_near(at, self.floor, self.cursor, self._near_now)
 
     def skip_to(self, place: int) -> None:
         """Move the cursor to ``place``, which the job reported. Places far behind do not count as missed."""
@@ -369,14 +372,11 @@ class OrderTracker:
         start, stop = self.floor, min(stop, self.floor + _MOST_PASSED)
         if stop <= start:
             return
-        columns = self.columns
-        ids, done = columns.sequence.ids[start:stop], columns.done[start:stop]
-        missed = (stop - start) - int(np.count_nonzero(done))
-        late = np.flatnonzero(columns.next_at[ids] < stop)
-        # If ids repeat, the last assignment stays: the furthest place.
-        columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
-        self.page_places.touch(ids[late])
-        done[:] = True
+        if job_state.COMPILED and not self.lookup.pages:
+            missed = self.pass_over(self.sequence.ids, start, stop)
+        else:
+            missed, late = self.columns.pass_over(start, stop)
+            self.page_places.touch(late)
         self.left -= missed
         self.floor = stop
         if start >= self._skipped_to:

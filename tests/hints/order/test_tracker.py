@@ -1,9 +1,12 @@
 """The order tracker, compared with a model that gets the same reads one by one."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.announcing import COUNT, NOW_S, announce, coming, known, read, read_together
+
+pytestmark = pytest.mark.usefixtures("kernel_form")
 
 
 def next_places(hints, job="one"):
