@@ -19,6 +19,7 @@ import structlog
 
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import WIRE, Content, check_frozen, content_of, pack_dataset, unpack_dataset
+from shadeproxy.cluster.known_events import KnownOf
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.core.clock import Clock
@@ -60,7 +61,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
     life: str
     after: dict[str, str]
-    seen: tuple[tuple[str, int, int], ...]
+    seen: tuple[KnownOf, ...]
     pins: tuple[Place, ...]
     items: tuple[tuple[str, str, Content], ...]
 
@@ -136,7 +137,7 @@ class Snapshots:
         self,
         life: str,
         after: Mapping[str, str],
-        seen: tuple[tuple[str, int, int], ...],
+        seen: tuple[KnownOf, ...],
         pins: tuple[Place, ...],
         *,
         instead_of: bytes | None,
