@@ -24,9 +24,11 @@ class Contents:
         for digest, data in blobs:
             await self._log.put_blob(digest, data)
 
-    async def has(self, content: Content) -> bool:
-        """Return whether the log has all blobs of a content. Raises ClusterUnavailable."""
-        return not content.pieces or await self._log.has_blobs(content.pieces)
+    async def keep(self, content: Content) -> bool:
+        """Let the log keep a content for another day. Return whether the log has all blobs of it. Raises
+        ClusterUnavailable.
+        """
+        return not content.pieces or await self._log.keep_blobs(content.pieces)
 
     async def get(self, content: Content) -> bytes:
         """Return the bytes of a content. Raises ClusterUnavailable, LostBlob if the log lacks one of the

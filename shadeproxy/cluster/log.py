@@ -202,8 +202,10 @@ class ClusterLog(Protocol):
         """
         ...
 
-    async def has_blobs(self, digests: Sequence[str]) -> bool:
-        """Return whether the log has the blobs of all ``digests``, of which there is at least one."""
+    async def keep_blobs(self, digests: Sequence[str]) -> bool:
+        """Let the log keep blobs for another day. Return whether it has the blobs of all ``digests``, of
+        which there is at least one.
+        """
         ...
 
     async def close(self) -> None:

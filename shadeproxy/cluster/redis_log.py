@@ -83,6 +83,7 @@ class RedisLog:
         self._forget, self._append = script(redis_scripts.FORGET), script(redis_scripts.APPEND)
         self._peek = script(redis_scripts.PEEK)
         self._claim, self._release = script(redis_scripts.CLAIM), script(redis_scripts.RELEASE)
+        self._keep = script(redis_scripts.KEEP)
 
     async def peek(self) -> ViewRecord:
         number, seats = await self._run(self._peek, self._state, [])
@@ -160,10 +161,10 @@ class RedisLog:
             data = await self._command("GETEX", f"{self._prefix}b:{digest}", "EX", _BLOB_S)
         return data if data is not None and digest_of(data) == digest else None
 
-    async def has_blobs(self, digests: Sequence[str]) -> bool:
+    async def keep_blobs(self, digests: Sequence[str]) -> bool:
         keys = [f"{self._prefix}b:{digest}" for digest in dict.fromkeys(digests)]
         async with self._bounded():
-            return int(await self._command("EXISTS", *keys)) == len(keys)
+            return int(await self._keep(keys=keys, args=[_BLOB_S])) == len(keys)
 
     async def close(self) -> None:
         async with self._bounded():

@@ -214,3 +214,9 @@ RELEASE = """
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 return redis.call('HDEL', KEYS[1], ARGV[1])
 """
+
+KEEP = """
+local found = 0
+for _, key in ipairs(KEYS) do found = found + redis.call('EXPIRE', key, ARGV[1]) end
+return found
+"""

@@ -150,7 +150,7 @@ class Snapshots:
         items = []
         for item, known in taken:
             make = known
-            if isinstance(known, Content) and not await self._contents.has(known):
+            if isinstance(known, Content) and not await self._contents.keep(known):
                 del self._written[item]  # The log has dropped it, as under memory pressure.
                 make = self._take(item)
             stored = make if isinstance(make, Content) else await self._put(item, make)

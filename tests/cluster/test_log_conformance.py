@@ -297,8 +297,8 @@ async def test_a_blob_comes_back_only_if_its_digest_is_right(log):
     data = bytes(range(256)) * 10
     assert await log.get_blob(digest_of(data)) is None
     await log.put_blob(digest_of(data), data)
-    assert await log.has_blobs([digest_of(data)])
-    assert not await log.has_blobs([digest_of(data), digest_of(b"other")])
+    assert await log.keep_blobs([digest_of(data)])
+    assert not await log.keep_blobs([digest_of(data), digest_of(b"other")])
     assert await log.get_blob(digest_of(data)) == data
     await log.put_blob(digest_of(b"other"), data)
     assert await log.get_blob(digest_of(b"other")) is None
@@ -313,7 +313,7 @@ async def test_a_server_that_is_gone_raises_one_error_and_is_found_again(tmp_pat
             log.beat(Beat("a", "b", None)), log.open("i"), log.retire("i", "a", 1), log.forget("i", "a"),
             log.propose(ViewId("i", 0), []), log.append("k", b""), log.read({"k": BEGINNING}, 0.01),
             log.claim("n", b""), log.release("n", b""), log.names(),
-            log.put_blob("d", b""), log.get_blob("d"), log.has_blobs(["d"]),
+            log.put_blob("d", b""), log.get_blob("d"), log.keep_blobs(["d"]),
         ):  # fmt: skip
             with pytest.raises(ClusterUnavailable, match=f"127.0.0.1:{server.port}"):
                 await call

@@ -240,7 +240,7 @@ class FakeLog:
         data = self._reach().blobs.get(digest)
         return data if data is not None and digest_of(data) == digest else None
 
-    async def has_blobs(self, digests):
+    async def keep_blobs(self, digests):
         return self._reach().blobs.keys() >= set(digests)
 
     async def close(self):
