@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from shadeproxy.cluster.events import Content
-from shadeproxy.cluster.log import BLOB_BYTES, ClusterLog
+from shadeproxy.cluster.log import BLOB_BYTES, BLOB_S, ClusterLog
 from shadeproxy.core.errors import LostBlob, PeerError
 
 _AT_ONCE = 4
@@ -19,10 +19,10 @@ class Contents:
     def __init__(self, log: ClusterLog) -> None:
         self._log = log
 
-    async def put(self, blobs: Iterable[tuple[str, bytes]]) -> None:
-        """Store blobs by digest. Raises ClusterUnavailable."""
+    async def put(self, blobs: Iterable[tuple[str, bytes]], keep_s: int = BLOB_S) -> None:
+        """Store blobs by digest for ``keep_s``. Raises ClusterUnavailable."""
         for digest, data in blobs:
-            await self._log.put_blob(digest, data)
+            await self._log.put_blob(digest, data, keep_s)
 
     async def keep(self, content: Content) -> bool:
         """Let the log keep a content for another day. Return whether the log has all blobs of it. Raises

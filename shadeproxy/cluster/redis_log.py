@@ -6,7 +6,7 @@ All keys of a cluster begin with ``sp:{name}:``, so that they lie in one hash sl
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from shadeproxy.cluster import redis_scripts
 from shadeproxy.cluster.log import (
     BLOB_BYTES,
+    BLOB_S,
     NO_VIEW,
     Beat,
     BeatAnswer,
@@ -36,7 +37,6 @@ from shadeproxy.telemetry.counters import ClusterCounters
 _STREAM_EVENTS = 100_000
 _SCORE_EVENTS = 4_000
 _SCORE_STREAM_S = 3600
-_BLOB_S = 86_400
 _READ_EVENTS = 500
 _HANDLE_CLOSED: Any = RuntimeError
 """uvloop raises this error for a write to a connection that was reset after it was taken from the pool.
@@ -151,20 +151,20 @@ class RedisLog:
             names: dict[bytes, bytes] = await self._command("HGETALL", self._names)
         return {name.decode(): value for name, value in names.items()}
 
-    async def put_blob(self, digest: str, data: bytes) -> None:
+    async def put_blob(self, digest: str, data: bytes, keep_s: int = BLOB_S) -> None:
         assert len(data) <= BLOB_BYTES
         async with self._bounded():
-            await self._command("SET", f"{self._prefix}b:{digest}", data, "EX", _BLOB_S)
+            await self._command("SET", f"{self._prefix}b:{digest}", data, "EX", keep_s)
 
     async def get_blob(self, digest: str) -> bytes | None:
         async with self._bounded():
-            data = await self._command("GETEX", f"{self._prefix}b:{digest}", "EX", _BLOB_S)
+            data = await self._command("GETEX", f"{self._prefix}b:{digest}")
         return data if data is not None and digest_of(data) == digest else None
 
-    async def keep_blobs(self, digests: Sequence[str]) -> bool:
+    async def keep_blobs(self, digests: Collection[str], keep_s: int = BLOB_S) -> bool:
         keys = [f"{self._prefix}b:{digest}" for digest in dict.fromkeys(digests)]
         async with self._bounded():
-            return int(await self._keep(keys=keys, args=[_BLOB_S])) == len(keys)
+            return int(await self._keep(keys=keys, args=[keep_s])) == len(keys)
 
     async def close(self) -> None:
         async with self._bounded():

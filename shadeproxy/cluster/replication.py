@@ -357,7 +357,7 @@ class Replication:
         if pending is None or not self._joined:
             await self._clock.sleep(_AGAIN_S)
             return False
-        await self._contents.put(pending.packed.blobs)
+        await self._contents.put(pending.packed.blobs, pending.packed.keep_s)
         async with self._in_order:
             await self._append(STREAM, pending.packed.event, pending.number)
         self.backlog.sent(pending, self._clock.monotonic_s())

@@ -9,7 +9,7 @@ only the hints that it lacks.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ import structlog
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import WIRE, Content, check_frozen, content_of, pack_dataset, unpack_dataset
 from shadeproxy.cluster.known_events import KnownOf
-from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.log import REPLACED_BLOB_S, ClusterLog
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import LostBlob, PeerError, RequestError, StateError
@@ -110,6 +110,10 @@ class Snapshots:
         self._pool = pool
         self._versions: dict[Item, int] = {}
         self._written: dict[Item, tuple[int, float, Content]] = {}
+        self._held: set[str] = set()
+        """The blobs of the snapshots that this proxy has read or written, or could not write to the end. The
+        log must still be told to drop those that are not in the present snapshot.
+        """
 
     def note(self, kind: str, name: str) -> None:
         """Note that a hint has changed, so that the next snapshot stores it again."""
@@ -158,9 +162,13 @@ class Snapshots:
                 items.append((*item, stored))
         body = msgspec.msgpack.encode(Snapshot(life, after, seen, pins, tuple(items)))
         content, blobs = await self._in_pool(lambda: content_of(body))
+        pieces = _pieces_of(content, items)
+        self._held |= pieces
         await self._contents.put(blobs)
         sealed = self._seals.seal(NAME, msgspec.msgpack.encode(_Head(WIRE, self._origin, content)))
         named = await self._log.claim(NAME, sealed, instead_of=instead_of)
+        if named == sealed:
+            await self._let_go(pieces)
         return NamedSnapshot(named, named == sealed, after)
 
     def _take(self, item: Item) -> "Content | Callable[[], tuple[int, bytes | None]]":
@@ -189,6 +197,7 @@ class Snapshots:
         if data is None:
             return None
         content, blobs = await self._in_pool(lambda: content_of(data))
+        self._held.update(content.pieces)
         await self._contents.put(blobs)
         if item[0] != FROZEN:  # A later run of the job has other frozen columns with the same names.
             self._written[item] = (version, self._clock.monotonic_s(), content)
@@ -209,9 +218,19 @@ class Snapshots:
             if head.origin != self._origin:
                 raise PeerError("the cluster is of another origin: give it another cluster.name")
             data = await self._contents.get(head.content)
-            return msgspec.msgpack.decode(data, type=Snapshot)
+            snapshot = msgspec.msgpack.decode(data, type=Snapshot)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PeerError(f"the snapshot cannot be decoded: {error}") from None
+        await self._let_go(_pieces_of(head.content, snapshot.items))
+        return snapshot
+
+    async def _let_go(self, present: set[str]) -> None:
+        """Let the log drop soon the blobs that only snapshots before the ``present`` one have. Each snapshot
+        has new scores: without this, the log would fill up.
+        """
+        if stale := self._held - present:
+            await self._log.keep_blobs(stale, REPLACED_BLOB_S)
+        self._held = present
 
     async def merge(
         self, snapshot: Snapshot, *, joins: bool, without: Container[Item]
@@ -303,3 +322,8 @@ class Snapshots:
 
     async def _in_pool(self, function: Callable[..., Result], *args: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))
+
+
+def _pieces_of(content: Content, items: Iterable[tuple[str, str, Content]]) -> set[str]:
+    """Return the digests of all blobs of a snapshot."""
+    return {*content.pieces, *(piece for _, _, item in items for piece in item.pieces)}

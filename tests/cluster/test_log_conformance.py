@@ -304,6 +304,24 @@ async def test_a_blob_comes_back_only_if_its_digest_is_right(log):
     assert await log.get_blob(digest_of(b"other")) is None
 
 
+async def test_a_blob_is_kept_for_as_long_as_the_last_call_says(redis):
+    cluster, digest = RedisCluster(redis), digest_of(b"long")
+    log = cluster.connect()
+
+    def left_s():
+        return int(redis.command("TTL", f"sp:{{{cluster.name}}}:b:{digest}")[1:])
+
+    await log.put_blob(digest, b"long", 1_000)
+    assert 900 < left_s() <= 1_000
+    assert await log.keep_blobs([digest])
+    assert left_s() > 86_000
+    assert not await log.keep_blobs([digest, digest_of(b"other")], 300)
+    assert left_s() <= 300
+    assert await log.get_blob(digest) == b"long"
+    assert left_s() <= 300, "a proxy that reads a blob does not keep it"
+    await log.close()
+
+
 async def test_a_server_that_is_gone_raises_one_error_and_is_found_again(tmp_path):
     with redis_server(tmp_path) as server:
         log = RedisLog(server.url, "c", timeout_s=10)
