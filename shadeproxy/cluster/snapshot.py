@@ -34,6 +34,7 @@ from shadeproxy.hints.registry import HintRegistry
 _log = structlog.get_logger(__name__)
 NAME = "snapshot"
 FROZEN = "frozen"
+_MOST_SCORES = 1 << 16
 KEPT_S = 6 * 3600.0
 """Items are stored again after a quarter of the time for which the log keeps blobs."""
 
@@ -252,7 +253,7 @@ class Snapshots:
                 elif kind == "jobs":
                     self._merge_job(data)
                 elif kind == "scores":
-                    self._merge_scores(name, data, joins)
+                    await self._merge_scores(name, data, joins)
                 elif kind == "orders":
                     unbuilt.add(self._merge_order(name, data))
                 elif kind == FROZEN:
@@ -286,7 +287,7 @@ class Snapshots:
         known = hints.put_job(job, self._clock.now_s())
         known.ended, known.begun, known.resumes = job.ended, job.begun, job.resumes
 
-    def _merge_scores(self, name: str, data: bytes, joins: bool) -> None:
+    async def _merge_scores(self, name: str, data: bytes, joins: bool) -> None:
         hints, space, stored = self._hints, self._hints.space(name), durable.load_scores(data)
         if isinstance(space, GrowingSet):
             if stored.hashes is None:
@@ -296,13 +297,18 @@ class Snapshots:
             raise StateError(f"scores of job {name!r} are of another dataset")
         else:
             ids = np.arange(space.count)
-        column = hints.column(name, space)
-        new = ~np.isnan(stored.values)
-        if not joins:
-            new &= np.isnan(column.values[ids])
-        column.set(ids[new], stored.values[new])
-        if stored.of_run is not None:
-            column.of_run[ids[new]] = stored.of_run[new]
+        for at in range(0, len(ids), _MOST_SCORES):
+            await asyncio.sleep(0)  # To take all scores at once would hold up the event loop.
+            if hints.space(name) is not space:
+                raise StateError(f"job {name!r} was registered again")
+            piece = slice(at, at + _MOST_SCORES)
+            column, values = hints.column(name, space), stored.values[piece]
+            new = ~np.isnan(values)
+            if not joins:
+                new &= np.isnan(column.values[ids[piece]])
+            column.set(ids[piece][new], values[new])
+            if stored.of_run is not None:
+                column.of_run[ids[piece][new]] = stored.of_run[piece][new]
         self._dirty("scores", name)
 
     def _merge_order(self, name: str, data: bytes) -> str:

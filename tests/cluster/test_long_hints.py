@@ -7,6 +7,7 @@ import pytest
 
 from shadeproxy.hints.changes import FreezeScores, PutJob, ReportProgress
 from shadeproxy.hints.jobs import Progress
+from shadeproxy.hints.scoreboard import ScoreColumn
 from tests.support.cluster_log import FakeLog, Server
 from tests.support.sharing import Sharing, until
 
@@ -64,3 +65,24 @@ async def test_the_log_does_not_grow_while_scores_and_orders_change(server):
             assert c.order(epoch=5) == order_of(5).tolist()
             assert c.hints.frozen.names() == [("j", 4), ("j", 5)]
             await until(lambda: c.scores() == a.scores() == b.scores())
+
+
+async def test_a_proxy_that_joins_takes_long_columns_of_scores_in_pieces(server, monkeypatch):
+    """To take all scores of a long dataset at once would hold up the event loop."""
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register(count=COUNT)
+        await a.score(np.arange(COUNT), np.random.default_rng(1).random(COUNT))
+        await a.keeper._write((await a.log.names())["snapshot"])
+        for stream in list(server.streams):
+            del server.streams[stream]
+        taken, write = [], ScoreColumn.set
+
+        def counting(column, ids, scores):
+            taken.append(len(ids))
+            write(column, ids, scores)
+
+        monkeypatch.setattr(ScoreColumn, "set", counting)
+        async with Sharing(FakeLog(server), "b") as b:
+            assert b.scores() == a.scores()
+        assert max(taken) <= 1 << 16
+        assert sum(taken) == COUNT
