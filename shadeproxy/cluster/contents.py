@@ -32,12 +32,12 @@ class Contents:
 
     async def get(self, content: Content) -> bytes:
         """Return the bytes of a content. Raises ClusterUnavailable, LostBlob if the log lacks one of the
-        content's blobs, and PeerError if the stated size is not possible.
+        content's blobs, and PeerError if the stated size is not possible, or not that of the bytes.
         """
-        if not content.pieces:
-            return content.inline
-        if content.size_bytes > min(MOST_BYTES, len(content.pieces) * BLOB_BYTES):
-            raise PeerError(f"a content of {content.size_bytes} bytes cannot be")
+        # A sender that is wrong must not make this proxy read more blobs than the stated size has.
+        blobs = -(-content.size_bytes // BLOB_BYTES) if content.pieces else 0
+        if content.size_bytes > MOST_BYTES or len(content.pieces) != blobs:
+            raise PeerError(f"{len(content.pieces)} blobs with {content.size_bytes} bytes cannot be")
         found: list[bytes] = []
         for at in range(0, len(content.pieces), _AT_ONCE):
             pieces = content.pieces[at : at + _AT_ONCE]
@@ -47,4 +47,7 @@ class Contents:
                         "the cluster's engine dropped a blob: set its maxmemory-policy to noeviction"
                     )
                 found.append(piece)
-        return b"".join(found)
+        data = b"".join(found) if content.pieces else content.inline
+        if len(data) != content.size_bytes:
+            raise PeerError(f"a content of {content.size_bytes} bytes has {len(data)}")
+        return data

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from shadeproxy.cluster import snapshot_keeper
-from shadeproxy.cluster.events import INLINE_BYTES, PlaceEvent, pack_dataset
+from shadeproxy.cluster.events import INLINE_BYTES, Content, OrderEvent, PlaceEvent, pack_dataset
+from shadeproxy.cluster.log import BLOB_BYTES, digest_of
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.hints.changes import Announce, FreezeScores, PutDataset, PutJob, ReportProgress, WithdrawOrder
 from shadeproxy.hints.jobs import Progress
@@ -351,3 +352,34 @@ async def test_a_proxy_that_joins_takes_long_columns_of_scores_in_pieces(server,
             assert np.array_equal(b.hints.scores("j"), scores_of(0))
         assert max(taken) <= 1 << 16
         assert sum(taken) == COUNT
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "pieces"),
+    [(4, 4_000), (1 << 40, 1), (1 << 62, 1 << 12), (4, 0), (BLOB_BYTES, 1)],
+    ids=["many blobs", "too long for its blob", "gigantic", "not there", "longer than its blob"],
+)
+async def test_content_of_an_impossible_size_is_refused_and_costs_nothing(
+    server, monkeypatch, size_bytes, pieces
+):
+    """A proxy of the cluster is wrong, or knows the secret and lies."""
+    read = []
+
+    async def counting(self, digest):
+        read.append(digest)
+        return self.server.blobs.get(digest)
+
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await register(a)
+        await until(b.knows)
+        await a.log.put_blob(digest_of(b"1234"), b"1234")
+        monkeypatch.setattr(FakeLog, "get_blob", counting)
+        content = Content(size_bytes, pieces=(digest_of(b"1234"),) * pieces)
+        event = OrderEvent("j", 0, 0, 0, manifest().digest, content)
+        await a.replication._append("k", event, a.replication.backlog.number())
+        await until(lambda: b.counters.refused == {"content": 1})
+        assert len(read) <= 2, "one by each proxy"
+        assert b.order() is None
+        monkeypatch.undo()
+        await train(a, 1)
+        await until(lambda: has(b, 1))
