@@ -24,8 +24,8 @@ from shadeproxy.hints.frozen import KEPT_EPOCHS
 from shadeproxy.hints.jobs import Progress
 
 MOST_BYTES = 64 * 1024 * 1024
-MOST_SCORES = 1 << 16
-"""Most scores of one event: 512 KiB together with their sample ids. To apply a larger event would hold up the
+MOST_SCORES = 1 << 15
+"""Most scores of one event: 256 KiB together with their sample ids. To apply a larger event would hold up the
 event loop.
 """
 

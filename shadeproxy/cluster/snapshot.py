@@ -34,7 +34,7 @@ from shadeproxy.hints.registry import HintRegistry
 _log = structlog.get_logger(__name__)
 NAME = "snapshot"
 FROZEN = "frozen"
-_MOST_SCORES = 1 << 16
+_MOST_SCORES = 1 << 16  # More of them would hold up the event loop.
 KEPT_S = 6 * 3600.0
 """Items are stored again after a quarter of the time for which the log keeps blobs."""
 

@@ -2,6 +2,7 @@
 samples.
 """
 
+import asyncio
 import itertools
 from functools import cache
 
@@ -12,7 +13,15 @@ from shadeproxy.cluster import snapshot_keeper
 from shadeproxy.cluster.events import INLINE_BYTES, Content, OrderEvent, PlaceEvent, pack_dataset
 from shadeproxy.cluster.log import BLOB_BYTES, digest_of
 from shadeproxy.core.errors import ClusterUnavailable
-from shadeproxy.hints.changes import Announce, FreezeScores, PutDataset, PutJob, ReportProgress, WithdrawOrder
+from shadeproxy.hints.changes import (
+    Announce,
+    FreezeScores,
+    PutDataset,
+    PutJob,
+    PutScores,
+    ReportProgress,
+    WithdrawOrder,
+)
 from shadeproxy.hints.jobs import Progress
 from shadeproxy.hints.scoreboard import ScoreColumn
 from tests.support.cluster_log import FakeLog, Server
@@ -383,3 +392,36 @@ async def test_content_of_an_impossible_size_is_refused_and_costs_nothing(
         monkeypatch.undo()
         await train(a, 1)
         await until(lambda: has(b, 1))
+
+
+async def test_between_two_long_events_of_scores_other_tasks_have_their_turn(server, monkeypatch):
+    """A proxy that was away reads many long events at once. Reads of objects must not wait for all of
+    them.
+    """
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await register(a)
+        await until(b.knows)
+        turns, at_turn, write = [0], [], ScoreColumn.set
+
+        async def count_turns():
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        def noting(column, ids, scores):
+            if column is b.hints.scoreboard["j"]:
+                at_turn.append(turns[0])
+            write(column, ids, scores)
+
+        for score in (1.0, 2.0, 3.0):
+            a.replication.backlog.add_scores(
+                PutScores("j", a.hints.check_by_ids("j", np.arange(COUNT), np.full(COUNT, score, np.float32)))
+            )
+            for event in a.replication.backlog.take_scores():
+                await a.replication._append(event.stream, event, a.replication.backlog.number())
+        monkeypatch.setattr(ScoreColumn, "set", noting)
+        other = asyncio.create_task(count_turns())
+        await until(lambda: len(b.hints.scoreboard) and b.scores() == [3.0] * COUNT)
+        other.cancel()
+        assert len(at_turn) >= 3
+        assert len(set(at_turn)) == len(at_turn)
