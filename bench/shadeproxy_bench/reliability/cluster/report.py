@@ -68,7 +68,8 @@ and ten leases; a write that was answered and not carried out, or refused with 5
 repeated after a newer one was answered; a process that does not end with status 0. After every ten rounds
 the faults pause: within four leases and 20 s all proxies must have the same settled view with all of them,
 and take writes; then, often after the time of these checks, each object is read, and must be as at the
-origin."""
+origin. Meanwhile a trainer sends the hints of a job with 70,000 samples to random proxies. In each pause,
+all proxies must have its manifest, its orders and its scores."""
 
 
 def results(directory: Path) -> Path:
