@@ -13,7 +13,7 @@ from shadeproxy_bench.reliability.cluster.found import Found
 from shadeproxy_bench.reliability.cluster.http import Answer
 from shadeproxy_bench.reliability.cluster.journal import Journal
 from shadeproxy_bench.reliability.cluster.judge import Judge
-from shadeproxy_bench.reliability.cluster.nodes import OWNED
+from shadeproxy_bench.reliability.cluster.nodes import LOCAL, OWNED, Shape
 from shadeproxy_bench.reliability.cluster.trainer import NodeHints, Trainer, digest_of_order
 
 
@@ -24,6 +24,7 @@ class Proxies:
         self.nodes = self.up = [
             SimpleNamespace(name=name, up=True, process=SimpleNamespace(turn=0)) for name in "ab"
         ]
+        self.shape = Shape(OWNED, 0.5, 0)
         self.orders, self.frozen = {}, {}
         self.scores = np.full(module.SAMPLES, np.nan, np.float32)
         self.spoil = self.spoil_scores = lambda _node, hints: hints
@@ -60,6 +61,7 @@ class Proxies:
 def proxies(monkeypatch):
     monkeypatch.setattr(module, "SAMPLES", 500)
     monkeypatch.setattr(module, "_BATCH", 50)
+    monkeypatch.setattr(module, "_SAME_S", 0.0)
     found = Proxies()
     monkeypatch.setattr(Trainer, "_ask", lambda _trainer, *asked: found.ask(*asked))
     monkeypatch.setattr(module, "BOUND_S", 0.0)
@@ -150,3 +152,11 @@ async def test_a_call_that_no_proxy_answers_is_a_violation(trainer, monkeypatch)
     trainer._patience_s = 0.0
     await trainer._report()
     assert trainer._judge.found.violations == {"hints": 2}
+
+
+async def test_orders_of_past_epochs_stay_only_where_each_proxy_keeps_its_own_pages(trainer, proxies):
+    await trainer._advance()
+    proxies.orders["0/0"] = "past"
+    assert "has orders" in await trainer._differ(proxies.nodes[0])
+    proxies.shape = Shape(LOCAL, 0.5, 0)
+    assert "has orders" not in await trainer._differ(proxies.nodes[0])

@@ -20,6 +20,7 @@ from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.routes import ROUTES, Content, Route
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.read import writes
+from shadeproxy.hints.order.announcements import order_of
 from shadeproxy_bench import member
 from shadeproxy_bench.reliability.cluster.trainer import HINTS_PATH, hints_of
 
@@ -42,9 +43,12 @@ def _prepare(late_write_s: float) -> None:
 async def _tell_hints(context: ControlContext, request: web.Request) -> web.Response:
     job = context.hints.jobs.get(request.match_info["job"])
     announced, dataset = context.hints.orders.announced, context.hints.dataset(job.dataset or "")
-    orders = [
-        (epoch, rank, ids) for epoch, ranks in announced.of(job.name).items() for rank, ids in ranks.items()
-    ]
+    orders = []
+    for name in announced.names():
+        of_job, epoch, rank = order_of(name)
+        ids = announced.ids(of_job, epoch, rank)
+        if of_job == job.name and ids is not None:
+            orders.append((epoch, rank, ids))
     return web.Response(body=hints_of(dataset.digest, orders), content_type=JSON)
 
 

@@ -21,7 +21,7 @@ from shadeproxy_bench.reliability.cluster.bodies import BUCKET
 from shadeproxy_bench.reliability.cluster.found import add
 from shadeproxy_bench.reliability.cluster.http import Answer
 from shadeproxy_bench.reliability.cluster.judge import Judge
-from shadeproxy_bench.reliability.cluster.nodes import Cluster, Node
+from shadeproxy_bench.reliability.cluster.nodes import OWNED, Cluster, Node
 
 SAMPLES: Final = 70_000
 """Number of samples. An order or a column of scores has 280 KB, the packed manifest more."""
@@ -34,7 +34,7 @@ them from the next snapshot: that is written after 70 s, or after 100 s by a pro
 """
 _RANKS, _AHEAD = 2, 2
 _BATCH = 4_096
-_PAUSE_S, _AGAIN_S, _ASK_S = 1.0, 0.3, 10.0
+_PAUSE_S, _AGAIN_S, _ASK_S, _SAME_S = 1.0, 0.3, 10.0, 5.0
 _NOT_NOW = frozenset({0, 404, 500, 503})
 """Statuses after which the trainer repeats a call. 404: the proxy has just started, and has no hints yet."""
 _SCORES, _IDS = "application/vnd.shadeproxy.scores", "application/vnd.shadeproxy.ids"
@@ -207,7 +207,7 @@ class Trainer:
         async with self._step:
             found = self._judge.found
             await self._until("until all proxies have the trainer's hints", self._lack)
-            add(found.hints, "samples whose scores differed between proxies", await self._differing())
+            add(found.hints, "samples whose scores stayed different at two proxies", await self._differing())
             await self._send_all_again()
             await self._until("then, until all proxies have what was sent again", self._differ)
             self._orders = {at: order._replace(sent=None) for at, order in self._orders.items()}
@@ -258,16 +258,28 @@ class Trainer:
         if hints is None or scores is None:
             return f"{node.name} does not know the job"
         wanted = {f"{epoch}/{rank}": order.digest for (epoch, rank), order in self._orders.items()}
-        if (hints.manifest, hints.orders) != (self._manifest, wanted):
+        known = hints.orders
+        if self._cluster.shape.pages != OWNED:
+            # A proxy that keeps its own pages keeps the orders of past epochs until their samples are read.
+            known = {at: digest for at, digest in known.items() if at in wanted}
+        if (hints.manifest, known) != (self._manifest, wanted):
             return f"{node.name} has orders {sorted(hints.orders)}, not {sorted(wanted)}"
         if wrong := int((scores != self._post).sum()):
             return f"{node.name} has {wrong} scores that are not the last"
         return ""
 
     async def _differing(self) -> int:
-        found = await asyncio.gather(*map(self._scores, self._cluster.up))
-        columns = [one for one in found if one is not None]
-        return int(sum((column != columns[0]).sum() for column in columns[1:]))
+        """Return the number of samples whose scores differ between the first proxy and the others, after all
+        have had time to read what was sent.
+        """
+        end_s = time.monotonic() + _SAME_S
+        while True:
+            found = await asyncio.gather(*map(self._scores, self._cluster.up))
+            columns = [one for one in found if one is not None]
+            count = int(sum((column != columns[0]).sum() for column in columns[1:]))
+            if not count or time.monotonic() > end_s:
+                return count
+            await asyncio.sleep(_AGAIN_S)
 
     async def _freeze(self) -> None:
         """Freeze the scores of this epoch at all proxies at once: all must draw from one column. They must
