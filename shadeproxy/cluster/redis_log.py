@@ -38,6 +38,7 @@ _STREAM_EVENTS = 100_000
 _SCORE_EVENTS = 4_000
 _SCORE_STREAM_S = 3600
 _READ_EVENTS = 500
+_LONG_SCORES_S, _LONG_BYTES = 900, 32 * 1024
 _HANDLE_CLOSED: Any = RuntimeError
 """uvloop raises this error for a write to a connection that was reset after it was taken from the pool.
 ``Retry`` accepts the class as well, although its types do not say so.
@@ -121,7 +122,9 @@ class RedisLog:
     async def append(self, stream: str, body: bytes) -> str:
         scores = stream.startswith("s:")
         length, ttl_s = (_SCORE_EVENTS, _SCORE_STREAM_S) if scores else (_STREAM_EVENTS, 0)
-        position = await self._run(self._append, self._prefix + stream, [length, body, ttl_s])
+        # So many long events would take a gigabyte. Proxies that join need those since the last snapshot.
+        keep_s = _LONG_SCORES_S if scores and len(body) > _LONG_BYTES else ""
+        position = await self._run(self._append, self._prefix + stream, [length, body, ttl_s, keep_s])
         return str(position.decode())
 
     async def read(self, after: Mapping[str, str], wait_s: float) -> list[Event]:

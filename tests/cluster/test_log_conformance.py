@@ -6,6 +6,7 @@ import random
 import pytest
 import uvloop
 
+from shadeproxy.cluster import redis_log
 from shadeproxy.cluster.log import BEGINNING, NO_VIEW, Beat, NodeRecord, ViewId, digest_of
 from shadeproxy.cluster.redis_log import RedisLog
 from shadeproxy.core.errors import ClusterUnavailable
@@ -319,6 +320,24 @@ async def test_a_blob_is_kept_for_as_long_as_the_last_call_says(redis):
     assert left_s() <= 300
     assert await log.get_blob(digest) == b"long"
     assert left_s() <= 300, "a proxy that reads a blob does not keep it"
+    await log.close()
+
+
+async def test_long_events_of_scores_are_kept_for_a_while_only(redis, monkeypatch):
+    """A trainer may send all scores of a long dataset at once, in few long events."""
+    monkeypatch.setattr(redis_log, "_LONG_SCORES_S", 0)
+    cluster = RedisCluster(redis)
+    log = cluster.connect()
+    for stream, size in (("s:j", 256 * 1024), ("s:short", 256), ("k", 256 * 1024)):
+        for _ in range(10):
+            await log.append(stream, bytes(size))
+            await asyncio.sleep(0.002)
+    kept = {
+        stream: int(redis.command("XLEN", f"sp:{{{cluster.name}}}:{stream}")[1:])
+        for stream in ("s:j", "s:short", "k")
+    }
+    assert kept.pop("s:j") <= 2
+    assert kept == {"s:short": 10, "k": 10}
     await log.close()
 
 
