@@ -347,6 +347,7 @@ async def test_a_proxy_that_joins_takes_long_columns_of_scores_in_pieces(server,
     async with Sharing(FakeLog(server), "a") as a:
         await register(a)
         await a.score(np.arange(COUNT), scores_of(0))
+        await a.replication._flush_now()
         await a.keeper._write((await a.log.names())["snapshot"])
         for stream in list(server.streams):
             del server.streams[stream]
