@@ -114,7 +114,6 @@ TABLE = {
     "cluster.log": "cluster/test_log_conformance.py",
     "cluster.redis_log": "cluster/test_log_conformance.py",
     "cluster.redis_scripts": "cluster/test_log_conformance.py",
-    "cluster.known_events": "cluster/test_replication.py",
     "cluster.snapshot": "cluster/test_replication.py",
     "cluster.status": "api/control/test_cluster.py",
     "cluster.timing": "cluster/test_membership.py",

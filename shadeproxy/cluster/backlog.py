@@ -32,8 +32,8 @@ from shadeproxy.hints.frozen import KEPT_EPOCHS
 from shadeproxy.hints.jobs import Progress
 
 MOST_BYTES = 64 * 1024 * 1024
-MOST_SCORES = 1 << 16
-"""Most scores of one event: 512 KiB together with their sample ids. To apply a larger event would hold up the
+MOST_SCORES = 1 << 15
+"""Most scores of one event: 256 KiB together with their sample ids. To apply a larger event would hold up the
 event loop.
 """
 
@@ -101,10 +101,26 @@ class _Waiting:
         """Merge the columns into one that has only the latest score of each sample, and return it."""
         keys = np.concatenate([one.keys for one in self.columns])
         scores = np.concatenate([one.scores for one in self.columns])
-        _, last = np.unique(keys[::-1], return_index=True)
-        kept = np.sort(len(keys) - 1 - last)
+        kept = _last_of_each(keys)
         self.columns = [_Column(keys[kept], scores[kept])]
         return self.columns[0]
+
+    @property
+    def must_fold(self) -> bool:
+        """True if there are many columns, and merging takes no longer than it took to add them."""
+        many = len(self.columns) >= _FOLD_AT
+        return many and sum(len(one.keys) for one in self.columns[1:]) >= len(self.columns[0].keys)
+
+
+def _last_of_each(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the position of the last occurrence of each key, in ascending order."""
+    if keys.dtype != np.uint32 or not len(keys):
+        _, last = np.unique(keys[::-1], return_index=True)
+        return np.sort(len(keys) - 1 - last)
+    # Sample ids are small, so do not sort them. Numpy keeps the last write to a cell.
+    at, last = np.arange(len(keys), dtype=np.uint32), np.empty(int(keys.max()) + 1, dtype=np.uint32)
+    last[keys] = at
+    return np.flatnonzero(last[keys] == at)
 
 
 class Backlog:
@@ -213,7 +229,7 @@ class Backlog:
         if waiting is None or waiting.digest != digest:
             waiting = self._scores[change.name] = _Waiting(digest)
         waiting.columns.append(_Column(keys, batch.scores))
-        if len(waiting.columns) >= _FOLD_AT:
+        if waiting.must_fold:
             waiting.fold()
         self._make_room(keys.nbytes + batch.scores.nbytes)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from shadeproxy.cluster.events import Content
-from shadeproxy.cluster.log import BLOB_BYTES, ClusterLog
+from shadeproxy.cluster.log import BLOB_BYTES, BLOB_S, ClusterLog
 from shadeproxy.core.errors import LostBlob, PeerError
 
 _AT_ONCE = 4
@@ -19,23 +19,25 @@ class Contents:
     def __init__(self, log: ClusterLog) -> None:
         self._log = log
 
-    async def put(self, blobs: Iterable[tuple[str, bytes]]) -> None:
-        """Store blobs by digest. Raises ClusterUnavailable."""
+    async def put(self, blobs: Iterable[tuple[str, bytes]], keep_s: int = BLOB_S) -> None:
+        """Store blobs by digest for ``keep_s``. Raises ClusterUnavailable."""
         for digest, data in blobs:
-            await self._log.put_blob(digest, data)
+            await self._log.put_blob(digest, data, keep_s)
 
-    async def has(self, content: Content) -> bool:
-        """Return whether the log has all blobs of a content. Raises ClusterUnavailable."""
-        return not content.pieces or await self._log.has_blobs(content.pieces)
+    async def keep(self, content: Content) -> bool:
+        """Let the log keep a content for another day. Return whether the log has all blobs of it. Raises
+        ClusterUnavailable.
+        """
+        return not content.pieces or await self._log.keep_blobs(content.pieces)
 
     async def get(self, content: Content) -> bytes:
         """Return the bytes of a content. Raises ClusterUnavailable, LostBlob if the log lacks one of the
-        content's blobs, and PeerError if the stated size is not possible.
+        content's blobs, and PeerError if the stated size is not possible, or not that of the bytes.
         """
-        if not content.pieces:
-            return content.inline
-        if content.size_bytes > min(MOST_BYTES, len(content.pieces) * BLOB_BYTES):
-            raise PeerError(f"a content of {content.size_bytes} bytes cannot be")
+        # A sender that is wrong must not make this proxy read more blobs than the stated size has.
+        blobs = -(-content.size_bytes // BLOB_BYTES) if content.pieces else 0
+        if content.size_bytes > MOST_BYTES or len(content.pieces) != blobs:
+            raise PeerError(f"{len(content.pieces)} blobs with {content.size_bytes} bytes cannot be")
         found: list[bytes] = []
         for at in range(0, len(content.pieces), _AT_ONCE):
             pieces = content.pieces[at : at + _AT_ONCE]
@@ -45,4 +47,7 @@ class Contents:
                         "the cluster's engine dropped a blob: set its maxmemory-policy to noeviction"
                     )
                 found.append(piece)
-        return b"".join(found)
+        data = b"".join(found) if content.pieces else content.inline
+        if len(data) != content.size_bytes:
+            raise PeerError(f"a content of {content.size_bytes} bytes has {len(data)}")
+        return data

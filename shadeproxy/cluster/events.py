@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from shadeproxy.cluster.log import BLOB_BYTES, digest_of
+from shadeproxy.cluster.log import BLOB_BYTES, BLOB_S, EVENT_BLOB_S, digest_of
 from shadeproxy.core.errors import PeerError, StateError
 from shadeproxy.hints import durable
 from shadeproxy.hints.changes import (
@@ -154,6 +154,11 @@ class Packed(NamedTuple):
     @property
     def size_bytes(self) -> int:
         return sum(len(data) for _, data in self.blobs)
+
+    @property
+    def keep_s(self) -> int:
+        """Seconds for which the log must keep the blobs. Those of a dataset may also be a snapshot's."""
+        return BLOB_S if isinstance(self.event, DatasetEvent) else EVENT_BLOB_S
 
 
 def dump(event: Event) -> msgspec.Raw:

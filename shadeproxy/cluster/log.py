@@ -10,7 +10,7 @@ and this port checks each blob against its digest. Every call is bounded by a ti
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -20,6 +20,15 @@ BLOB_BYTES = 512 * 1024
 """The most bytes of one blob. Longer content is stored as several blobs, so that no call occupies the event
 loop for long.
 """
+
+BLOB_S = 86_400
+"""Seconds for which the log keeps a blob of a snapshot."""
+EVENT_BLOB_S = 1_800
+"""Seconds for which the log keeps a blob of an order or a frozen column that was just sent. A snapshot has
+blobs of its own with these hints a minute or two later.
+"""
+REPLACED_BLOB_S = 300
+"""Seconds for which the log keeps blobs of a snapshot that was replaced: a proxy may be reading it."""
 
 BEGINNING = "0-0"
 """The position before the first event of a stream."""
@@ -192,18 +201,20 @@ class ClusterLog(Protocol):
         """Return all claimed names with their values."""
         ...
 
-    async def put_blob(self, digest: str, data: bytes) -> None:
-        """Store at most ``BLOB_BYTES`` for a day. ``digest`` is ``digest_of(data)``."""
+    async def put_blob(self, digest: str, data: bytes, keep_s: int = BLOB_S) -> None:
+        """Store at most ``BLOB_BYTES`` for ``keep_s``. ``digest`` is ``digest_of(data)``."""
         ...
 
     async def get_blob(self, digest: str) -> bytes | None:
-        """Return the bytes of a blob, and let the log keep the blob for another day. Return None if the log
-        lacks the blob, or has bytes that do not fit the digest.
+        """Return the bytes of a blob. Return None if the log lacks the blob, or has bytes that do not fit the
+        digest.
         """
         ...
 
-    async def has_blobs(self, digests: Sequence[str]) -> bool:
-        """Return whether the log has the blobs of all ``digests``, of which there is at least one."""
+    async def keep_blobs(self, digests: Collection[str], keep_s: int = BLOB_S) -> bool:
+        """Let the log keep blobs for ``keep_s`` from now on. Return whether it has the blobs of all
+        ``digests``, of which there is at least one.
+        """
         ...
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ All keys of a cluster begin with ``sp:{name}:``, so that they lie in one hash sl
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from shadeproxy.cluster import redis_scripts
 from shadeproxy.cluster.log import (
     BLOB_BYTES,
+    BLOB_S,
     NO_VIEW,
     Beat,
     BeatAnswer,
@@ -36,8 +37,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 _STREAM_EVENTS = 100_000
 _SCORE_EVENTS = 4_000
 _SCORE_STREAM_S = 3600
-_BLOB_S = 86_400
 _READ_EVENTS = 500
+_LONG_SCORES_S, _LONG_BYTES = 900, 32 * 1024
 _HANDLE_CLOSED: Any = RuntimeError
 """uvloop raises this error for a write to a connection that was reset after it was taken from the pool.
 ``Retry`` accepts the class as well, although its types do not say so.
@@ -83,6 +84,7 @@ class RedisLog:
         self._forget, self._append = script(redis_scripts.FORGET), script(redis_scripts.APPEND)
         self._peek = script(redis_scripts.PEEK)
         self._claim, self._release = script(redis_scripts.CLAIM), script(redis_scripts.RELEASE)
+        self._keep = script(redis_scripts.KEEP)
 
     async def peek(self) -> ViewRecord:
         number, seats = await self._run(self._peek, self._state, [])
@@ -120,7 +122,9 @@ class RedisLog:
     async def append(self, stream: str, body: bytes) -> str:
         scores = stream.startswith("s:")
         length, ttl_s = (_SCORE_EVENTS, _SCORE_STREAM_S) if scores else (_STREAM_EVENTS, 0)
-        position = await self._run(self._append, self._prefix + stream, [length, body, ttl_s])
+        # So many long events would take a gigabyte. Proxies that join need those since the last snapshot.
+        keep_s = _LONG_SCORES_S if scores and len(body) > _LONG_BYTES else ""
+        position = await self._run(self._append, self._prefix + stream, [length, body, ttl_s, keep_s])
         return str(position.decode())
 
     async def read(self, after: Mapping[str, str], wait_s: float) -> list[Event]:
@@ -150,20 +154,22 @@ class RedisLog:
             names: dict[bytes, bytes] = await self._command("HGETALL", self._names)
         return {name.decode(): value for name, value in names.items()}
 
-    async def put_blob(self, digest: str, data: bytes) -> None:
+    async def put_blob(self, digest: str, data: bytes, keep_s: int = BLOB_S) -> None:
         assert len(data) <= BLOB_BYTES
         async with self._bounded():
-            await self._command("SET", f"{self._prefix}b:{digest}", data, "EX", _BLOB_S)
+            await self._command("SET", f"{self._prefix}b:{digest}", data, "EX", keep_s)
 
     async def get_blob(self, digest: str) -> bytes | None:
         async with self._bounded():
-            data = await self._command("GETEX", f"{self._prefix}b:{digest}", "EX", _BLOB_S)
-        return data if data is not None and digest_of(data) == digest else None
+            data = await self._command("GETEX", f"{self._prefix}b:{digest}")
+        # To compute the digest of more bytes would hold up the event loop.
+        fits = data is not None and len(data) <= BLOB_BYTES and digest_of(data) == digest
+        return data if fits else None
 
-    async def has_blobs(self, digests: Sequence[str]) -> bool:
+    async def keep_blobs(self, digests: Collection[str], keep_s: int = BLOB_S) -> bool:
         keys = [f"{self._prefix}b:{digest}" for digest in dict.fromkeys(digests)]
         async with self._bounded():
-            return int(await self._command("EXISTS", *keys)) == len(keys)
+            return int(await self._keep(keys=keys, args=[keep_s])) == len(keys)
 
     async def close(self) -> None:
         async with self._bounded():

@@ -196,7 +196,13 @@ end
 )
 
 APPEND = """
-local position = redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'e', ARGV[2])
+local how, least = 'MAXLEN', ARGV[1]
+if ARGV[4] ~= '' then
+  local time = redis.call('TIME')
+  local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  how, least = 'MINID', string.format('%.0f', now_ms - tonumber(ARGV[4]) * 1000)
+end
+local position = redis.call('XADD', KEYS[1], how, '~', least, '*', 'e', ARGV[2])
 if ARGV[3] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
 return position
 """
@@ -213,4 +219,10 @@ return value
 RELEASE = """
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 return redis.call('HDEL', KEYS[1], ARGV[1])
+"""
+
+KEEP = """
+local found = 0
+for _, key in ipairs(KEYS) do found = found + redis.call('EXPIRE', key, ARGV[1]) end
+return found
 """

@@ -52,8 +52,7 @@ _READ_S = 1.0
 _AGAIN_S = 0.25
 _REFUSED_AGAIN_S = 30.0
 FLUSH_S = 0.25
-_SIGNS_EVERY = 2
-_ALIVE_EVERY = 8
+_SIGNS_EVERY, _ALIVE_EVERY = 2, 8
 _LOST_AFTER_S = 3.0
 
 
@@ -290,24 +289,25 @@ class Replication:
             if isinstance(event, PlaceEvent) and event.verb == "purge":
                 self._applier.apply(event, here=False)
             return
-        if self._followed.seen.has(envelope.node, envelope.boot, envelope.number):
-            self._counters.refused["repeated"] = self._counters.refused.get("repeated", 0) + 1
+        sent = envelope.node, entry.stream, envelope.boot, envelope.number
+        if self._followed.seen.has(*sent):
+            self._refuse("repeated", PeerError("an event came a second time"))
             return
-        await self._apply(event, envelope)
+        await self._apply(event, sent)
 
-    async def _apply(self, event: events.Event, envelope: Envelope) -> None:
-        own = envelope.node == self._node.name
-        this_boot = own and envelope.boot == self._node.boot
-        pending = self.backlog.find(envelope.number) if this_boot else None
+    async def _apply(self, event: events.Event, sent: tuple[str, str, int, int]) -> None:
+        node, _, boot, number = sent
+        own, this_boot = node == self._node.name, (node, boot) == self._node[:2]
+        pending = self.backlog.find(number) if this_boot else None
         try:
             # If the log fails here, the next read returns the same event again.
             decoded: Any = None if pending is not None else await self._applier.decode(event)
         except (RequestError, PeerError) as error:
-            self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
+            self._followed.seen.note(*sent)
             self._refuse("content", error)
             self.keeper.lacks(event)
             return
-        self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
+        self._followed.seen.note(*sent)
         if pending is not None:
             self.backlog.came_back(pending)
             self._apply_own(pending)
@@ -357,7 +357,7 @@ class Replication:
         if pending is None or not self._has_read:
             await self._clock.sleep(_AGAIN_S)
             return False
-        await self._contents.put(pending.packed.blobs)
+        await self._contents.put(pending.packed.blobs, pending.packed.keep_s)
         async with self._in_order:
             await self._append(STREAM, pending.packed.event, pending.number)
         self.backlog.sent(pending, self._clock.monotonic_s())

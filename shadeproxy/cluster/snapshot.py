@@ -9,7 +9,7 @@ only the hints that it lacks.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +19,8 @@ import structlog
 
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import WIRE, Content, check_frozen, content_of, pack_dataset, unpack_dataset
-from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.known_events import KnownOf
+from shadeproxy.cluster.log import REPLACED_BLOB_S, ClusterLog
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import LostBlob, PeerError, RequestError, StateError
@@ -33,6 +34,7 @@ from shadeproxy.hints.registry import HintRegistry
 _log = structlog.get_logger(__name__)
 NAME = "snapshot"
 FROZEN = "frozen"
+_MOST_SCORES = 1 << 16  # More of them would hold up the event loop.
 KEPT_S = 6 * 3600.0
 """Items are stored again after a quarter of the time for which the log keeps blobs."""
 
@@ -60,7 +62,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
     life: str
     after: dict[str, str]
-    seen: tuple[tuple[str, int, int], ...]
+    seen: tuple[KnownOf, ...]
     pins: tuple[Place, ...]
     items: tuple[tuple[str, str, Content], ...]
 
@@ -109,6 +111,10 @@ class Snapshots:
         self._pool = pool
         self._versions: dict[Item, int] = {}
         self._written: dict[Item, tuple[int, float, Content]] = {}
+        self._held: set[str] = set()
+        """The blobs of the snapshots that this proxy has read or written, or could not write to the end. The
+        log must still be told to drop those that are not in the present snapshot.
+        """
 
     def note(self, kind: str, name: str) -> None:
         """Note that a hint has changed, so that the next snapshot stores it again."""
@@ -136,7 +142,7 @@ class Snapshots:
         self,
         life: str,
         after: Mapping[str, str],
-        seen: tuple[tuple[str, int, int], ...],
+        seen: tuple[KnownOf, ...],
         pins: tuple[Place, ...],
         *,
         instead_of: bytes | None,
@@ -149,7 +155,7 @@ class Snapshots:
         items = []
         for item, known in taken:
             make = known
-            if isinstance(known, Content) and not await self._contents.has(known):
+            if isinstance(known, Content) and not await self._contents.keep(known):
                 del self._written[item]  # The log has dropped it, as under memory pressure.
                 make = self._take(item)
             stored = make if isinstance(make, Content) else await self._put(item, make)
@@ -157,9 +163,13 @@ class Snapshots:
                 items.append((*item, stored))
         body = msgspec.msgpack.encode(Snapshot(life, after, seen, pins, tuple(items)))
         content, blobs = await self._in_pool(lambda: content_of(body))
+        pieces = _pieces_of(content, items)
+        self._held |= pieces
         await self._contents.put(blobs)
         sealed = self._seals.seal(NAME, msgspec.msgpack.encode(_Head(WIRE, self._origin, content)))
         named = await self._log.claim(NAME, sealed, instead_of=instead_of)
+        if named == sealed:
+            await self._let_go(pieces)
         return NamedSnapshot(named, named == sealed, after)
 
     def _take(self, item: Item) -> "Content | Callable[[], tuple[int, bytes | None]]":
@@ -188,6 +198,7 @@ class Snapshots:
         if data is None:
             return None
         content, blobs = await self._in_pool(lambda: content_of(data))
+        self._held.update(content.pieces)
         await self._contents.put(blobs)
         if item[0] != FROZEN:  # A later run of the job has other frozen columns with the same names.
             self._written[item] = (version, self._clock.monotonic_s(), content)
@@ -208,9 +219,19 @@ class Snapshots:
             if head.origin != self._origin:
                 raise PeerError("the cluster is of another origin: give it another cluster.name")
             data = await self._contents.get(head.content)
-            return msgspec.msgpack.decode(data, type=Snapshot)
+            snapshot = msgspec.msgpack.decode(data, type=Snapshot)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PeerError(f"the snapshot cannot be decoded: {error}") from None
+        await self._let_go(_pieces_of(head.content, snapshot.items))
+        return snapshot
+
+    async def _let_go(self, present: set[str]) -> None:
+        """Let the log drop soon the blobs that only snapshots before the ``present`` one have. Each snapshot
+        has new scores: without this, the log would fill up.
+        """
+        if stale := self._held - present:
+            await self._log.keep_blobs(stale, REPLACED_BLOB_S)
+        self._held = present
 
     async def merge(
         self, snapshot: Snapshot, *, joins: bool, without: Container[Item]
@@ -232,7 +253,7 @@ class Snapshots:
                 elif kind == "jobs":
                     self._merge_job(data)
                 elif kind == "scores":
-                    self._merge_scores(name, data, joins)
+                    await self._merge_scores(name, data, joins)
                 elif kind == "orders":
                     unbuilt.add(self._merge_order(name, data))
                 elif kind == FROZEN:
@@ -266,7 +287,7 @@ class Snapshots:
         known = hints.put_job(job, self._clock.now_s())
         known.ended, known.begun, known.resumes = job.ended, job.begun, job.resumes
 
-    def _merge_scores(self, name: str, data: bytes, joins: bool) -> None:
+    async def _merge_scores(self, name: str, data: bytes, joins: bool) -> None:
         hints, space, stored = self._hints, self._hints.space(name), durable.load_scores(data)
         if isinstance(space, GrowingSet):
             if stored.hashes is None:
@@ -276,13 +297,18 @@ class Snapshots:
             raise StateError(f"scores of job {name!r} are of another dataset")
         else:
             ids = np.arange(space.count)
-        column = hints.column(name, space)
-        new = ~np.isnan(stored.values)
-        if not joins:
-            new &= np.isnan(column.values[ids])
-        column.set(ids[new], stored.values[new])
-        if stored.of_run is not None:
-            column.of_run[ids[new]] = stored.of_run[new]
+        for at in range(0, len(ids), _MOST_SCORES):
+            await asyncio.sleep(0)  # To take all scores at once would hold up the event loop.
+            if hints.space(name) is not space:
+                raise StateError(f"job {name!r} was registered again")
+            piece = slice(at, at + _MOST_SCORES)
+            column, values = hints.column(name, space), stored.values[piece]
+            new = ~np.isnan(values)
+            if not joins:
+                new &= np.isnan(column.values[ids[piece]])
+            column.set(ids[piece][new], values[new])
+            if stored.of_run is not None:
+                column.of_run[ids[piece][new]] = stored.of_run[piece][new]
         self._dirty("scores", name)
 
     def _merge_order(self, name: str, data: bytes) -> str:
@@ -302,3 +328,8 @@ class Snapshots:
 
     async def _in_pool(self, function: Callable[..., Result], *args: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))
+
+
+def _pieces_of(content: Content, items: Iterable[tuple[str, str, Content]]) -> set[str]:
+    """Return the digests of all blobs of a snapshot."""
+    return {*content.pieces, *(piece for _, _, item in items for piece in item.pieces)}

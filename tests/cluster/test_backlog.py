@@ -6,13 +6,15 @@ import time
 import numpy as np
 import pytest
 
+from shadeproxy.cluster import backlog as module
 from shadeproxy.cluster.backlog import Backlog
 from shadeproxy.cluster.events import INLINE_BYTES, OrderEvent, Packed, content_of
 from shadeproxy.cluster.replication import FLUSH_S
 from shadeproxy.core.errors import ClusterUnavailable
-from shadeproxy.hints.changes import DeleteJob, FreezeScores, PutJob
+from shadeproxy.hints.changes import DeleteJob, FreezeScores, PutJob, PutScores
+from shadeproxy.hints.registry import HintRegistry
 from tests.support.cluster_log import FakeLog, Server
-from tests.support.sharing import Sharing, until
+from tests.support.sharing import Sharing, dataset, until
 
 
 @pytest.fixture
@@ -174,3 +176,55 @@ async def test_of_the_frozen_columns_of_one_epoch_only_the_first_waits(server):
         await until(lambda: b.hints.frozen.get("j", 3))
         columns = {one.column[0] for one in (*found, b.hints.frozen.get("j", 3))}
         assert len(columns) == 1
+
+
+def scoring(count):
+    """Return a function that adds scores of samples to a backlog, and the column that all scores make."""
+    hints, column = HintRegistry(page_size=4096), np.full(count, np.nan, np.float32)
+    hints.put_dataset(dataset(count=count))
+    PutJob("j", "train", 1, 1.0, 3600.0).apply(hints, 0.0)
+
+    def add(backlog, ids, score):
+        column[ids] = score
+        backlog.add_scores(PutScores("j", hints.check_by_ids("j", ids, np.full(len(ids), score, np.float32))))
+
+    return add, column
+
+
+def sent(events, count):
+    column = np.full(count, np.nan, np.float32)
+    for event in events:
+        column[np.frombuffer(event.keys, "<u4")] = np.frombuffer(event.scores, "<f4")
+    return column
+
+
+@pytest.mark.parametrize("batch", [256, 2_048, 70_000])
+def test_of_all_scores_that_wait_the_latest_of_each_sample_are_sent(batch):
+    backlog, rows = Backlog(), np.random.default_rng(1)
+    add, column = scoring(70_000)
+    for score in range(200):
+        add(backlog, rows.choice(70_000, batch, replace=False), score)
+    add(backlog, np.array([], int), 1.0)
+    add(backlog, np.array([5, 6, 5]), 7.0)
+    events = backlog.take_scores()
+    assert np.array_equal(sent(events, 70_000), column, equal_nan=True)
+    assert sum(len(event.keys) for event in events) == 4 * np.count_nonzero(~np.isnan(column))
+
+
+def test_scores_that_wait_long_are_not_merged_again_and_again(monkeypatch):
+    """While the log is away, the scores of a whole dataset wait. To merge them all for each few batches would
+    hold up the event loop.
+    """
+    merged, fold = [], module._Waiting.fold
+
+    def counting(waiting):
+        merged.append(sum(len(column.keys) for column in waiting.columns))
+        return fold(waiting)
+
+    monkeypatch.setattr(module._Waiting, "fold", counting)
+    backlog, rows = Backlog(), np.random.default_rng(1)
+    add, _ = scoring(70_000)
+    for score in range(2_000):
+        add(backlog, rows.choice(70_000, 256, replace=False), score)
+    assert sum(merged) < 3 * 2_000 * 256
+    assert backlog.size_bytes < 4 * 8 * 70_000

@@ -6,6 +6,7 @@ import random
 import pytest
 import uvloop
 
+from shadeproxy.cluster import redis_log
 from shadeproxy.cluster.log import BEGINNING, NO_VIEW, Beat, NodeRecord, ViewId, digest_of
 from shadeproxy.cluster.redis_log import RedisLog
 from shadeproxy.core.errors import ClusterUnavailable
@@ -297,11 +298,47 @@ async def test_a_blob_comes_back_only_if_its_digest_is_right(log):
     data = bytes(range(256)) * 10
     assert await log.get_blob(digest_of(data)) is None
     await log.put_blob(digest_of(data), data)
-    assert await log.has_blobs([digest_of(data)])
-    assert not await log.has_blobs([digest_of(data), digest_of(b"other")])
+    assert await log.keep_blobs([digest_of(data)])
+    assert not await log.keep_blobs([digest_of(data), digest_of(b"other")])
     assert await log.get_blob(digest_of(data)) == data
     await log.put_blob(digest_of(b"other"), data)
     assert await log.get_blob(digest_of(b"other")) is None
+
+
+async def test_a_blob_is_kept_for_as_long_as_the_last_call_says(redis):
+    cluster, digest = RedisCluster(redis), digest_of(b"long")
+    log = cluster.connect()
+
+    def left_s():
+        return int(redis.command("TTL", f"sp:{{{cluster.name}}}:b:{digest}")[1:])
+
+    await log.put_blob(digest, b"long", 1_000)
+    assert 900 < left_s() <= 1_000
+    assert await log.keep_blobs([digest])
+    assert left_s() > 86_000
+    assert not await log.keep_blobs([digest, digest_of(b"other")], 300)
+    assert left_s() <= 300
+    assert await log.get_blob(digest) == b"long"
+    assert left_s() <= 300, "a proxy that reads a blob does not keep it"
+    await log.close()
+
+
+async def test_long_events_of_scores_are_kept_for_a_while_only(redis, monkeypatch):
+    """A trainer may send all scores of a long dataset at once, in few long events."""
+    monkeypatch.setattr(redis_log, "_LONG_SCORES_S", 0)
+    cluster = RedisCluster(redis)
+    log = cluster.connect()
+    for stream, size in (("s:j", 256 * 1024), ("s:short", 256), ("k", 256 * 1024)):
+        for _ in range(10):
+            await log.append(stream, bytes(size))
+            await asyncio.sleep(0.002)
+    kept = {
+        stream: int(redis.command("XLEN", f"sp:{{{cluster.name}}}:{stream}")[1:])
+        for stream in ("s:j", "s:short", "k")
+    }
+    assert kept.pop("s:j") <= 2
+    assert kept == {"s:short": 10, "k": 10}
+    await log.close()
 
 
 async def test_a_server_that_is_gone_raises_one_error_and_is_found_again(tmp_path):
@@ -313,7 +350,7 @@ async def test_a_server_that_is_gone_raises_one_error_and_is_found_again(tmp_pat
             log.beat(Beat("a", "b", None)), log.open("i"), log.retire("i", "a", 1), log.forget("i", "a"),
             log.propose(ViewId("i", 0), []), log.append("k", b""), log.read({"k": BEGINNING}, 0.01),
             log.claim("n", b""), log.release("n", b""), log.names(),
-            log.put_blob("d", b""), log.get_blob("d"), log.has_blobs(["d"]),
+            log.put_blob("d", b""), log.get_blob("d"), log.keep_blobs(["d"]),
         ):  # fmt: skip
             with pytest.raises(ClusterUnavailable, match=f"127.0.0.1:{server.port}"):
                 await call

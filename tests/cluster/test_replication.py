@@ -521,8 +521,8 @@ async def test_a_blob_with_other_bytes_is_not_taken(server, two):
         server.blobs[digest] = b"other"
     put = FakeLog.put_blob
 
-    async def lying(self, digest, data):
-        await put(self, digest, b"other")
+    async def lying(self, digest, _data, keep_s):
+        await put(self, digest, b"other", keep_s)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeLog, "put_blob", lying)

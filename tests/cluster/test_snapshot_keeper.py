@@ -183,7 +183,7 @@ async def test_hints_that_the_log_dropped_are_stored_again_for_a_proxy_that_join
 async def test_a_proxy_whose_blobs_are_dropped_at_once_says_so(server, monkeypatch):
     monkeypatch.setattr(events, "INLINE_BYTES", 0)
 
-    async def dropping(self, digest, data):
+    async def dropping(self, digest, data, keep_s):
         pass
 
     monkeypatch.setattr(FakeLog, "put_blob", dropping)

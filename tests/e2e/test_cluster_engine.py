@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from shadeproxy.cluster.log import BEGINNING, ViewId, digest_of
+from shadeproxy.cluster.redis_log import RedisLog
 from tests.support.certificate import write_certificate
+from tests.support.cluster_logs import opened
 from tests.support.redis_server import redis_server
 from tests.support.served import wait_for
 
@@ -81,6 +84,25 @@ def test_proxies_need_no_more_rights_at_the_engine_than_the_page_says(join_secur
         assert proxy.stats()["cluster"]["engine_errors"] == 0
     denied = engine.command("ACL LOG").decode(errors="replace")
     assert denied == "*0\r\n", denied
+
+
+async def test_each_call_of_the_log_is_within_the_rights_that_the_page_names(engine):
+    log = RedisLog(engine.url, "c", password=PASSWORD, ca_file=str(engine.authority), timeout_s=10)
+    view = await opened(log, "a", "b")
+    await log.peek()
+    await log.propose(ViewId(view.inc, 1), [])
+    await log.retire(view.inc, "b", 1)
+    await log.forget(view.inc, "b")
+    await log.append("k", b"event")
+    await log.append("s:j", b"scores")
+    assert await log.read({"k": BEGINNING}, 1.0)
+    await log.claim("name", b"1")
+    assert await log.names()
+    await log.release("name", b"1")
+    await log.put_blob(digest_of(b"long"), b"long")
+    assert await log.keep_blobs([digest_of(b"long")])
+    assert await log.get_blob(digest_of(b"long")) == b"long"
+    await log.close()
 
 
 @pytest.mark.parametrize(

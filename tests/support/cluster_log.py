@@ -9,6 +9,7 @@ from itertools import count as counted
 
 from shadeproxy.cluster.log import (
     BLOB_BYTES,
+    BLOB_S,
     NO_VIEW,
     BeatAnswer,
     Event,
@@ -46,7 +47,7 @@ class Server:
         self.fail_over()
         self.inc, self.inc_run, self.opened = "", 0, False
         self._clear()
-        self.streams, self.claims, self.blobs = {}, {}, {}
+        self.streams, self.claims, self.blobs, self.brief = {}, {}, {}, set()
         self._positions = counted(1)
 
     def fail_over(self):
@@ -160,6 +161,16 @@ class Server:
 
     # ------------------------------------------------------------------ streams, names, blobs
 
+    def expire(self):
+        """Drop the blobs that the log keeps for less than a day."""
+        for digest in self.brief:
+            self.blobs.pop(digest, None)
+        self.brief = set()
+
+    def keep(self, digests, seconds):
+        change = self.brief.difference_update if seconds == BLOB_S else self.brief.update
+        change(digests)
+
     def append(self, stream, body):
         position = f"{next(self._positions)}-0"
         self.streams.setdefault(stream, []).append(Event(stream, position, body))
@@ -232,16 +243,18 @@ class FakeLog:
     async def names(self):
         return dict(self._reach().claims)
 
-    async def put_blob(self, digest, data):
+    async def put_blob(self, digest, data, keep_s=BLOB_S):
         assert len(data) <= BLOB_BYTES
         self._reach().blobs[digest] = data
+        self.server.keep([digest], keep_s)
 
     async def get_blob(self, digest):
         data = self._reach().blobs.get(digest)
         return data if data is not None and digest_of(data) == digest else None
 
-    async def has_blobs(self, digests):
-        return self._reach().blobs.keys() >= set(digests)
+    async def keep_blobs(self, digests, keep_s=BLOB_S):
+        self._reach().keep(digests, keep_s)
+        return self.server.blobs.keys() >= set(digests)
 
     async def close(self):
         pass

@@ -12,7 +12,8 @@ class Found(msgspec.Struct):
     first violations.
 
     ``notes``: counts of events that are no violations: requests at the origin, writes that the origin got
-    twice, reads that returned an older state than an earlier read. ``slowest``: the longest times, in
+    twice, reads that returned an older state than an earlier read. ``hints``: counts of the trainer's calls
+    and of what it noted about the proxies' hints. ``slowest``: the longest times, in
     seconds. ``networks``: number of rounds by kind of network. ``kills``: the share of kills among the
     faults. ``workers``: processes of each proxy. ``nodes``: number of proxies, without the one that joins and
     leaves.
@@ -28,6 +29,7 @@ class Found(msgspec.Struct):
     writes: dict[str, int] = {}
     sources: dict[str, int] = {}
     notes: dict[str, int] = {}
+    hints: dict[str, int] = {}
     violations: dict[str, int] = {}
     failures: list[str] = []
     complaints: dict[str, int] = {}

@@ -80,7 +80,7 @@ class Node:
     def __init__(self, name: str, work: Path, shape: Shape, network: Network) -> None:
         self.name = name
         self.up = False
-        self.s3_port = network.site(name).s3_port
+        self.s3_port, self.control_port = network.site(name)[:2]
         self._network = network
         self._directory = work / self.name
         self._shape = shape

@@ -12,14 +12,25 @@ import signal
 import sys
 from typing import Any
 
+from aiohttp import web
+
+from shadeproxy.api.control import app as control
+from shadeproxy.api.control.bodies import JSON
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.routes import ROUTES, Content, Route
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.read import writes
+from shadeproxy.hints.order.announcements import order_of
 from shadeproxy_bench import member
+from shadeproxy_bench.reliability.cluster.trainer import HINTS_PATH, hints_of
 
 
 def _prepare(late_write_s: float) -> None:
     signal.signal(signal.SIGUSR2, _tell_tasks)
     vars(writes)["_UNKNOWN_OUTCOME_S"] = late_write_s
+    answers: dict[int, tuple[str, Content]] = {200: ("OK", {JSON: None})}
+    hints = Route("GET", HINTS_PATH, "Digests of a job's hints", _tell_hints, answers=answers)
+    vars(control)["ROUTES"] = (*ROUTES, hints)
     close = Engine.aclose
 
     async def closed(engine: Engine) -> None:
@@ -27,6 +38,18 @@ def _prepare(late_write_s: float) -> None:
         engine.assert_quiescent()
 
     setattr(Engine, "aclose", closed)  # noqa: B010  mypy forbids assigning a method
+
+
+async def _tell_hints(context: ControlContext, request: web.Request) -> web.Response:
+    job = context.hints.jobs.get(request.match_info["job"])
+    announced, dataset = context.hints.orders.announced, context.hints.dataset(job.dataset or "")
+    orders = []
+    for name in announced.names():
+        of_job, epoch, rank = order_of(name)
+        ids = announced.ids(of_job, epoch, rank)
+        if of_job == job.name and ids is not None:
+            orders.append((epoch, rank, ids))
+    return web.Response(body=hints_of(dataset.digest, orders), content_type=JSON)
 
 
 def _tell_tasks(_number: int, _frame: object) -> None:

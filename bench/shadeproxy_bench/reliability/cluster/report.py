@@ -43,6 +43,10 @@ _SUMS: Final = {
     "leave": (LEAVE,),
 }
 """The kinds of faults that are counted together, for each line of the first table that sums up faults."""
+_COUNTS = (
+    *("faults", "reads", "writes", "sources", "notes", "hints"),
+    *("violations", "complaints", "networks"),
+)
 _ABOUT = """\
 Four proxies of one cluster (or as many as `NODES`) as real processes, each with 64 MiB of RAM, and at times
 one more; a memory origin that is slow now and then, and carries some writes out up to two seconds late;
@@ -64,7 +68,8 @@ and ten leases; a write that was answered and not carried out, or refused with 5
 repeated after a newer one was answered; a process that does not end with status 0. After every ten rounds
 the faults pause: within four leases and 20 s all proxies must have the same settled view with all of them,
 and take writes; then, often after the time of these checks, each object is read, and must be as at the
-origin."""
+origin. Meanwhile a trainer sends the hints of a job with 70,000 samples to random proxies. In each pause,
+all proxies must have its manifest, its orders and its scores."""
 
 
 def results(directory: Path) -> Path:
@@ -106,10 +111,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 def markdown(runs: Sequence[Found]) -> str:
     """Return the Markdown of the page about the runs."""
-    total = {
-        name: summed([getattr(one, name) for one in runs])
-        for name in ("faults", "reads", "writes", "sources", "notes", "violations", "complaints", "networks")
-    }
+    total = {name: summed([getattr(one, name) for one in runs]) for name in _COUNTS}
     verdict = "Passed" if not total["violations"] else f"Failed, {sum(total['violations'].values())} times"
     sums = (
         f"{sum(one.rounds for one in runs):,} rounds with {len(runs)} seeds in"
@@ -135,6 +137,7 @@ def markdown(runs: Sequence[Found]) -> str:
         *counts_table("`x-shade-cache` of a read", "times", total["sources"]),
         *counts_table("outcome of a write", "times", total["writes"]),
         *counts_table("noted", "times", total["notes"]),
+        *counts_table("hints", "times", total["hints"]),
         *counts_table("the longest time", "seconds", _longest(runs)),
     ]
     if total["complaints"]:

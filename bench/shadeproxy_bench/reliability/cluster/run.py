@@ -20,6 +20,7 @@ from shadeproxy_bench.reliability.cluster.network import LOOPBACK
 from shadeproxy_bench.reliability.cluster.nodes import Cluster, Node, Shape, late_s
 from shadeproxy_bench.reliability.cluster.origin import MemoryOrigin
 from shadeproxy_bench.reliability.cluster.relays import RELAYS, Relays
+from shadeproxy_bench.reliability.cluster.trainer import Trainer
 from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
 
@@ -27,7 +28,7 @@ CALM_ROUNDS: Final = 10
 """Number of rounds after which the faults pause, and all nodes must agree on a settled view."""
 _READERS, _WRITERS = 8, 6
 _AGAIN_S = 0.1
-_SETTLED_LEASES = 4
+_SETTLED_LEASES, _PATIENT_LEASES = 4, 20
 _LONG_PAUSES = 0.25
 _PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 
@@ -79,9 +80,13 @@ class _Run:
         told = self._plan.out / f"seed-{self._found.seed}"
         self._judge = Judge(self._found, self._origin.histories, self._journal, cluster, told)
         self._clients = Clients(cluster, self._judge, random.Random(self._choices.random()))
+        # The trainer has random numbers of its own, so that the clients of a seed stay as they were.
+        hints = random.Random(f"{self._found.seed}/{self._found.rounds}/hints")
+        self._trainer = Trainer(cluster, self._judge, hints, PATIENCE_S + _PATIENT_LEASES * shape.lease_s)
         try:
             await cluster.start()
             await self._become_whole()
+            await self._trainer.start()
             await self._rounds()
             for what in await cluster.aclose():
                 self._found.fail("process", what)
@@ -102,11 +107,13 @@ class _Run:
             found.rounds += 1
             add(found.networks, self._plan.network)
             self._clients.check()
+            self._trainer.check()
             if found.rounds % CALM_ROUNDS == 0 or found.rounds >= self._plan.rounds:
                 await self._calm()
                 found.seconds = before_s + time.monotonic() - began_s
                 self._plan.save(found)
                 self._say(self._progress())
+        await self._trainer.end()
         await self._clients.end()
         await self._judge.told()
         found.seconds = before_s + time.monotonic() - began_s
@@ -127,7 +134,7 @@ class _Run:
         self._journal.fault("the faults pause")
         self._look_at_origin()
         await self._become_whole()
-        await self._write_everywhere()
+        await asyncio.gather(self._write_everywhere(), self._trainer.agree())
         await self._clients.pause_writers()
         await self._origin.idle.wait()
         if self._choices.random() < _PATIENT_SWEEPS:
