@@ -10,6 +10,8 @@ import pytest
 import urllib3
 from botocore.exceptions import ClientError
 
+from tests.support.served import wait_for
+
 pytestmark = pytest.mark.new_interpreter
 
 SIZE = 20_000
@@ -44,13 +46,13 @@ def test_the_life_of_an_object(serve, bucket_directory):
 
 def test_three_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(serve, bucket_directory):
     """Three shuffled epochs of a client without the SDK hit the cached fraction, which is the optimum. The
-    cache has room for 20 % of 2,000 objects.
+    cache has room for 20 % of 1,000 objects.
     """
-    keys = fill(bucket_directory, 2000, 100_000)
+    keys = fill(bucket_directory, 1000, 100_000)
     proxy = serve(
         origin__kind="file",
         origin__path=str(bucket_directory),
-        cache__ram__capacity=str(2000 * 100_000 // 5),
+        cache__ram__capacity=str(1000 * 100_000 // 5),
     )
     ratios = shuffled_epochs(proxy, keys)
     assert min(ratios[1:]) >= 0.99 * 0.2
@@ -58,11 +60,11 @@ def test_three_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(serve, 
 
 
 def test_the_same_with_lru_hits_about_two_percent(serve, bucket_directory):
-    keys = fill(bucket_directory, 2000, 100_000)
+    keys = fill(bucket_directory, 1000, 100_000)
     proxy = serve(
         origin__kind="file",
         origin__path=str(bucket_directory),
-        cache__ram__capacity=str(2000 * 100_000 // 5),
+        cache__ram__capacity=str(1000 * 100_000 // 5),
         policy__name="lru",
     )
     assert np.mean(shuffled_epochs(proxy, keys)[1:]) == pytest.approx(0.0215, abs=0.01)
@@ -131,8 +133,7 @@ def test_a_request_under_way_is_finished_at_sigterm(serve, bucket_directory):
 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(read, proxy.client(), "00000")
-        while not proxy.stats()["gauges"]["readings"]:
-            pass
+        wait_for(lambda: proxy.stats()["gauges"]["readings"])
         assert proxy.stop() == 0
         assert answer.result()[0] == bytes(SIZE)
 
