@@ -12,8 +12,6 @@ from botocore.exceptions import ClientError
 
 from tests.support.served import wait_for
 
-pytestmark = pytest.mark.new_interpreter
-
 SIZE = 20_000
 
 
@@ -29,6 +27,7 @@ def read(client, key: str, bucket: str = "data", **kwargs) -> tuple[bytes, str]:
     return answer["Body"].read(), answer["ResponseMetadata"]["HTTPHeaders"]["x-shade-cache"]
 
 
+@pytest.mark.new_interpreter
 def test_the_life_of_an_object(serve, bucket_directory):
     client = serve(origin__kind="file", origin__path=str(bucket_directory)).client()
     client.put_object(Bucket="data", Key="a/b.bin", Body=b"one" * 1000)
@@ -83,6 +82,7 @@ def shuffled_epochs(proxy, keys: list[str]) -> list[float]:
     return ratios
 
 
+@pytest.mark.new_interpreter
 def test_scores_posted_by_curl_change_what_is_evicted(serve, bucket_directory):
     keys = fill(bucket_directory, 100)
     proxy = serve(
@@ -115,6 +115,7 @@ def test_scores_survive_a_restart(serve, bucket_directory):
     assert np.frombuffer(before, "<f4")[1] == 0.75
 
 
+@pytest.mark.new_interpreter
 def test_sigterm_finishes_what_is_under_way_and_pages_survive(serve, bucket_directory):
     keys = fill(bucket_directory, 50)
     proxy = serve(origin__kind="file", origin__path=str(bucket_directory), cache__disk__capacity="1 MiB")
@@ -175,6 +176,7 @@ def test_wrong_secret_and_unknown_key_are_refused(serve, bucket_directory, tmp_p
     assert b"right" not in proxy.log.read_bytes()
 
 
+@pytest.mark.new_interpreter
 def test_kill_9_during_writes_loses_no_byte_and_keeps_pages(serve, bucket_directory):
     keys = fill(bucket_directory, 120)
     proxy = serve(
