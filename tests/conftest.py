@@ -13,13 +13,14 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 from aiohttp import web_app
-from blockbuster import blockbuster_ctx
+from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
 from shadeproxy.engine.engine import Engine
@@ -164,15 +165,24 @@ def _forget_applications() -> Iterator[None]:
     web_app._cached_build_middleware.cache_clear()
 
 
+@cache
+def _make_blockbuster() -> BlockBuster:
+    """Make the check for blocking calls, once: it wraps 58 functions, which takes half a millisecond."""
+    blocked = BlockBuster("shadeproxy")
+    for function in blocked.functions.values():
+        # This function has an event loop of its own, in a thread that may block.
+        function.can_block_in("origin/credentials.py", "_resolve")
+    # This function sends pages in memory to a socket that does not block.
+    blocked.functions["os.sendfile"].can_block_in("s3/sender.py", "_send_on")
+    return blocked
+
+
 @pytest.fixture(autouse=True)
 def _blockbuster() -> Iterator[None]:
-    with blockbuster_ctx("shadeproxy") as blocked:
-        for function in blocked.functions.values():
-            # This function has an event loop of its own, in a thread that may block.
-            function.can_block_in("origin/credentials.py", "_resolve")
-        # This function sends pages in memory to a socket that does not block.
-        blocked.functions["os.sendfile"].can_block_in("s3/sender.py", "_send_on")
-        yield
+    blocked = _make_blockbuster()
+    blocked.activate()
+    yield
+    blocked.deactivate()
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shadeproxy.core.compiled import is_made_of
+from tests.support.compiler import write_quick_compiler
 
 ROOT = Path(__file__).parent.parent
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -57,6 +58,9 @@ def build(tree, *, version="standard", **environment):
         "print(*WheelBuilder('.').build(directory=sys.argv[1], versions=[sys.argv[2]]))\n"
     )
     out = tree.parent / f"{tree.name}-out"
+    if COMPILER is not None:
+        out.mkdir(exist_ok=True)
+        environment = {"CC": write_quick_compiler(COMPILER, out)} | environment
     ended = subprocess.run(
         [sys.executable, "-c", script, out, version],
         cwd=tree,

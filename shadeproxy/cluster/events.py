@@ -32,7 +32,7 @@ from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.scoreboard import Batch, Scores, check_scores
 
-WIRE = 1
+WIRE = 2
 """Version of the messages that proxies send each other. Proxies of different versions do not share hints."""
 
 INLINE_BYTES = 16 * 1024

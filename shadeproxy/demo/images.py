@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.datasets import load_digits
 
 SIDE = 96
 """Height and width of an image, in pixels."""
@@ -43,6 +42,8 @@ class Photographer:
     """Makes the photos of one split from the source digits of that split."""
 
     def __init__(self, split: Split, *, seed: int = 0) -> None:
+        from sklearn.datasets import load_digits  # noqa: PLC0415  takes a second, and training only decodes
+
         digits = load_digits()
         cut = round(len(digits.target) * (1 - TEST_SHARE))
         chosen = slice(None, cut) if split == "train" else slice(cut, None)

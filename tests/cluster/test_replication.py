@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.cluster import replication
-from shadeproxy.cluster.events import PlaceEvent
+from shadeproxy.cluster.events import WIRE, PlaceEvent
 from shadeproxy.cluster.log import BEGINNING
 from shadeproxy.cluster.replication import FLUSH_S
 from shadeproxy.core.errors import ClusterUnavailable, Conflict, InvalidRequest, UnknownName
@@ -553,6 +553,6 @@ async def test_a_proxy_of_another_origin_or_secret_shares_nothing_and_says_why(s
 async def test_another_version_of_the_wire_is_refused_with_the_reason(server, monkeypatch):
     async with Sharing(FakeLog(server), "a") as a:
         await a.register()
-        monkeypatch.setattr("shadeproxy.cluster.snapshot.WIRE", 2)
+        monkeypatch.setattr("shadeproxy.cluster.snapshot.WIRE", WIRE + 1)
         async with Sharing(FakeLog(server), "b") as b:
-            assert "the cluster speaks version 1, this proxy 2" in b.replication.refusal
+            assert f"the cluster speaks version {WIRE}, this proxy {WIRE + 1}" in b.replication.refusal

@@ -5,8 +5,15 @@ import io
 import pytest
 from rich.console import Console
 
+from shadeproxy.demo import main
 from shadeproxy.demo.report import DataSet, Epoch, Machine, Report, Run
 from tests.support.copied_programs import _copied_programs  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def _few_test_photos(monkeypatch):
+    """Make 200 photos for testing, not 2,000: no test looks at the accuracy."""
+    monkeypatch.setattr(main, "_TEST_PHOTOS", 200)
 
 
 @pytest.fixture

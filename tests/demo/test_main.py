@@ -142,8 +142,8 @@ def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
     work, said = tmp_path / "work", tmp_path / "log"
     work.mkdir()
     script = (
-        "import sys; from pathlib import Path; from shadeproxy.demo.main import run_demo;"
-        "run_demo(Path(sys.argv[1]), objects=int(sys.argv[3]), work_dir=Path(sys.argv[2]))"
+        "import sys; from pathlib import Path; from shadeproxy.demo import main; main._TEST_PHOTOS = 200;"
+        "main.run_demo(Path(sys.argv[1]), objects=int(sys.argv[3]), work_dir=Path(sys.argv[2]))"
     )
     # This phase needs many images, so that the test sees the phase before it ends. The other phases last long
     # enough.

@@ -6,8 +6,8 @@ from .suite import keys_are_the_origins, reads_are_the_origins
 
 
 def test_reads_in_every_form_are_the_origins(sides):
-    reads_are_the_origins(sides, examples=150 if sides.alone else 40)
+    reads_are_the_origins(sides, examples=100 if sides.alone else 30)
 
 
 def test_keys_in_every_spelling_are_the_origins(sides):
-    keys_are_the_origins(sides, examples=40 if sides.alone else 12)
+    keys_are_the_origins(sides, examples=30 if sides.alone else 10)

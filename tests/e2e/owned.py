@@ -206,6 +206,7 @@ class Traffic:
         while not self._done.is_set():
             for key in keys:
                 self._look(proxy, key)
+                time.sleep(0.002)  # Readers without a pause would take all CPU from the proxies.
 
     def _look(self, proxy, key):
         for last in (False, True):

@@ -31,7 +31,7 @@ addEventListener("DOMContentLoaded", () => {
 def started() -> Iterator[Any]:
     """Run Chromium; skip the test if there is none."""
     expect.set_options(timeout=1_000 * LIMIT_S)
-    arguments = ["--no-sandbox", "--disable-background-networking"]
+    arguments = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
     with (
         sync_api.sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=chromium(), args=arguments) as browser,

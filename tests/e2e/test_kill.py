@@ -15,8 +15,6 @@ import time
 import pytest
 import urllib3
 
-pytestmark = pytest.mark.new_interpreter
-
 ROUNDS = int(os.environ.get("SHADEPROXY_KILL_ROUNDS", "3"))
 KEYS = [f"{n:03d}" for n in range(60)]
 RULES = '[[rules]]\nfreshness = "immutable"\n'

@@ -22,6 +22,8 @@ from tests.support.workers import wait_for_workers, worker_pids
 from .owned import KEYS, SECRET, Traffic, cluster, get, put, put_until, sent_bodies, settled, shares
 
 LEASE_S = 6.0
+CALM_S = 2.0
+"""The lease in tests that stop no process. Proxies that start have their shares after three leases."""
 SHORT_S = 0.5
 LONG = 3 << 20
 IDS = re.compile(rb"<(RequestId|HostId)>[^<]*<")
@@ -100,7 +102,7 @@ def test_workers_answer_hits_of_all_shares_without_their_coordinators(two, origi
 
 
 def test_each_read_and_each_relayed_request_is_counted_once(two):
-    a, b = two(LEASE_S)
+    a, b = two(CALM_S)
     read_all((a, b), times=3)
     wait_for(lambda: sum(one.stats()["totals"]["requests"] for one in (a, b)) == 6 * len(KEYS))
     for near, owner, share in ((a, b, shares([a, b])[1]), (b, a, shares([a, b])[0])):
@@ -157,7 +159,7 @@ ASKED = [
 
 
 def test_answers_through_the_other_proxy_are_those_of_the_owner(two):
-    a, b = two(LEASE_S)
+    a, b = two(CALM_S)
     key = shares([a, b])[0][0]
     put(a, key, bytes(range(256)) * 100)
     for _ in range(3):
@@ -186,7 +188,7 @@ def test_long_objects_go_through_a_worker_piece_by_piece(two):
 
 
 def test_a_long_answer_that_breaks_off_is_not_taken_for_a_whole_one(two):
-    a, b = two(LEASE_S)
+    a, b = two(CALM_S)
     key = shares([a, b])[0][0]
     put(a, key, bytes(32 << 20))
     get(b, key)
@@ -252,7 +254,7 @@ def test_a_new_worker_uses_the_secret_of_its_coordinator(join, tmp_path):
 def test_the_share_of_a_proxy_that_ends_is_written_until_its_last_client_is_served(
     join, late_writes_end_soon, processes
 ):
-    a, b = (join(s3__workers=processes, cluster__lease=f"{LEASE_S:g} s") for _ in range(2))
+    a, b = (join(s3__workers=processes, cluster__lease=f"{CALM_S:g} s") for _ in range(2))
     for proxy in (a, b):
         wait_for_workers(proxy)
     settled(a, b)
@@ -279,7 +281,7 @@ def worker_accepts(proxy):
 
 
 def test_a_cluster_of_workers_refuses_what_only_clients_may_ask(two):
-    a, _ = two(LEASE_S)
+    a, _ = two(CALM_S)
     peers = next(one["peer"] for one in cluster(a)["nodes"] if one["node"] == cluster(a)["node"])
     for _ in range(3):
         with pytest.raises(urllib.error.HTTPError) as refused:

@@ -10,7 +10,7 @@ import pytest
 import urllib3
 from botocore.exceptions import ClientError
 
-pytestmark = pytest.mark.new_interpreter
+from tests.support.served import wait_for
 
 SIZE = 20_000
 
@@ -27,6 +27,7 @@ def read(client, key: str, bucket: str = "data", **kwargs) -> tuple[bytes, str]:
     return answer["Body"].read(), answer["ResponseMetadata"]["HTTPHeaders"]["x-shade-cache"]
 
 
+@pytest.mark.new_interpreter
 def test_the_life_of_an_object(serve, bucket_directory):
     client = serve(origin__kind="file", origin__path=str(bucket_directory)).client()
     client.put_object(Bucket="data", Key="a/b.bin", Body=b"one" * 1000)
@@ -44,13 +45,13 @@ def test_the_life_of_an_object(serve, bucket_directory):
 
 def test_three_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(serve, bucket_directory):
     """Three shuffled epochs of a client without the SDK hit the cached fraction, which is the optimum. The
-    cache has room for 20 % of 2,000 objects.
+    cache has room for 20 % of 1,000 objects.
     """
-    keys = fill(bucket_directory, 2000, 100_000)
+    keys = fill(bucket_directory, 1000, 100_000)
     proxy = serve(
         origin__kind="file",
         origin__path=str(bucket_directory),
-        cache__ram__capacity=str(2000 * 100_000 // 5),
+        cache__ram__capacity=str(1000 * 100_000 // 5),
     )
     ratios = shuffled_epochs(proxy, keys)
     assert min(ratios[1:]) >= 0.99 * 0.2
@@ -58,11 +59,11 @@ def test_three_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(serve, 
 
 
 def test_the_same_with_lru_hits_about_two_percent(serve, bucket_directory):
-    keys = fill(bucket_directory, 2000, 100_000)
+    keys = fill(bucket_directory, 1000, 100_000)
     proxy = serve(
         origin__kind="file",
         origin__path=str(bucket_directory),
-        cache__ram__capacity=str(2000 * 100_000 // 5),
+        cache__ram__capacity=str(1000 * 100_000 // 5),
         policy__name="lru",
     )
     assert np.mean(shuffled_epochs(proxy, keys)[1:]) == pytest.approx(0.0215, abs=0.01)
@@ -81,6 +82,7 @@ def shuffled_epochs(proxy, keys: list[str]) -> list[float]:
     return ratios
 
 
+@pytest.mark.new_interpreter
 def test_scores_posted_by_curl_change_what_is_evicted(serve, bucket_directory):
     keys = fill(bucket_directory, 100)
     proxy = serve(
@@ -113,6 +115,7 @@ def test_scores_survive_a_restart(serve, bucket_directory):
     assert np.frombuffer(before, "<f4")[1] == 0.75
 
 
+@pytest.mark.new_interpreter
 def test_sigterm_finishes_what_is_under_way_and_pages_survive(serve, bucket_directory):
     keys = fill(bucket_directory, 50)
     proxy = serve(origin__kind="file", origin__path=str(bucket_directory), cache__disk__capacity="1 MiB")
@@ -131,8 +134,7 @@ def test_a_request_under_way_is_finished_at_sigterm(serve, bucket_directory):
 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(read, proxy.client(), "00000")
-        while not proxy.stats()["gauges"]["readings"]:
-            pass
+        wait_for(lambda: proxy.stats()["gauges"]["readings"])
         assert proxy.stop() == 0
         assert answer.result()[0] == bytes(SIZE)
 
@@ -174,6 +176,7 @@ def test_wrong_secret_and_unknown_key_are_refused(serve, bucket_directory, tmp_p
     assert b"right" not in proxy.log.read_bytes()
 
 
+@pytest.mark.new_interpreter
 def test_kill_9_during_writes_loses_no_byte_and_keeps_pages(serve, bucket_directory):
     keys = fill(bucket_directory, 120)
     proxy = serve(

@@ -118,11 +118,15 @@ MakeServed = Callable[..., Served]
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
-    """Wait until ``condition`` is true and return its value."""
-    end = time.monotonic() + limit_s
+    """Wait until ``condition`` is true and return its value.
+
+    The pauses grow with the time that has passed, because each question costs CPU here and in a proxy.
+    """
+    began_s = time.monotonic()
     while not (found := condition()):
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.02)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < limit_s, "it does not come"
+        time.sleep(min(max(0.02, waited_s / 20), 0.2))
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 from shadeproxy_bench.studies.hit_ratios import owned
 from shadeproxy_bench.studies.hit_ratios.owned import Workload, alone, by_rendezvous, one_cache, owned_caches
 
-NODES, OBJECTS, EPOCHS = 4, 3000, 4
+NODES, OBJECTS, EPOCHS = 4, 2000, 4
 
 
 @pytest.mark.parametrize("cache", [0.05, 0.1])
@@ -22,7 +22,7 @@ def test_owners_hit_as_often_as_one_cache_of_their_sum(kind, cache):
 
 def test_uniform_epochs_hit_by_the_capacity_of_all():
     work = Workload.of("uniform", OBJECTS, EPOCHS)
-    assert owned_caches(work, NODES, 300, by_rendezvous(NODES)) == pytest.approx(0.4, abs=0.005)
+    assert owned_caches(work, NODES, OBJECTS // 10, by_rendezvous(NODES)) == pytest.approx(0.4, abs=0.005)
 
 
 def test_the_study_prints_a_line_for_each_workload(capsys, tmp_path):

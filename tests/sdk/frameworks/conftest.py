@@ -6,6 +6,23 @@ import shadeproxy_sdk as shade
 from tests.support.labelled import COUNT, pack
 
 
+@pytest.fixture(scope="module")
+def huggingface():
+    pytest.importorskip("accelerate", reason="needs accelerate: pip install --group frameworks")
+    pytest.importorskip("transformers", reason="needs transformers: pip install --group frameworks")
+    from tests.support import huggingface
+
+    return huggingface
+
+
+@pytest.fixture(scope="module")
+def lightning():
+    pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install --group frameworks")
+    from tests.support import lightning
+
+    return lightning
+
+
 @pytest.fixture
 def samples(client, proxy):
     """Return a manifest of COUNT samples that all lie in one object."""

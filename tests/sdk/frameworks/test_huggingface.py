@@ -8,13 +8,6 @@ from torch.nn import functional
 import shadeproxy_sdk as shade
 from tests.support.labelled import COUNT, pack, unpack
 
-pytest.importorskip("accelerate", reason="needs accelerate: pip install --group frameworks")
-transformers = pytest.importorskip(
-    "transformers", reason="needs transformers: pip install --group frameworks"
-)
-
-from shadeproxy_sdk import huggingface  # noqa: E402 (needs transformers)
-
 # transformers and torch warn about each other, with other warnings in each version.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -34,30 +27,17 @@ class Model(torch.nn.Module):
         return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
-class Trainer(huggingface.ShadeTrainerMixin, transformers.Trainer):
-    """A Trainer that records the ids of each batch that it trains on."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.ids = []
-
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        if model.training:
-            self.ids.append(inputs[huggingface.SAMPLE_IDS].tolist())
-        return super().compute_loss(model, inputs, *args, **kwargs)
-
-
 def features(data):
     x, label = unpack(data)
     return {"x": x, "labels": label}
 
 
 @pytest.fixture
-def make_trainer(client, samples, tmp_path):
-    def make(sampler, *, epochs=2, model=None, kind=Trainer, evaluate=False, own=None, **options):
-        if kind is Trainer:
-            own = {"shade_sampler": sampler} | (own or {})
-        arguments = transformers.TrainingArguments(
+def make_trainer(client, samples, tmp_path, huggingface):
+    def make(sampler, *, epochs=2, model=None, kind=None, evaluate=False, own=None, **options):
+        if kind is None:
+            kind, own = huggingface.RecordingTrainer, {"shade_sampler": sampler} | (own or {})
+        arguments = huggingface.TrainingArguments(
             num_train_epochs=epochs,
             per_device_train_batch_size=4,
             use_cpu=True,
@@ -144,16 +124,16 @@ def test_evaluations_reach_the_sampler_and_are_not_reported(make_trainer, make_s
     assert predictions.shape == (COUNT, 3)
 
 
-def test_the_callback_alone_begins_epochs(make_trainer, make_sampler):
+def test_the_callback_alone_begins_epochs(make_trainer, make_sampler, huggingface):
     sampler, orders = make_sampler(), []
     callback = huggingface.ShadeTrainerCallback(sampler)
 
-    class Plain(transformers.Trainer):
+    class Plain(huggingface.Trainer):
         def get_train_dataloader(self):
             def collate(samples):
                 found, ids = zip(*samples, strict=True)
                 orders.extend(ids)
-                return transformers.default_data_collator(list(found))
+                return huggingface.default_data_collator(list(found))
 
             return torch.utils.data.DataLoader(self.train_dataset, 4, sampler=sampler, collate_fn=collate)
 
@@ -177,7 +157,7 @@ def test_a_sampler_of_torch_that_is_announced_has_neither_epoch_nor_state(
     assert not [record for record in caplog.records if record.name == "shadeproxy_sdk"]
 
 
-def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(tmp_path, caplog):
+def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(tmp_path, caplog, huggingface):
     callback = huggingface.ShadeTrainerCallback(object(), monitor="loss")
 
     class Of:
@@ -209,7 +189,9 @@ def test_a_resumed_run_reads_what_the_first_one_did(make_trainer, make_sampler, 
     assert again.job.position == COUNT
 
 
-def test_a_run_resumes_from_the_checkpoint_that_it_is_given(make_trainer, make_sampler, tmp_path):
+def test_a_run_resumes_from_the_checkpoint_that_it_is_given(
+    make_trainer, make_sampler, tmp_path, huggingface
+):
     """The checkpoint that is given to ``train`` lies in the directory of an earlier run. The directory of the
     new run has a checkpoint of the same step, of a run with other losses.
     """
@@ -234,7 +216,7 @@ def test_a_run_resumes_from_the_checkpoint_that_it_is_given(make_trainer, make_s
 
 
 def test_the_callback_alone_loads_the_state_from_the_directory_that_it_is_given(
-    make_sampler, tmp_path, caplog
+    make_sampler, tmp_path, caplog, huggingface
 ):
     class Old:
         output_dir, ignore_data_skip, global_step = tmp_path / "old", False, 8
@@ -256,7 +238,9 @@ def test_the_callback_alone_loads_the_state_from_the_directory_that_it_is_given(
 
 
 @pytest.mark.parametrize(("step", "epoch"), [(8, 1), (4, 0)])
-def test_the_callback_alone_finds_the_checkpoint_that_the_arguments_name(make_sampler, tmp_path, step, epoch):
+def test_the_callback_alone_finds_the_checkpoint_that_the_arguments_name(
+    make_sampler, tmp_path, step, epoch, huggingface
+):
     """Scripts of Hugging Face put the checkpoint into the arguments. A checkpoint of another step is not the
     one from which the run resumes.
     """
@@ -278,11 +262,11 @@ def test_the_callback_alone_finds_the_checkpoint_that_the_arguments_name(make_sa
     assert resumed.epoch == epoch
 
 
-def test_a_resumed_run_knows_its_position(make_trainer, make_sampler, tmp_path):
+def test_a_resumed_run_knows_its_position(make_trainer, make_sampler, tmp_path, huggingface):
     make_trainer(make_sampler(), save_strategy="steps", save_steps=8).train()
     again, positions = make_sampler(name="again"), []
 
-    class Watch(transformers.TrainerCallback):
+    class Watch(huggingface.TrainerCallback):
         def on_step_end(self, *_, **__):
             positions.append(again.job.position)
 
@@ -322,7 +306,7 @@ def test_training_goes_on_whatever_fails(make_trainer, make_sampler, monkeypatch
     )  # one warning from the mixin, and one from the callback
 
 
-def test_losses_of_next_tokens_leave_out_what_is_ignored():
+def test_losses_of_next_tokens_leave_out_what_is_ignored(huggingface):
     logits = torch.randn(2, 5, 7)
     labels = torch.tensor([[1, 2, 3, -100, -100], [4, -100, 5, 6, 0]])
     found = huggingface.causal_lm_losses({"logits": logits}, labels)

@@ -2,51 +2,16 @@ import logging
 
 import pytest
 import torch
-from torch.nn import functional
 
 import shadeproxy_sdk as shade
 from tests.support.labelled import COUNT, unpack
-
-lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install --group frameworks")
-
-from shadeproxy_sdk.lightning import ShadeCallback  # noqa: E402 (needs lightning)
 
 # Lightning and torch warn about each other and about small loaders, with other warnings in each version.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Module(lightning.LightningModule):
-    def __init__(self, sampler, *, by_hand=None, fails=False):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 3)
-        self.sampler, self.by_hand, self.fails, self.read = sampler, by_hand, fails, []
-
-    def training_step(self, batch, _):
-        x, y, ids = batch
-        self.read.append((self.current_epoch, ids.tolist()))
-        losses = functional.cross_entropy(self.layer(x), y, reduction="none")
-        loss = (losses * self.sampler.weight_of(ids)).mean()
-        if self.by_hand is not None:
-            self.by_hand.report(ids, losses)
-            return loss
-        return {"loss": loss, "ids": ids, "losses": losses[:1] if self.fails else losses}
-
-    def validation_step(self, batch, _):
-        self.log("accuracy", 0.25 * (self.current_epoch + 1), batch_size=len(batch))
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
-
-    def epochs(self):
-        """Return the ids that each epoch has read, in order."""
-        found = {}
-        for epoch, ids in self.read:
-            found.setdefault(epoch, []).extend(ids)
-        return found
-
-
 @pytest.fixture
-def fit(client, samples, tmp_path):
+def fit(client, samples, tmp_path, lightning):
     def run(sampler, callback, epochs=2, *, module=None, resume=None, validate=False, **options):
         data = shade.S3Dataset(client, manifest=samples, decode=unpack)
         loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler, collate_fn=shade.collate)
@@ -63,7 +28,7 @@ def fit(client, samples, tmp_path):
             num_sanity_val_steps=1,
             **options,
         )
-        module = module or Module(sampler)
+        module = module or lightning.Module(sampler)
         trainer.fit(module, loader, loader if validate else None, ckpt_path=resume)
         return module, trainer
 
@@ -71,9 +36,9 @@ def fit(client, samples, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
-def test_epochs_are_the_samplers_and_every_loss_arrives(fit, make_sampler, proxy, mode):
+def test_epochs_are_the_samplers_and_every_loss_arrives(fit, make_sampler, proxy, mode, lightning):
     sampler = make_sampler(mode)
-    module, _ = fit(sampler, ShadeCallback(sampler))
+    module, _ = fit(sampler, lightning.ShadeCallback(sampler))
     first, second = module.epochs().values()
     assert first == sampler_order(make_sampler, 0)
     assert second == sampler.order(1).tolist()
@@ -87,33 +52,33 @@ def sampler_order(make_sampler, epoch):
     return make_sampler(name="other").order(epoch).tolist()
 
 
-def test_a_module_may_report_by_hand(fit, make_sampler, proxy):
+def test_a_module_may_report_by_hand(fit, make_sampler, proxy, lightning):
     sampler = make_sampler()
-    callback = ShadeCallback(sampler)
-    fit(sampler, callback, 1, module=Module(sampler, by_hand=callback))
+    callback = lightning.ShadeCallback(sampler)
+    fit(sampler, callback, 1, module=lightning.Module(sampler, by_hand=callback))
     assert sorted(proxy.scores["run"]) == list(range(COUNT))
 
 
-def test_the_metric_of_validation_reaches_the_sampler(fit, make_sampler, monkeypatch):
+def test_the_metric_of_validation_reaches_the_sampler(fit, make_sampler, monkeypatch, lightning):
     sampler, told = make_sampler(), []
     monkeypatch.setattr(sampler, "validated", lambda **metric: told.append(metric), raising=False)
-    fit(sampler, ShadeCallback(sampler, monitor="accuracy"), validate=True)
+    fit(sampler, lightning.ShadeCallback(sampler, monitor="accuracy"), validate=True)
     assert told == [{"accuracy": 0.25}, {"accuracy": 0.5}]
     told.clear()
-    fit(sampler, ShadeCallback(sampler, monitor="accuracy", better="min"), 1, validate=True)
+    fit(sampler, lightning.ShadeCallback(sampler, monitor="accuracy", better="min"), 1, validate=True)
     assert told == [{"loss": 0.25}]
 
 
-def test_a_metric_that_nobody_logs_is_said_once(fit, make_sampler, monkeypatch, caplog):
+def test_a_metric_that_nobody_logs_is_said_once(fit, make_sampler, monkeypatch, caplog, lightning):
     sampler = make_sampler()
     monkeypatch.setattr(sampler, "validated", lambda **_: None, raising=False)
     with caplog.at_level(logging.WARNING, "shadeproxy_sdk"):
-        fit(sampler, ShadeCallback(sampler, monitor="recall"), validate=True)
+        fit(sampler, lightning.ShadeCallback(sampler, monitor="recall"), validate=True)
     said = [record.message for record in caplog.records if record.name == "shadeproxy_sdk"]
     assert said == ["The callback of job run: validation gave no 'recall', but accuracy (said once)"]
 
 
-def test_training_goes_on_whatever_fails(fit, make_sampler, proxy, monkeypatch, caplog):
+def test_training_goes_on_whatever_fails(fit, make_sampler, proxy, monkeypatch, caplog, *, lightning):
     sampler = make_sampler()
 
     def fail(*_, **__):
@@ -124,16 +89,16 @@ def test_training_goes_on_whatever_fails(fit, make_sampler, proxy, monkeypatch, 
     monkeypatch.setattr(sampler, "set_epoch", None)  # Lightning would call set_epoch itself.
     monkeypatch.setattr(sampler.job, "flush", fail)
     proxy.refuse["scores"] = 500
-    callback = ShadeCallback(sampler, monitor="accuracy")
-    module, _ = fit(sampler, callback, validate=True, module=Module(sampler, fails=True))
+    callback = lightning.ShadeCallback(sampler, monitor="accuracy")
+    module, _ = fit(sampler, callback, validate=True, module=lightning.Module(sampler, fails=True))
     assert len(module.read) == 2 * COUNT / 4
     assert callback.state_dict() == {}
     assert [r.message for r in caplog.records if "The callback of job run" in r.message]
 
 
-def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, caplog):
+def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, caplog, lightning):
     sampler = make_sampler()
-    callback = ShadeCallback(sampler)
+    callback = lightning.ShadeCallback(sampler)
 
     class Several:
         current_epoch, world_size = 3, 4
@@ -144,21 +109,21 @@ def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, cap
 
 
 def test_a_sampler_of_torch_that_is_announced_has_neither_epoch_nor_state(
-    fit, make_job, samples, tmp_path, caplog
+    fit, make_job, samples, tmp_path, caplog, *, lightning
 ):
     drawn = torch.utils.data.RandomSampler(range(COUNT), generator=torch.Generator())
     sampler = shade.announce(drawn, make_job(dataset=samples))
     sampler.weight_of = torch.ones_like
-    keep = lightning.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1)
-    module, _ = fit(sampler, ShadeCallback(sampler), callbacks=[keep], enable_checkpointing=True)
+    keep = lightning.ModelCheckpoint(tmp_path, save_top_k=-1)
+    module, _ = fit(sampler, lightning.ShadeCallback(sampler), callbacks=[keep], enable_checkpointing=True)
     assert [sorted(ids) for ids in module.epochs().values()] == [list(range(COUNT))] * 2
     assert sampler.job.epoch == 1
     assert sampler.job.stats().reported == 2 * COUNT / 4
     assert not [record for record in caplog.records if record.name == "shadeproxy_sdk"]
 
 
-def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(caplog):
-    callback = ShadeCallback(object(), monitor="accuracy")
+def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(caplog, lightning):
+    callback = lightning.ShadeCallback(object(), monitor="accuracy")
 
     class Trainer:
         current_epoch, world_size, sanity_checking, callback_metrics = 0, 1, False, {"accuracy": 0.5}
@@ -175,27 +140,29 @@ def test_a_sampler_that_lacks_all_that_is_asked_for_is_told_once(caplog):
 
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 @pytest.mark.parametrize("step", [6, 7, 10])
-def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path, mode, step):
+def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path, mode, step, *, lightning):
     """A resumed run reads the same samples as the first run did. It resumes from a checkpoint at the end of
     an epoch of 6 steps, or before or after the middle of the next epoch.
     """
     sampler = make_sampler(mode)
-    keep = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)
-    first, _ = fit(sampler, ShadeCallback(sampler), 3, callbacks=[keep], enable_checkpointing=True)
+    keep = lightning.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)
+    first, _ = fit(sampler, lightning.ShadeCallback(sampler), 3, callbacks=[keep], enable_checkpointing=True)
     again = make_sampler(mode, name="again")
     (path,) = tmp_path.glob(f"*step={step}.ckpt")
-    resumed, _ = fit(again, ShadeCallback(again), 3, resume=path)
+    resumed, _ = fit(again, lightning.ShadeCallback(again), 3, resume=path)
     assert resumed.read == first.read[step:]
 
 
 @pytest.mark.parametrize("mode", ["shade", "reorder", "importance", "uniform"])
-def test_all_ranks_resume_at_the_place_of_rank_0_whose_state_lightning_keeps(make_job, samples, caplog, mode):
+def test_all_ranks_resume_at_the_place_of_rank_0_whose_state_lightning_keeps(
+    make_job, samples, caplog, mode, lightning
+):
     first, *others = (
         shade.ShadeSampler(make_job(dataset=samples, rank=rank, world_size=2), mode) for rank in (0, 0, 1)
     )
     state = first.state_dict(position=8)
     for sampler in others:
-        ShadeCallback(sampler).load_state_dict(state)
+        lightning.ShadeCallback(sampler).load_state_dict(state)
         sampler.set_epoch(state["epoch"])
         assert len(list(sampler)) == len(first) - 8
     told = "has the sampler's state of rank 0 alone, so this rank plans the rest of the epoch itself"
