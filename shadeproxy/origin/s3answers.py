@@ -18,9 +18,9 @@ from defusedxml.ElementTree import fromstring
 
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
+from shadeproxy.core.kept_fields import HOP_BY_HOP, named_by
 from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta, first_value
 from shadeproxy.core.xml_slices import BadXml, parse_xml
-from shadeproxy.origin.field_places import HOP_BY_HOP
 from shadeproxy.origin.http1 import Head
 
 MAX_ERROR_BYTES = 64 << 10
@@ -57,13 +57,7 @@ def end_to_end(headers: Headers) -> Headers:
     """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1): those of
     HOP_BY_HOP, and those that the field Connection names.
     """
-    listed = {
-        token.strip().lower()
-        for name, value in headers
-        if name.lower() == "connection"
-        for token in value.split(",")
-    }
-    dropped = HOP_BY_HOP | listed
+    dropped = HOP_BY_HOP | named_by(*(value for name, value in headers if name.lower() == "connection"))
     return tuple(pair for pair in headers if pair[0].lower() not in dropped)
 
 
@@ -73,8 +67,10 @@ def object_meta(head: Head, *, size: int, is_ranged: bool) -> ObjectMeta:
     """
     headers, places = head.headers, head.places
     etag = "" if places.etag is None else headers[places.etag][1]
-    kept = places.of_range if is_ranged else places.of_object
-    return ObjectMeta(etag, size, tuple(compress(headers, kept)))
+    kept = tuple(compress(headers, places.of_range if is_ranged else places.of_object))
+    if places.connection and (named := named_by(*(headers[place][1] for place in places.connection))):
+        kept = tuple(field for field in kept if field[0].lower() not in named)
+    return ObjectMeta(etag, size, kept)
 
 
 def parse_content_range(field: str) -> tuple[int, int, int] | None:
