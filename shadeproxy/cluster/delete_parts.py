@@ -17,7 +17,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from shadeproxy.core.errors import InvalidRequest, OriginError, OutcomeUnknown
 from shadeproxy.core.types import Headers, ObjectRef
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, once
-from shadeproxy.origin.s3answers import MAX_LISTING_BYTES, document_root, read_bounded
+from shadeproxy.origin.s3answers import MAX_LISTING_BYTES, long_document_root, read_bounded
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _HEADING = b'<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -49,7 +49,7 @@ async def split_delete(
     InvalidRequest.
     """
     body = await read_bounded(once(b"") if request.body is None else request.body, MAX_LISTING_BYTES)
-    root = document_root(body)
+    root = await long_document_root(body)
     if root is None:
         raise InvalidRequest("The body of DeleteObjects is not a document")
     objects: dict[_Writer, dict[int, Element]] = {}
@@ -66,7 +66,7 @@ async def split_delete(
 @dataclass(frozen=True, slots=True)
 class PartEnd:
     """The end of one part: the node's answer, or the error if there is no answer. ``objects``: the Object
-    elements of the part.
+    elements of the part. ``root``: the root of the document in ``body``; None if there is none.
     """
 
     objects: dict[int, Element]
@@ -74,12 +74,13 @@ class PartEnd:
     status: int = 0
     headers: Headers = ()
     body: bytes = b""
+    root: Element | None = None
 
     def elements(self) -> Iterator[Element]:
         """Yield the elements that this part gives to the merged answer: its results, or an error for each of
         its objects.
         """
-        root = document_root(self.body)
+        root = self.root
         if self.error is not None:
             code = "InternalError" if isinstance(self.error, OutcomeUnknown) else "ServiceUnavailable"
             yield from _errors(self.objects.values(), code, str(self.error))
@@ -97,7 +98,8 @@ class PartEnd:
 async def end_of(part: DeletePart[_Writer], answer: ForwardResponse) -> PartEnd:
     """Return the end of a part that was answered, with the whole body of the answer. Raises OriginError."""
     body = await read_bounded(answer.chunks, MAX_LISTING_BYTES)
-    return PartEnd(part.objects, None, answer.status, answer.headers, body)
+    root = await long_document_root(body)
+    return PartEnd(part.objects, None, answer.status, answer.headers, body, root)
 
 
 def merged(ends: Sequence[PartEnd]) -> ForwardResponse:

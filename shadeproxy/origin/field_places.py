@@ -8,16 +8,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shadeproxy.core.checksums import FIELDS
+from shadeproxy.core.kept_fields import kept_of
 
-HOP_BY_HOP = frozenset({
-    "connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
-})  # fmt: skip
-_NOT_OF_THE_OBJECT = HOP_BY_HOP | {
+_NOT_OF_THE_OBJECT = frozenset({
     "etag", "content-length", "content-range", "date", "server", "via", "age", "x-amz-request-id",
-    "x-shade-cache", "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
+    "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
     "strict-transport-security", "alt-svc",
-}  # fmt: skip
+})  # fmt: skip
 _CHECKSUMS = frozenset(FIELDS)
 
 
@@ -49,7 +46,9 @@ def places_of(*names: str) -> FieldPlaces:
         return tuple(place for place, name in enumerate(lowered) if name == wanted)
 
     etags = places("etag")
-    of_object = [name not in _NOT_OF_THE_OBJECT for name in lowered]
+    of_object = [
+        kept and name not in _NOT_OF_THE_OBJECT for name, kept in zip(lowered, kept_of(*lowered), strict=True)
+    ]
     of_range = [
         kept and not name.startswith("x-amz-checksum-") for name, kept in zip(lowered, of_object, strict=True)
     ]

@@ -14,7 +14,7 @@ from shadeproxy.core import heads
 from shadeproxy.core.types import Headers, names_of
 from shadeproxy.origin.field_places import FieldPlaces, places_of
 
-_MOST_HEAD_BYTES = 64 << 10
+MOST_HEAD_BYTES = 64 << 10
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\x00\r\n]*)?")
 # A line is a token, a colon right after it, and a value without control characters. Blanks and tabs around
@@ -69,7 +69,7 @@ def parse_head(data: bytes | bytearray, held: int) -> Head | None:
     if heads.COMPILED and (usual := _USUAL.read(data, held)) is not None:
         return usual
     end = data.find(b"\r\n\r\n", 0, held) + 4
-    if (held if end < 4 else end) > _MOST_HEAD_BYTES:
+    if (held if end < 4 else end) > MOST_HEAD_BYTES:
         raise BadAnswer("the head of the answer is too long")
     if end < 4:
         return None

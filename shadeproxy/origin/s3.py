@@ -5,7 +5,6 @@ GETs and HEADs use the project's own connections (s3pages.py, s3reads.py). All o
 (docs/adr/0005). Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
@@ -52,7 +51,6 @@ from shadeproxy.origin.trailing import TRAILED_PAYLOAD, can_frame, frame, framed
 TrailingChecksums = Literal["auto", "always", "never"]
 _log = structlog.get_logger(__name__)
 
-_PARSED_AT_ONCE_BYTES = 16 * 1024
 # "identity": a gateway on the way must not compress bodies, because sizes and ranges count the stored bytes.
 _OWN_HEADERS: Headers = (("User-Agent", "shadeproxy"), ("Accept-Encoding", "identity"))
 _WHOLE_HEADERS: Headers = (*_OWN_HEADERS, ("x-amz-checksum-mode", "ENABLED"))
@@ -164,11 +162,7 @@ class S3Origin:
             query += f"&start-after={quote(start_after, safe='-_.~')}"
         target = self._endpoint.target(ObjectRef(bucket, ""))
         outgoing = Outgoing("GET", target, raw_query=query, headers=_OWN_HEADERS, upstream=upstream)
-        body = await self._fetch(outgoing)
-        if len(body) <= _PARSED_AT_ONCE_BYTES:
-            return answers.parse_listing(body)
-        # Parsing a thousand entries takes 10 ms. A thread does it, so that the event loop can run meanwhile.
-        return await asyncio.to_thread(answers.parse_listing, body)
+        return await answers.parse_listing(await self._fetch(outgoing), bucket, prefix)
 
     @asynccontextmanager
     async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:

@@ -1,8 +1,9 @@
 """Parses answers of an S3 server: metadata, errors, listings, and whether the server speaks S3.
 
 All bodies are limited: an error document is read up to 64 KiB, a listing up to 16 MiB. Only defusedxml parses
-XML. An S3 server is recognised by the root element of its answer to ListBuckets, whatever the status, the
-content type and the namespace. Source: ListBuckets and Error Responses in the S3 API reference.
+XML, and documents that may be long are parsed in slices (core/xml_slices.py). An S3 server is recognised by
+the root element of its answer to ListBuckets, whatever the status, the content type and the namespace.
+Source: ListBuckets and Error Responses in the S3 API reference.
 """
 
 import asyncio
@@ -17,8 +18,9 @@ from defusedxml.ElementTree import fromstring
 
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
+from shadeproxy.core.kept_fields import HOP_BY_HOP, named_by
 from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta, first_value
-from shadeproxy.origin.field_places import HOP_BY_HOP
+from shadeproxy.core.xml_slices import BadXml, parse_xml
 from shadeproxy.origin.http1 import Head
 
 MAX_ERROR_BYTES = 64 << 10
@@ -33,8 +35,14 @@ _SHOWN_OF_ERRORS = {
 
 RawHeaders = tuple[tuple[bytes, bytes], ...]
 _MOST_HOST = 255
+_PARSED_AT_ONCE_BYTES = 16 * 1024
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _NO_LISTING = "the origin's answer to ListObjectsV2 is not a listing"
+_MOST_DEPTH = 8
+_MOST_ELEMENTS = 32_000
+"""Elements of a document about 1,000 objects: an object has about 10 of them in a listing."""
+_MOST_ELEMENTS_OF_BUCKETS = 100_000
+"""Elements of a list of buckets: an account has at most 10,000 buckets, with 5 elements each."""
 
 
 def decode_headers(raw: RawHeaders) -> Headers:
@@ -49,13 +57,7 @@ def end_to_end(headers: Headers) -> Headers:
     """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1): those of
     HOP_BY_HOP, and those that the field Connection names.
     """
-    listed = {
-        token.strip().lower()
-        for name, value in headers
-        if name.lower() == "connection"
-        for token in value.split(",")
-    }
-    dropped = HOP_BY_HOP | listed
+    dropped = HOP_BY_HOP | named_by(*(value for name, value in headers if name.lower() == "connection"))
     return tuple(pair for pair in headers if pair[0].lower() not in dropped)
 
 
@@ -65,8 +67,10 @@ def object_meta(head: Head, *, size: int, is_ranged: bool) -> ObjectMeta:
     """
     headers, places = head.headers, head.places
     etag = "" if places.etag is None else headers[places.etag][1]
-    kept = places.of_range if is_ranged else places.of_object
-    return ObjectMeta(etag, size, tuple(compress(headers, kept)))
+    kept = tuple(compress(headers, places.of_range if is_ranged else places.of_object))
+    if places.connection and (named := named_by(*(headers[place][1] for place in places.connection))):
+        kept = tuple(field for field in kept if field[0].lower() not in named)
+    return ObjectMeta(etag, size, kept)
 
 
 def parse_content_range(field: str) -> tuple[int, int, int] | None:
@@ -144,13 +148,23 @@ def _size_of(text: str) -> int:
     return int(text[:19])
 
 
-def parse_listing(body: bytes) -> ListPage:
+async def parse_listing(body: bytes, bucket: str, prefix: str) -> ListPage:
     """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable if ``body`` is no such
-    document.
+    document, or has keys outside ``prefix``.
     """
-    root = document_root(body)
+    root = await long_document_root(body)
     if root is None or root.tag != "ListBucketResult":
         raise OriginUnavailable(_NO_LISTING)
+    page = _page_of(root) if len(body) <= _PARSED_AT_ONCE_BYTES else await asyncio.to_thread(_page_of, root)
+    outside = next((entry.key for entry in page.entries if not entry.key.startswith(prefix)), None)
+    if outside is not None:
+        raise OriginUnavailable(
+            f"the origin's listing of bucket {bucket!r} below {prefix!r} has the key {_shown(outside)!r}"
+        )
+    return page
+
+
+def _page_of(root: Element) -> ListPage:
     is_encoded = root.findtext("EncodingType", "") == "url"
     entries = []
     for node in root.iterfind("Contents"):
@@ -179,8 +193,21 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
     return root.findtext("Code", ""), root.findtext("Message", "")
 
 
+async def long_document_root(body: bytes, *, most_elements: int = _MOST_ELEMENTS) -> Element | None:
+    """Return the root as ``document_root``, while other tasks run. Return None also for a document that is
+    deeper, has longer tags or has more elements than the documents of S3.
+    """
+    if not body:
+        return None
+    try:
+        root = await parse_xml(body, most_depth=_MOST_DEPTH, most_elements=most_elements)
+    except BadXml:
+        return None
+    return _without_namespaces(root)
+
+
 def document_root(body: bytes) -> Element | None:
-    """Return the root of an XML document, with the namespaces removed from all tags; None if ``body`` is
+    """Return the root of a short XML document, with the namespaces removed from all tags; None if ``body`` is
     no XML.
     """
     if not body:
@@ -189,13 +216,16 @@ def document_root(body: bytes) -> Element | None:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):
         return None
+    return _without_namespaces(root)
+
+
+def _without_namespaces(root: Element) -> Element:
     for node in root.iter():
         node.tag = node.tag.rpartition("}")[2]
     return root
 
 
 _MOST_SHOWN = 80
-_PARSED_AT_ONCE_BYTES = 16 * 1024
 _SERVER_HINT = (
     "set origin.endpoint to the address and port of the S3 server itself (https:// where it speaks TLS; a"
     " web console listens on a port of its own)"
@@ -209,10 +239,7 @@ async def buckets_listed(endpoint: str, head: Head, body: bytes, *, now_s: float
     Raises OriginAnswer for an error of an S3 server, NotS3 if no S3 server has answered, and
     OriginUnavailable or OriginThrottled if a later attempt may get another answer.
     """
-    if len(body) <= _PARSED_AT_ONCE_BYTES:
-        root = document_root(body)
-    else:
-        root = await asyncio.to_thread(document_root, body)
+    root = await long_document_root(body, most_elements=_MOST_ELEMENTS_OF_BUCKETS)
     if root is not None and root.tag == "Error" and (code := root.findtext("Code", "")):
         if head.status == 200:
             raise OriginAnswer(head.status, code, root.findtext("Message", ""))

@@ -1,4 +1,5 @@
-"""One signed HTTP exchange with an S3 server. Only this file, link_watch.py and s3.py know aiohttp's client.
+"""One signed HTTP exchange with an S3 server. Only this file, bounded_answers.py, link_watch.py and s3.py
+know aiohttp's client.
 
 The request is sent byte for byte as it was signed: no normalised URLs, no added headers, no redirects,
 cookies, proxies or decompression. A request that may have changed something is sent once. Exceptions of
@@ -11,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -29,6 +29,7 @@ from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
 from shadeproxy.core.tracing import JOB_FIELD, NONCE_FIELD, PEER_FIELD, origin_fields
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
+from shadeproxy.origin.bounded_answers import BoundedConnector, NoAnswer
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.link_watch import LinkWatch
@@ -40,7 +41,8 @@ _READING = {"GET", "HEAD"}
 _SIGNED = {"content-type", "content-md5", JOB_FIELD, NONCE_FIELD, PEER_FIELD}
 # The metadata of an object may have some 700 fields.
 _MOST_FIELDS = 2048
-_READ_BUFFER_BYTES = 256 << 10
+# It also bounds, by a sixteenth, how many chunks of a body are parsed in one turn of the event loop.
+_READ_BUFFER_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ class S3Transport:
         # The session is not made in __init__, because it must belong to the loop that is running.
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=_Connector(
+                connector=BoundedConnector(
                     limit=self._max_connections,
                     ssl=self._tls or True,
                     socket_factory=None if self._links is None else self._links.make_socket,
@@ -216,20 +218,6 @@ class S3Transport:
         return self._session
 
 
-class _Connector(aiohttp.TCPConnector):
-    """A connector that skips an idle connection on which bytes have arrived. aiohttp would take these bytes
-    for the answer to the next request.
-    """
-
-    async def _get(self, key: Any, traces: Any) -> Any:
-        while (connection := await super()._get(key, traces)) is not None:
-            protocol = connection.protocol
-            if protocol is not None and not protocol.should_close:
-                return connection
-            connection.close()
-        return None
-
-
 def _noting_what_is_sent() -> aiohttp.TraceConfig:
     """Return a trace that sets ``_Sending.begun`` when the head of a request is sent."""
 
@@ -239,10 +227,6 @@ def _noting_what_is_sent() -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
     trace.on_request_headers_sent.append(note)
     return trace
-
-
-class _NoAnswer(aiohttp.ClientError):
-    """The answer has a status that no answer to a request can have."""
 
 
 class _Unanswered(aiohttp.ClientError):
@@ -274,7 +258,7 @@ async def _answered(
     response = await handler(request)
     if not 200 <= response.status < 600:
         response.close()
-        raise _NoAnswer(f"status {response.status} is no answer to a request")
+        raise NoAnswer(f"status {response.status} is no answer to a request")
     return response
 
 
@@ -282,6 +266,7 @@ async def read_to_end(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes,
     """Yield the body as it arrives. Raises BodyCutShort."""
     while chunk := await _read_some(response):
         yield chunk
+        await asyncio.sleep(0)  # Reading parses what has arrived already, so it may never wait.
 
 
 async def _read_some(response: aiohttp.ClientResponse) -> bytes:
@@ -371,7 +356,7 @@ def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
         reason = "no connection in time; check origin.endpoint, or raise origin.max_connections"
     elif isinstance(error, TimeoutError):
         reason = "timed out"
-    elif isinstance(error, _NoAnswer):
+    elif isinstance(error, NoAnswer):
         reason = str(error)
     elif isinstance(error, _Unanswered):
         reason = f"the connection failed ({type(error.__cause__).__name__})"

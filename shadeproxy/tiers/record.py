@@ -16,7 +16,7 @@ import re
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, compress
 from mmap import mmap
 from operator import add
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.delegated_body import WrittenBody
 from shadeproxy.core.errors import TierError
+from shadeproxy.core.kept_fields import kept_of
 from shadeproxy.core.types import OWN, Headers, ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers.base import NewHeader, RecordHeader
 
@@ -334,4 +335,5 @@ def _etag(text: str, hashed: bytes) -> str:
 
 def _headers(texts: Sequence[int | str]) -> Headers:
     plain = [_COMMON_TEXTS[text] if isinstance(text, int) else text for text in texts]
-    return tuple(zip(plain[::2], plain[1::2], strict=True))
+    # Older releases stored fields that are not kept any more.
+    return tuple(compress(zip(plain[::2], plain[1::2], strict=True), kept_of(*plain[::2])))

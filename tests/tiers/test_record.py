@@ -157,6 +157,15 @@ def test_etags_are_unchanged(etag):
     assert unpack_header(pack(header, b""), store_id=STORE, address=ADDRESS)[0].meta.etag == etag
 
 
+@pytest.mark.parametrize("text", ["a", "\udce4"])
+def test_fields_that_an_earlier_release_stored_and_that_are_not_kept_are_left_out(text):
+    kept = (("Content-Type", "image/png"), ("x-amz-meta-a", text))
+    dropped = (("x-shade-refused", "x"), ("X-Shade-Node", "evil"), ("Set-Cookie", "a=b"), ("Location", "/"))
+    meta = HEADER.meta
+    header = HEADER._replace(meta=ObjectMeta(meta.etag, meta.size, (*dropped, *kept, *dropped)))
+    assert unpack_header(pack(header), store_id=STORE, address=ADDRESS)[0].meta.headers == kept
+
+
 def test_every_flipped_bit_is_noticed():
     raw = pack()
     for bit in range(len(raw) * 8):

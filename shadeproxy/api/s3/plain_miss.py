@@ -25,6 +25,7 @@ from shadeproxy.core import heads
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import Deadline, ReadBounds
 from shadeproxy.core.identity import object_hash
+from shadeproxy.core.kept_fields import named_by
 from shadeproxy.core.tracing import CLIENT, READER, REQUEST_ID, next_request_id
 from shadeproxy.core.types import SHARED, ObjectMeta, Source, is_strong_etag
 from shadeproxy.engine.base import NO_CONDITIONS, UNKNOWN
@@ -229,6 +230,7 @@ class PlainMiss:
             or not head.length_given
             or head.flawed
             or places.has_checksum
+            or (places.connection and named_by(*(head.headers[place][1] for place in places.connection)))
             or length > plain.page_size
             or not is_strong_etag(etag)
             or not plain.take(flight, length)

@@ -7,11 +7,9 @@ import html
 import re
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
-from xml.etree.ElementTree import Element, ParseError
+from xml.etree.ElementTree import Element
 
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import fromstring
-
+from shadeproxy.core import xml_slices
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.types import Headers
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse
@@ -21,6 +19,9 @@ MAX_XML_BODY_BYTES = 4 << 20
 """Longest XML body. It has room for 1,000 keys of DeleteObjects or 10,000 parts of
 CompleteMultipartUpload.
 """
+_MOST_DEPTH = 8
+_MOST_ELEMENTS = 100_000
+"""Elements of an XML body: of a CompleteMultipartUpload, 10,000 parts with their checksums."""
 
 _NOT_IN_XML = re.compile("[\r\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 
@@ -96,13 +97,13 @@ async def read_body(request: ForwardRequest, limit_bytes: int = MAX_XML_BODY_BYT
     return bytes(received)
 
 
-def parse_xml(body: bytes) -> Element:
-    """Return the root element, with the namespaces removed from all tags. Raises OriginAnswer 400
-    MalformedXML.
+async def parse_xml(body: bytes) -> Element:
+    """Return the root element, with the namespaces removed from all tags. Other tasks run meanwhile. Raises
+    OriginAnswer 400 MalformedXML.
     """
     try:
-        root: Element = fromstring(body)
-    except (ParseError, DefusedXmlException, ValueError, LookupError):
+        root = await xml_slices.parse_xml(body, most_depth=_MOST_DEPTH, most_elements=_MOST_ELEMENTS)
+    except xml_slices.BadXml:
         raise OriginAnswer(
             400, "MalformedXML", "The XML you provided was not well-formed or did not validate."
         ) from None

@@ -90,7 +90,7 @@ async def complete_upload(store: Store, request: ForwardRequest) -> ForwardRespo
     """Answer CompleteMultipartUpload. Parts may be smaller than the 5 MiB that S3 demands."""
     upload = await _find(store, request)
     condition = write_condition(request)
-    chosen = _chosen_parts(parse_xml(await read_body(request)))
+    chosen = _chosen_parts(await parse_xml(await read_body(request)))
     async with store.draft(upload.ref) as draft:
         for number, etag in chosen:
             await _append_part(store, upload.part(number), etag, draft)
@@ -279,8 +279,10 @@ async def _discard(store: Store, upload: Upload) -> None:
 
 
 def _chosen_parts(root: Element) -> list[tuple[int, str]]:
-    chosen = []
-    for node in root.findall("Part"):
+    nodes, chosen = root.findall("Part"), []
+    if len(nodes) > MAX_PARTS:
+        raise OriginAnswer(400, "MalformedXML", f"An upload has at most {MAX_PARTS} parts.")
+    for node in nodes:
         number, etag = node.findtext("PartNumber", ""), node.findtext("ETag", "")
         if not (number.isascii() and number.isdigit() and len(number) <= 5):
             raise OriginAnswer(400, "MalformedXML", "PartNumber must be an integer.")

@@ -110,7 +110,7 @@ async def delete_objects(store: Store, request: ForwardRequest) -> ForwardRespon
     body = await read_body(request)
     promises.update(body)
     promises.check()
-    root = parse_xml(body)
+    root = await parse_xml(body)
     nodes = root.findall("Object")
     if root.tag != "Delete" or not 1 <= len(nodes) <= MAX_DELETED_KEYS:
         raise OriginAnswer(400, "MalformedXML", f"Delete must name 1 to {MAX_DELETED_KEYS} objects.")

@@ -64,6 +64,15 @@ async def test_a_range_is_not_plain(setup, made):
     assert PlainMiss not in made
 
 
+async def test_fields_that_connection_names_replace_the_fill(setup, made):
+    named = b"\r\nx-amz-meta-a: b\r\nConnection: keep-alive, x-amz-meta-a\r\n\r\n"
+    setup.server.scripts["/b/k"] = [[ok(BODY).replace(b"\r\n\r\n", named, 1)]]
+    for _ in range(2):
+        answer = await got(setup)
+        assert (answer.body, answer.field(b"x-amz-meta-a")) == (BODY, b"")
+    assert made == [PlainMiss, CallbackRead]
+
+
 async def test_a_body_that_breaks_off_replaces_fill_and_reader(setup, made):
     setup.server.scripts["/b/k"] = [[ok(BODY)[:200], CUT], [CUT]]
     assert (await got(setup)).cut
