@@ -164,7 +164,7 @@ def _origin(facts: ProxyState) -> Iterator[Finding]:
             "objects without identity",
             "warning",
             f"since the start the origin sent {format_count(facts.unidentified, 'answer', 'd')} without a"
-            " strong ETag, or without a Content-Length: such objects are passed on, and never cached",
+            " strong ETag or Content-Length, or longer than 16 TiB: such objects are passed on, never cached",
             "let no gateway before the origin compress or rewrite answers; the log names an object",
         )
     if facts.misses >= _ENOUGH_MISSES and facts.miss_p90_s > _SLOW_MISS_S:
