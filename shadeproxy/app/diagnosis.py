@@ -221,8 +221,8 @@ def _process(facts: ProxyState) -> Iterator[Finding]:
         yield Finding(
             "state deleted",
             "wrong",
-            f"the database in {facts.state_path} was deleted or replaced while the proxy runs; scores and"
-            " datasets are lost with the next restart",
+            f"the database in {facts.state_path} was deleted, replaced or emptied while the proxy runs; jobs,"
+            " datasets, scores and pins are lost with the next restart",
             "restart the proxy, so that clients register again, and keep cleaners of old files away from it",
         )
     elif facts.state_error:
