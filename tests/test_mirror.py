@@ -190,7 +190,6 @@ TABLE = {
     "hints.order.announcements": "api/control/test_orders.py",
     "hints.order.build": "hints/order/test_orders.py",
     "hints.order.prepared": "hints/order/test_orders.py",
-    "hints.order.lookup": "hints/order/test_tracker.py",
     "hints.order.pace": "hints/order/test_progress.py",
     "hints.order.sequence": "hints/order/test_tail.py",
     "hints.changes": "api/control/test_jobs.py",

@@ -164,7 +164,7 @@ def _origin(facts: ProxyState) -> Iterator[Finding]:
             "objects without identity",
             "warning",
             f"since the start the origin sent {format_count(facts.unidentified, 'answer', 'd')} without a"
-            " strong ETag, or without a Content-Length: such objects are passed on, and never cached",
+            " strong ETag or Content-Length, or longer than 16 TiB: such objects are passed on, never cached",
             "let no gateway before the origin compress or rewrite answers; the log names an object",
         )
     if facts.misses >= _ENOUGH_MISSES and facts.miss_p90_s > _SLOW_MISS_S:
@@ -221,8 +221,8 @@ def _process(facts: ProxyState) -> Iterator[Finding]:
         yield Finding(
             "state deleted",
             "wrong",
-            f"the database in {facts.state_path} was deleted or replaced while the proxy runs; scores and"
-            " datasets are lost with the next restart",
+            f"the database in {facts.state_path} was deleted, replaced or emptied while the proxy runs; jobs,"
+            " datasets, scores and pins are lost with the next restart",
             "restart the proxy, so that clients register again, and keep cleaners of old files away from it",
         )
     elif facts.state_error:

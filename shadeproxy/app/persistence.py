@@ -50,7 +50,10 @@ class Persistence:
                     hints.restore(kind, name, blob, self._clock.now_s())
                 except StateError as error:
                     _log.warning("stored state left out", kind=kind, name=name, error=str(error))
-        hints.orders.settle()
+                except Exception as error:  # noqa: BLE001 - logged; the start must not fail because of one item
+                    _log.error("stored state left out", kind=kind, name=name, error=repr(error))
+        for job, failure in hints.build_orders().items():
+            _log.error("stored orders left out", job=job, error=repr(failure))
 
     def start(self, hints: HintRegistry) -> None:
         self._state.start()

@@ -236,14 +236,17 @@ class BodyDamaged(OriginError):
 
 
 class Unidentified(OriginError):
-    """The origin's answer lacks a strong ETag or a length. So its version is unknown, and the object cannot
-    be cached.
+    """The origin's answer lacks a strong ETag or a length, so its version is unknown; or the length is larger
+    than any page number allows. The object cannot be cached.
 
     Listeners then forward the read to the origin; see engine/freshness/unidentified.py.
     """
 
     def __init__(self, name: object) -> None:
-        super().__init__(f"{name} cannot be cached: the origin sends no strong ETag with it, or no length")
+        super().__init__(
+            f"{name} cannot be cached: the origin sends no strong ETag with it, or no length, or it is longer"
+            " than 16 TiB"
+        )
 
 
 class CachedElsewhere(Unidentified):

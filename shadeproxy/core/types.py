@@ -106,6 +106,12 @@ is_strong_etag: Callable[[str], object] = re.compile('"[\x21\x23-\x7e\x80-\U0010
 """Returns a true value for a strong entity tag (RFC 9110 section 8.8.3)."""
 
 
+MOST_BYTES = ((1 << 32) - 1) * 4096
+"""Length of the longest object that may be cached: 16 TiB. The numbers of its pages fit 32 bits, even if
+pages have their least length, 4 KiB.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
     """Metadata of one version of an object.
@@ -122,12 +128,13 @@ class ObjectMeta:
 
     @property
     def identified(self) -> bool:
-        """True if a strong entity tag names this version, and its length is known.
+        """True if a strong entity tag names this version, its length is known, and so are the numbers of its
+        pages (``MOST_BYTES``).
 
         Only then may the object be cached, or an answer be put together from several answers of the origin. A
         weak entity tag does not identify bytes (RFC 9110 section 8.8.3), and neither does a malformed one.
         """
-        return self.size >= 0 and is_strong_etag(self.etag) is not None
+        return 0 <= self.size <= MOST_BYTES and is_strong_etag(self.etag) is not None
 
     def header(self, name: str) -> str | None:
         """Return the first value of the field ``name`` (case-insensitive); None if it is missing."""

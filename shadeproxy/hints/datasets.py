@@ -31,6 +31,9 @@ _KEYS_COMPARED = 256
 WHOLE = -1
 """Length of a sample that is its whole object."""
 
+MAX_END = 50 << 40
+"""Largest end of a part of an object: the length of the largest object that S3 stores."""
+
 
 class Sample(NamedTuple):
     """The place of a sample's bytes. ``length``: None if the sample is the whole object."""

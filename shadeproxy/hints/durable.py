@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import StateError
 from shadeproxy.core.types import OWN
-from shadeproxy.hints.datasets import WHOLE, Bits, Dataset, Entries, Groups, Hashes
+from shadeproxy.hints.datasets import MAX_END, WHOLE, Bits, Dataset, Entries, Groups, Hashes
 from shadeproxy.hints.frozen import Frozen
 from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.hints.order.sequence import OrderIds
@@ -132,7 +132,9 @@ def load_dataset(blob: bytes, page_size: int) -> Dataset:
     length = _unpack_some(stored.length, "<i8", count)
     _require((offset is None) is (length is None))
     if offset is not None and length is not None:
-        _require(not count or (int(offset.min()) >= 0 and int(length.min()) >= WHOLE))
+        # Compare before adding, because a sum of damaged values could overflow.
+        _require(bool(((offset >= 0) & (offset <= MAX_END) & (length >= WHOLE) & (length <= MAX_END)).all()))
+        _require(bool((offset + length <= MAX_END).all()))
     try:
         pages = groups.index(offset, length, page_size)
     except IndexError as error:

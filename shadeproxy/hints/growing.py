@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.hints.datasets import Dataset, Hashes, Ids
+from shadeproxy.hints.manifest import MAX_KEY_BYTES
 
 MAX_OBJECTS = 262_144
+MAX_BUCKET_CHARS = 255
 
 
 class GrowingSet:
@@ -85,4 +87,9 @@ def ref_of(path: str, namespace: str) -> ObjectRef:
         raise InvalidRequest(f"{path[:80]!r} is not BUCKET/KEY", hint='write keys as "bucket/key"')
     if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
         raise InvalidRequest(f"{path[:80]!r} is not valid Unicode", hint='write keys as "bucket/key"')
+    if len(bucket) > MAX_BUCKET_CHARS or len(key) > MAX_KEY_BYTES or len(key.encode()) > MAX_KEY_BYTES:
+        raise InvalidRequest(
+            f"{path[:80]!r}... is too long",
+            hint=f"a bucket has at most {MAX_BUCKET_CHARS} characters, a key {MAX_KEY_BYTES} bytes of UTF-8",
+        )
     return ObjectRef(bucket, key, namespace)

@@ -22,7 +22,7 @@ import numpy as np
 from shadeproxy.core.errors import BodyTooLarge, InvalidRequest, MalformedBody
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.core.workpool import raise_if_cancelled
-from shadeproxy.hints.datasets import WHOLE, Dataset, Entries, Groups, Ids, Sample
+from shadeproxy.hints.datasets import MAX_END, WHOLE, Dataset, Entries, Groups, Ids, Sample
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.pages import PAGE_SIZE_BYTES
 
@@ -101,6 +101,11 @@ class ManifestBuilder:
         BodyTooLarge.
         """
         assert ref.namespace == self._namespace, "a dataset is of one namespace"
+        if length is not None and (offset or 0) + length > MAX_END:
+            raise InvalidRequest(
+                f"offset and length end at byte {(offset or 0) + length}, beyond the largest object of S3",
+                hint=f"at most {MAX_END} together; leave both out for the whole object",
+            )
         if len(self._entry_of) >= self._max_samples:
             raise BodyTooLarge(f"a dataset may have at most {self._max_samples} samples")
         if ref != self._last:

@@ -18,7 +18,7 @@ Ids = NDArray[np.int64]
 PAGE_SIZE_BYTES = 4 << 20
 """Default of ``cache.page_size``."""
 
-_ANY = (1 << 32) - 1
+ANY_PAGE = (1 << 32) - 1
 """Page number that means "every page of the object"."""
 
 _SPARE_PAIRS = 1 << 20
@@ -51,11 +51,11 @@ class PageIndex:
         If samples lie in more than 8 pages each on average, the longest samples count for every page of their
         object, so that the size of the index stays in proportion to the manifest.
         """
-        first_page = np.where(length > 0, offset // page_size, _ANY)
-        last_page = np.where(length > 0, (offset + length - 1) // page_size, _ANY)
-        spans = np.where(length == 0, 0, np.minimum(last_page - first_page + 1, _ANY))
-        too_long = (spans > _most_pages(spans)) | (last_page >= _ANY)
-        first_page[too_long] = _ANY
+        first_page = np.where(length > 0, offset // page_size, ANY_PAGE)
+        last_page = np.where(length > 0, (offset + length - 1) // page_size, ANY_PAGE)
+        spans = np.where(length == 0, 0, np.minimum(last_page - first_page + 1, ANY_PAGE))
+        too_long = (spans > most_pages(spans)) | (last_page >= ANY_PAGE)
+        first_page[too_long] = ANY_PAGE
         spans[too_long & (spans > 0)] = 1
         samples = np.repeat(np.arange(len(spans), dtype=np.uint32), spans)
         before = np.cumsum(spans) - spans
@@ -86,7 +86,7 @@ class PageIndex:
     @property
     def has_whole_objects(self) -> bool:
         """True if a unit stands for every page of its object."""
-        return bool((self._keys & np.uint64(_ANY) == _ANY).any())
+        return bool((self._keys & np.uint64(ANY_PAGE) == ANY_PAGE).any())
 
     def pages_of(self, units: Ids) -> tuple[Ids, NDArray[np.uint32]]:
         """Return the group and the page number of each unit."""
@@ -112,7 +112,7 @@ class PageIndex:
             found[inside] = self._keys[places[inside]] == keys[inside]
         if self.beside is not None:
             last = np.maximum(end - 1, 0)
-            whole = known & ~found & (begin < end) & (self._keys[last] & np.uint64(_ANY) == _ANY)
+            whole = known & ~found & (begin < end) & (self._keys[last] & np.uint64(ANY_PAGE) == ANY_PAGE)
             places[whole] = last[whole]
             found |= whole
         return np.where(found, places, -1)
@@ -156,11 +156,11 @@ def _key(groups: Ids, numbers: Ids) -> NDArray[np.uint64]:
     return groups.astype(np.uint64) << np.uint64(32) | numbers.astype(np.uint64)
 
 
-def _most_pages(spans: Ids) -> int:
-    """Return the length in pages of the longest samples for which the index has room."""
+def most_pages(spans: Ids) -> int:
+    """Return the length in pages of the longest samples for which an index of pages has room."""
     room = _PAIRS_PER_SAMPLE * len(spans) + _SPARE_PAIRS
     if spans.sum() <= room:
-        return _ANY
+        return ANY_PAGE
     ordered = np.sort(spans)
     # Samples of equal length all have room, or none has.
     fitting = int(np.searchsorted(np.cumsum(ordered), room, side="right"))
@@ -168,7 +168,7 @@ def _most_pages(spans: Ids) -> int:
 
 
 def _beside(keys: NDArray[np.uint64], group_starts: Ids) -> Ids | None:
-    whole = keys & np.uint64(_ANY) == _ANY
+    whole = keys & np.uint64(ANY_PAGE) == ANY_PAGE
     if not whole.any():
         return None
     # The unit that stands for all pages is the last of its group.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from shadeproxy.core.errors import OriginError
-from shadeproxy.core.types import SHARED, Intent, ObjectRef, is_strong_etag
+from shadeproxy.core.types import SHARED, Intent, ObjectRef
 from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer, Head
@@ -262,7 +262,7 @@ class CallbackRead:
             self._leave(head)
             return None
         is_other = wanted.if_match is not None and meta.etag != wanted.if_match
-        if skip or span[1] - span[0] != length or is_other or not is_strong_etag(meta.etag):
+        if skip or span[1] - span[0] != length or is_other or not meta.identified:
             self._leave(head)
             return None
         check = check_of(meta.headers) if wanted.span is None and head.places.has_checksum else None

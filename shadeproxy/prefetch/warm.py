@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ObjectChanged, OriginError, OriginUnavailable, Overloaded
 from shadeproxy.core.ranges import pages_of
-from shadeproxy.core.types import OWN, ListEntry, ListPage, ObjectMeta, ObjectRef, Span
+from shadeproxy.core.types import MOST_BYTES, OWN, ListEntry, ListPage, ObjectMeta, ObjectRef, Span
 from shadeproxy.core.work_progress import WorkProgress
 from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.engine.read.flight import Flight
@@ -156,11 +156,17 @@ class Warm:
         progress.bytes += missing
         progress.resident += bool(entry.size) and not missing
 
+    def _pages(self, entry: ListEntry) -> range:
+        """Return the pages of an object. Of one that is too long to be cached return the first alone, whose
+        read will say so.
+        """
+        return pages_of(Span(0, entry.size if entry.size <= MOST_BYTES else 1), self._port.page_size)
+
     async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
         """Look up the pages of an object, some at a time. Each time, yield how many pages were looked up, and
         which of them must be read.
         """
-        pages = pages_of(Span(0, entry.size), self._port.page_size)
+        pages = self._pages(entry)
         for start in range(0, len(pages), _ASKED):
             if start:
                 await asyncio.sleep(0)
@@ -197,7 +203,7 @@ class Warm:
         counted as finished at once.
         """
         ref = self._ref(entry)
-        one = _Object(ref, len(pages_of(Span(0, entry.size), self._port.page_size)))
+        one = _Object(ref, len(self._pages(entry)))
         if not entry.size:
             one.read = True  # An empty object stores no page.
             self._over(one, 0)

@@ -18,6 +18,7 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock
 
 DATABASE_NAME = "cache.db"
+_MAGIC = b"SQLite format 3\0"
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EIO})
 _RIGHTS = f"make the directory and its files readable and writable for user id {os.geteuid()}"
 # Advice for errors of SQLite, by their primary result codes.
@@ -61,6 +62,15 @@ def identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def is_database(path: Path) -> bool:
+    """Return whether the file of the database in ``path`` begins as databases of SQLite do."""
+    try:
+        with (path / DATABASE_NAME).open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 def refusal(path: Path, error: OSError) -> ConfigError:

@@ -26,6 +26,7 @@ from shadeproxy.state.directory import (
     has_no_room,
     hold,
     identity,
+    is_database,
     is_sound,
     move_aside,
     refusal,
@@ -68,6 +69,7 @@ class StateStore:
         self._rescued: dict[str, bytes] = {}
         self._held = -1
         self._identity: tuple[int, int] | None = None
+        self._was_database = False
         self._periodic: asyncio.Task[None] | None = None
 
     @property
@@ -86,7 +88,7 @@ class StateStore:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
         try:
             self._on_writer(self._open_or_rescue)
-            self._identity = identity(self.path)
+            self._identity, self._was_database = identity(self.path), is_database(self.path)
         except BaseException:
             self.close()
             raise
@@ -114,10 +116,12 @@ class StateStore:
             self._held = -1
 
     def is_detached(self) -> bool:
-        """Return whether the file of the database was deleted or replaced since ``open``. Blocks for a short
-        time.
+        """Return whether the file of the database was deleted, replaced or emptied since ``open``. Blocks for
+        a short time.
         """
-        return self._identity is not None and self._identity != identity(self.path)
+        if self._identity is not None and self._identity != identity(self.path):
+            return True
+        return self._was_database and not is_database(self.path)
 
     # ------------------------------------------------------------------ values
 

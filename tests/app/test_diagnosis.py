@@ -117,7 +117,7 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
             {"unidentified": 3},
             "objects without identity",
             "warning",
-            "sent 3 answers without a strong ETag, or without a Content-Length",
+            "sent 3 answers without a strong ETag or Content-Length",
             "gateway",
         ),
         (health(throttled=7), "throttled", "warning", "slow down 7 times", "origin.max_connections"),

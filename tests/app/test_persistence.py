@@ -9,6 +9,11 @@ from structlog.testing import capture_logs
 
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.core.errors import StateError
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.order.build import Build
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.state.store import StateStore
 from tests.support.clock import ManualClock
 
@@ -165,3 +170,36 @@ async def test_what_could_not_be_saved_by_the_end_is_named(bench):
     assert logs[-1] == {
         "event": "control state is not saved", "kind": "jobs", "name": "resnet", "log_level": "error",
     }  # fmt: skip
+
+
+def test_a_job_whose_order_cannot_be_built_is_named_and_left_out(tmp_path, monkeypatch):
+    kept = HintRegistry()
+    for name in ("bad", "good"):
+        builder = ManifestBuilder(name)
+        builder.add(ObjectRef("b", name))
+        kept.put_dataset(builder.finish())
+        kept.put_job(Job(name, dataset=name), 0.0)
+        kept.orders.put(kept.check_order(name, [0], epoch=0, rank=0), 0.0)
+    state = StateStore(tmp_path, clock=ManualClock())
+    state.open()
+    try:
+        for kind, name in [("datasets", "bad"), ("datasets", "good"), ("jobs", "bad"), ("jobs", "good")]:
+            state.put(kind, name, kept.export(kind, name))
+        for name in ("bad/0/0", "good/0/0"):
+            state.put("orders", name, kept.export("orders", name))
+        build = Build.run
+
+        def fail(self):
+            if self.dataset.name == "bad":
+                raise MemoryError
+            return build(self)
+
+        monkeypatch.setattr(Build, "run", fail)
+        hints = HintRegistry()
+        with capture_logs() as logs:
+            Persistence(state, ThreadPoolExecutor(1), ManualClock()).restore(hints)
+    finally:
+        state.close()
+    assert [(log["event"], log["job"]) for log in logs] == [("stored orders left out", "bad")]
+    assert hints.orders.announced.jobs() == list(hints.orders.trackers) == ["good"]
+    assert set(hints.datasets) == {"bad", "good"}

@@ -126,6 +126,8 @@ def test_explicit_ids_order_the_samples():
         ({"bucket": "evil.example#", "key": "k"}, "line 3: 'evil.example#' is not the name of a bucket"),
         ({"bucket": "me@evil.example", "key": "k"}, "line 3: 'me@evil.example' is not the name of a bucket"),
         ({"bucket": "b\r\nX: y", "key": "k"}, "is not the name of a bucket"),
+        ({"bucket": "b", "key": "k", "offset": 1, "length": 50 << 40}, "line 3: offset and length end at"),
+        ({"bucket": "b", "key": "k", "offset": 0, "length": 1 << 61}, "beyond the largest object of S3"),
         ([], "line 3: Expected `object`"),
     ],
 )

@@ -194,6 +194,17 @@ def test_a_bucket_slash_key_may_hold_slashes_and_must_be_unicode(hints):
             hints.check_by_keys("free", {bad: 1.0})
 
 
+def test_a_key_that_no_store_can_have_is_refused():
+    hints = HintRegistry()
+    hints.put_job(Job("j"), 0.0)
+    assert len(hints.check_by_keys("j", {"b/" + "k" * 1024: 1.0}).hashes) == 1
+    for path in ("b/" + "k" * 1025, "b/" + "é" * 513, "b" * 256 + "/k", "b/" + "k" * 1_000_000):
+        with pytest.raises(InvalidRequest, match="is too long") as refused:
+            hints.check_by_keys("j", {path: 1.0})
+        assert "1024 bytes of UTF-8" in refused.value.hint
+        assert len(str(refused.value)) < 200
+
+
 def test_a_growing_job_that_is_full_keeps_what_it_had(hints, monkeypatch):
     hints.put_job(Job("free"), NOW_S)
     monkeypatch.setattr(hints.space("free"), "_max_objects", 1)

@@ -113,6 +113,16 @@ async def test_reads_of_a_turn_give_back_what_they_hold_before_any_sink_is_calle
     assert (counted.requests, counted.bytes, sum(counted.buckets)) == (3, 30, 3)
 
 
+async def test_an_object_too_long_to_be_cached_is_left_to_a_coroutine(reads):
+    page, left = Page(reads), []
+    page.hand_over = left.append
+    reads.begin(page)
+    reads.gets.transports[0][0].pause_reading = lambda: None
+    reads.gets.answer(0, b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: %d\r\n\r\n0' % 10**17)
+    await settle()
+    assert (len(left), page.ends) == (1, [])
+
+
 async def test_bytes_behind_one_body_refuse_that_read_alone(reads):
     pages = [Page(reads) for _ in range(3)]
     for number, page in enumerate(pages):

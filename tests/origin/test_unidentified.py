@@ -1,11 +1,12 @@
 """Answers of the origin that identify no version, or that do not belong to the request."""
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
 from shadeproxy.core.errors import BodyCutShort, OriginUnavailable, Unidentified
-from shadeproxy.core.types import UNKNOWN_BYTES, ObjectRef, Span
+from shadeproxy.core.types import MOST_BYTES, UNKNOWN_BYTES, ObjectRef, Span
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.retry import RetryingOrigin
 
@@ -83,6 +84,22 @@ async def test_a_head_that_does_not_identify_its_object(against, fields):
         await against(
             lambda origin: origin.head(REF), f"HTTP/1.1 200 OK\r\n{fields}Content-Length: 9\r\n\r\n"
         )
+
+
+@pytest.mark.parametrize("size", [MOST_BYTES, MOST_BYTES + 1, 10**17])
+async def test_an_object_that_is_too_long_for_page_numbers_is_to_be_passed_on(against, size):
+    is_too_long = size > MOST_BYTES
+
+    async def check(origin):
+        async with origin.open(REF, span=Span(0, 10)) as reading:
+            assert (reading.pass_on is not None) is is_too_long
+            assert b"".join([chunk async for chunk in reading.chunks]) == b"0123456789"
+
+    fields = f"Content-Length: 10\r\nContent-Range: bytes 0-9/{size}"
+    await against(check, f'HTTP/1.1 206 Partial Content\r\nETag: "e"\r\n{fields}\r\n\r\n0123456789')
+    head = f'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: {size}\r\n\r\n'
+    with pytest.raises(Unidentified) if is_too_long else nullcontext():
+        await against(lambda origin: origin.head(REF), head)
 
 
 @pytest.mark.parametrize("status", ["201", "204", "205", "206", "226", "302", "304"])

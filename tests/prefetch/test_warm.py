@@ -1,6 +1,8 @@
 """``Warm``: its reads, the objects that it skips, and its end."""
 
 import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +11,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import Intent, ObjectRef, Source
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.origin.base import Origin
+from shadeproxy.origin.base import Origin, PassOn
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy.prefetch.warm import Warm
 from tests.support.prefetching import until
@@ -44,6 +46,28 @@ class Refusing:
         if self.listing is not None:
             raise self.listing
         return await self.inner.list_objects(bucket, prefix, **options)
+
+
+class Claiming:
+    """An origin whose object d/0000 is of 2^62 bytes, as it says."""
+
+    def __init__(self, inner: Origin) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def list_objects(self, bucket, prefix, **options):
+        page = await self.inner.list_objects(bucket, prefix, **options)
+        return replace(page, entries=(replace(page.entries[0], size=1 << 62), *page.entries[1:]))
+
+    @asynccontextmanager
+    async def open(self, ref, **options):
+        async with self.inner.open(ref, **options) as read:
+            if ref.key != "d/0000":
+                yield read
+            else:
+                yield replace(read, meta=replace(read.meta, size=1 << 62), pass_on=PassOn())
 
 
 def filled(count=30, size=PAGE, prefix="d/") -> MemoryOrigin:
@@ -308,6 +332,14 @@ async def test_objects_that_cannot_be_read_are_counted_and_the_first_is_told(mak
     progress = await warm(bench)
     assert (progress.failed, progress.bytes) == (2, 18 * PAGE)
     assert progress.error == "s3://b/d/0003: 403 AccessDenied: no"
+
+
+async def test_an_object_that_is_too_long_to_be_cached_is_counted_as_failed(make_bench):
+    origin = Claiming(filled(3))
+    bench = await make_bench(origin=origin, rules=IMMUTABLE)
+    progress = await asyncio.wait_for(warm(bench), 20)
+    assert (progress.failed, progress.bytes) == (1, 2 * PAGE)
+    assert "d/0000 cannot be cached" in progress.error
 
 
 @pytest.mark.parametrize("count", [16, 40, 200])

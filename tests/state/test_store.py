@@ -204,6 +204,35 @@ async def test_a_damaged_database_is_moved_aside(open_store, damage):
     assert await load(await open_store()) == {"a": b"1"}
 
 
+@pytest.mark.parametrize("lost", ["emptied", "overwritten", "deleted", "replaced", "directory"])
+async def test_a_database_that_is_lost_while_it_is_open_is_noticed(open_store, tmp_path, lost):
+    store = await open_store()
+    for value in (b"1", b"2" * 100_000, b""):
+        store.put("jobs", "a", value)
+        await store.flush()
+        assert not await asyncio.to_thread(store.is_detached)
+    await asyncio.to_thread(_lose, store, tmp_path, lost)
+
+
+def _lose(store, tmp_path, lost):
+    database = store.path / "cache.db"
+    kept = database.read_bytes()
+    if lost in {"emptied", "overwritten"}:
+        with database.open("r+b") as file:
+            file.truncate(0) if lost == "emptied" else file.write(b"x" * 100)
+    elif lost == "directory":
+        store.path.rename(tmp_path / "elsewhere")
+    else:
+        database.rename(store.path / "cache.db.old")
+    if lost == "replaced":
+        database.write_bytes(kept)
+    assert store.is_detached()
+    if lost in {"emptied", "overwritten"}:
+        with database.open("r+b") as file:  # The open database reads its file when it is closed.
+            file.write(kept)
+        assert not store.is_detached()
+
+
 async def test_one_process_holds_the_directory(open_store, tmp_path):
     store = await open_store()
     with pytest.raises(ConfigError, match=f"is in use by process {os.getpid()}; stop it or choose another"):

@@ -10,6 +10,7 @@ no pages. If a caller goes away, the fetches for its answer end.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import structlog
 from aiohttp import web
@@ -40,31 +41,32 @@ class _BrokenOffError(Exception):
 async def post_batch(context: ControlContext, request: web.Request) -> web.StreamResponse:
     if request.version < (1, 1):
         raise InvalidRequest("a batch is answered in chunks", hint="use HTTP/1.1")
-    call = await read_call(context, request)
-    request_id = next_request_id()
-    frames = FrameWriter(request, request_id)
-    await frames.start()
-    whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
-    # The fetches inherit both variables: the client for which slots are taken in turn, and the request id for
-    # the origin.
-    inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
-    work = asyncio.create_task(_answer(context, call, frames), name="batch")
-    REQUEST_ID.reset(inside)
-    CLIENT.reset(client)
-    try:
-        # While the batch writes nothing, only this loop notices that the caller has left. aiohttp can cancel
-        # the handler of a caller that has left, but only for all calls of a listener, and other calls must
-        # finish.
-        while not (await asyncio.wait({work}, timeout=_LOOK_FOR_CALLER_S))[0]:
-            if request.transport is None:
-                break
-    finally:
-        work.cancel()
-        failure = (await asyncio.gather(work, return_exceptions=True))[0]
-    if failure is not None:
-        _tell(failure)
-        frames.abort()
-    return frames.response
+    async with AsyncExitStack() as stack:
+        call = await read_call(context, request, stack)
+        request_id = next_request_id()
+        frames = FrameWriter(request, request_id)
+        await frames.start()
+        whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
+        # The fetches inherit both variables: the client for which slots are taken in turn, and the request id
+        # for the origin.
+        inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
+        work = asyncio.create_task(_answer(context, call, frames), name="batch")
+        REQUEST_ID.reset(inside)
+        CLIENT.reset(client)
+        try:
+            # While the batch writes nothing, only this loop notices that the caller has left. aiohttp can
+            # cancel the handler of a caller that has left, but only for all calls of a listener, and other
+            # calls must finish.
+            while not (await asyncio.wait({work}, timeout=_LOOK_FOR_CALLER_S))[0]:
+                if request.transport is None:
+                    break
+        finally:
+            work.cancel()
+            failure = (await asyncio.gather(work, return_exceptions=True))[0]
+        if failure is not None:
+            _tell(failure)
+            frames.abort()
+        return frames.response
 
 
 def _tell(failure: BaseException) -> None:
@@ -79,9 +81,14 @@ async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) 
     samples = await call.samples(context)
     in_order = call.order == "given"
     answer = _Answer(samples, reader, frames, context, in_order=in_order)
-    async with answer.lookahead:
-        await (answer.send_in_order() if in_order else answer.send_as_ready())
-        await frames.end()
+    try:
+        async with answer.lookahead:
+            await (answer.send_in_order() if in_order else answer.send_as_ready())
+            await frames.end()
+    finally:
+        # The answer refers to itself through its lookahead, so it stays until the collector runs. Its samples
+        # are many objects, and must not stay that long.
+        samples.clear()
 
 
 class _Answer:

@@ -370,11 +370,11 @@ async def read_pieces(
             f"Content-Encoding {coding[:40]} is not taken here", hint="send the body as it is, not packed"
         )
     if (request.content_length or 0) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     async for piece in request.content.iter_any():
         seen += len(piece)
         if seen > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         yield piece
 
 
@@ -395,5 +395,5 @@ def answer_json(body: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), content_type=JSON)
 
 
-def _too_large(limit: int) -> BodyTooLarge:
+def too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is longer than {limit} bytes", hint="send it in pieces")

@@ -9,12 +9,14 @@ import platform
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.api.control.bodies import Freshness, PageSummary, PinAnswer, PinList
+from shadeproxy.api.control.ledgers import CallLedgers
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.running import Operations, Work
 from shadeproxy.cluster.status import ClusterStatus
@@ -135,7 +137,7 @@ class ControlContext:
     are still in the access log. upstreams: the upstream for each namespace. held: the budget, for all calls
     together, of bytes that are fetched before their turn in an answer. cluster: returns the object that
     answers calls about the cluster; None if there is none. started_s: Unix time of the start. sharing:
-    decides which needs of jobs are feasible.
+    decides which needs of jobs are feasible. ledgers: the memory that large calls may hold.
     """
 
     version: str
@@ -161,6 +163,7 @@ class ControlContext:
     allowed_hosts: frozenset[str] = frozenset()
     bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
+    ledgers: CallLedgers = field(default_factory=CallLedgers)
     cluster: Callable[[], ClusterStatus | None] = lambda: None
     sharing: SharesJobs = field(default_factory=NothingShared)
     started_s: float = field(init=False)
@@ -190,6 +193,18 @@ class ControlContext:
     async def in_pool(
         self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
     ) -> Result:
-        """Return the result of ``function``, which runs in a thread of the pool."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, lambda: function(*args, **kwargs))
+        """Return the result of ``function``, which runs in a thread of the pool.
+
+        The result does not pass through the future: a future of a pool refers to itself through its
+        callbacks, and would keep a large result until the collector runs.
+        """
+        results: list[Result] = []
+        work = partial(_append, results, function, args, kwargs)
+        await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        return results.pop()
+
+
+def _append(
+    results: list[Result], function: Callable[..., Result], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    results.append(function(*args, **kwargs))

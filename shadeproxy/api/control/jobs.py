@@ -1,6 +1,7 @@
 """Calls about jobs, and the shapes of their answers: registration, summaries, progress, residency, scores."""
 
 import math
+from contextlib import AsyncExitStack
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, SampleId, decode_columns
+from shadeproxy.api.control.ledgers import SMALL_BYTES
 from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.orders import number
 from shadeproxy.api.control.profiles import profile_of
@@ -193,13 +195,17 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
     name, hints = request.match_info["job"], context.hints
     form = require_type(request, JSON, SCORES)
     hints.jobs.get(name)
-    data = await read_body(request, MAX_SCORES_BYTES)
-    if form == SCORES:
-        batch = _check_binary(hints, name, data)
-    elif len(data) <= _INLINE_BYTES:
-        batch = _check_json(context, name, data)
-    else:
-        batch = await context.in_pool(_check_json, context, name, data)
+    async with AsyncExitStack() as stack:
+        if (request.content_length or MAX_SCORES_BYTES) <= SMALL_BYTES:
+            data = await read_body(request, MAX_SCORES_BYTES)
+        else:
+            data = await stack.enter_async_context(context.ledgers.body(request, MAX_SCORES_BYTES))
+        if form == SCORES:
+            batch = _check_binary(hints, name, data)
+        elif len(data) <= _INLINE_BYTES:
+            batch = _check_json(context, name, data)
+        else:
+            batch = await context.in_pool(_check_json, context, name, data)
     return answer_json(ScoresApplied(await context.changes.make(PutScores(name, batch))))
 
 

@@ -10,6 +10,7 @@ located before and have not moved are answered many at a time in columns, at a h
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import msgspec
 import numpy as np
@@ -64,15 +65,16 @@ Row = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
 
 
 async def post_locate(context: ControlContext, request: web.Request) -> web.Response:
-    call = await read_call(context, request)
-    places = _Places(PieceReader(context, call.job))
-    if call.dataset is None:
-        places.tell(await places.rows(call.items, range(len(call.items))))
-    else:
-        for start in range(0, len(call.ids), _IDS_A_TURN):
-            if start:
-                await asyncio.sleep(0)
-            await places.tell_samples(call.dataset, call.ids[start : start + _IDS_A_TURN], start)
+    async with AsyncExitStack() as stack:
+        call = await read_call(context, request, stack)
+        places = _Places(PieceReader(context, call.job))
+        if call.dataset is None:
+            places.tell(await places.rows(call.items, range(len(call.items))))
+        else:
+            for start in range(0, len(call.ids), _IDS_A_TURN):
+                if start:
+                    await asyncio.sleep(0)
+                await places.tell_samples(call.dataset, call.ids[start : start + _IDS_A_TURN], start)
     return web.Response(body=places.encode(), content_type=LOCATE)
 
 

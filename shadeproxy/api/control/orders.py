@@ -3,6 +3,8 @@
 The call is answered only after eviction and prefetching have begun to use the order.
 """
 
+from contextlib import AsyncExitStack
+
 import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, decode_columns
+from shadeproxy.api.control.ledgers import SMALL_BYTES
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.hints.changes import Announce, WithdrawOrder
 from shadeproxy.hints.order.announcements import Announcement
@@ -42,13 +45,17 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
     _refuse_unknown(request, {"rank", "offset"})
     form = require_type(request, OCTETS, IDS, JSON)
     context.hints.jobs.get(name)
-    data = await read_body(request, MAX_ORDER_BYTES)
+    async with AsyncExitStack() as stack:
+        if (request.content_length or MAX_ORDER_BYTES) <= SMALL_BYTES:
+            data = await read_body(request, MAX_ORDER_BYTES)
+        else:
+            data = await stack.enter_async_context(context.ledgers.body(request, MAX_ORDER_BYTES))
 
-    def check() -> Announcement:
-        ids = _json_ids(data) if form == JSON else _ids(data)
-        return context.hints.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
+        def check() -> Announcement:
+            ids = _json_ids(data) if form == JSON else _ids(data)
+            return context.hints.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
 
-    new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)
+        new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)
     await context.changes.make(Announce(new))
     await context.order_builder.settled(context.hints.orders, name)
     return answer_json(OrderAnnounced(epoch, rank, offset, len(new.ids)))

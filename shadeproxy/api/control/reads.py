@@ -4,6 +4,7 @@ Laws: everything is checked before anything is read. If a sample id is outside i
 the job is unknown, the whole call is refused. If an object is missing, only its own item gets an error.
 """
 
+from contextlib import AsyncExitStack
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -25,6 +26,7 @@ from shadeproxy.api.control.bodies import (
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import SampleId, decode
 from shadeproxy.api.control.errors import ReadsForbidden
+from shadeproxy.api.control.ledgers import FEW_ITEMS, SMALL_BYTES, ItemShare
 from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import BodyTooLarge, Conflict, InvalidRequest
@@ -42,6 +44,8 @@ QUERY = {
     "order": "With binary ids: order of the answers of a batch, given (default) or ready",
 }
 _ID_BYTES = 4
+_MAX_IDS_BYTES = (MAX_READS + 1) * _ID_BYTES
+_LEAST_ITEM_BYTES = len('{"bucket":"b","key":"k"}')
 # Up to this many bytes or ids are processed on the event loop, because passing them to the pool would cost
 # more.
 _INLINE_BYTES = 32 * 1024
@@ -102,14 +106,16 @@ class ReadCall(NamedTuple):
         return dataset.pick(ids) if len(ids) <= _INLINE_IDS else await context.in_pool(dataset.pick, ids)
 
 
-async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
-    """Return the checked call. Raises RequestError if it is malformed or not allowed."""
+async def read_call(context: ControlContext, request: web.Request, stack: AsyncExitStack) -> ReadCall:
+    """Return the checked call. If it has many items, they count until ``stack`` is closed. Raises
+    RequestError if the call is malformed or not allowed, and Overloaded if other calls hold all items.
+    """
     if not context.access.reads_allowed:
         raise ReadsForbidden(
             "reads need a signature here, and the control listener has no token to tell callers by",
             hint="set control.token: reads through the control listener are not signed",
         )
-    asked, ids = await _asked(context, request)
+    asked, ids, share = await _asked(context, request, stack)
     if asked.digest is not None and asked.items is not None:
         raise InvalidRequest("a digest belongs to ids", hint="leave it out where items are named by key")
     if asked.job is None and (asked.epoch is not None or asked.rank is not None):
@@ -123,12 +129,17 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
     if asked.job is not None:
         hints.jobs.get(asked.job)
     count = len(asked.items or ()) if ids is None else len(ids)
-    if count > MAX_READS:
-        raise BodyTooLarge(f"a call may ask for {MAX_READS} items", hint="send several calls")
+    if share is not None or count > FEW_ITEMS:
+        if count > MAX_READS:
+            raise BodyTooLarge(f"a call may ask for {MAX_READS} items", hint="send several calls")
+        share = share or await _share(context, request, stack, count)
+        share.set(count)
     items, column, dataset = list[Sample](), np.empty(0, np.int64), None
     if ids is None:
+        one_of = dict[str, str]().setdefault  # Keep one string for each bucket, not one for each item.
         items = [
-            Sample(ObjectRef(it.bucket, it.key, namespace), it.offset, it.length) for it in asked.items or ()
+            Sample(ObjectRef(one_of(it.bucket, it.bucket), it.key, namespace), it.offset, it.length)
+            for it in asked.items or ()
         ]
         job = _job_context(asked, asked.job)
     else:
@@ -142,27 +153,49 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
     return ReadCall(items, dataset, column, job, asked.order)
 
 
-async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBody, Ids | None]:
-    if require_type(request, JSON, IDS) == IDS:
+async def _share(
+    context: ControlContext, request: web.Request, stack: AsyncExitStack, count: int
+) -> ItemShare:
+    """Return a share of ``count`` items, which ``stack`` gives back."""
+    return await stack.enter_async_context(context.ledgers.items_of(request, count))
+
+
+async def _asked(
+    context: ControlContext, request: web.Request, stack: AsyncExitStack
+) -> tuple[ReadsBody, Ids | None, ItemShare | None]:
+    """Return the body, the ids if it names samples, and its share of the items, if it may have many."""
+    form, share = require_type(request, JSON, IDS), None
+    length = request.content_length
+    least = _LEAST_ITEM_BYTES if form == JSON else _ID_BYTES
+    most = MAX_READS if length is None else min(MAX_READS, length // least)
+    if most > FEW_ITEMS:
+        # Take the share now, because a call that waits must not hold its items meanwhile.
+        share = await _share(context, request, stack, most)
+    if form == IDS:
         asked = read_query(request, ReadsBody, QUERY)
-        data = await read_body(request, (MAX_READS + 1) * _ID_BYTES)
+        data = await read_body(request, _MAX_IDS_BYTES)
         if len(data) % _ID_BYTES:
             raise InvalidRequest(
                 f"{len(data)} bytes are no list of ids",
                 hint="the body is little-endian u32 ids, nothing else",
             )
-        return asked, np.frombuffer(data, dtype="<u4")
+        return asked, np.frombuffer(data, dtype="<u4"), share
     if request.query_string:
         raise InvalidRequest("a JSON call has no query", hint="put the parameters into the body")
-    data = await read_body(request, MAX_READS_BYTES)
-    inline = len(data) <= _INLINE_BYTES
-    asked = decode(data, ReadsBody) if inline else await context.in_pool(decode, data, ReadsBody)
+    async with AsyncExitStack() as until_decoded:
+        if (length or MAX_READS_BYTES) <= SMALL_BYTES:
+            data = await read_body(request, MAX_READS_BYTES)
+        else:
+            body = context.ledgers.body(request, MAX_READS_BYTES)
+            data = await until_decoded.enter_async_context(body)
+        inline = len(data) <= _INLINE_BYTES
+        asked = decode(data, ReadsBody) if inline else await context.in_pool(decode, data, ReadsBody)
     if (asked.items is None) == (asked.ids is None) or (asked.items is not None and asked.dataset):
         raise InvalidRequest(
             "send either items, or a dataset and ids",
             hint='{"items": [{"bucket": "b", "key": "k"}]} or {"dataset": "imgs", "ids": [0, 1]}',
         )
-    return asked, asked.ids
+    return asked, asked.ids, share
 
 
 def _dataset(hints: HintRegistry, asked: ReadsBody) -> Dataset:

@@ -1,5 +1,5 @@
 """Unidentified objects: the origin sends them without a strong ETag, or without a length, so their version is
-unknown.
+unknown. An object that is too long for its pages to be numbered is treated in the same way.
 
 Laws: no page of such an object is cached, and no answer to a client is put together from two answers of the
 origin. The first read learns from the origin's answer that it names no version. This read may still pass that
@@ -56,7 +56,7 @@ class UnidentifiedObjects:
                 "objects cannot be cached",
                 bucket=ref.bucket,
                 example=str(ref),
-                reason="the origin sends them without a strong ETag, or without Content-Length",
+                reason="the origin sends them without a strong ETag or Content-Length, or longer than 16 TiB",
                 hint="they are passed on; a gateway that compresses or rewrites answers does this",
             )
 

@@ -2,6 +2,7 @@
 
 Law: a Lookup never changes. A read is identified by its object and first byte; in a dataset of whole objects
 the first byte does not matter. If several samples have the same bytes, they all count as the first of them.
+A sample that is too long for an index of its pages counts for every page of its object, as in a PageIndex.
 """
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.hints.datasets import WHOLE, Dataset, Groups, Hashes, Ids
 from shadeproxy.hints.order.sequence import OrderIds, Places
+from shadeproxy.hints.pages import ANY_PAGE, most_pages
 
 _STEP = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
@@ -27,7 +29,7 @@ class Lookup:
         self._objects: Groups | None = dataset.groups
         self._pieces: Groups | None = None
         self._pages: Groups | None = None
-        self._asked: tuple[Hashes, NDArray[np.uint32], Ids] | None = None
+        self._asked: tuple[Hashes, NDArray[np.uint32], list[Ids]] | None = None
         if dataset.offset is not None and dataset.length is not None:
             self._find_pieces(dataset, dataset.offset, dataset.length, page_size)
         elif dataset.groups.starts is not None:
@@ -87,15 +89,19 @@ class Lookup:
         at = next_at[self._sample_of[groups.members[spread]]]
         page_next[pages] = np.minimum.reduceat(at, ends - counts)
 
-    def find_pages(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Ids:
-        """Return the index of each page among ``pages``, -1 where there is none: i64[k].
+    def find_pages(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> list[Ids]:
+        """Return the index of each page among ``pages``, -1 where there is none: i64[k]. If some samples
+        count for every page of their object, return the same for the entries of these, too.
 
         The last answer is cached for the same arrays, because all orders of a dataset look up the same pages.
         """
         assert self._pages is not None, "a dataset with parts of objects"
         asked = self._asked
         if asked is None or asked[0] is not object_hashes or asked[1] is not numbers:
-            found = self._pages.find(mix(object_hashes, numbers.astype(np.int64)))
+            found = [self._pages.find(mix(object_hashes, numbers.astype(np.int64)))]
+            if self._has_long:
+                every = np.full(len(numbers), ANY_PAGE, dtype=np.int64)
+                found.append(self._pages.find(mix(object_hashes, every)))
             self._asked = asked = (object_hashes, numbers, found)
         return asked[2]
 
@@ -116,6 +122,7 @@ class Lookup:
     # ------------------------------------------------------------------ inside
 
     _whole: Ids | None = None
+    _has_long = False
 
     def _find_pieces(self, dataset: Dataset, offset: Ids, length: Ids, page_size: int) -> None:
         groups, count = dataset.groups, dataset.count
@@ -128,7 +135,11 @@ class Lookup:
         self._whole = whole if len(whole) else None
         first = offset // page_size
         # An empty sample counts as lying in the page in which it begins, although reading it reads no bytes.
-        counts = np.where(length == WHOLE, 0, (offset + np.maximum(length, 1) - 1) // page_size - first + 1)
+        last = (offset + np.maximum(length, 1) - 1) // page_size
+        counts = np.where(length == WHOLE, 0, np.minimum(last - first + 1, ANY_PAGE))
+        too_long = (counts > most_pages(counts)) | ((last >= ANY_PAGE) & (counts > 0))
+        first[too_long], counts[too_long] = ANY_PAGE, 1
+        self._has_long = bool(too_long.any())
         # Pair each sample with its pages. Pairs of samples with the same bytes lie side by side.
         samples = np.arange(count, dtype=np.uint32)
         order = samples if self.canonical is None else np.argsort(self.canonical, kind="stable")

@@ -231,9 +231,9 @@ class Orders:
             tracker.finish(built)
         self._changed()
 
-    def settle(self) -> None:
-        """Build all waiting orders now. This holds the thread, so only a start and tests call it."""
-        for job in list(self._unsettled):
+    def settle(self, *jobs: str) -> None:
+        """Build the waiting orders, or those of ``jobs``. It holds the thread: for a start and tests only."""
+        for job in jobs or list(self._unsettled):
             if (prepared := self.begin(job)) is not None:
                 self.finish(prepared, prepared.build.run())
 

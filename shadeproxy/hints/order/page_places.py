@@ -32,8 +32,9 @@ class PagePlaces:
         objects = self._lookup.find_objects(object_hashes)
         if objects is not None:
             places = np.where(objects < 0, np.int32(NEVER), columns.next_at[objects])
-        if self._lookup.pages:
-            found = self._lookup.find_pages(object_hashes, numbers)
+        if not self._lookup.pages:
+            return places
+        for found in self._lookup.find_pages(object_hashes, numbers):
             stale = found[self._stale[found] & (found >= 0)]
             if len(stale):
                 self._lookup.renew(columns.page_next, np.unique(stale), columns.next_at)

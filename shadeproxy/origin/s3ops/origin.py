@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 
-from shadeproxy.core.errors import ObjectChanged
+from shadeproxy.core.errors import ObjectChanged, Unidentified
 from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, HandedOver, OriginRead
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, HandedOver, OriginRead, PassOn
 from shadeproxy.origin.s3ops.router import route
 from shadeproxy.origin.s3ops.spans import clamp, without_checksums
 from shadeproxy.origin.s3ops.store import RESERVED, Store, no_such_key
@@ -21,7 +21,10 @@ class StoreOrigin:
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         del upstream  # A plain store has no accounts, so only the rights of the listener's client count.
         _refuse_reserved(ref)
-        return await self.store.stat(ref)
+        meta = await self.store.stat(ref)
+        if not meta.identified:
+            raise Unidentified(ref)
+        return meta
 
     @asynccontextmanager
     async def open(
@@ -42,7 +45,7 @@ class StoreOrigin:
             wanted = clamp(span, stored.meta.size)
             meta = stored.meta if span is None else without_checksums(stored.meta)
             async with aclosing(stored.chunks(wanted)) as chunks:
-                yield OriginRead(meta, wanted, chunks)
+                yield OriginRead(meta, wanted, chunks, pass_on=None if meta.identified else PassOn())
 
     async def list_objects(
         self,

@@ -1,6 +1,7 @@
 """The flow of a batch answer: order, lookahead, callers that are slow or go away, and limits on memory."""
 
 import asyncio
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ import structlog
 
 from shadeproxy.api.control import frames as frames_of_answers
 from shadeproxy.api.control import lookahead
+from shadeproxy.api.control.ledgers import CallLedgers
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
@@ -273,3 +275,22 @@ async def test_what_is_read_past_the_cache_leaves_reads_to_other_callers(listen)
     async with asyncio.timeout(20):
         while limited.open_now:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["items", "ids"])
+async def test_a_call_with_many_items_waits_for_others_and_is_then_refused(listen, kind):
+    listener = await listen()
+    listener.put(k=BODY)
+    await listener.warm("k")
+    listener.register(("k",))
+    wanted = {"items": items("k") * 5000} if kind == "items" else {"dataset": "data", "ids": [0] * 5000}
+    listener.context.ledgers = ledgers = CallLedgers(max_wait_s=0.1)
+    ledgers.items.capacity_bytes = 9000
+    async with ledgers.items_of(SimpleNamespace(match_info={}, remote=""), 5000):
+        status, text = await listener.refused("/v1/batch", wanted)
+        assert (status, text.split(" | ")[0]) == (503, "overloaded")
+        assert len(await listener.frames(items("k") * 100)) == 100
+    status, data = await listener.call("/v1/batch", wanted)
+    assert (status, len(parse_frames(data)[0])) == (200, 5000)
+    while ledgers.items.taken_bytes:
+        await asyncio.sleep(0.01)
