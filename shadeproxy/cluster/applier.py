@@ -71,8 +71,6 @@ class Applier:
         self._pool = pool
         self._settle = settle
         self._on_place = on_place
-        self.on_new_run: Callable[[str], None] = lambda _job: None
-        """Called with the name of a job before a new run of it begins."""
         self._heard: dict[tuple[str, int], float] = {}
         self._seen: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,7 +116,6 @@ class Applier:
         change.check(self._hints)
         if isinstance(change, Announce):
             self.heard_rank(change.announcement.job, change.announcement.rank, here=here)
-        self._note_new_run(change)
         result = change.apply(self._hints, now_s)
         match change:
             case Announce(new):
@@ -132,12 +129,6 @@ class Applier:
                 if change.begins is not None:
                     self.heard_rank(change.name, change.begins, here=here)
         return result
-
-    def _note_new_run(self, change: Change[Any]) -> None:
-        if not isinstance(change, PutJob) or change.name not in self._hints.jobs:
-            return
-        if change.begins in self._hints.jobs.get(change.name).begun:
-            self.on_new_run(change.name)
 
     def heard_rank(self, job: str, rank: int, *, here: bool) -> None:
         """Note that a rank of a job called a proxy: this proxy if ``here`` is True, else another one. If the

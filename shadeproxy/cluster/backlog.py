@@ -10,23 +10,15 @@ each rank only its latest progress. This module does no I/O and reads no clock.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from shadeproxy.cluster.events import (
-    Event,
-    FrozenEvent,
-    OrderEvent,
-    Packed,
-    PlaceEvent,
-    ScoresEvent,
-    SignsEvent,
-)
-from shadeproxy.hints.changes import Change, EndRank, PutJob, PutScores, WithdrawOrder
+from shadeproxy.cluster.events import FrozenEvent, Packed, PlaceEvent, ScoresEvent, SignsEvent
+from shadeproxy.hints.changes import Change, PutJob, PutScores
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.frozen import KEPT_EPOCHS
 from shadeproxy.hints.jobs import Progress
@@ -288,20 +280,10 @@ class Backlog:
         self._scores.pop(job, None)
         self._alive.discard(job)
         self._progress = {at: progress for at, progress in self._progress.items() if at[0] != job}
-        self._drop_unsent(lambda event: isinstance(event, FrozenEvent) and event.job == job)
-
-    def end_run(self, job: str) -> None:
-        """Drop what waits of an earlier run of a job, because a new run begins: the same as ``forget``, and
-        orders and ended ranks. Published now, all this would count for the new run.
-        """
-        self.forget(job)
-        self._drop_unsent(lambda event: isinstance(event, OrderEvent) and event.job == job)
-        self._drop_unsent(lambda event: isinstance(event, EndRank | WithdrawOrder) and event.name == job)
-
-    def _drop_unsent(self, is_dropped: Callable[[Event], bool]) -> None:
-        for pending in [one for one in self._unsent if is_dropped(one.packed.event)]:
-            self._remove_unsent(pending)
-            pending.answer_alone()
+        for pending in list(self._unsent):
+            if isinstance(event := pending.packed.event, FrozenEvent) and event.job == job:
+                self._remove_unsent(pending)
+                pending.answer_alone()
 
     def _make_room(self, new_bytes: int) -> None:
         # To add up the sizes of all waiting changes takes long if many wait. So do it only when the bytes

@@ -74,15 +74,16 @@ class Replication:
         reached: str = "",
     ) -> None:
         self._log, self._contents = log, Contents(log)
-        self._seals, self._node, self._clock, self._pool = seals, node, clock, pool
-        self._applier, self.keeper, self._hints, self._counters = applier, keeper, hints, counters
+        self._seals, self._node = seals, node
+        self._applier, self.keeper = applier, keeper
+        self._hints, self._counters = hints, counters
+        self._clock, self._pool = clock, pool
         self.backlog = Backlog()
-        applier.on_new_run = self.backlog.end_run
         self._in_order = asyncio.Lock()  # Held while an event is appended to STREAM.
         self._followed, self._reached_before = keeper.followed, reached
-        # ``_has_read``: all of the log was read since this proxy was cut off. Only then it publishes changes.
-        self._in_touch = self._joined = self._makes_again = self._has_read = False
-        self._caught_up, self._began_s, self._flushes = asyncio.Event(), clock.monotonic_s(), 0
+        self._in_touch = self._joined = self._makes_again = False
+        self._caught_up = asyncio.Event()
+        self._began_s, self._flushes = clock.monotonic_s(), 0
         self._tasks: list[asyncio.Task[None]] = []
         self.refusal = ""
         """The reason for which this proxy shares nothing; "" if it shares."""
@@ -219,7 +220,7 @@ class Replication:
     def _lose(self, name: str, error: ShadeProxyError, *, is_new: bool) -> None:
         """Answer all waiting calls, because the log failed. If reading it failed, the proxy is cut off."""
         if name == "read":
-            self._in_touch = self._has_read = False
+            self._in_touch = False
         if is_new and self._joined:
             _log.warning("the cluster's engine fails: hints stay here until it answers", at=name,
                          error=str(error))  # fmt: skip
@@ -266,10 +267,9 @@ class Replication:
             await self._clock.sleep(_AGAIN_S)
             return
         streams = self._followed.streams(job.name for job in self._hints.jobs)
-        entries = await self._log.read(streams, _READ_S if self._has_read else 0.0)
+        entries = await self._log.read(streams, _READ_S if self._caught_up.is_set() else 0.0)
         self._gain_touch()
         if not entries:
-            self._has_read = True
             self._caught_up.set()
         for entry in entries:
             await self._take(entry)
@@ -354,7 +354,7 @@ class Replication:
     async def _send_first(self) -> bool:
         await self.backlog.filled.wait()
         pending = self.backlog.first()
-        if pending is None or not self._has_read:
+        if pending is None or not self._joined:
             await self._clock.sleep(_AGAIN_S)
             return False
         await self._contents.put(pending.packed.blobs, pending.packed.keep_s)
@@ -373,7 +373,7 @@ class Replication:
         await self._clock.sleep(FLUSH_S)
         published = self._counters.published
         # Send scores after all changes. Otherwise a proxy could get scores of a job that it does not know.
-        if self._has_read and not self.backlog.has_unsent:
+        if self._joined and not self.backlog.has_unsent:
             await self._flush_now()
         return self._counters.published != published
 

@@ -150,47 +150,6 @@ async def test_all_ranks_draw_from_the_column_that_was_frozen_first(two):
     assert first.mean_loss == second.mean_loss
 
 
-async def test_a_column_of_an_ended_run_does_not_come_back_from_a_proxy_that_was_cut_off(two):
-    """Proxy a is cut off while a rank there freezes a column, and reports scores and progress. Meanwhile the
-    next run of the job begins at proxy b. When the engine answers a again, nothing of the earlier run counts.
-    """
-    a, b = two
-    ones, twos = np.full(100, 1.0, "<f4"), np.full(100, 2.0, "<f4")
-    for rank in (0, 1):
-        await a.register(begins=rank)
-    await until(lambda: b.knows() and b.hints.jobs.get("j").begun == {0, 1})
-    read, append, is_cut = a.log.read, a.log.append, True
-
-    async def read_late(*args):
-        if is_cut:
-            raise ClusterUnavailable("cut off")
-        await asyncio.sleep(0.05)
-        return await read(*args)
-
-    async def append_unless_cut(*args):
-        if is_cut:
-            raise ClusterUnavailable("cut off")
-        return await append(*args)
-
-    a.log.read, a.log.append = read_late, append_unless_cut
-    await until(lambda: a.replication.cut_off)
-    assert (await a.make(FreezeScores("j", 3, ones, 0.25))).column[0] == 1.0
-    await a.score([5], [0.75])
-    await a.make(ReportProgress("j", 1, Progress(3, 50)))
-    await a.make(EndRank("j", 1))
-    await b.register(begins=0)
-    is_cut = False
-    await until(lambda: not a.replication.cut_off and not len(a.replication.backlog))
-    await asyncio.sleep(3 * FLUSH_S)
-    for one in (a, b):
-        assert one.hints.frozen.get("j", 3) is None
-        job = one.hints.jobs.get("j")
-        assert (job.begun, job.ended) == ({0}, set())
-        assert np.isnan(one.hints.scores("j", to_draw=True)[5])
-    for one in (b, a):
-        assert (await one.make(FreezeScores("j", 3, twos, None))).column[0] == 2.0
-
-
 async def test_a_starting_proxy_draws_from_the_column_that_was_frozen_before(server):
     ones, twos = np.full(100, 1.0, np.float32), np.full(100, 2.0, np.float32)
     async with Sharing(FakeLog(server), "a") as a:
