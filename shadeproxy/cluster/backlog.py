@@ -84,6 +84,17 @@ class _Waiting:
 
     digest: str
     columns: list[_Column] = field(default_factory=list)
+    _unfolded: int = 0
+    """Number of scores in all columns but the first."""
+
+    def add(self, column: _Column) -> None:
+        """Append a column. Merge all of them if they are many, and merging takes no longer than it took to add
+        them.
+        """
+        self._unfolded += len(column.keys) if self.columns else 0
+        self.columns.append(column)
+        if len(self.columns) >= _FOLD_AT and self._unfolded >= len(self.columns[0].keys):
+            self.fold()
 
     @property
     def size_bytes(self) -> int:
@@ -94,14 +105,8 @@ class _Waiting:
         keys = np.concatenate([one.keys for one in self.columns])
         scores = np.concatenate([one.scores for one in self.columns])
         kept = _last_of_each(keys)
-        self.columns = [_Column(keys[kept], scores[kept])]
+        self.columns, self._unfolded = [_Column(keys[kept], scores[kept])], 0
         return self.columns[0]
-
-    @property
-    def must_fold(self) -> bool:
-        """True if there are many columns, and merging takes no longer than it took to add them."""
-        many = len(self.columns) >= _FOLD_AT
-        return many and sum(len(one.keys) for one in self.columns[1:]) >= len(self.columns[0].keys)
 
 
 def _last_of_each(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -220,9 +225,7 @@ class Backlog:
         waiting = self._scores.get(change.name)
         if waiting is None or waiting.digest != digest:
             waiting = self._scores[change.name] = _Waiting(digest)
-        waiting.columns.append(_Column(keys, batch.scores))
-        if waiting.must_fold:
-            waiting.fold()
+        waiting.add(_Column(keys, batch.scores))
         self._make_room(keys.nbytes + batch.scores.nbytes)
 
     def take_scores(self) -> list[ScoresEvent]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from shadeproxy.cluster.log import STREAM
+
 _KEPT = 1024
 _EXPORTED = 64
 _MOST_SENDERS = 512
@@ -60,8 +62,11 @@ class KnownEvents:
         seen.latest.append(number)
         if len(seen.latest) > _KEPT:
             seen.floor = max(seen.floor, seen.latest.popleft())
-        if len(self._senders) > _MOST_SENDERS:
-            del self._senders[next(iter(self._senders))]
+        if stream != STREAM and len(self._senders) > _MOST_SENDERS:
+            # Changes that are applied twice would begin a run twice. Scores that are applied twice change
+            # little, and their streams are as many as proxies times jobs.
+            eldest = next(sender for sender in self._senders if sender[1] != STREAM)
+            del self._senders[eldest]
 
     def export(self) -> tuple[KnownOf, ...]:
         """Return the known events for a snapshot. Of each node and stream, it has the last numbers one by

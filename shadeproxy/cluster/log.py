@@ -30,6 +30,8 @@ blobs of its own with these hints a minute or two later.
 REPLACED_BLOB_S = 300
 """Seconds for which the log keeps blobs of a snapshot that was replaced: a proxy may be reading it."""
 
+STREAM = "k"
+"""The stream of all changes except scores."""
 BEGINNING = "0-0"
 """The position before the first event of a stream."""
 

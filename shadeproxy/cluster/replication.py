@@ -24,10 +24,10 @@ from shadeproxy.cluster.applier import Applied, Applier
 from shadeproxy.cluster.backlog import ALONE, Backlog, Pending
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import Envelope, MergeEvent, Packed, PlaceEvent, SignsEvent, pack
-from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.log import STREAM, ClusterLog
 from shadeproxy.cluster.log import Event as Entry
 from shadeproxy.cluster.signed import Seals
-from shadeproxy.cluster.snapshot_keeper import STREAM, Node, SnapshotKeeper, order_of_position
+from shadeproxy.cluster.snapshot_keeper import Node, SnapshotKeeper, order_of_position
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ClusterUnavailable, PeerError, RequestError, ShadeProxyError
 from shadeproxy.hints.changes import (

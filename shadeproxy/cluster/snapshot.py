@@ -208,11 +208,14 @@ class Snapshots:
 
     async def read(self, sealed: bytes) -> Snapshot:
         """Return the snapshot to which ``sealed``, the value of the name, refers. Raises ClusterUnavailable,
-        and PeerError if the snapshot is of another cluster, or cannot be read.
+        LostBlob if the snapshot must be replaced, and PeerError if it is of another cluster or of a later
+        version, or cannot be read.
         """
         body = self._seals.unseal(NAME, sealed)
         try:
             wire = msgspec.msgpack.decode(body, type=tuple[Any, ...])[:1]
+            if wire and isinstance(wire[0], int) and wire[0] < WIRE:
+                raise LostBlob(f"the snapshot is of version {wire[0]}, which this proxy replaces")
             if wire != (WIRE,):
                 raise PeerError(f"the cluster speaks version {wire[0] if wire else '?'}, this proxy {WIRE}")
             head = msgspec.msgpack.decode(body, type=_Head)

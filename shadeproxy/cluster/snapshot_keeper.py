@@ -25,7 +25,7 @@ from shadeproxy.cluster.events import (
     scores_stream,
 )
 from shadeproxy.cluster.known_events import KnownEvents
-from shadeproxy.cluster.log import BEGINNING, ClusterLog
+from shadeproxy.cluster.log import BEGINNING, STREAM, ClusterLog
 from shadeproxy.cluster.snapshot import FROZEN, KEPT_S, NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import LostBlob
@@ -34,9 +34,6 @@ from shadeproxy.hints.order.announcements import order_of
 from shadeproxy.hints.registry import HintRegistry
 
 _log = structlog.get_logger(__name__)
-STREAM = "k"
-"""The stream of all changes except scores."""
-
 _LOOK_S = 5.0
 _SNAPSHOT_S = 60.0
 _SPREAD_S = 10

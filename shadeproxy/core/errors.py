@@ -299,7 +299,9 @@ class PeerError(ShadeProxyError):
 
 
 class LostBlob(PeerError):
-    """The cluster's log has dropped a blob of an event or a snapshot, or has other bytes in its place."""
+    """The cluster's log has dropped a blob of an event or a snapshot, or has other bytes in its place. Or its
+    snapshot is of an earlier version.
+    """
 
 
 class ClusterUnavailable(ShadeProxyError):

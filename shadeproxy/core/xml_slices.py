@@ -13,7 +13,9 @@ from defusedxml.ElementTree import DefusedXMLParser
 
 _SLICE_BYTES = 8 * 1024
 MOST_TAG_BYTES = 4 * 1024
-"""Longest tag or comment. The time of a tag with many attributes is spent in one step."""
+"""Longest part of a tag or comment that may lie before the end of a slice. So no tag is longer than this
+and a slice. The time of a tag with many attributes is spent in one step.
+"""
 
 
 class BadXml(ValueError):
@@ -48,8 +50,8 @@ async def parse_xml(
     """Return the root of a document. Other tasks run between its slices. ``encoding``: None: the one that the
     document names.
 
-    Raises BadXml if the document is not well-formed, has a document type, a tag of more than
-    ``MOST_TAG_BYTES``, more than ``most_depth`` levels or more than ``most_elements`` elements.
+    Raises BadXml if the document is not well-formed, has a document type, a tag longer than
+    ``MOST_TAG_BYTES`` and a slice, more than ``most_depth`` levels or more than ``most_elements`` elements.
     """
     parser = DefusedXMLParser(forbid_dtd=True, encoding=encoding, target=_Bounded(most_depth, most_elements))
     try:

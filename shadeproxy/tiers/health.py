@@ -82,6 +82,7 @@ class Health:
         if now_s - self._refused_s >= _ONE_REFUSAL_S:
             # If the tier has grown since the last guess, that guess was too low.
             again = ceiling_bytes <= self._guessed_bytes + self._step_bytes
+            again &= now_s - self._refused_s < 2 * _LONGEST_GUESS_S
             longer_s = min(max(2 * self._guess_s, _FIRST_GUESS_S), _LONGEST_GUESS_S)
             self._guess_s = longer_s if again else 0.0
             self._guessed_until_s = now_s + self._guess_s

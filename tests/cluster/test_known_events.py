@@ -55,3 +55,15 @@ def test_the_number_of_streams_that_are_kept_is_bounded():
         known.note("a", "k", 1, stream)
     assert len(known.export()) <= 512
     assert known.has("a", "k", 1, 1999)
+
+
+def test_changes_of_a_node_stay_known_however_many_streams_of_scores_there_are():
+    """A change that is applied twice may begin a run twice."""
+    known = KnownEvents()
+    known.note("a", "k", 1, 7)
+    for number in range(2000):
+        known.note("a", f"s:job{number}", 1, number)
+    assert known.has("a", "k", 1, 7)
+    assert known.has("a", "s:job1999", 1, 1999)
+    assert not known.has("a", "s:job0", 1, 0)
+    assert len(known.export()) < 600

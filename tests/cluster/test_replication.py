@@ -509,9 +509,21 @@ async def test_a_proxy_of_another_origin_or_secret_shares_nothing_and_says_why(s
         assert not a.knows("mine")
 
 
-async def test_another_version_of_the_wire_is_refused_with_the_reason(server, monkeypatch):
+async def test_a_later_version_of_the_wire_is_refused_with_the_reason(server, monkeypatch):
     async with Sharing(FakeLog(server), "a") as a:
         await a.register()
-        monkeypatch.setattr("shadeproxy.cluster.snapshot.WIRE", WIRE + 1)
+        monkeypatch.setattr("shadeproxy.cluster.snapshot.WIRE", WIRE - 1)
         async with Sharing(FakeLog(server), "b") as b:
-            assert f"the cluster speaks version {WIRE}, this proxy {WIRE + 1}" in b.replication.refusal
+            assert f"the cluster speaks version {WIRE}, this proxy {WIRE - 1}" in b.replication.refusal
+
+
+async def test_proxies_that_start_with_a_later_version_share_again(server, monkeypatch):
+    """All were stopped and start with a version that cannot read the earlier one's snapshot and events."""
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register()
+    for module in ("events", "snapshot"):
+        monkeypatch.setattr(f"shadeproxy.cluster.{module}.WIRE", WIRE + 1)
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        assert (a.replication.refusal, b.replication.refusal) == ("", "")
+        await a.register()
+        await until(b.knows)

@@ -283,12 +283,13 @@ class Outbox:
             self._timer.cancel()
             self._timer = None
         messages, self._messages = self._messages, []
+        if self._freed:
+            freed, self._freed = self._freed, []
+            # These come first, because the fills that follow may need this memory.
+            messages.insert(0, msgspec.Raw(_encode(FreeFillExtents(freed))))
         if self._allowed:
             allowed, self._allowed = self._allowed, []
             messages.append(msgspec.Raw(_encode(AllowFills(allowed))))
-        if self._freed:
-            freed, self._freed = self._freed, []
-            messages.append(msgspec.Raw(_encode(FreeFillExtents(freed))))
         if messages and not self._say(_encode(messages)):
             self._behind()
 

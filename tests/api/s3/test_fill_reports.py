@@ -13,7 +13,9 @@ from shadeproxy.engine.read.fill_messages import (
     FillFailure,
     FillHead,
     FillProgress,
+    OrderFill,
     Outbox,
+    from_coordinator,
     from_worker,
 )
 
@@ -100,6 +102,20 @@ async def test_a_page_that_fails_at_its_end_is_reported_before_the_failure(repor
 async def test_a_fill_that_asks_nothing_says_so(reports):
     reports.of_fill.fail(None)
     assert reports.sent == [FillFailure(IDENT)]
+
+
+async def test_memory_is_freed_before_the_fills_of_the_same_frame_need_it():
+    frames = []
+    outbox = Outbox(lambda frame: frames.append(frame) or True, lambda: None)
+    outbox.send(OrderFill(-1, "b", "k", None, None))
+    outbox.allow(1)
+    outbox.free(4096)
+    outbox.free(8192)
+    outbox.flush()
+    (frame,) = frames
+    freed, ordered, allowed = from_coordinator(frame)
+    assert (freed.starts, ordered.ident, allowed.idents) == ([4096, 8192], -1, [1])
+    await asyncio.sleep(0)
 
 
 async def test_a_head_that_is_no_valid_text_arrives(reports):

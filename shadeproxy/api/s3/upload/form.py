@@ -19,7 +19,9 @@ conditions, or a session token, needs more.
 # One parameter of a field's value: a token or a quoted string (RFC 9110 section 5.6.6). Each character is
 # looked at once, because the time of a regular expression that tries again grows with the square of the text.
 _PARAMETER = re.compile(
-    r"""[ \t]*;[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(?:"((?:[^"\\]|\\.)*+)"|([^\s;"]*+))[ \t]*""", re.DOTALL
+    r"""(?:[ \t]*+;)++[ \t]*+([!#$%&'*+.^_`|~0-9A-Za-z-]++)[ \t]*+=[ \t]*+"""
+    r"""(?:"((?:[^"\\]|\\.)*+)"|([^\s;"]*+))[ \t]*+""",
+    re.DOTALL,
 )
 _ESCAPED = re.compile(r"""\\(["\\])""")
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{1,70}")
@@ -30,10 +32,9 @@ def boundary_of(content_type: str) -> bytes | None:
     """Return the boundary in a Content-Type multipart/form-data; None for other types. Raises
     InvalidRequest.
     """
-    kind, parameters = _parse_field(content_type)
-    if kind != "multipart/form-data":
+    if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
         return None
-    boundary = parameters.get("boundary", "")
+    boundary = _parameters_of(content_type).get("boundary", "")
     if not _BOUNDARY.fullmatch(boundary):
         raise InvalidRequest("The Content-Type of the form names no valid boundary")
     return boundary.encode()
@@ -135,7 +136,7 @@ def _disposition(head: str) -> tuple[str, str]:
     for line in head.split("\r\n"):
         name, _, value = line.partition(":")
         if name.strip().lower() == "content-disposition":
-            _, parameters = _parse_field(value)
+            parameters = _parameters_of(value)
             break
     else:
         parameters = {}
@@ -145,13 +146,15 @@ def _disposition(head: str) -> tuple[str, str]:
     return name.lower(), parameters.get("filename", "")
 
 
-def _parse_field(value: str) -> tuple[str, dict[str, str]]:
-    """Return the lower-case value of a header field before its parameters, and the parameters by lower-case
-    name. Where a parameter cannot be understood, the rest is ignored.
+def _parameters_of(value: str) -> dict[str, str]:
+    """Return the parameters of a header field by lower-case name. Raises InvalidRequest if one of them cannot
+    be understood.
     """
-    kind, found, at = value.partition(";")[0], dict[str, str](), value.find(";")
+    found, at = dict[str, str](), value.find(";")
     while at >= 0 and (parameter := _PARAMETER.match(value, at)) is not None:
         name, quoted, token = parameter.groups()
         found.setdefault(name.lower(), token if quoted is None else _ESCAPED.sub(r"\1", quoted))
         at = parameter.end()
-    return kind.strip().lower(), found
+    if at >= 0 and value[at:].strip(" \t;"):
+        raise InvalidRequest("A header field of the form has a parameter that cannot be understood")
+    return found

@@ -31,7 +31,7 @@ async def read(disposition):
         (b'NAME="file" ; FileName="\xc3\xa4.png"', "\xe4.png"),
         (b'name="file"; filename="first"; filename="second"', "first"),
         (b"name=\"file\"; filename*=UTF-8''a.png", ""),
-        (b'name="file"; filename="not closed', ""),
+        (b' ; name = "file" ;; filename\t=\t"a.png" ; ', "a.png"),
         (b'name="file"', ""),
     ],
 )
@@ -46,13 +46,27 @@ async def test_names_of_files_as_browsers_write_them(line, filename):
         b"Content-Type: text/plain",
         DISPOSITION,
         DISPOSITION + b'name=""',
-        DISPOSITION + b'name="file',
-        DISPOSITION + b'= ; name="file"',
     ],
 )
 async def test_a_part_without_a_name_is_refused(lines):
     with pytest.raises(InvalidRequest, match="no name"):
         await read(lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'name="file"; filename="not closed',
+        b"name=file; filename=a b.png",
+        b'name="file',
+        b'= ; name="file"',
+        b'name="file"; flag',
+        b'name="file"; filename="a"b.png"',
+    ],
+)
+async def test_a_parameter_that_cannot_be_understood_is_refused(line):
+    with pytest.raises(InvalidRequest, match="has a parameter that cannot be understood"):
+        await read(DISPOSITION + line)
 
 
 @pytest.mark.timeout(5)
@@ -68,7 +82,7 @@ async def test_a_long_field_of_a_part_takes_little_time(filler):
 @pytest.mark.timeout(5)
 def test_a_long_content_type_takes_little_time():
     for filler in (";", "\\\\", '\\"', " ", "a=b;", '"', "; a"):
-        with pytest.raises(InvalidRequest, match="no valid boundary"):
+        with pytest.raises(InvalidRequest):
             boundary_of(f'multipart/form-data; boundary="{filler * (60_000 // len(filler))}"')
 
 
@@ -78,6 +92,7 @@ def test_a_long_content_type_takes_little_time():
         ("multipart/form-data; boundary=X", b"X"),
         ('Multipart/Form-Data;charset=utf-8;Boundary="a b"', b"a b"),
         ("multipart/mixed; boundary=X", None),
+        ("text/plain; that is none", None),
         ("text/plain", None),
         ("", None),
     ],
@@ -86,12 +101,7 @@ def test_the_boundary_of_a_form(content_type, boundary):
     assert boundary_of(content_type) == boundary
 
 
-@pytest.mark.parametrize(
-    "rest", ["", "; boundary=", "; boundary*=utf-8''X", '; boundary="', "; boundary=a;b=c"]
-)
+@pytest.mark.parametrize("rest", ["", "; boundary=", "; boundary*=utf-8''X", "; boundary=a$", '; boundary="'])
 def test_a_boundary_that_is_none_is_refused(rest):
-    if rest.endswith("b=c"):
-        assert boundary_of(f"multipart/form-data{rest}") == b"a"
-        return
-    with pytest.raises(InvalidRequest, match="names no valid boundary"):
+    with pytest.raises(InvalidRequest, match=r"names no valid boundary|has a parameter"):
         boundary_of(f"multipart/form-data{rest}")
