@@ -88,7 +88,7 @@ class _Waiting:
     """Number of scores in all columns but the first."""
 
     def add(self, column: _Column) -> None:
-        """Append a column. If there are many, merge them, unless that takes longer than it took to add them."""
+        """Append a column. Merge many columns, unless that takes longer than it took to add them."""
         self._unfolded += len(column.keys) if self.columns else 0
         self.columns.append(column)
         if len(self.columns) >= _FOLD_AT and self._unfolded >= len(self.columns[0].keys):
