@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadeproxy.core.errors import TierError
+from shadeproxy.core.kept_fields import kept_of
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers import record
 from shadeproxy.tiers.base import RecordHeader
@@ -124,11 +125,14 @@ _text = st.text(st.characters(codec="utf-8"), max_size=40)
 _octets = st.binary(max_size=40).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
 
 
+# Fields that are not kept with an object do not survive, see the test of fields of an earlier release.
+_name = _text.filter(lambda name: kept_of(name)[0])
+_name_octets = _octets.filter(lambda name: kept_of(name)[0])
 _meta = st.builds(
     ObjectMeta,
     etag=_text,
     size=st.integers(0, 2**62),
-    headers=st.lists(st.tuples(_text, _text), max_size=5).map(tuple),
+    headers=st.lists(st.tuples(_name, _text), max_size=5).map(tuple),
 )
 
 
@@ -139,7 +143,7 @@ def test_any_page_survives(ref, meta, number, validated_s):
 
 
 @given(
-    st.lists(st.tuples(_octets, _octets), max_size=5).map(tuple),
+    st.lists(st.tuples(_name_octets, _octets), max_size=5).map(tuple),
     _octets,
 )
 def test_metadata_that_is_not_utf_8_survives(headers, etag):
