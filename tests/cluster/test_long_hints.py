@@ -143,17 +143,15 @@ async def test_a_log_that_lost_its_data_gets_all_long_hints_again(log):
         await until(b.knows)
         await train(a, 0)
         await until(lambda: has(b, 0))
-        for epoch in (1, 2):
-            named = (await a.log.names())["snapshot"]
-            log.lose()
-            await train(b, epoch)
-            await until(lambda epoch=epoch: has(a, epoch))
-            while (await a.log.names()).get("snapshot", named) == named:
-                await until(lambda: True)
+        named = (await a.log.names())["snapshot"]
+        log.lose()
+        await train(b, 1)
+        await until(lambda: has(a, 1))
+        while (await a.log.names()).get("snapshot", named) == named:
+            await until(lambda: True)
         async with Sharing(log.connect(), "c") as c:
-            await until(lambda: has(c, 0, 1, 2))
-            assert has(a, 0, 1, 2)
-            assert has(b, 0, 1, 2)
+            for one in (c, a, b):
+                await until(lambda one=one: has(one, 0, 1))
 
 
 async def test_a_proxy_that_restarts_with_older_hints_takes_the_present_ones(log):
