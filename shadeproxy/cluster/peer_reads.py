@@ -14,12 +14,12 @@ from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.routes import ReadRoutes
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginUnavailable
+from shadeproxy.core.kept_fields import end_to_end
 from shadeproxy.core.types import Headers, JobContext, ObjectRef, Source, Upstream, first_value
 from shadeproxy.origin.base import ForwardResponse, Relayed
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.receiver import WholeReceiver
-from shadeproxy.origin.s3answers import end_to_end
 from shadeproxy.origin.s3reads import body_of
 
 _SOURCES = {str(source): source for source in Source}

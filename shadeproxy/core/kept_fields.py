@@ -5,6 +5,8 @@ These fields concern one connection or one client, or have names that are the pr
 
 from functools import lru_cache
 
+from shadeproxy.core.types import Headers
+
 HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
     "trailer", "transfer-encoding", "upgrade",
@@ -34,3 +36,11 @@ def named_by(*values: str) -> frozenset[str]:
     """
     tokens = (token.strip().lower() for value in values for token in value.split(","))
     return frozenset(tokens) - _OPTIONS
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1): those of
+    HOP_BY_HOP, and those that the field Connection names.
+    """
+    dropped = HOP_BY_HOP | named_by(*(value for name, value in headers if name.lower() == "connection"))
+    return tuple(pair for pair in headers if pair[0].lower() not in dropped)

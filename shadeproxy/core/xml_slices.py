@@ -67,3 +67,10 @@ async def parse_xml(
     except (ParseError, DefusedXmlException, ValueError, LookupError):
         raise BadXml from None
     return root
+
+
+def without_namespaces(root: Element) -> Element:
+    """Remove the namespaces from all tags below ``root``, and return ``root``."""
+    for node in root.iter():
+        node.tag = node.tag.rpartition("}")[2]
+    return root

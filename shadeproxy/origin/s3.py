@@ -15,6 +15,7 @@ import structlog
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import OriginAnswer, Unidentified
+from shadeproxy.core.kept_fields import end_to_end
 from shadeproxy.core.sigv4 import EMPTY_SHA256
 from shadeproxy.core.types import (
     SHARED,
@@ -180,14 +181,14 @@ class S3Origin:
         )
         if outgoing.method in {"GET", "HEAD"} and outgoing.body is None:
             async with self._reads.exchange(outgoing) as (head, chunks):
-                yield ForwardResponse(head.status, answers.end_to_end(head.headers), chunks)
+                yield ForwardResponse(head.status, end_to_end(head.headers), chunks)
             return
         async with AsyncExitStack() as stack:
             if request.trailers is not None:
                 outgoing = await self._with_trailers(outgoing, request.trailers, stack)
             response = await stack.enter_async_context(self._transport.exchange(outgoing))
             chunks = await stack.enter_async_context(aclosing(read_to_end(response)))
-            headers = answers.end_to_end(answers.decode_headers(response.raw_headers))
+            headers = end_to_end(answers.decode_headers(response.raw_headers))
             if outgoing.payload_hash != TRAILED_PAYLOAD or response.status not in {400, 501}:
                 yield ForwardResponse(response.status, headers, chunks)
                 return

@@ -18,9 +18,9 @@ from defusedxml.ElementTree import fromstring
 
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
-from shadeproxy.core.kept_fields import HOP_BY_HOP, named_by
+from shadeproxy.core.kept_fields import named_by
 from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta, first_value
-from shadeproxy.core.xml_slices import BadXml, parse_xml
+from shadeproxy.core.xml_slices import BadXml, parse_xml, without_namespaces
 from shadeproxy.origin.http1 import Head
 
 MAX_ERROR_BYTES = 64 << 10
@@ -51,14 +51,6 @@ def decode_headers(raw: RawHeaders) -> Headers:
     """
     fields = ((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
     return tuple(field for field in fields if _CONTROL.search(field[1]) is None)
-
-
-def end_to_end(headers: Headers) -> Headers:
-    """Return ``headers`` without fields that concern one connection (RFC 9110 section 7.6.1): those of
-    HOP_BY_HOP, and those that the field Connection names.
-    """
-    dropped = HOP_BY_HOP | named_by(*(value for name, value in headers if name.lower() == "connection"))
-    return tuple(pair for pair in headers if pair[0].lower() not in dropped)
 
 
 def object_meta(head: Head, *, size: int, is_ranged: bool) -> ObjectMeta:
@@ -203,7 +195,7 @@ async def long_document_root(body: bytes, *, most_elements: int = _MOST_ELEMENTS
         root = await parse_xml(body, most_depth=_MOST_DEPTH, most_elements=most_elements)
     except BadXml:
         return None
-    return _without_namespaces(root)
+    return without_namespaces(root)
 
 
 def document_root(body: bytes) -> Element | None:
@@ -216,13 +208,7 @@ def document_root(body: bytes) -> Element | None:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):
         return None
-    return _without_namespaces(root)
-
-
-def _without_namespaces(root: Element) -> Element:
-    for node in root.iter():
-        node.tag = node.tag.rpartition("}")[2]
-    return root
+    return without_namespaces(root)
 
 
 _MOST_SHOWN = 80

@@ -9,7 +9,7 @@ the proxy's own.
 
 from shadeproxy.api.s3.fields import FORWARDED, META
 from shadeproxy.api.s3.request import S3Request
-from shadeproxy.core.kept_fields import HOP_BY_HOP, OWN_PREFIX, named_by
+from shadeproxy.core.kept_fields import OWN_PREFIX, end_to_end
 from shadeproxy.core.types import Headers
 
 
@@ -29,11 +29,6 @@ def to_origin(request: S3Request) -> Headers:
 
 def to_client(headers: Headers) -> list[tuple[str, str]]:
     """Return the fields of an origin's answer that the client gets."""
-    hidden = HOP_BY_HOP | named_by(*(value for name, value in headers if name.lower() == "connection"))
     # If the origin is a ShadeProxy too, its x-shade-cache tells where the origin found the bytes. The client
     # wants to know where this proxy found them.
-    return [
-        (name, value)
-        for name, value in headers
-        if (lowered := name.lower()) not in hidden and not lowered.startswith(OWN_PREFIX)
-    ]
+    return [pair for pair in end_to_end(headers) if not pair[0].lower().startswith(OWN_PREFIX)]

@@ -107,6 +107,4 @@ async def parse_xml(body: bytes) -> Element:
         raise OriginAnswer(
             400, "MalformedXML", "The XML you provided was not well-formed or did not validate."
         ) from None
-    for node in root.iter():
-        node.tag = node.tag.rpartition("}")[2]
-    return root
+    return xml_slices.without_namespaces(root)
