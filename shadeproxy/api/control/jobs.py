@@ -196,6 +196,7 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
     form = require_type(request, JSON, SCORES)
     hints.jobs.get(name)
     async with AsyncExitStack() as stack:
+        # ``CallLedgers.body`` reads small bodies too, but most scores are small, and this saves its calls.
         if (request.content_length or MAX_SCORES_BYTES) <= SMALL_BYTES:
             data = await read_body(request, MAX_SCORES_BYTES)
         else:

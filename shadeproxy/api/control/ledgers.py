@@ -25,7 +25,7 @@ MAX_ITEMS = 4 * MAX_READS
 FEW_ITEMS = 4096
 """Most items of a call that takes nothing. They hold about as much memory as the frames of a batch."""
 SMALL_BYTES = MAX_JSON_BYTES
-"""Length up to which callers may read a body by ``read_body`` instead of ``CallLedgers.body``."""
+"""Length of the longest body that takes nothing."""
 _WAIT_S = 10.0
 _RETRY_S = 5
 _GRACE_S = 10.0
@@ -58,7 +58,7 @@ class CallLedgers:
 
     @asynccontextmanager
     async def body(self, request: web.Request, limit: int) -> AsyncIterator[bytes]:
-        """Yield the whole body. It counts until the block ends.
+        """Yield the whole body. It counts until the block ends, unless it is small.
 
         Raises BodyTooLarge if it is longer than ``limit``, Overloaded if other bodies have left no memory for
         it, and ClientTooSlow if it takes too long to arrive. A body without a Content-Length counts as long
@@ -68,6 +68,9 @@ class CallLedgers:
         most = limit if length is None else length
         if most > limit:
             raise too_large(limit)
+        if most <= SMALL_BYTES:
+            yield await read_body(request, limit)
+            return
         await _take(self.bodies, most, request, "bodies")
         held = most
         try:

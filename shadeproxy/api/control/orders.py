@@ -3,8 +3,6 @@
 The call is answered only after eviction and prefetching have begun to use the order.
 """
 
-from contextlib import AsyncExitStack
-
 import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
@@ -17,12 +15,10 @@ from shadeproxy.api.control.bodies import (
     OrderAnnounced,
     OrderBody,
     answer_json,
-    read_body,
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, decode_columns
-from shadeproxy.api.control.ledgers import SMALL_BYTES
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.hints.changes import Announce, WithdrawOrder
 from shadeproxy.hints.order.announcements import Announcement
@@ -45,11 +41,7 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
     _refuse_unknown(request, {"rank", "offset"})
     form = require_type(request, OCTETS, IDS, JSON)
     context.hints.jobs.get(name)
-    async with AsyncExitStack() as stack:
-        if (request.content_length or MAX_ORDER_BYTES) <= SMALL_BYTES:
-            data = await read_body(request, MAX_ORDER_BYTES)
-        else:
-            data = await stack.enter_async_context(context.ledgers.body(request, MAX_ORDER_BYTES))
+    async with context.ledgers.body(request, MAX_ORDER_BYTES) as data:
 
         def check() -> Announcement:
             ids = _json_ids(data) if form == JSON else _ids(data)
