@@ -1,11 +1,11 @@
 """XML in slices: what a document may hold, and that other tasks run while it is parsed."""
 
-import asyncio
 from xml.etree.ElementTree import tostring
 
 import pytest
 
 from shadeproxy.core.xml_slices import MOST_TAG_BYTES, BadXml, parse_xml
+from tests.support.turns import counted_turns
 
 
 async def parse(document, *, depth=3, elements=20_000, encoding=None):
@@ -72,15 +72,6 @@ async def test_a_tag_is_refused_before_it_is_complete():
 
 
 async def test_other_tasks_run_between_slices():
-    turns = 0
-
-    async def count():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(count())
-    await parse(f"<a>{'b' * 800_000}</a>")
-    task.cancel()
-    assert turns > 90
+    async with counted_turns() as turns:
+        await parse(f"<a>{'b' * 800_000}</a>")
+    assert turns.count > 90

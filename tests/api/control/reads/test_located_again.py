@@ -3,7 +3,6 @@
 They are answered from columns, and the records in the answer are the same as before.
 """
 
-import asyncio
 import json
 import os
 
@@ -15,6 +14,7 @@ from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Freshness, Rule
 from tests.support.engine import PAGE
 from tests.support.locating import BIG, RECORD, SMALL, copy
+from tests.support.turns import counted_turns
 
 IDS = "application/vnd.shadeproxy.ids"
 OTHER = b"another one of it"
@@ -60,22 +60,15 @@ async def test_what_was_located_is_told_again_without_a_look(known, monkeypatch)
 
 
 async def test_others_have_their_turns_while_many_are_told_again(known, monkeypatch):
-    turns, seen, find = 0, [], known.engine.find_samples
+    seen, find = [], known.engine.find_samples
+    async with counted_turns() as turns:
 
-    async def others():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
+        def noted(_dataset, ids, *rest):
+            seen.append((turns.count, len(ids)))
+            return find(_dataset, ids, *rest)
 
-    def noted(_dataset, ids, *rest):
-        seen.append((turns, len(ids)))
-        return find(_dataset, ids, *rest)
-
-    monkeypatch.setattr(known.engine, "find_samples", noted)
-    beside = asyncio.create_task(others())
-    _, records = await by_id(known, *[0, 1] * 4096)
-    beside.cancel()
+        monkeypatch.setattr(known.engine, "find_samples", noted)
+        _, records = await by_id(known, *[0, 1] * 4096)
     assert records["index"].tolist() == list(range(8192))
     assert len({turn for turn, _ in seen}) == len(seen) > 1
     assert max(count for _, count in seen) <= 1024

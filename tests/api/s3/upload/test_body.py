@@ -1,6 +1,5 @@
 """Bodies of uploads: the examples of the S3 documentation, and every way in which a body may be broken."""
 
-import asyncio
 import base64
 import hashlib
 import hmac
@@ -34,6 +33,7 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Scope, signing_key
 from tests.support.clock import ManualClock
+from tests.support.turns import counted_turns
 
 # From "Example: transferring payload in multiple chunks" in the S3 API reference.
 ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -377,19 +377,10 @@ async def test_a_key_with_elements_inside_is_refused():
 
 
 async def test_many_short_chunks_do_not_hold_up_other_tasks():
-    turns = 0
-
-    async def count():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
     async def source():
         yield b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n"
 
-    task = asyncio.create_task(count())
     decoder = ChunkedDecoder(source(), Framing(signed=False, trailing=False), None)
-    assert b"".join([piece async for piece in decoder.pieces()]) == b"a" * 20_000
-    task.cancel()
-    assert turns > 200
+    async with counted_turns() as turns:
+        assert b"".join([piece async for piece in decoder.pieces()]) == b"a" * 20_000
+    assert turns.count > 200
