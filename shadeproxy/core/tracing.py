@@ -35,7 +35,7 @@ proxy only.
 
 
 class WriteSlot:
-    """Whether a write got its slot at the origin. Nothing of a write is sent before it has a slot."""
+    """Records whether a write got its slot at the origin. A write sends nothing before it has a slot."""
 
     __slots__ = ("is_awaited", "is_taken")
 

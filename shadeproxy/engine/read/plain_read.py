@@ -147,6 +147,7 @@ class PlainRead:
         """End the fill. ``is_new``: see ``PlainReads.complete``."""
         reads, flight = self._reads, self._flight
         length = len(flight.buffer)
+        # These lines repeat ``_arrived``, because each miss comes here and a call would cost more.
         if flight.filled < length:
             self.deadline = None
             flight.advance(length - flight.filled)
