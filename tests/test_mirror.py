@@ -181,7 +181,6 @@ TABLE = {
     "engine.storage.pinning": "engine/placement/test_pins.py",
     "engine.storage.record_reader": "engine/test_engine_rights.py",
     "engine.storage.transfers": "engine/placement/test_placement.py",
-    "hints.frozen": "api/control/test_frozen.py",
     "hints.growing": "hints/test_datasets.py",
     "hints.hashing": "hints/test_registry.py",
     "hints.jobs": "hints/test_registry.py",

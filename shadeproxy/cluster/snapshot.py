@@ -327,7 +327,7 @@ class Snapshots:
         number, _, job = name.partition(" ")
         frozen = durable.load_frozen(data)
         check_frozen(job, frozen.column, self._hints)
-        self._hints.frozen.take(job, int(number), lambda: frozen.column, frozen.mean_loss)
+        self._hints.frozen.merge(job, int(number), frozen)
 
     async def _in_pool(self, function: Callable[..., Result], *args: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))

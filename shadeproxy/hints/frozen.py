@@ -54,6 +54,13 @@ class FrozenScores:
                 del epochs[next(iter(epochs))]
         return new
 
+    def merge(self, job: str, epoch: int, frozen: Frozen) -> None:
+        """Take a frozen column from another proxy's snapshot. The snapshot may be older than the columns here,
+        so those of the last epochs stay. The epochs of a run follow each other.
+        """
+        epochs = {epoch: frozen} | self._jobs.get(job, {})
+        self._jobs[job] = dict(sorted(epochs.items())[-KEPT_EPOCHS:])
+
     def forget(self, job: str) -> None:
         """Drop the frozen columns of a deleted job or an ended run."""
         self._jobs.pop(job, None)
