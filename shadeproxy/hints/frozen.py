@@ -55,8 +55,8 @@ class FrozenScores:
         return new
 
     def merge(self, job: str, epoch: int, frozen: Frozen) -> None:
-        """Take a frozen column from another proxy's snapshot. The snapshot may be older than the columns here,
-        so those of the last epochs stay. The epochs of a run follow each other.
+        """Take a frozen column from a snapshot. The snapshot may be older than the columns here, so those of
+        the last epochs stay. The epochs of a run follow each other.
         """
         epochs = {epoch: frozen} | self._jobs.get(job, {})
         self._jobs[job] = dict(sorted(epochs.items())[-KEPT_EPOCHS:])
