@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from shadeproxy.demo.processes import held
+
 SIDE = 96
 """Height and width of an image, in pixels."""
 SHRINK = 4
@@ -42,7 +44,9 @@ class Photographer:
     """Makes the photos of one split from the source digits of that split."""
 
     def __init__(self, split: Split, *, seed: int = 0) -> None:
-        from sklearn.datasets import load_digits  # noqa: PLC0415  takes a second, and training only decodes
+        # Python drops exceptions in the callbacks of an import's locks, so a signal would be lost there.
+        with held():
+            from sklearn.datasets import load_digits  # noqa: PLC0415  takes a second, and training only decodes
 
         digits = load_digits()
         cut = round(len(digits.target) * (1 - TEST_SHARE))

@@ -8,16 +8,19 @@ If a process fails, the error quotes the end of the process's log.
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
+from typing import NoReturn
 
 from shadeproxy.core.errors import ShadeProxyError
 
 _STOP_S = 10.0
 _TAIL_LINES = 15
+_IGNORED_S = 1.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -91,23 +94,33 @@ def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
 class _Interrupts:
     """Turns signals into KeyboardInterrupt. ``holders``: number of running blocks that must not be
     interrupted. A signal waits until there are none.
+
+    A signal that follows an interrupt at once is ignored: it could interrupt a ``finally`` block before its
+    first statement. A later one interrupts again, because Python drops exceptions in some places.
     """
 
     def __init__(self) -> None:
         self.holders = 0
         self.pending = False
+        self.begin()
+
+    def begin(self) -> None:
+        self._raised_s = -_IGNORED_S
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
         if self.holders:
             self.pending = True
-        else:
-            raise KeyboardInterrupt
+        elif time.monotonic() - self._raised_s >= _IGNORED_S:
+            self._interrupt()
 
     def release(self) -> None:
         self.holders -= 1
         if self.pending and not self.holders:
-            self.pending = False
-            raise KeyboardInterrupt
+            self._interrupt()
+
+    def _interrupt(self) -> NoReturn:
+        self.pending, self._raised_s = False, time.monotonic()
+        raise KeyboardInterrupt
 
 
 _interrupts = _Interrupts()
@@ -130,6 +143,7 @@ def termination_as_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt in the block at SIGTERM and SIGHUP, as Python does at Ctrl-C, so that no child
     process is left running. A signal that was ignored before the block stays ignored.
     """
+    _interrupts.begin()
     numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _interrupts.handle) for number in numbers}
     try:

@@ -4,10 +4,13 @@ import os
 import select
 import signal
 import sys
+import time
+from contextlib import suppress
 
 import pytest
 
 from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.images import Photographer
 from shadeproxy.demo.processes import held, running, scratch_directory, termination_as_interrupt
 from shadeproxy.demo.servers import serving
 
@@ -90,6 +93,44 @@ def test_a_signal_while_a_directory_is_removed_does_not_leave_half_of_it(tmp_pat
         monkeypatch.setattr(os, "unlink", interrupted)
     assert len(removed) == 9
     assert not list(tmp_path.iterdir())
+
+
+def test_an_impatient_second_signal_does_not_interrupt_the_cleaning_up(monkeypatch):
+    cleaned = []
+
+    def interrupted():
+        with termination_as_interrupt():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                cleaned.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert cleaned
+    # A second later, a signal interrupts again.
+    later = time.monotonic() + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    with pytest.raises(KeyboardInterrupt), termination_as_interrupt():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_during_the_long_import_is_not_lost(monkeypatch):
+    class Interrupted:
+        """Drops the interrupt, as Python does in callbacks of weak references."""
+
+        def find_spec(self, name, *_):
+            with suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+                asked.append(name)
+
+    asked = []
+    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(KeyboardInterrupt), termination_as_interrupt():
+        Photographer("train")
+    assert "sklearn.datasets" in asked
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
