@@ -365,7 +365,7 @@ class JobSharing:
         self._share(dict(zip(names, weights.tolist(), strict=True)), claims)
 
     def _share(self, weights: dict[str, float], claims: list[str]) -> None:
-        """Share the link. Reads of no job get the mean weight of jobs without a need, else of all jobs."""
+        """Share the link. Reads of no job get the mean weight of the jobs without a need, or of all jobs."""
         without = [weight for name, weight in weights.items() if name not in claims]
         alike = without or list(weights.values())
         weights[OTHERS] = sum(alike) / len(alike)

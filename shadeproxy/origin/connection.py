@@ -378,8 +378,8 @@ class Connection(asyncio.BufferedProtocol):
     def _arrival(self) -> asyncio.Future[None]:
         """Return a future that is done when bytes arrive. Raises the error that ended the connection."""
         if self.failure is not None:
-            # The traceback of the raised error refers to this object: only the garbage collector would free
-            # both.
+            # Raise a copy. The traceback of a raised error refers to this connection, so an error that this
+            # connection also refers to would make a cycle, which only the garbage collector frees.
             raise copy(self.failure)
         if self._ended:
             raise Broken if self._answered else Dead

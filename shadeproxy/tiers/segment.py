@@ -42,9 +42,9 @@ address that lies a number of whole pages above it.
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
-# The state of a block is its number of live records, 1 to 64, or one of these two values.
-_HOLE = 0  # The medium holds no bytes of the block.
-_SLACK = 255  # The medium holds bytes of the block, but no record lies in it.
+# The state of a block is its number of live records, 1 to 64, or without live records one of these two.
+_HOLE = 0  # The medium has freed the block's bytes.
+_SLACK = 255  # The medium still holds bytes in the block.
 _SLACK_BYTE = b"\xff"
 
 Counts = NDArray[np.int64]

@@ -15,8 +15,9 @@ def _unknown(_room_bytes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A tier, its source (the word by which answers name the tier), and the functions that run its I/O. A
-    function is None if the I/O cannot block; then the I/O runs in the event loop.
+    """A tier, its source, and the functions that run its I/O. The source is the word for this tier in the
+    field ``x-shade-cache`` of answers. A function is None if the I/O cannot block; then the I/O runs in the
+    event loop.
 
     ``write`` keeps the order of the tier's ``submit``. ``load`` may overtake writes. ``read_speed``: see
     ``DiskChoice``.

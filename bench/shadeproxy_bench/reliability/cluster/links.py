@@ -93,7 +93,8 @@ class Link:
 
     def _end(self, task: asyncio.Task[None], connection: socket.socket) -> None:
         del self._open[task]
-        connection.close()  # A task that is cancelled before it begins does not close its connection.
+        # _relay closes the connection too, but not if its task was cancelled before it began.
+        connection.close()
 
     async def _relay(self, connection: socket.socket, sender: str) -> None:
         ends: list[Streams] = []
