@@ -73,7 +73,7 @@ def closure(requirements):
         try:
             waiting += importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
-            continue  # It belongs to another platform or Python.
+            continue  # Another platform or version of Python needs this distribution.
     return found
 
 

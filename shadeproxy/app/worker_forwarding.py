@@ -29,8 +29,8 @@ from shadeproxy.telemetry.otel import OtelTracer
 
 
 def trailed_budget_bytes(settings: Settings) -> int:
-    """Return how many bytes of uploads each process may hold in memory as a whole: its share of a budget, but
-    room for at least one upload.
+    """Return how many bytes of memory each process has for uploads that it holds whole. It is an equal share
+    of one budget, but always enough for one upload.
     """
     return max(TRAILED_BUDGET_BYTES // settings.s3.processes, MAX_TRAILED_BYTES)
 

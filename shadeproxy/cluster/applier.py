@@ -87,7 +87,8 @@ class Applier:
             change: Change[Any] = await self._in_pool(column_change, event, data, self._hints)
             return change
         if isinstance(event, ScoresEvent):
-            await asyncio.sleep(0)  # Many long events may come at once, and nothing else here waits.
+            # Let other tasks run. Many long events may come at once, and decoding one never waits otherwise.
+            await asyncio.sleep(0)
             return scores_change(event, self._hints)
         return Signs(event) if isinstance(event, SignsEvent) else event
 

@@ -88,7 +88,9 @@ class _Waiting:
     """Number of scores in all columns but the first."""
 
     def add(self, column: _Column) -> None:
-        """Append a column. Merge many columns, unless that takes longer than it took to add them."""
+        """Append a column. Then merge the columns if there are many, and if the later ones together have as
+        many scores as the first. So merging costs no more than adding did.
+        """
         self._unfolded += len(column.keys) if self.columns else 0
         self.columns.append(column)
         if len(self.columns) >= _FOLD_AT and self._unfolded >= len(self.columns[0].keys):

@@ -68,9 +68,9 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NamedSnapshot(NamedTuple):
-    """The snapshot to which the log's name ``NAME`` refers after a write. ``sealed``: the value of that name.
-    ``is_own``: this proxy has just written the snapshot. ``after``: by stream, the position of the snapshot
-    that this proxy wrote.
+    """The snapshot that the log has under ``NAME`` after a write: this proxy's (``is_own``), or a newer one
+    of another proxy. ``sealed``: the signed value under ``NAME``. ``after``: up to which event of each stream
+    this proxy's snapshot reaches.
     """
 
     sealed: bytes

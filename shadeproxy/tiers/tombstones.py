@@ -199,9 +199,9 @@ class Tombstones:
         self.doubted = True
 
     def turn(self) -> int:
-        """Write new names into the other half from now on, if that half is empty. Return a token for the half
-        that gets no more names. When every record dropped so far is erased, pass the token to ``forget``,
-        once.
+        """Begin to write new names into the half of the file that is not in use now, if that half is empty.
+        Return a token for the half that gets no more names. When every record dropped so far is erased, pass
+        the token to ``forget``, once.
         """
         with self._lock:
             if not self._places[1 - self._half]:

@@ -64,7 +64,7 @@ def upload(session: Session) -> None:
 
 
 def download(session: Session) -> None:
-    """every size read cold, then warm: through a proxy the second time without the origin"""
+    """every size read cold, then warm; through a proxy, the warm read takes nothing from the origin"""
     for body in session.bodies:
         session.seed(body)
     for turn in ("cold", "warm"):

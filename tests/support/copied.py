@@ -149,8 +149,8 @@ class Original:
 
 @cache
 def original(modules: tuple[str, ...] = PROXY) -> Original:
-    """Return the original for these modules. The first call starts it, and later calls return the
-    same one.
+    """Return the process that has imported these modules, and whose copies run the commands of tests. The
+    first call starts this process, and later calls return the same one.
     """
     made = Original(modules)
     atexit.register(made.close)

@@ -12,9 +12,10 @@ _SCRIPT = re.compile(r"^```(python|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Recipe:
-    """The contents of one page.
+    """One recipe, which is a document in docs/recipes.
 
-    These are its lines "Needs:", "Install:", "Not tested here:" and "Fails over HTTP:", and its script.
+    The fields hold the document's script, and its lines "Needs:", "Install:", "Not tested here:" and "Fails
+    over HTTP:".
     """
 
     name: str

@@ -46,8 +46,8 @@ class ClientConnection(Protocol):
 
 
 class ForwardServer:
-    """Serves the requests that this process forwards, by ``handler``. ``authorizer``: decides whether a
-    request is one of these.
+    """Passes to ``handler`` the requests that this process forwards. ``authorizer`` decides which requests
+    these are.
     """
 
     def __init__(self, handler: ForwardHandler, authorizer: RequestAuthorizer) -> None:

@@ -162,7 +162,8 @@ class _Stage:
 
     def _rest(self, idle: Sample | None) -> tuple[Sample, float | None]:
         began_s = time.monotonic()
-        # Without an idle sample, wait until the proxy has closed its idle connections to the origin.
+        # If there is no sample of the idle proxy to compare with, wait for the longest time that the proxy
+        # needs to come to rest: until it has closed its idle connections to the origin.
         patience_s = _SETTLE_S if idle is None else self._plan.rest_s
         while True:
             sample = self.watch.look()

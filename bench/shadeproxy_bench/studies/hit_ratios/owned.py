@@ -96,8 +96,8 @@ class Node:
         self._at = 0
 
     def begin(self, start: int, stop: int) -> Bits:
-        """Begin a block of reads, and return which of them hints explain, as ``TraceJobs.begin`` does. The
-        reads are recorded later, one by one.
+        """Begin a block of reads. Return a flag for each read: whether the hints of its job explain it, so
+        that it need not be learnt from. ``until`` records the reads later.
         """
         activity = self.hints.expectations._activities.get(_JOB)  # noqa: SLF001 (a study looks inside)
         explained = activity is not None and (activity.order_explains or activity.scores_explain)
