@@ -156,9 +156,8 @@ class S3Protocol(RefusingHandler):
             self._loop.call_soon(self._go_on)
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
-        """Keep the connection open until earlier requests are answered. The transport alone would close it
-        when its buffer is empty, because the transport does not know that a file is still being sent.
-        """
+        # Keep the connection open until earlier requests are answered. The transport alone would close it
+        # when its buffer is empty: it does not know that a file is still being sent.
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
 
@@ -246,9 +245,8 @@ class S3Protocol(RefusingHandler):
     # ------------------------------------------------------------------ the fast lane
 
     def _serve(self, data: bytes, *, in_turn: bool = False) -> None:
-        """Answer the requests in ``data``, as long as they are complete and the client takes the answers.
-
-        ``in_turn``: the first request has waited for its turn of the loop.
+        """Answer the complete requests in ``data``, as long as the client takes the answers. ``in_turn``: the
+        first request has waited for its turn of the loop.
         """
         while data:
             sender = self._sender
@@ -314,25 +312,32 @@ class S3Protocol(RefusingHandler):
         self._held = data
         if len(data) > MOST_HEAD_BYTES and not self._busy and b"\r\n\r\n" not in data:
             self._refuse_head()
-            return
-        if len(data) > MOST_HELD_BYTES and not self._stopped and self.transport is not None:
+        self._bound_held()
+
+    def _bound_held(self) -> None:
+        # Reading may go on although it was stopped here, because aiohttp also stops and resumes it.
+        if len(self._held) > MOST_HELD_BYTES and self.transport is not None:
             self._stopped = True
             self.transport.pause_reading()
 
+    def _release(self) -> bytes:
+        held, self._held = self._held, b""
+        if self._stopped and not self._reading_paused and not self._buffer_paused:
+            self._resume_transport_reading()
+        self._stopped = False
+        return held
+
     def _watch_head(self, data: bytes) -> None:
-        """Refuse a head that is too long. aiohttp limits each line and field, but not the bytes that come
-        after it has refused one.
-        """
+        """Refuse a head that is too long. aiohttp does not limit the bytes that follow a refused line."""
         idle = self._waiter is not None and not self._waiter.done()
         self._head_bytes = self._head_bytes + len(data) if idle and b"\r\n\r\n" not in data else 0
         if self._head_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
 
     def _drop(self, data: bytes) -> None:
-        """Drop bytes of a refused client. They are read for a while, so that the client gets the refusal."""
+        # The bytes of a refused client are read for a while, so that it gets the refusal.
         self._head_bytes += len(data)
-        if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
-            self._stopped = True
+        if self._head_bytes > MOST_HELD_BYTES and self._turned_from is not None:
             self._turned_from.pause_reading()
 
     def _refuse_head(self) -> None:
@@ -345,11 +350,7 @@ class S3Protocol(RefusingHandler):
         """Serve the held bytes, unless aiohttp has the connection or the next request must wait."""
         if self._lane != _OURS or self._busy:
             return
-        held, self._held = self._held, b""
-        if self._stopped and self.transport is not None:
-            self._stopped = False
-            self.transport.resume_reading()
-        self._serve(held, in_turn=in_turn)
+        self._serve(self._release(), in_turn=in_turn)
         if self._half_closed and not self._busy:
             # aiohttp's own ``close`` lets aiohttp finish the request that it has, whose body is complete.
             self.force_close() if self._lane == _OURS else super().close()
@@ -357,11 +358,9 @@ class S3Protocol(RefusingHandler):
     # ------------------------------------------------------------------ aiohttp's turn
 
     def _hand_over(self, raw: bytes, rest: bytes) -> None:
-        """Pass the request with the head ``raw`` to aiohttp. ``rest``: the bytes after this head. If the head
-        does not tell where the request ends, aiohttp keeps the connection.
-        """
+        """Pass a request to aiohttp: the head ``raw``, and its body in ``rest``, the bytes after the head."""
         length = body_bytes(raw)
-        if length is None:
+        if length is None:  # The head does not tell where the request ends, so aiohttp keeps the connection.
             self._held = raw + rest
             self._give()
             return
@@ -377,11 +376,12 @@ class S3Protocol(RefusingHandler):
             super().data_received(part)
         if data:
             self._held += data
+            self._bound_held()
             self._take_back(STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
-        """Take the connection back when aiohttp has ended its request: now, or in one of the next ``steps``
-        steps of the loop. If aiohttp needs longer, it keeps the connection.
+        """Take the connection back when aiohttp has ended its request. If aiohttp needs more than ``steps``
+        further steps of the loop, it keeps the connection.
         """
         if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
             return  # An earlier call has already taken the connection back.
@@ -394,7 +394,6 @@ class S3Protocol(RefusingHandler):
             self._give()
 
     def _give(self) -> None:
-        held, self._held = self._held, b""
         self._lane = _GIVEN
-        if held:
+        if held := self._release():
             super().data_received(held)
