@@ -77,10 +77,13 @@ def test_the_origin_compares_each_part_of_an_upload(source, sender_to):
 
 
 @needs_redis
-def test_the_row_of_multipart_uploads_says_what_bounds_it(two):
-    found = multipart(two, two.source, 1, rounds=1)
+def test_the_row_of_multipart_uploads_says_what_bounds_it(two, tmp_path):
+    relay = [sys.executable, "-m", "shadeproxy_bench.bare_relay", str(two.source.port)]
+    with listening("bare", relay, tmp_path) as bare:
+        found = multipart(two, two.source, bare, 1, rounds=1)
     assert found.ours > 0
     assert found.reference
+    assert "a relay that only copies bytes: " in found.note
     assert "ms of CPU a MB: asked " in found.note
 
 

@@ -5,6 +5,7 @@ from an owner's death until its objects can be written again.
 import http.client
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,9 @@ from shadeproxy_bench.owned import LEASE_S, Owned, alone
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
-from shadeproxy_bench.server import Served
+from shadeproxy_bench.server import Served, listening
 
+_BARE = (sys.executable, "-m", "shadeproxy_bench.bare_relay")
 _SMALL_BYTES = 100_000
 _LONG_BYTES = 8 * PART_BYTES
 _RAM_BYTES = 192 * 1024**2
@@ -114,36 +116,40 @@ def upload_rate(server: Served, number: int) -> float:
     return _LONG_BYTES / 1e6 / elapsed
 
 
-def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Measured:
+def multipart(cluster: Owned, other: Served, bare: Served, number: int, *, rounds: int) -> Measured:
     """Return MB/s of a multipart upload through member 0, of an object that member 1 owns, and MB/s direct to
     the origin.
 
     The note says what bounds both figures. It has the rate of the same upload through ``other``, a proxy
-    without a cluster, and the processor time of each process.
+    without a cluster, and through ``bare``, which only copies bytes, and the processor time of each process.
     """
     far, owner = (member.served for member in cluster.members[:2])
     pids = (far.pid, owner.pid, cluster.source.pid, os.getpid())
-    rates: tuple[list[float], list[float], list[float]] = ([], [], [])
+    rates: tuple[list[float], ...] = ([], [], [], [])
     spent: list[list[float]] = []
     for server in (far, other):
         # This upload is not measured. It opens the proxy's connections to the origin, and to the owner if
         # there is one.
         upload_rate(server, number)
     for _ in range(rounds):
-        for server, found in zip((cluster.source, far, other), rates, strict=True):
+        for server, found in zip((cluster.source, far, other, bare), rates, strict=True):
             before = [cpu_s(pid) for pid in pids]
             found.append(upload_rate(server, number))
             if server is far:
                 spent.append([cpu_s(pid) - began for pid, began in zip(pids, before, strict=True)])
-    direct, ours, others = rates
+    direct, ours, others, copied = rates
     # The proxies and the origin are children of this process, so the CPU of this process includes theirs.
     asked, owners, origin, all_of_them = (
         1000 * statistics.mean(times) / (_LONG_BYTES / 1e6) for times in zip(*spent, strict=True)
     )
-    paired = statistics.median(mine / its for mine, its in zip(others, direct, strict=True))
+    alone_of, bare_of = (
+        statistics.median(mine / its for mine, its in zip(rate, direct, strict=True))
+        for rate in (others, copied)
+    )
     note = (
-        f"a proxy without a cluster: {paired:.2f} of direct; ms of CPU a MB: asked {asked:.2f}, owner"
-        f" {owners:.2f}, origin {origin:.2f}, all with the client {all_of_them:.2f}"
+        f"a proxy without a cluster: {alone_of:.2f} of direct; a relay that only copies bytes: {bare_of:.2f};"
+        f" ms of CPU a MB: asked {asked:.2f}, owner {owners:.2f}, origin {origin:.2f}, all with the client"
+        f" {all_of_them:.2f}"
     )
     return measured(ours, direct, note=note)
 
@@ -189,8 +195,10 @@ def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
 
     def long() -> Measured:
         piece = cluster().owned_by(1, [Piece(_LONG_BYTES, number) for number in range(50)])[0]
-        with alone(cluster(), ram_bytes=_RAM_BYTES) as other:
-            return multipart(cluster(), other, piece.number, rounds=scale.pick(9, 3))
+        source, work = cluster().source, cluster().work
+        command = [*_BARE, str(source.port)]
+        with alone(cluster(), ram_bytes=_RAM_BYTES) as other, listening("bare", command, work) as bare:
+            return multipart(cluster(), other, bare, piece.number, rounds=scale.pick(9, 3))
 
     latencies = (("p50", 3.0, lambda: found()[0]), ("p99", 15.0, lambda: found()[1]))
     for name, most_ms, measure in latencies:
