@@ -41,16 +41,17 @@ def parse_range(field: str | None) -> RangeSpec | None:
     match = _RANGE.fullmatch(field) if field else None
     if match is None or (not match[1] and not match[2]):
         return None
-    first = _number_of(match[1]) if match[1] else None
-    last = _number_of(match[2]) if match[2] else None
-    if first is not None and last is not None and last < first:
+    first, last = (text.lstrip("0") or "0" if text else None for text in match.groups())
+    # Compare the digits, because ``_number_of`` makes all long numbers equal.
+    if first is not None and last is not None and (len(last), last) < (len(first), first):
         return None
-    return RangeSpec(first, last)
+    return RangeSpec(_number_of(first), _number_of(last))
 
 
-def _number_of(digits: str) -> int:
+def _number_of(digits: str | None) -> int | None:
     """Return the number; if it is beyond the end of any object, return some number beyond it."""
-    digits = digits.lstrip("0") or "0"
+    if digits is None:
+        return None
     return int(digits) if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 

@@ -24,6 +24,8 @@ from shadeproxy.core.types import Span
         ("", None),
         ("bytes=-", None),
         ("bytes=2-1", None),
+        ("bytes=1" + "0" * 25 + "-1" + "0" * 24, None),
+        ("bytes=0001-1", RangeSpec(1, 1)),
         ("bytes=0-1,3-4", None),
         ("items=0-1", None),
         ("bytes=a-b", None),
