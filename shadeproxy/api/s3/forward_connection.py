@@ -136,6 +136,9 @@ class ForwardTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)
 
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._transport.get_protocol()
+
     def is_closing(self) -> bool:
         return self._closed or self._transport.is_closing()
 

@@ -394,6 +394,16 @@ async def test_an_answer_before_the_end_of_its_body_ends_the_connection(scene):
     assert lingering(setup), "the outcome is unknown"
 
 
+async def test_half_an_answer_resets_the_connection(scene, capfd):
+    setup, worker = scene
+    setup.server.answers |= CASES["half an answer"].answers
+    client = await worker.client()
+    client.ask("/b?acl")
+    with pytest.raises(ConnectionResetError):
+        await client.reader.read()
+    assert "NotImplementedError" not in "".join(capfd.readouterr())
+
+
 async def test_the_end_of_a_forwarded_request_does_not_end_a_relayed_one(scene):
     setup, worker = scene
     setup.server.scripts["/b/slow"] = [[WAIT, ok(BODY)]]
