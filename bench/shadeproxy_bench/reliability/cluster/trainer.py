@@ -91,7 +91,9 @@ class Trainer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Register the job, send its first hints, and go on in the background."""
+        """Register the job, send its first hints, wait until all proxies have them, and go on in the
+        background. A proxy that dies before it has passed them on could take them with it.
+        """
         keys = (self._rows.bytes(12).hex() for _ in range(SAMPLES))
         lines = "".join(f'{{"bucket":"{BUCKET}","key":"samples/{key}"}}\n' for key in keys).encode()
         await self._call("PUT", f"/v1/datasets/{JOB}", lines, "application/x-ndjson")
@@ -99,6 +101,7 @@ class Trainer:
         answer = await self._call("PUT", f"/v1/jobs/{JOB}", msgspec.json.encode(spec), "application/json")
         self._manifest = msgspec.json.decode(answer[1].body)["digest"] if answer else ""
         await self._send_all_again()
+        await self._until("first, until all proxies have the trainer's hints", self._differ)
         self._task = asyncio.create_task(self._train())
 
     async def end(self) -> None:
