@@ -69,13 +69,18 @@ def proxies(monkeypatch):
 
 
 @pytest.fixture
-async def trainer(proxies, monkeypatch):
+async def new_trainer(proxies, monkeypatch):
     judge = Judge(Found(1, 0.5, OWNED), [SimpleNamespace(offences=[])], Journal(), proxies, None)
     monkeypatch.setattr(judge, "_write_down", lambda *_: None)
     trainer = Trainer(proxies, judge, random.Random(1), 1.0)
-    await trainer.start()
     yield trainer
     await trainer.end()
+
+
+@pytest.fixture
+async def trainer(new_trainer):
+    await new_trainer.start()
+    return new_trainer
 
 
 def failures(trainer):
@@ -89,6 +94,22 @@ async def test_equal_hints_are_right_again_and_again(trainer):
         await trainer.agree()
     assert failures(trainer) == []
     assert trainer._judge.found.hints["comparisons of all hints"] == 3
+
+
+async def test_no_fault_happens_before_all_proxies_have_the_first_hints(new_trainer, proxies, monkeypatch):
+    # The proxy that got the first scores could die before it has passed them on.
+    asked = []
+
+    def spoil(node, scores):
+        asked.append(node)
+        return scores * np.nan if node.name == "b" and len(asked) < 5 else scores
+
+    monkeypatch.setattr(module, "BOUND_S", 30.0)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+    proxies.spoil_scores = spoil
+    await new_trainer.start()
+    assert len(asked) >= 5
+    assert failures(new_trainer) == []
 
 
 def without(epoch):
