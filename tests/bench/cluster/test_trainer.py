@@ -25,6 +25,7 @@ class Proxies:
             SimpleNamespace(name=name, up=True, process=SimpleNamespace(turn=0)) for name in "ab"
         ]
         self.shape = Shape(OWNED, 0.5, 0)
+        self.losses = 0
         self.orders, self.frozen = {}, {}
         self.scores = np.full(module.SAMPLES, np.nan, np.float32)
         self.spoil = self.spoil_scores = lambda _node, hints: hints
@@ -155,6 +156,18 @@ async def test_scores_that_are_missing_or_old_are_found(trainer, proxies, value,
     proxies.spoil_scores = spoil
     await trainer.agree()
     assert any(told in failure for failure in failures(trainer))
+
+
+async def test_old_scores_are_right_only_after_the_engine_lost_its_data(trainer, proxies):
+    await trainer._post_scores(np.arange(100))
+    await trainer.agree()
+    proxies.spoil_scores = lambda _node, scores: np.where(np.arange(len(scores)) < 50, 2.0, scores)
+    node = proxies.nodes[0]
+    assert "scores of call 2, odd or outdated" in await trainer._lack(node)
+    proxies.losses += 1
+    assert await trainer._lack(node) == ""
+    proxies.spoil_scores = lambda _node, scores: np.where(np.arange(len(scores)) < 150, 2.0, scores)
+    assert "odd or outdated" in await trainer._lack(node), "call 2 scored 100 samples"
 
 
 async def test_ranks_that_would_draw_from_different_columns_are_found(trainer, proxies):

@@ -218,7 +218,7 @@ class Faults:
         if self._engine_taken:
             return False
         self._journal.fault("FLUSHALL")
-        return await self._cluster.engine.call("FLUSHALL")
+        return await self._cluster.flush_engine()
 
     async def _kill_engine(self, drawn: random.Random) -> bool:
         if self._engine_taken:

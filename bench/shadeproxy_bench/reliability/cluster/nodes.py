@@ -233,6 +233,8 @@ class Cluster:
         names = [f"node{place}" for place in range(count + 1)]
         self.network = make_network(names, self._pids)
         self.engine = Engine(work, self.network)
+        self.losses = 0
+        """Number of times that the engine has lost its data so far."""
         self.shape = shape
         self.nodes = [Node(name, work, shape, self.network) for name in names]
         self.guest = self.nodes[-1]
@@ -258,7 +260,13 @@ class Cluster:
         await self.engine.start()
         await self.network.up(ENGINE)
 
+    async def flush_engine(self) -> bool:
+        """Remove all data of the engine. Return whether it answered."""
+        self.losses += 1
+        return await self.engine.call("FLUSHALL")
+
     async def kill_engine(self) -> None:
+        self.losses += 1
         await asyncio.to_thread(self.engine.process.end, signal.SIGKILL)
         self.network.down(ENGINE)
 

@@ -85,6 +85,9 @@ class Trainer:
         self._epoch = 0
         self._orders: dict[tuple[int, int], _Order] = {}
         self._posts: dict[int, NDArray[np.bool_]] = {}
+        self._past: dict[int, NDArray[np.bool_]] = {}
+        """The calls with scores before the last pause, with the samples that each of them scored."""
+        self._losses = 0
         self._post = 0
         self._frozen: dict[int, bytes] = {}
         self._step = asyncio.Lock()
@@ -214,7 +217,8 @@ class Trainer:
             await self._send_all_again()
             await self._until("then, until all proxies have what was sent again", self._differ)
             self._orders = {at: order._replace(sent=None) for at, order in self._orders.items()}
-            self._posts = {self._post: self._posts[self._post]}
+            self._past, self._posts = self._posts, {self._post: self._posts[self._post]}
+            self._losses = self._cluster.losses
             await self._freeze()
             add(found.hints, "comparisons of all hints")
 
@@ -247,10 +251,17 @@ class Trainer:
         return self._odd(node, scores)
 
     def _odd(self, node: Node, scores: Scores) -> str:
+        """Return a text that names the scores that a node lacks or may not have. If the engine has lost its
+        data since the last pause, it may have some from before that pause (see the failures in
+        docs/cluster.md).
+        """
         if lost := int(np.isnan(scores).sum()):
             return f"{node.name} lacks the scores of {lost} samples"
         for post in np.unique(scores).astype(int).tolist():
             scored = self._posts.get(post)
+            if scored is None and self._cluster.losses > self._losses:
+                scored = self._past.get(post)
+                add(self._judge.found.hints, "looks that saw scores which the engine had lost")
             if scored is None or not scored[scores == post].all():
                 return f"{node.name} has {int((scores == post).sum())} scores of call {post}, odd or outdated"
         return ""
