@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import NoReturn
 
 from shadeproxy.core.errors import ShadeProxyError
 
@@ -110,7 +109,7 @@ class _Interrupts:
     def handle(self, _number: int, _frame: FrameType | None) -> None:
         if self.holders:
             self.pending = True
-        elif time.monotonic() - self._raised_s >= _IGNORED_S:
+        else:
             self._interrupt()
 
     def release(self) -> None:
@@ -118,9 +117,11 @@ class _Interrupts:
         if self.pending and not self.holders:
             self._interrupt()
 
-    def _interrupt(self) -> NoReturn:
-        self.pending, self._raised_s = False, time.monotonic()
-        raise KeyboardInterrupt
+    def _interrupt(self) -> None:
+        self.pending, now_s = False, time.monotonic()
+        if now_s - self._raised_s >= _IGNORED_S:
+            self._raised_s = now_s
+            raise KeyboardInterrupt
 
 
 _interrupts = _Interrupts()

@@ -5,7 +5,7 @@ import select
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -95,7 +95,8 @@ def test_a_signal_while_a_directory_is_removed_does_not_leave_half_of_it(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_an_impatient_second_signal_does_not_interrupt_the_cleaning_up(monkeypatch):
+@pytest.mark.parametrize("holding", [held, nullcontext])
+def test_an_impatient_second_signal_does_not_interrupt_the_cleaning_up(holding):
     cleaned = []
 
     def interrupted():
@@ -103,17 +104,22 @@ def test_an_impatient_second_signal_does_not_interrupt_the_cleaning_up(monkeypat
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
             finally:
-                os.kill(os.getpid(), signal.SIGTERM)
+                with holding():
+                    os.kill(os.getpid(), signal.SIGTERM)
                 cleaned.append(True)
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert cleaned
-    # A second later, a signal interrupts again.
-    later = time.monotonic() + 1
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    with pytest.raises(KeyboardInterrupt), termination_as_interrupt():
-        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_later_signal_interrupts_again(monkeypatch):
+    with termination_as_interrupt():
+        for wait_s, interrupts in ((0, True), (0.9, False), (1, True)):
+            later_s = time.monotonic() + wait_s
+            monkeypatch.setattr(time, "monotonic", lambda later_s=later_s: later_s)
+            with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
+                os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_signal_during_the_long_import_is_not_lost(monkeypatch):
