@@ -375,23 +375,24 @@ class S3Protocol(RefusingHandler):
             self._left_bytes -= len(part)
             super().data_received(part)
         if data:
-            self._held += data
+            looks, self._held = bool(self._held), self._held + data
             self._bound_held()
-            self._take_back(STEPS_TO_IDLE)
+            if not looks:
+                self._take_back(STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
-        """Take the connection back when aiohttp has ended its request. If aiohttp needs more than ``steps``
-        further steps of the loop, it keeps the connection.
+        """Take the connection back when aiohttp has ended its request: now, in one of the next ``steps``
+        steps of the loop, or later.
         """
-        if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
-            return  # An earlier call has already taken the connection back.
+        if not self._held:
+            return  # The connection is lost.
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS
             self._go_on()
         elif steps:
             self._loop.call_soon(self._take_back, steps - 1)
         else:
-            self._give()
+            self._loop.call_later(_LOOK_S, self._take_back, 0)
 
     def _give(self) -> None:
         self._lane = _GIVEN

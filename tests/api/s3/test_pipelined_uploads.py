@@ -1,10 +1,13 @@
 """Uploads that follow each other on one connection."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
+from shadeproxy.api.s3 import FastLane
 from shadeproxy.api.s3.connection import MOST_HELD_BYTES
+from shadeproxy.origin.memory import MemoryOrigin
 
 PIECE_BYTES = 64 << 10
 
@@ -70,3 +73,44 @@ async def test_the_body_of_the_next_request_waits_outside_while_an_upload_ends(p
     assert most_bytes <= 4 * MOST_HELD_BYTES
     assert {key: proxy.origin.buckets["b"][key].body for key in uploads} == uploads
     client.leave()
+
+
+class SlowWrites(MemoryOrigin):
+    """An origin that answers a write only after ``go`` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.go = asyncio.Event()
+
+    @asynccontextmanager
+    async def forward(self, request):
+        await self.go.wait()
+        async with super().forward(request) as answer:
+            yield answer
+
+
+async def test_the_fast_lane_answers_again_after_an_upload_however_long_it_took(make_proxy):
+    looked_at = []
+
+    class Noted(FastLane):
+        def answer(self, raw, out):
+            looked_at.append(raw.partition(b" ")[0])
+            return super().answer(raw, out)
+
+    proxy = await make_proxy(origin=SlowWrites(), lane=Noted)
+    proxy.origin.put("b", "seed", b"seed")
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    get = b"GET /b/seed HTTP/1.1\r\nHost: h\r\n\r\n"
+    writer.write(b"PUT /b/one HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\none" + get)
+    await asyncio.sleep(0.1)
+    writer.write(get * 40)
+    await asyncio.sleep(0.1)
+    assert looked_at == [b"PUT"]
+    proxy.origin.go.set()
+    async with asyncio.timeout(30):
+        for body in (b"", *[b"seed"] * 41):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert await reader.readexactly(len(body)) == body
+    writer.close()
+    assert looked_at == [b"PUT", *[b"GET"] * 41]
