@@ -5,6 +5,9 @@ Law: the limit follows the free space of the medium. The space is measured by by
 too. While the space cannot be measured, ``excess_bytes`` is 0, because the last limit may be wrong.
 """
 
+import errno
+import os
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVarTuple
@@ -13,11 +16,14 @@ from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.directory import HeldDirectory
 from shadeproxy.tiers.files import SegmentFiles, Submit
 from shadeproxy.tiers.health import Health
-from shadeproxy.tiers.location import unpack
+from shadeproxy.tiers.location import bytes_of, unpack
 from shadeproxy.tiers.record_reads import RecordReads
+from shadeproxy.tiers.segment import BLOCK_BYTES, BlockRange
+from shadeproxy.tiers.sendfile import interior
 from shadeproxy.tiers.space import Punch, Space
 
 Arguments = TypeVarTuple("Arguments")
+_MOST_KEPT = 64
 
 
 class StoreRoom(RecordReads):
@@ -37,7 +43,9 @@ class StoreRoom(RecordReads):
         self.capacity_bytes = capacity_bytes
         self.claim: HeldDirectory | None = None
         self._health, self._files, self._submit = health, files, submit
-        self._measuring = False
+        self._measuring = self._sendfile = False
+        self._kept: deque[Location] = deque()
+        """Released records whose blocks the medium did not return, although sockets may still hold them."""
 
     # ------------------------------------------------------------------ store's thread: facts
 
@@ -64,7 +72,8 @@ class StoreRoom(RecordReads):
     def excess_bytes(self) -> int:
         if not self._health.measured:
             return 0
-        return max(self.used_bytes - self._pins.released_bytes - self.limit_bytes, 0)
+        kept_bytes = sum(bytes_of(location)[2] for location in self._kept)
+        return max(self.used_bytes - self._pins.released_bytes - kept_bytes - self.limit_bytes, 0)
 
     @property
     def disabled_reason(self) -> str | None:
@@ -86,8 +95,41 @@ class StoreRoom(RecordReads):
 
     def _free(self, location: Location) -> None:
         self._space.limit_bytes = min(self.capacity_bytes, self._health.ceiling_bytes)
+        for released in (self._kept.popleft(), location) if self._kept else (location,):
+            punched = self._punch_sent(released)
+            if not isinstance(punched, OSError):
+                self._free_punched(released, *punched)
+                continue
+            self._kept.append(released)
+            if released == location:  # A repeated attempt says nothing new about the medium.
+                self._note(punched)
+            if len(self._kept) > _MOST_KEPT:
+                self._note(OSError(errno.ENODEV, "the medium keeps many blocks that were freed"))
+
+    def _punch_sent(self, location: Location) -> BlockRange | OSError:
+        """Punch the blocks of a released record if sendfile sent any. Return the blocks that were punched.
+
+        Return an error if the medium keeps their bytes. Another record in these blocks would change the bytes
+        that a slow client still gets from its socket.
+        """
+        number, offset, room_bytes = bytes_of(location)
+        segment = self._space.segments[number]
+        start, stop = interior(offset, offset + room_bytes)
+        blocks = start // BLOCK_BYTES, stop // BLOCK_BYTES
+        if not self._sendfile or start == stop or not segment.was_sent(start, stop - start):
+            return blocks[0], blocks[0]
+        try:
+            segment.punch(blocks)
+        except OSError as error:
+            return error
+        if _is_hole(segment.descriptor, start, stop):
+            return blocks
+        return OSError(errno.EIO, "the medium keeps blocks that were freed")
+
+    def _free_punched(self, location: Location, first: int, stop: int) -> None:
+        """Free a record whose blocks from ``first`` to ``stop`` were punched already."""
         segment, punches = self._space.free(*unpack(location))
-        self._punch(punches)
+        self._punch([punch for punch in punches if punch[1][0] < first or punch[1][1] > stop])
         if segment.records == 0 and self._space.empty_segments > 1:
             self._punch(self._space.remove_segment(segment))
             self._files.ready.append(segment)
@@ -122,3 +164,10 @@ class StoreRoom(RecordReads):
                 self._health.measure(self.claim.descriptor, held_bytes)
         finally:
             self._measuring = False
+
+
+def _is_hole(descriptor: int, start: int, stop: int) -> bool:
+    try:
+        return os.lseek(descriptor, start, os.SEEK_DATA) >= stop
+    except OSError as error:
+        return error.errno == errno.ENXIO  # There are no more data.

@@ -1,5 +1,6 @@
 """Bytes that sendfile has passed to a socket do not change, whatever happens to their record."""
 
+import errno
 import os
 import socket
 
@@ -8,6 +9,7 @@ import pytest
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers import sendfile
 from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.medium import SYSTEM, SystemCalls
 from shadeproxy.tiers.sendfile import allows_sendfile, interior
 from shadeproxy.tiers.store import SegmentStore
 
@@ -35,13 +37,14 @@ def test_only_whole_blocks_are_lent(span, expected):
     assert interior(*span) == expected
 
 
-def opened(path, capacity_bytes=1 << 20):
-    return reopened(path, capacity_bytes)[0]
+def opened(path, capacity_bytes=1 << 20, calls=SYSTEM):
+    return reopened(path, capacity_bytes, calls)[0]
 
 
-def reopened(path, capacity_bytes=1 << 20):
+def reopened(path, capacity_bytes=1 << 20, calls=SYSTEM, **options):
     """Return a store over an existing directory, and the locations of the recovered records."""
-    store = SegmentStore("ram", path, capacity_bytes, segment_bytes=1 << 20, sendfile=True)
+    options = {"sendfile": True} | options
+    store = SegmentStore("ram", path, capacity_bytes, segment_bytes=1 << 20, calls=calls, **options)
     store.open()
     locations = [
         Location(location)
@@ -103,6 +106,97 @@ def test_what_a_receiver_has_not_read_survives_release_and_reuse(tmpfs, sockets,
     for number in range(3):
         write(store, f"new{number}", b"\x55" * LENGTH)
     assert received(receiver, len(expected)) == expected
+    store.close()
+
+
+class Keeping(SystemCalls):
+    """System calls of a medium that keeps the bytes of freed blocks, as long as ``left`` is above 0."""
+
+    def __init__(self, failure, left):
+        self.failure, self.left = failure, left
+
+    def punch_hole(self, descriptor, start, length):
+        self.left -= 1
+        if self.left < 0:
+            super().punch_hole(descriptor, start, length)
+        elif self.failure is not None:
+            raise self.failure
+
+
+@pytest.mark.parametrize("failure", [None, OSError(errno.EIO, "broken")])
+def test_blocks_that_the_medium_keeps_are_not_overwritten(tmpfs, sockets, failure):
+    sender, receiver = sockets
+    calls = Keeping(failure, 3)
+    store = opened(tmpfs / "ram", capacity_bytes=8 << 20, calls=calls)
+    location = write(store, "old", os.urandom(LENGTH))
+    expected = send_lent(store, location, sender)
+    store.release(location)
+    for number in range(6):
+        write(store, f"new{number}", b"\x55" * LENGTH)
+    assert received(receiver, len(expected)) == expected
+    # The punch is repeated with each record that is freed, and at last the room can be used again.
+    for number in range(4):
+        store.release(write(store, f"next{number}", b"\x66" * 5000))
+    assert calls.left < 0
+    assert not store._kept
+    store.close()
+
+
+def test_one_block_that_the_medium_keeps_costs_one_record_and_not_the_tier(tmpfs, sockets):
+    sender, receiver = sockets
+
+    class KeepingOne(SystemCalls):
+        def punch_hole(self, descriptor, start, length):
+            if start >= 4096:
+                super().punch_hole(descriptor, start, length)
+
+    store = opened(tmpfs / "ram", calls=KeepingOne())
+    locations = [write(store, f"k{number}", bytes(20_000)) for number in range(20)]
+    received(receiver, len(send_lent(store, locations[0], sender)))
+    for location in locations:
+        store.release(location)
+    assert store.disabled_reason is None
+    assert list(store._kept) == locations[:1]
+    assert store.excess_bytes == 0
+    assert store.used_bytes < 40_000
+    store.close()
+
+
+def test_a_medium_that_keeps_all_blocks_gets_no_more_pages(tmpfs, sockets):
+    sender, receiver = sockets
+    store = opened(tmpfs / "ram", capacity_bytes=64 << 20, calls=Keeping(None, 10**6))
+    for number in range(100):
+        if store.disabled_reason is not None:
+            break
+        location = write(store, f"k{number}", bytes(100_000))
+        received(receiver, len(send_lent(store, location, sender)))
+        store.release(location)
+    assert store.disabled_reason == (
+        "tier ram takes no more pages: the medium keeps many blocks that were freed"
+    )
+    assert number > 60
+    store.close()
+
+
+def test_blocks_of_a_disk_are_punched_in_the_order_of_its_writes(tmpfs):
+    """The writer's thread of a disk does that, because a disk may hang."""
+    waiting = []
+
+    def submit(action):
+        waiting.append(action) if now_waits else action()
+
+    now_waits, calls = False, Keeping(None, 0)
+    store = opened(tmpfs / "disk")
+    write(store, "old", bytes(LENGTH))
+    store.close()
+    store, (location,) = reopened(tmpfs / "disk", calls=calls, sendfile=False, submit=submit)
+    before, now_waits = calls.left, True
+    store.release(location)
+    assert calls.left == before
+    for action in waiting:
+        action()
+    assert calls.left < before
+    now_waits = False
     store.close()
 
 
