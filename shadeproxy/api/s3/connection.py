@@ -60,8 +60,7 @@ class S3Protocol(RefusingHandler):
     __slots__ = (
         "_active", "_admitted", "_answer", "_begun", "_drained", "_ending", "_half_closed", "_head_bytes",
         "_held", "_lane", "_left_bytes", "_limiter", "_look", "_pending", "_reading", "_refused", "_resumed",
-        "_s3", "_sender", "_stopped", "_taken", "_turned_from", "_waits",
-        "breaks_off_with_fin", "peer",
+        "_s3", "_sender", "_stopped", "_taken", "_turned_from", "_waits", "breaks_off_with_fin", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -156,8 +155,7 @@ class S3Protocol(RefusingHandler):
             self._loop.call_soon(self._go_on)
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
-        # Keep the connection open until earlier requests are answered. The transport alone would close it
-        # when its buffer is empty: it does not know that a file is still being sent.
+        # The transport alone would close when its buffer is empty, although a file is still being sent.
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
 
@@ -312,20 +310,18 @@ class S3Protocol(RefusingHandler):
         self._held = data
         if len(data) > MOST_HEAD_BYTES and not self._busy and b"\r\n\r\n" not in data:
             self._refuse_head()
-        self._bound_held()
+        elif len(data) > MOST_HELD_BYTES:
+            self._stop_reading()
 
-    def _bound_held(self) -> None:
+    def _stop_reading(self) -> None:
         # Reading may go on although it was stopped here, because aiohttp also stops and resumes it.
-        if len(self._held) > MOST_HELD_BYTES and self.transport is not None:
-            self._stopped = True
-            self.transport.pause_reading()
+        self._stopped = True
+        self._pause_transport_reading()
 
-    def _release(self) -> bytes:
-        held, self._held = self._held, b""
-        if self._stopped and not self._reading_paused and not self._buffer_paused:
-            self._resume_transport_reading()
+    def _resume_reading(self) -> None:
         self._stopped = False
-        return held
+        if not self._reading_paused and not self._buffer_paused:
+            self._resume_transport_reading()
 
     def _watch_head(self, data: bytes) -> None:
         """Refuse a head that is too long. aiohttp does not limit the bytes that follow a refused line."""
@@ -350,7 +346,10 @@ class S3Protocol(RefusingHandler):
         """Serve the held bytes, unless aiohttp has the connection or the next request must wait."""
         if self._lane != _OURS or self._busy:
             return
-        self._serve(self._release(), in_turn=in_turn)
+        held, self._held = self._held, b""
+        if self._stopped:
+            self._resume_reading()
+        self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
             # aiohttp's own ``close`` lets aiohttp finish the request that it has, whose body is complete.
             self.force_close() if self._lane == _OURS else super().close()
@@ -376,14 +375,13 @@ class S3Protocol(RefusingHandler):
             super().data_received(part)
         if data:
             looks, self._held = bool(self._held), self._held + data
-            self._bound_held()
+            if len(self._held) > MOST_HELD_BYTES:
+                self._stop_reading()
             if not looks:
                 self._take_back(STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
-        """Take the connection back when aiohttp has ended its request: now, in one of the next ``steps``
-        steps of the loop, or later.
-        """
+        """Take the connection back when aiohttp has ended its request."""
         if not self._held:
             return  # The connection is lost.
         if self._waiter is not None and not self._waiter.done() and not self._messages:
@@ -395,6 +393,8 @@ class S3Protocol(RefusingHandler):
             self._loop.call_later(_LOOK_S, self._take_back, 0)
 
     def _give(self) -> None:
-        self._lane = _GIVEN
-        if held := self._release():
+        held, self._held, self._lane = self._held, b"", _GIVEN
+        if self._stopped:
+            self._resume_reading()
+        if held:
             super().data_received(held)
