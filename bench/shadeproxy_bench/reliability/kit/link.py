@@ -7,6 +7,8 @@ import socket
 import time
 from typing import NamedTuple
 
+import numpy as np
+
 from shadeproxy_bench.reliability.kit.bodies import LARGEST_BYTES, MIB
 from shadeproxy_bench.reliability.kit.origin import fields_of
 
@@ -31,6 +33,7 @@ class Pace(NamedTuple):
 
 
 FULL_SPEED = Pace()
+_SHOWN_BYTES = 16
 
 
 class Answer(NamedTuple):
@@ -46,6 +49,16 @@ class Answer(NamedTuple):
 
     def is_body(self, expected: memoryview) -> bool:
         return self.length == len(expected) and self.buffer.startswith(expected, self.start)
+
+    def difference(self, expected: memoryview) -> str:
+        """Return a text that says which bytes of the body differ from those of ``expected``, which has the
+        same length.
+        """
+        body, wanted = np.frombuffer(self.document, np.uint8), np.frombuffer(expected, np.uint8)
+        places = np.flatnonzero(body != wanted)
+        first, last = int(places[0]), int(places[-1])
+        seen = self.document[first : first + _SHOWN_BYTES].hex()
+        return f"{len(places)} bytes differ, from {first} to {last}; those at {first} are {seen}"
 
     @property
     def document(self) -> bytes:

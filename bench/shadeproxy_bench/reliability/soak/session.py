@@ -153,8 +153,9 @@ class Session:
             raise Wrong(f"Content-Range {answer.fields.get('content-range')}, not {span}")
         if answer.length != stop - start:
             raise Wrong(f"{answer.length} bytes, not {stop - start}")
-        if not answer.is_body(self.data.body(asked.number, version)[start:stop]):
-            raise Wrong(f"wrong bytes for version {version}")
+        expected = self.data.body(asked.number, version)[start:stop]
+        if not answer.is_body(expected):
+            raise Wrong(f"wrong bytes for version {version}: {answer.difference(expected)}")
 
     def _name(self, asked: Asked) -> str:
         return f"{self.data.keys[asked.number]} {asked.span or ''}"
