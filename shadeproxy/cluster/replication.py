@@ -82,8 +82,7 @@ class Replication:
         self._in_order = asyncio.Lock()  # Held while an event is appended to STREAM.
         self._followed, self._reached_before = keeper.followed, reached
         self._in_touch = self._joined = self._makes_again = False
-        self._caught_up = asyncio.Event()
-        self._began_s, self._flushes = clock.monotonic_s(), 0
+        self._caught_up, self._began_s, self._flushes = asyncio.Event(), clock.monotonic_s(), 0
         self._tasks: list[asyncio.Task[None]] = []
         self.refusal = ""
         """The reason for which this proxy shares nothing; "" if it shares."""
@@ -267,13 +266,14 @@ class Replication:
             await self._clock.sleep(_AGAIN_S)
             return
         streams = self._followed.streams(job.name for job in self._hints.jobs)
+        after = self._followed.after  # It is replaced if the log loses its data, also during the calls below.
         entries = await self._log.read(streams, _READ_S if self._caught_up.is_set() else 0.0)
         self._gain_touch()
         if not entries:
             self._caught_up.set()
         for entry in entries:
             await self._take(entry)
-            self._followed.after[entry.stream] = entry.position
+            after[entry.stream] = entry.position
         self._counters.sent_again += self.backlog.send_again(self._clock.monotonic_s() - _LOST_AFTER_S)
 
     async def _take(self, entry: Entry, *, only_places: bool = False) -> None:

@@ -79,6 +79,7 @@ class Followed:
 
     def begin_again(self) -> None:
         """Begin to read each stream from its beginning, because the log has lost its data."""
+        # A new dict: ``Replication._read`` may still note positions of events of the lost log in the old one.
         self.after = dict.fromkeys(self.after, BEGINNING)
         self.shared.clear()
         self.deleted.clear()

@@ -8,6 +8,7 @@ import pytest
 
 from shadeproxy.cluster import events, snapshot, snapshot_keeper
 from shadeproxy.cluster.events import ScoresEvent
+from shadeproxy.cluster.log import STREAM
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.hints.changes import DeleteJob, EndRank, FreezeScores, PutJob, WithdrawOrder
 from tests.support.cluster_log import FakeLog, Server
@@ -376,3 +377,35 @@ async def test_a_snapshot_is_stored_again_before_the_log_drops_its_blobs(server,
         await until(lambda: server.blobs)
         async with Sharing(FakeLog(server), "b") as b:
             assert b.knows()
+
+
+async def test_positions_in_a_log_that_was_lost_do_not_count_in_the_new_one(server, monkeypatch):
+    """A proxy that still applies events of a log when it learns that the log was lost reads all events of the
+    new log, whose positions may be smaller.
+    """
+    monkeypatch.setattr(snapshot_keeper, "_LOOK_S", 0.05)
+    async with Sharing(FakeLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        await until(b.knows)
+        for number in range(4):
+            await a.score([number], [1.0])
+            await a.replication._flush_now()
+        await until(lambda: b.scores()[3] == 1)
+        before, reached = b.keeper.followed.after, asyncio.Event()
+        take = b.replication._take
+
+        async def slowly(entry, **options):
+            if entry.stream != STREAM and b.keeper.followed.after is before:
+                reached.set()
+                await until(lambda: b.keeper.followed.after is not before)
+            await take(entry, **options)
+
+        monkeypatch.setattr(b.replication, "_take", slowly)
+        await a.score([4], [1.0])
+        await a.replication._flush_now()
+        await reached.wait()
+        server.lose()
+        await until(lambda: b.scores()[4] == 1)
+        await a.score([0, 1], [2.0, 3.0])
+        await a.replication._flush_now()
+        await until(lambda: b.scores()[:2] == [2, 3])
