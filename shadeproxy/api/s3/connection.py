@@ -41,8 +41,6 @@ HANDLER_LIMITS: dict[str, Any] = {
     "lingering_time": _LINGER_S,
 }
 """Arguments for the constructor of aiohttp's protocol, the same in every process."""
-# aiohttp accepts the next request two steps of the event loop after an answer. Allow for a few more steps.
-STEPS_TO_IDLE = 8
 
 # The lane that has the connection now. These are plain numbers, because they are compared often, and
 # comparing Enum members takes longer.
@@ -155,7 +153,9 @@ class S3Protocol(RefusingHandler):
             self._loop.call_soon(self._go_on)
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
-        # The transport alone would close when its buffer is empty, although a file is still being sent.
+        """Keep the connection open until earlier requests are answered. The transport alone would close it
+        when its buffer is empty, because the transport does not know that a file is still being sent.
+        """
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
 
@@ -331,7 +331,7 @@ class S3Protocol(RefusingHandler):
             self._refuse_head()
 
     def _drop(self, data: bytes) -> None:
-        # The bytes of a refused client are read for a while, so that it gets the refusal.
+        """Drop bytes of a refused client. They are read for a while, so that the client gets the refusal."""
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HELD_BYTES and self._turned_from is not None:
             self._turned_from.pause_reading()
@@ -357,9 +357,11 @@ class S3Protocol(RefusingHandler):
     # ------------------------------------------------------------------ aiohttp's turn
 
     def _hand_over(self, raw: bytes, rest: bytes) -> None:
-        """Pass a request to aiohttp: the head ``raw``, and its body in ``rest``, the bytes after the head."""
+        """Pass the request with the head ``raw`` to aiohttp. ``rest``: the bytes after this head. If the head
+        does not tell where the request ends, aiohttp keeps the connection.
+        """
         length = body_bytes(raw)
-        if length is None:  # The head does not tell where the request ends, so aiohttp keeps the connection.
+        if length is None:
             self._held = raw + rest
             self._give()
             return
@@ -378,19 +380,11 @@ class S3Protocol(RefusingHandler):
             if len(self._held) > MOST_HELD_BYTES:
                 self._stop_reading()
             if not looks:
-                self._take_back(STEPS_TO_IDLE)
+                self.call_when_idle(self._take_back)
 
-    def _take_back(self, steps: int) -> None:
-        """Take the connection back when aiohttp has ended its request."""
-        if not self._held:
-            return  # The connection is lost.
-        if self._waiter is not None and not self._waiter.done() and not self._messages:
-            self._lane = _OURS
-            self._go_on()
-        elif steps:
-            self._loop.call_soon(self._take_back, steps - 1)
-        else:
-            self._loop.call_later(_LOOK_S, self._take_back, 0)
+    def _take_back(self) -> None:
+        self._lane = _OURS
+        self._go_on()
 
     def _give(self) -> None:
         held, self._held, self._lane = self._held, b"", _GIVEN

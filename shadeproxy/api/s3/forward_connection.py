@@ -15,12 +15,11 @@ from aiohttp import web
 
 from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
-from shadeproxy.api.s3.connection import HANDLER_LIMITS, STEPS_TO_IDLE
+from shadeproxy.api.s3.connection import HANDLER_LIMITS
 from shadeproxy.api.s3.forward_handler import ForwardHandler
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import SHARED
 
-_LOOK_AGAIN_S = 0.01
 # aiohttp's own keep-alive timer stays off, because relay.py has a timer for the client's connection.
 _KEEPALIVE_S = 1e6
 
@@ -108,18 +107,7 @@ class ForwardConnection(RefusingHandler):
 
     def answered(self) -> None:
         """Call ``ClientConnection.forward_answered`` as soon as aiohttp can take the next request."""
-        self._loop.call_soon(self._look, STEPS_TO_IDLE)
-
-    def _look(self, steps: int) -> None:
-        if self.transport is None or self.transport.is_closing():
-            return
-        if self._waiter is not None and not self._waiter.done() and not self._messages:
-            self._client.forward_answered()
-        elif steps:
-            self._loop.call_soon(self._look, steps - 1)
-        else:
-            # aiohttp still reads the rest of a body that its handler did not read. Look again a little later.
-            self._loop.call_later(_LOOK_AGAIN_S, self._look, 0)
+        self._loop.call_soon(self.call_when_idle, self._client.forward_answered)
 
 
 class ForwardTransport(asyncio.Transport):
