@@ -57,7 +57,7 @@ class Answer(NamedTuple):
         body, wanted = np.frombuffer(self.document, np.uint8), np.frombuffer(expected, np.uint8)
         places = np.flatnonzero(body != wanted)
         first, last = int(places[0]), int(places[-1])
-        seen = self.document[first : first + _SHOWN_BYTES].hex()
+        seen = body[first : first + _SHOWN_BYTES].tobytes().hex()
         return f"{len(places)} bytes differ, from {first} to {last}; those at {first} are {seen}"
 
     @property
