@@ -30,6 +30,9 @@ _READ_BYTES = 256 * 1024
 _LINGER_S, _LOOK_S = 5.0, 0.02
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
+# uvloop reads 256 KiB in a step of the loop, and aiohttp needs a few steps to end an upload. If reading stops
+# sooner, a client that sends one upload right behind another is slowed down (1 MB each: by 5 %).
+MOST_HELD_BEHIND_UPLOAD_BYTES = 1024 * 1024
 HANDLER_LIMITS: dict[str, Any] = {
     "access_log": None,
     # An upload that is compressed by gzip goes to the origin as it was sent.
@@ -377,7 +380,7 @@ class S3Protocol(RefusingHandler):
             super().data_received(part)
         if data:
             looks, self._held = bool(self._held), self._held + data
-            if len(self._held) > MOST_HELD_BYTES:
+            if len(self._held) > MOST_HELD_BEHIND_UPLOAD_BYTES:
                 self._stop_reading()
             if not looks:
                 self.call_when_idle(self._take_back)
