@@ -3,7 +3,8 @@
 The coordinator first sends the ``Opening``. Then it sends new ``ReloadableSettings`` or a new ``Certificate``
 after each change, and the routes of a cluster's newest view. At last it sends an empty frame, at which the
 worker ends in order. A worker sends SERVING once it accepts connections. It also sends its reads, its counts
-of requests, and an empty frame once it uses new settings or a new certificate.
+of requests or, if there are none, ALIVE each half second, and an empty frame once it uses new settings or a
+new certificate.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ CONFIRMED = b""
 SERVING = b"\0"
 REQUESTS = b"\1"
 RELAYS = b"\2"
+ALIVE = b"\4"
 # A frame of a change never begins with this byte, so it marks a frame of routes.
 ROUTES = b"\3"
 

@@ -31,6 +31,7 @@ from shadeproxy.api.s3.worker_misses import SentKeys, WorkerMisses
 from shadeproxy.api.s3.worker_relays import BeginsLaneReads
 from shadeproxy.app.bus_errors import explain_bus_errors
 from shadeproxy.app.channel import (
+    ALIVE,
     CONFIRMED,
     END,
     ROUTES,
@@ -327,8 +328,8 @@ class WorkerProcess:
 
     def _tell_requests(self, channel: Channel) -> None:
         self._fast.count_hits()
-        if rows := self._request_log.counts.take():
-            channel.say(pack_requests(rows))
+        rows = self._request_log.counts.take()
+        channel.say(pack_requests(rows) if rows else ALIVE)
         if self._cluster is not None:
             self._cluster.tell_counts(channel.say)
 

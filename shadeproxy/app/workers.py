@@ -2,7 +2,8 @@
 
 Laws: a worker ends when its channel closes. It inherits the locks of the cache directories, so the next
 coordinator cannot start there before the last worker is gone. A dying worker loses only its connections, the
-reads of its last 50 ms and the counts of its last half second.
+reads of its last 50 ms and the counts of its last half second. A worker that is silent for some seconds is
+killed: until it ends, other clients wait for the pages that it fetches, and for its memory.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from aiohttp import web
 
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.channel import (
+    ALIVE,
     CONFIRMED,
     END,
     RELAYS,
@@ -83,6 +85,10 @@ _BACKLOG = 1024
 # Short, because all relayed connections have ended before.
 _RELAY_END_S = 0.1
 _CONFIRM_S = 5.0
+# A worker sends something every half second. Steps are counted instead of seconds, because after a pause of
+# the coordinator itself, the messages of that time are heard only after the timer.
+_LOOK_S = 1.0
+_SILENT_LOOKS = 5
 # A worker that starts on a busy machine reads its modules and tables for long. Were it held to the limit of a
 # running worker, each change would kill it and begin its start again.
 _START_S = 60.0
@@ -92,12 +98,14 @@ _START_S = 60.0
 class _Link:
     """One worker process, and the channel to it. ``unconfirmed``: a future for each change that was sent; it
     is done when the worker uses the change, or has ended. ``serving``: set once it accepts connections.
+    ``heard``: set at each of its messages.
     """
 
     channel: Channel
     process: asyncio.subprocess.Process
     unconfirmed: deque[asyncio.Future[None]]
     serving: asyncio.Event
+    heard: asyncio.Event
 
 
 class PeerListening(NamedTuple):
@@ -214,9 +222,18 @@ class Workers:
         limit_s = _CONFIRM_S if link.serving.is_set() else _START_S
         _, late = await asyncio.wait([future], timeout=limit_s)
         if late:
-            _log.warning("a worker does not answer and is ended", process=link.process.pid, after_s=limit_s)
-            _kill(link.process)
+            _kill_silent(link, limit_s)
             await future
+
+    async def _watch(self, link: _Link) -> None:
+        """Kill the worker when it has sent nothing for some seconds."""
+        await link.serving.wait()
+        silent = 0
+        while silent < _SILENT_LOOKS:
+            await asyncio.sleep(_LOOK_S)
+            silent = 0 if link.heard.is_set() else silent + 1
+            link.heard.clear()
+        _kill_silent(link, _SILENT_LOOKS * _LOOK_S)
 
     async def stop(self, limit_s: float) -> None:
         """Let the workers finish their requests, and kill workers that still run after ``limit_s``."""
@@ -272,9 +289,10 @@ class Workers:
             else ClusterEnds(peers.node, peers.listener.fileno(), self._peers_address, peers.secrets)
         )
         ours, theirs = socket.socketpair()
-        unconfirmed, serving = deque[asyncio.Future[None]](), asyncio.Event()
+        unconfirmed, serving, heard = deque[asyncio.Future[None]](), asyncio.Event(), asyncio.Event()
 
         def hear(frame: bytes) -> None:
+            heard.set()
             if frame == CONFIRMED:
                 unconfirmed.popleft().set_result(None)
             elif frame == SERVING:
@@ -285,7 +303,7 @@ class Workers:
                 self._on_requests(unpack_requests(frame))
             elif frame.startswith(RELAYS) and self._peers is not None:
                 self._peers.on_relays(unpack_relays(frame))
-            else:
+            elif frame != ALIVE:
                 self._on_reads(*unpack_reads(frame))
 
         started: list[asyncio.subprocess.Process] = []
@@ -318,7 +336,7 @@ class Workers:
         finally:
             opened.close_theirs()
         started.append(process)
-        link = _Link(channel, process, unconfirmed, serving)
+        link = _Link(channel, process, unconfirmed, serving, heard)
         self._links.add(link)
         opening = Opening(
             self._settings,
@@ -332,20 +350,26 @@ class Workers:
             forwards=opened.forwards and opened.forwards.ends,
             cluster=cluster,
         )
-        channel.say(pack_opening(opening))
-        if self._routes is not None:
-            channel.say(self._routes)
-        if self._stopping:
-            channel.say(END)
+        self._greet(channel, opening)
+        watching = asyncio.create_task(self._watch(link), name="worker-watch")
         try:
             return await process.wait()
         finally:
+            watching.cancel()
             self._links.discard(link)
             channel.close()
             opened.close()
             for future in unconfirmed:
                 future.set_result(None)
             unconfirmed.clear()
+
+    def _greet(self, channel: Channel, opening: Opening) -> None:
+        """Send the first messages to a new worker."""
+        channel.say(pack_opening(opening))
+        if self._routes is not None:
+            channel.say(self._routes)
+        if self._stopping:
+            channel.say(END)
 
 
 def stop_listening(listener: socket.socket) -> None:
@@ -355,6 +379,11 @@ def stop_listening(listener: socket.socket) -> None:
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
     listener.close()
+
+
+def _kill_silent(link: _Link, silent_s: float) -> None:
+    _log.warning("a worker does not answer and is ended", process=link.process.pid, after_s=silent_s)
+    _kill(link.process)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

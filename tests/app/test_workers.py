@@ -4,6 +4,7 @@ stops in order.
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from shadeproxy.app.channel import CONFIRMED, END, SERVING, Channel, Opening, pack_change
+from shadeproxy.app.channel import ALIVE, CONFIRMED, END, SERVING, Channel, Opening, pack_change
 from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.app.worker import WorkerProcess
 from shadeproxy.app.worker_openers import NOTHING_OPENED
@@ -264,3 +265,74 @@ async def test_a_worker_that_starts_slowly_is_not_ended_by_a_change(monkeypatch)
         await keeping
     assert [log["event"] for log in logs] == ["a worker does not answer and is ended"]
     os.close(share.descriptor)
+
+
+@pytest.fixture
+async def silent(monkeypatch):
+    """Start a worker that only accepts. Yield ``Workers``, the socket by which it speaks, and the log."""
+    monkeypatch.setattr("shadeproxy.app.workers._LOOK_S", 0.02)
+    settings, share, execute = (
+        Settings.load(None, ["s3.workers=2"]),
+        Share.create(),
+        asyncio.create_subprocess_exec,
+    )
+    workers = Workers(
+        settings,
+        build_reloadable(settings),
+        (),
+        share=share,
+        on_requests=lambda _rows: None,
+        on_reads=lambda *_: None,
+        certificate=None,
+    )
+    ends = []
+
+    async def start(*_arguments, pass_fds, **_options):
+        ends.append(socket.socket(fileno=os.dup(pass_fds[0])))
+        return await execute("sleep", "60")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    with socket.create_server(("127.0.0.1", 0)) as listener, capture_logs() as logs:
+        keeping = asyncio.create_task(workers._keep(listener))
+        while not workers.numbers:
+            await asyncio.sleep(0)
+        with ends[0]:
+            yield workers, ends[0], logs
+        workers._stopping = True
+        for number in workers.numbers:
+            os.kill(number, signal.SIGKILL)
+        await keeping
+    os.close(share.descriptor)
+
+
+async def test_a_worker_that_falls_silent_is_ended(silent):
+    workers, end, logs = silent
+    end.sendall(frame(SERVING))
+    for _ in range(20):
+        await asyncio.sleep(0.02)
+        end.sendall(frame(ALIVE))
+    assert not logs
+    (number,) = workers.numbers
+    while workers.numbers:
+        await asyncio.sleep(0.01)
+    assert (logs[0]["event"], logs[0]["process"]) == ("a worker does not answer and is ended", number)
+
+
+async def test_a_pause_of_the_coordinator_ends_no_worker(silent):
+    """A message of a worker may be heard only after the timer, as libuv runs timers first."""
+    workers, end, logs = silent
+    end.sendall(frame(SERVING))
+    await asyncio.sleep(0.02)
+    for _ in range(5):
+        time.sleep(0.2)  # noqa: ASYNC251 (longer than a worker may be silent)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        end.sendall(frame(ALIVE))
+        await asyncio.sleep(0.01)
+    assert (len(workers.numbers), logs) == (1, [])
+
+
+async def test_a_worker_that_has_not_begun_to_serve_may_be_silent(silent):
+    workers, _, logs = silent
+    await asyncio.sleep(0.3)
+    assert (len(workers.numbers), logs) == (1, [])

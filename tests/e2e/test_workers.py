@@ -118,6 +118,31 @@ def test_a_worker_that_is_killed_loses_its_connections_only_and_is_replaced(work
     assert ask(served, "/data/0")[0] == 200
 
 
+def test_a_page_that_a_silent_worker_fetches_is_fetched_again(serve, fake_origin):
+    """A worker that is silent is killed. Until then, all readers of the page that it fetches wait."""
+    body = body_of("cold", 1)
+    fake_origin.objects = {"/data/hot": body_of("hot", 1), "/data/cold": body}
+    served = serve(origin__endpoint=fake_origin.url, origin__credentials__source="anonymous", s3__workers="2")
+    (worker,) = wait_for_workers(served)
+    for _ in range(2):
+        assert ask(served, "/data/hot")[0] == 200
+    served.process.send_signal(signal.SIGSTOP)
+    with connect(served) as connection:
+        assert get(connection, "/data/hot")[0] == 200  # So this connection is the worker's.
+        served.process.send_signal(signal.SIGCONT)
+        fake_origin.gate.clear()
+        connection.request("GET", "/data/cold")
+        wait_for(lambda: "/data/cold" in [path for _, path, _ in fake_origin.asked])
+        os.kill(worker, signal.SIGSTOP)
+        fake_origin.gate.set()
+        assert ask(served, "/data/cold")[2] == body
+        with pytest.raises(ConnectionError):
+            connection.getresponse()
+    assert [path for _, path, _ in fake_origin.asked].count("/data/cold") == 2
+    assert "a worker does not answer and is ended" in served.log.read_text()
+    wait_for(lambda: worker_pids(served) not in ([], [worker]))
+
+
 def test_a_killed_coordinator_takes_its_workers_along_and_a_new_one_starts_at_once(workers):
     served = workers(3)
     load = Load(served)
@@ -226,8 +251,6 @@ def test_no_client_waits_for_a_worker_that_stands_still_while_the_proxy_ends(wor
             return True
         return False
 
-    try:
-        support.wait_for(refused, limit_s=15)
-    finally:
-        os.kill(worker, signal.SIGCONT)
+    support.wait_for(refused, limit_s=15)
     assert served.process.wait(60) == 0
+    assert "a worker does not answer and is ended" in served.log.read_text(), "not at the drain's limit"
