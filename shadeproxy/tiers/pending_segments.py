@@ -7,6 +7,7 @@ record never becomes a page if a tombstone names its object, or if ``disown`` wa
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, KeysView
 from functools import partial
 
@@ -17,9 +18,9 @@ from shadeproxy.tiers.base import Dropped, Location
 from shadeproxy.tiers.directory import HeldDirectory
 from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.files import SegmentFiles
-from shadeproxy.tiers.location import address_of, lengths_of, unit_of, units_of
+from shadeproxy.tiers.location import lengths_of, units_of
 from shadeproxy.tiers.record import UNIT_BYTES
-from shadeproxy.tiers.recovery import Arrival, Halted, restore
+from shadeproxy.tiers.recovery import Arrival, Halted, gaps_between, hold_back, restore
 from shadeproxy.tiers.rows import Contents, Rows
 from shadeproxy.tiers.segment import Segment
 from shadeproxy.tiers.space import Space
@@ -37,7 +38,9 @@ it.
 
 
 class PendingSegments:
-    """The pending segments that ``SegmentStore.open`` found. Recovery adds them to ``space`` one by one."""
+    """The pending segments that ``SegmentStore.open`` found. Recovery adds them to ``space`` one by one, and
+    the blocks that their medium keeps to ``kept``; see ``recovery.hold_back``.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,15 @@ class PendingSegments:
         *,
         attempt: Try,
         release: Callable[[Location], None],
+        kept: deque[Location],
     ) -> None:
         self.dropped = Dropped()
         self._files = files
         self._space = space
         self._try = attempt
         self._release = release
+        self._kept = kept
+        self._sendfile = False
         self._segments: dict[int, tuple[Segment, int]] = {}
         self._ignored: set[int] = set()
         self._claim: HeldDirectory | None = None
@@ -69,11 +75,13 @@ class PendingSegments:
     def segments(self) -> list[Segment]:
         return [segment for segment, _ in self._segments.values()]
 
-    def open(self, claim: HeldDirectory, setting: str, *, most_files: int) -> None:
+    def open(self, claim: HeldDirectory, setting: str, *, most_files: int, sendfile: bool) -> None:
         """Register every segment of the directory as pending, without reading it. Raises ConfigError, with
-        ``setting`` and the number of open files that the capacity needs.
+        ``setting`` and the number of open files that the capacity needs. ``sendfile``: see
+        ``recovery.restore``.
         """
         self._ignored, self._halted = set(claim.session.tombstones.found), False
+        self._sendfile = sendfile
         self.dropped.lists += claim.session.lost_lists
         try:
             for number, path in self._files.existing():
@@ -104,7 +112,7 @@ class PendingSegments:
             if self._halted:
                 return
             try:
-                found = restore(segment, self._claim, halted=lambda: self._halted)
+                found = restore(segment, self._claim, sendfile=self._sendfile, halted=lambda: self._halted)
                 if not len(found.rows):
                     segment.destroy()
             except Halted:
@@ -123,9 +131,10 @@ class PendingSegments:
         self._segments[segment.number] = segment, 0
         self.dropped.records += arrival.damaged
         self.dropped.catalogues += arrival.catalogue_lost
-        rows, gaps = self._fitting(arrival)
-        if len(rows):
+        rows, gaps, kept = self._fitting(arrival)
+        if len(rows) or kept:
             self._space.restore_segment(segment)
+            self._kept += kept
             for start in range(0, len(gaps), _GAPS):
                 self._space.restore_free(gaps[start : start + _GAPS])
                 yield Contents(rows[:0], arrival.contents.names)
@@ -155,24 +164,23 @@ class PendingSegments:
             segment.close()
         self._segments.clear()
 
-    def _fitting(self, arrival: Arrival) -> tuple[Rows, list[Extent]]:
-        """Return the records that fit the capacity, and the free gaps between them. Erase the records that do
-        not fit.
+    def _fitting(self, arrival: Arrival) -> tuple[Rows, list[Extent], list[Location]]:
+        """Return the records that fit the capacity, the free gaps between them, and the blocks that the
+        medium keeps. Erase the records that do not fit.
         """
         segment, rows = arrival.segment, arrival.rows
         units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
-        kept = self._space.fitting(segment, units, lengths)
-        if kept == len(rows):
-            return rows, arrival.gaps
-        self.dropped.excess += len(rows) - kept
-        for unit in units[kept:].tolist():
+        fit = self._space.fitting(segment, units, lengths)
+        if fit == len(rows):
+            return rows, arrival.gaps, arrival.kept
+        self.dropped.excess += len(rows) - fit
+        for unit in units[fit:].tolist():
             self._try(partial(segment.erase, unit * UNIT_BYTES))
-        segment.fill(units[:kept], lengths[:kept])
+        segment.fill(units[:fit], lengths[:fit])
         for blocks in segment.holes():
             self._try(partial(segment.punch, blocks))
-        end = int(units[kept - 1] + lengths[kept - 1]) if kept else 0
-        gaps = [gap for gap in arrival.gaps if unit_of(gap.start) < end]
-        return rows[:kept], [*gaps, Extent(address_of(segment.number, end), segment.units - end)]
+        gaps = gaps_between(segment, units[:fit], lengths[:fit])
+        return rows[:fit], *(hold_back(segment, gaps) if self._sendfile else (gaps, []))
 
     def _owned(self, rows: Rows) -> Rows:
         names = self._ignored

@@ -9,6 +9,7 @@ a body before the first use of its page. This module does not touch the store's 
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,10 +19,20 @@ import numpy as np
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import GroupName, etag_hash, group_name, object_hash
 from shadeproxy.tiers import catalogue
+from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.catalogue import Key
 from shadeproxy.tiers.directory import HeldDirectory
 from shadeproxy.tiers.extents import Extent
-from shadeproxy.tiers.location import address_of, lengths_of, numbers_of, pack_all, units_of
+from shadeproxy.tiers.location import (
+    MOST_RECORD_UNITS,
+    address_of,
+    lengths_of,
+    numbers_of,
+    pack,
+    pack_all,
+    unit_of,
+    units_of,
+)
 from shadeproxy.tiers.record import (
     LEAST_UNITS,
     MAGIC,
@@ -41,6 +52,7 @@ _logger = logging.getLogger(__name__)
 _NEAR_BYTES = 64 * 1024
 _FAR_BYTES = 4096
 _SCAN_BYTES = 256 * 1024
+_KEPT_BYTES = MOST_RECORD_UNITS * UNIT_BYTES // BLOCK_BYTES * BLOCK_BYTES
 _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
@@ -52,13 +64,15 @@ class Halted(Exception):
 class Arrival:
     """A recovered segment, ready to be added to the space.
 
-    ``rows``: every record; its ``location`` has the length of the room that the record takes. ``damaged``:
-    number of places that begin like a record but have no valid header.
+    ``rows``: every record; its ``location`` has the length of the room that the record takes. ``gaps``: the
+    free room. ``kept``: blocks that are not free, although they hold no record; see ``hold_back``.
+    ``damaged``: number of places that begin like a record but have no valid header.
     """
 
     segment: Segment
     contents: Contents
     gaps: list[Extent]
+    kept: list[Location]
     damaged: int
     catalogue_lost: bool
 
@@ -168,11 +182,11 @@ class SegmentScan:
         return stop
 
 
-def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool]) -> Arrival:
+def restore(segment: Segment, claim: HeldDirectory, *, sendfile: bool, halted: Callable[[], bool]) -> Arrival:
     """Recover a segment (blocking): find its records, mark their blocks as taken and free the other blocks.
 
-    Raises Halted. Raises OSError when the segment cannot be read, because a list that lacks records must not
-    look complete.
+    ``sendfile``: the medium allows sendfile, so an earlier process may have sent any block. Raises Halted.
+    Raises OSError when the segment cannot be read, because a list that lacks records must not look complete.
     """
     contents, lost = _catalogued(segment, claim)
     # An existing catalogue must be emptied before the first change of the segment.
@@ -181,16 +195,61 @@ def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool
     if contents is None:
         contents, damaged = _walked(segment, claim, halted)
     segment.stop_readahead()
-    units, lengths, gaps = _layout(segment, contents.rows)
+    units, lengths = _layout(segment, contents.rows)
+    gaps = gaps_between(segment, units, lengths)
     contents.rows["location"] = pack_all(segment.number, units, lengths)
     segment.fill(units, lengths)
-    try:
-        if segment.allocated_bytes > segment.held_blocks * BLOCK_BYTES:
-            for blocks in segment.holes():
-                segment.punch(blocks)
-    except OSError as error:
-        _logger.warning("cannot return the free blocks of %s: %s", segment.path, error.strerror)
-    return Arrival(segment, contents, gaps, damaged, lost)
+    if segment.allocated_bytes > segment.held_blocks * BLOCK_BYTES:
+        _punch_holes(segment)
+    kept: list[Location] = []
+    if sendfile and len(units):  # The caller deletes the file of a segment without records.
+        gaps, kept = hold_back(segment, gaps)
+    return Arrival(segment, contents, gaps, kept, damaged, lost)
+
+
+def _punch_holes(segment: Segment) -> None:
+    failure = None
+    for blocks in segment.holes():
+        try:
+            segment.punch(blocks)
+        except OSError as error:
+            failure = error
+    if failure is not None:
+        _logger.warning("cannot return the free blocks of %s: %s", segment.path, failure.strerror)
+
+
+def hold_back(segment: Segment, gaps: list[Extent]) -> tuple[list[Extent], list[Location]]:
+    """Count the blocks that the medium keeps, although they were punched, as taken. Return the rest of the
+    ``gaps`` between the records, and the locations of these blocks. Raises OSError.
+
+    Sockets may still hold the pages of these blocks, so no record may be written there.
+    """
+    free, kept = list[Extent](), list[Location]()
+    runs = deque(_kept_units(segment))
+    for gap in gaps:
+        start, stop = gap.start, gap.start + gap.length
+        while runs and runs[0].start < stop:
+            run = runs.popleft()
+            if run.start > start:
+                free.append(Extent(start, run.start - start))
+            start = run.start + run.length
+            segment.occupy(unit_of(run.start), run.length)
+            kept.append(pack(*run))
+        if start < stop:
+            free.append(Extent(start, stop - start))
+    return free, kept
+
+
+def _kept_units(segment: Segment) -> Iterator[Extent]:
+    """Yield the runs of units, none longer than a record may be, that hold data in blocks without a record.
+
+    Such blocks lie within the gaps between the records.
+    """
+    for first, stop in segment.holes():
+        offset, end = first * BLOCK_BYTES, stop * BLOCK_BYTES
+        while (data := segment.next_data(offset)) is not None and data[0] < end:
+            offset = min(data[1], end, data[0] + _KEPT_BYTES)
+            yield Extent(address_of(segment.number, data[0] // UNIT_BYTES), (offset - data[0]) // UNIT_BYTES)
 
 
 def _catalogued(segment: Segment, claim: HeldDirectory) -> tuple[Contents | None, bool]:
@@ -228,9 +287,9 @@ def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) 
     return Contents(rows, list(walk.names)), walk.damaged
 
 
-def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]:
-    """Return first unit and length of each record, and the free gaps between the records. A gap too short for
-    any record is added to the record before it.
+def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts]:
+    """Return first unit and length of each record. A gap too short for any record is added to the record
+    before it.
 
     A record that sendfile may send took the rest of its last block too, but its header does not say so. So
     every record that is long enough gets the rest of its last block again, where that rest is free.
@@ -240,13 +299,19 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
     to_block_end = -(units + lengths) % UNITS_PER_BLOCK
     own = np.where((lengths >= WHOLE_BLOCKS_UNITS) & (rests >= to_block_end), to_block_end, 0)
     lengths, rests = lengths + own, rests - own
-    lengths = lengths + np.where(rests < LEAST_UNITS, rests, 0)
+    return units, lengths + np.where(rests < LEAST_UNITS, rests, 0)
+
+
+def gaps_between(segment: Segment, units: Counts, lengths: Counts) -> list[Extent]:
+    """Return the free gaps before, between and after the records of a segment. ``units``, ``lengths``: see
+    ``Segment.fill``.
+    """
     ends = np.append(0, units + lengths)
     starts = np.append(units, segment.units)
     free = np.flatnonzero(starts > ends)
     base = address_of(segment.number, 0)
     gaps = zip((base + ends[free]).tolist(), (starts - ends)[free].tolist(), strict=True)
-    return units, lengths, [Extent(start, length) for start, length in gaps]
+    return [Extent(start, length) for start, length in gaps]
 
 
 def write_catalogues(pages: Contents, segments: list[Segment], claim: HeldDirectory) -> None:

@@ -6,8 +6,8 @@ mapping. A write puts the body first and the header last; an erasure zeroes the 
 erasure, the segment's catalogue is emptied.
 
 The store places records and counts the capacity. Its thread calls ``occupy``, ``vacate``, ``cost`` and
-``give_back``, which only count and do no I/O. The recovery thread calls ``fill``, before the segment is added
-to the space.
+``give_back``, which only count and do no I/O. Before the segment is added to the space, the recovery thread
+calls ``fill`` and ``occupy``.
 """
 
 import errno

@@ -85,12 +85,13 @@ class Space:
 
     def fitting(self, segment: Segment, units: Counts, lengths: Counts) -> int:
         """Return how many of a segment's records, in order, fit the limit beside the records that are
-        recovered already.
+        recovered already, and beside the blocks of this segment that the medium keeps.
         """
         room = (self.limit_bytes - self.used_bytes - self.overhead_bytes(segment)) // BLOCK_BYTES
         firsts, stops = units // UNITS_PER_BLOCK, -(-(units + lengths) // UNITS_PER_BLOCK)
         blocks = stops - firsts
         blocks[1:] -= stops[:-1] > firsts[1:]
+        room -= segment.held_blocks - int(blocks.sum())
         return int(np.searchsorted(np.cumsum(blocks), room, side="right"))
 
     def restore_segment(self, segment: Segment) -> None:

@@ -100,7 +100,9 @@ class SegmentStore(StoreRoom):
             files=SegmentFiles(path, segment_bytes, group_id, calls=calls),
             submit=submit,
         )
-        self._pending = PendingSegments(self._files, self._space, attempt=self._try, release=self.release)
+        self._pending = PendingSegments(
+            self._files, self._space, attempt=self._try, release=self.release, kept=self._kept
+        )
         self.erasures = Erasures(name, self._all_segments, note=self._note, submit=submit)
         self._sequence = itertools.count(secrets.randbits(62))
         self._sendfile, self._encoder = sendfile, MetaEncoder()
@@ -138,7 +140,7 @@ class SegmentStore(StoreRoom):
         try:
             check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
             self._sendfile = self._sendfile and allows_sendfile(self.path / PROBE_NAME)
-            self._pending.open(held, setting, most_files=2 * self.most_segments)
+            self._pending.open(held, setting, most_files=2 * self.most_segments, sendfile=self._sendfile)
             self.erasures.open(held.session)
         except BaseException:
             held.release(clean=False)

@@ -45,7 +45,9 @@ class StoreRoom(RecordReads):
         self._health, self._files, self._submit = health, files, submit
         self._measuring = self._sendfile = False
         self._kept: deque[Location] = deque()
-        """Released records whose blocks the medium did not return, although sockets may still hold them."""
+        """Released records whose blocks the medium did not return, although sockets may still hold them.
+        After a restart, also runs of such blocks that recovery found.
+        """
 
     # ------------------------------------------------------------------ store's thread: facts
 

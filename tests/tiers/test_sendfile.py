@@ -3,9 +3,11 @@
 import errno
 import os
 import socket
+from contextlib import suppress
 
 import pytest
 
+from shadeproxy.core.errors import TierFull
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers import sendfile
 from shadeproxy.tiers.base import Location, RecordHeader
@@ -139,6 +141,49 @@ def test_blocks_that_the_medium_keeps_are_not_overwritten(tmpfs, sockets, failur
         store.release(write(store, f"next{number}", b"\x66" * 5000))
     assert calls.left < 0
     assert not store._kept
+    store.close()
+
+
+@pytest.mark.parametrize("failure", [None, OSError(errno.EIO, "broken")])
+def test_blocks_that_the_medium_keeps_are_not_overwritten_after_a_restart(tmpfs, sockets, failure):
+    """Sockets still hold pages that an earlier process has passed to them."""
+    sender, receiver = sockets
+    store = opened(tmpfs / "ram", calls=Keeping(failure, 10**6))
+    neighbour = write(store, "neighbour", bytes(5000))
+    location = write(store, "old", os.urandom(LENGTH))
+    expected = send_lent(store, location, sender)
+    store.release(location)
+    store.close()
+    calls = Keeping(failure, 10**6)
+    store, found = reopened(tmpfs / "ram", 8 << 20, calls)
+    assert found == [neighbour]
+    for number in range(6):
+        write(store, f"new{number}", b"\x55" * LENGTH)
+    assert received(receiver, len(expected)) == expected
+    assert store.used_bytes >= 7 * LENGTH, "bytes that the medium keeps take room"
+    assert store.excess_bytes == 0
+    # Each record that is freed causes one more attempt.
+    calls.left = 0
+    for number in range(4):
+        store.release(write(store, f"next{number}", b"\x66" * 5000))
+    assert store.used_bytes < 7 * LENGTH
+    assert store.disabled_reason is None
+    store.close()
+
+
+def test_a_record_without_room_after_a_restart_keeps_its_blocks_if_the_medium_does(tmpfs, sockets):
+    """The capacity was lowered, so that recovery evicts the record."""
+    sender, receiver = sockets
+    store = opened(tmpfs / "ram")
+    write(store, "first", bytes(LENGTH))
+    expected = send_lent(store, write(store, "old", os.urandom(LENGTH)), sender)
+    store.close()
+    store, found = reopened(tmpfs / "ram", LENGTH + 100_000, Keeping(None, 10**6))
+    assert len(found) == 1
+    with suppress(TierFull):
+        write(store, "new", b"\x55" * 90_000)
+    assert store.excess_bytes == 0
+    assert received(receiver, len(expected)) == expected
     store.close()
 
 
