@@ -100,12 +100,13 @@ class Erasing:
             return await self._settle_one(self._media[index])
 
     async def _settle_one(self, medium: Medium) -> bool:
-        erasures = medium.tier.erasures
+        erasures, pending = medium.tier.erasures, medium.tier.pending_segments > 0
         turned = erasures.turn()
         await self.over()
         await run_io(medium.write, erasures.retry)
-        if medium.tier.pending_segments:
-            # Tombstones stay until recovery has read the last record that they name.
+        if pending:
+            # Tombstones stay until recovery has read the last record that they name. If recovery has ended
+            # only meanwhile, the erasures of such records may still wait for the writer.
             return not erasures.owed
         settled = False
 

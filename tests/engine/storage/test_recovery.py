@@ -214,6 +214,32 @@ async def test_a_write_waits_for_what_the_recovery_erases(restarted, writer):
     await written_while_busy(bench, writer, "dir0/4")
 
 
+async def test_tombstones_stay_until_the_records_that_recovery_ignored_are_erased(
+    restarted, writer, tmp_path
+):
+    bench = await restarted(disk=True, writer=writer)
+    refs = [ObjectRef("b", f"dir{n % 2}/{n}") for n in range(20)]
+    async with bench.engine.writing(refs):
+        pass
+    await bench.cache.erasing.over()
+    writer.hold()
+    settling, busy = asyncio.create_task(bench.cache.erasing.settle()), threading.Event()
+    await asyncio.sleep(0)
+    # Recovery ends now, and its erasures wait behind other work of the disk's writer.
+    writer.submit(busy.wait)
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    writer.go.set()
+    try:
+        await settling
+        named = await listed(tmp_path / "one" / "disk")
+    finally:
+        busy.set()
+    assert named == {object_hash(ref) for ref in refs}
+    assert await bench.cache.erasing.settle()
+    assert await listed(tmp_path / "one" / "disk") == set()
+
+
 async def test_beside_a_segment_that_cannot_be_read_nothing_piles_up(restarted, monkeypatch, tmp_path):
     bench, real = await restarted(), pending_segments.restore
 
