@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, KeysView
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -37,6 +38,12 @@ it.
 """
 
 
+class Erase(Protocol):
+    """The type of ``Erasures.erase``."""
+
+    def __call__(self, segment: Segment, *offsets: int) -> None: ...
+
+
 class PendingSegments:
     """The pending segments that ``SegmentStore.open`` found. Recovery adds them to ``space`` one by one, and
     the blocks that their medium keeps to ``kept``; see ``recovery.hold_back``.
@@ -48,6 +55,7 @@ class PendingSegments:
         space: Space,
         *,
         attempt: Try,
+        erase: Erase,
         release: Callable[[Location], None],
         kept: deque[Location],
     ) -> None:
@@ -55,6 +63,7 @@ class PendingSegments:
         self._files = files
         self._space = space
         self._try = attempt
+        self._erase = erase
         self._release = release
         self._kept = kept
         self._sendfile = False
@@ -174,8 +183,7 @@ class PendingSegments:
         if fit == len(rows):
             return rows, arrival.gaps, arrival.kept
         self.dropped.excess += len(rows) - fit
-        for unit in units[fit:].tolist():
-            self._try(partial(segment.erase, unit * UNIT_BYTES))
+        self._try(partial(self._erase, segment, *(units[fit:] * UNIT_BYTES).tolist()))
         segment.fill(units[:fit], lengths[:fit])
         for blocks in segment.holes():
             self._try(partial(segment.punch, blocks))

@@ -53,8 +53,6 @@ BlockRange = tuple[int, int]
 """Half-open range of block numbers of one segment."""
 
 _ZERO_HEADER = bytes(HEADER_BYTES)
-
-
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 
@@ -350,10 +348,12 @@ class Segment:
         return os.fstat(self.descriptor).st_blocks * 512
 
     def next_data(self, offset: int) -> BlockRange | None:
-        """Return the byte range of the next run of data from ``offset`` on; None at the end of the file."""
+        """Return the byte range of the next run of data from ``offset`` on, or None. Raises OSError."""
         try:
             start = os.lseek(self.descriptor, offset, os.SEEK_DATA)
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
             return None
         return start, os.lseek(self.descriptor, start, os.SEEK_HOLE)
 

@@ -100,10 +100,15 @@ class SegmentStore(StoreRoom):
             files=SegmentFiles(path, segment_bytes, group_id, calls=calls),
             submit=submit,
         )
-        self._pending = PendingSegments(
-            self._files, self._space, attempt=self._try, release=self.release, kept=self._kept
-        )
         self.erasures = Erasures(name, self._all_segments, note=self._note, submit=submit)
+        self._pending = PendingSegments(
+            self._files,
+            self._space,
+            attempt=self._try,
+            erase=self.erasures.erase,
+            release=self.release,
+            kept=self._kept,
+        )
         self._sequence = itertools.count(secrets.randbits(62))
         self._sendfile, self._encoder = sendfile, MetaEncoder()
         self.encode_many = self._encoder.encode_many

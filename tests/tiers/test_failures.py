@@ -13,6 +13,7 @@ from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.identity import object_hash
 from shadeproxy.tiers.medium import SystemCalls
 from shadeproxy.tiers.segment import Segment
+from shadeproxy.tiers.store import SegmentStore
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 
 
@@ -295,3 +296,45 @@ def test_a_record_of_a_turn_that_cannot_be_written_harms_no_other(bench, sample,
         assert bytes(store.pin(locations[number])) == samples[number].body
     with pytest.raises(TierError):
         store.header(locations[3])
+
+
+def test_an_object_without_room_after_a_restart_does_not_come_back_once_it_was_written(bench, sample):
+    """Recovery evicts the page, because the capacity was lowered, and its erasure fails."""
+    store, _ = bench.open()
+    for number in range(20):
+        bench.add(store, sample(number, 9000))
+    store.close()
+    calls = FaultyCalls(scheduled(script=[MediumFault.WRITE_EIO] * 1000))
+    store, recovered = bench.open(capacity_bytes=150_000, calls=calls)
+    assert 0 < len(recovered) < 20
+    written = sample(19, 9000).header.page.ref
+    assert written not in {found.header.page.ref for found in recovered}
+    store.disown(object_hash(written))
+    left = type(bench)(bench.path.with_name("left"))
+    shutil.copytree(bench.path, left.path)
+    again, recovered = left.open()
+    doubted = again.erasures.in_doubt
+    left.close()
+    assert doubted or written not in {found.header.page.ref for found in recovered}
+
+
+def test_a_segment_whose_data_cannot_be_found_is_kept_for_the_next_start(bench, sample, monkeypatch):
+    store, _ = bench.open()
+    location = bench.add(store, sample(0, 9000))
+    store.close()
+    real = os.lseek
+
+    def lseek(descriptor, position, how):
+        if how == os.SEEK_DATA:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, position, how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "lseek", lseek)
+        store = SegmentStore("disk", bench.path, 1 << 20, segment_bytes=1 << 18)
+        store.open()
+        assert list(store.arrivals()) == []
+        assert store.pending_segments
+        store.close()
+    _, recovered = bench.open()
+    assert [found.location for found in recovered] == [location]
