@@ -61,6 +61,7 @@ class Recovery:
         self._news: dict[int, int] = {}  # By object hash: the ETag hash of the version that the origin named.
         self._stale_buckets: set[tuple[str, str]] = set()  # Bucket and namespace of each.
         self._all_stale = False
+        self._mixed: set[int] = set()  # Objects of which pages of several versions were recovered.
         self._task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ life
@@ -122,6 +123,7 @@ class Recovery:
         self._news.clear()
         self._stale_buckets.clear()
         self._all_stale = False
+        self._mixed.clear()
 
     # ------------------------------------------------------------------ changes during recovery
 
@@ -167,17 +169,21 @@ class Recovery:
             ]
             rows["validated_s"][np.isin(rows["group"], stale)] = 0.0
         pinned = self._pinned(index, rows, contents.names)
+        mixed = self._of_mixed_objects(rows)
         slots, left_out = self._residents.take_in(rows, groups, index, self._tick(), pinned)
         self._entered(slots)
         fields = ["object_hash", "number", "etag", "group", "location"]
         for hashed, number, etag, group, location in rows[left_out][fields].tolist():
             if self._differs(hashed, number, etag):
-                # Both pages were recovered, because ``note_version`` leaves no other page to compare. So it
-                # is unknown which version is current, also if the resident page was read meanwhile.
-                self._residents.mark_stale(np.array(self._residents.pages_of(hashed), np.int64))
-                bucket, _, namespace = contents.names[group]
-                self.doubted(bucket, namespace)
+                mixed[hashed] = group
             release(Location(location))
+        for hashed, group in mixed.items():
+            # All these pages were recovered, because ``note_version`` leaves no other page to compare. So it
+            # is unknown which version is current, also if a resident page was read meanwhile.
+            self._mixed.add(hashed)
+            self._residents.mark_stale(np.array(self._residents.pages_of(hashed), np.int64))
+            bucket, _, namespace = contents.names[group]
+            self.doubted(bucket, namespace)
 
     def _count_excess(self, index: int) -> None:
         tier = self._media[index].tier
@@ -197,6 +203,24 @@ class Recovery:
         """Return whether the resident page of a record that was left out is of another version."""
         slot = self._residents.occupant(object_hash, number)
         return slot is not None and int(self._residents.etag[slot]) != etag
+
+    def _of_mixed_objects(self, rows: Rows) -> dict[int, int]:
+        """Return the objects of which ``rows`` has another version than a resident page, or several versions,
+        with the group of each. Objects of one page are left out: ``_differs`` compares them.
+        """
+        others = self._residents.other_pages
+        mixed, versions = dict[int, int](), dict[int, int]()
+        if not others and not rows["number"].any():
+            return mixed
+        for hashed, etag, group in rows[["object_hash", "etag", "group"]].tolist():
+            if (known := versions.get(hashed)) is None:
+                # One page stands for all: the resident pages of other objects have one version.
+                number = next(iter(others.get(hashed, (0,))))
+                slot = self._residents.occupant(hashed, number)
+                known = versions[hashed] = etag if slot is None else int(self._residents.etag[slot])
+            if known != etag or hashed in self._mixed:
+                mixed[hashed] = group
+        return mixed
 
     def pages_of(self, index: int) -> Contents:
         """Return all pages of a tier in the form in which the next process recovers them."""

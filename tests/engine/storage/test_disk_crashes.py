@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.errors import TierError
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Freshness, Rule, Rules
@@ -80,10 +82,10 @@ class Life:
         rules = Rules((Rule(freshness=Freshness.IMMUTABLE),))
         self.engine = Engine(origin, self.cache, rules=rules, clock=ManualClock(), page_size=PAGE, **parts)
 
-    async def get(self, key: str) -> bytes:
-        async with self.engine.open(ReadRequest(ObjectRef("b", key))) as reading:
-            whole = Span(0, reading.meta.size)
-            return b"".join([bytes(piece) async for piece in reading.body(whole)])
+    async def get(self, key: str, wanted: RangeSpec | None = None) -> bytes:
+        async with self.engine.open(ReadRequest(ObjectRef("b", key), wanted)) as reading:
+            span = (wanted or RangeSpec(0, None)).resolve(reading.meta.size)
+            return b"".join([bytes(piece) async for piece in reading.body(span)])
 
     async def end(self) -> None:
         for disk in self.disks:
@@ -170,3 +172,39 @@ async def test_a_process_killed_at_any_step_leaves_no_old_page_that_answers(tmp_
         for key, version in there.items():
             assert await life.get(key) == body(key, version)
         await life.end()
+
+
+async def test_an_old_page_that_comes_back_beside_a_new_one_is_checked_before_it_answers(tmp_path):
+    """The origin's object changed after its old pages had been evicted. A kill undid the erasure of one of
+    them, and the start finds another page, of the new version.
+    """
+    folder, old, new = tmp_path / "cache", body("long", 1) * 2, body("long", 2) * 2
+    origin = origin_with(dict.fromkeys(KEYS, 1))
+    origin.put("b", "long", old)
+    life = await start(folder, origin)
+    assert await life.get("long") == old
+    for key in KEYS:
+        await life.get(key)
+        await turns()
+    table = life.cache.residents
+    first, *others = table.pages_of(object_hash(ObjectRef("b", "long")))
+    assert table.tier[first] > 0
+    for slot in others:
+        life.cache.drop(slot, "policy")
+    for disk in life.disks:
+        disk.held = True
+    life.cache.drop(first, "policy")
+    # The metadata of many other objects have displaced those of this one.
+    life.engine._versions.forget(ObjectRef("b", "long"))
+    origin.put("b", "long", new)
+    assert await life.get("long", RangeSpec(PAGE, 2 * PAGE - 1)) == new[PAGE : 2 * PAGE]
+    await turns()
+    assert len(table.pages_of(object_hash(ObjectRef("b", "long")))) == 1
+    left = tmp_path / "left"
+    shutil.copytree(folder, left)
+    await life.end()
+    folder.rename(tmp_path / "ended")
+    left.rename(folder)
+    life = await start(folder, origin)
+    assert await life.get("long", RangeSpec(0, 99)) == new[:100]
+    await life.end()
