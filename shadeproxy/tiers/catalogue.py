@@ -29,6 +29,8 @@ from shadeproxy.tiers.record import UNIT_BYTES
 from shadeproxy.tiers.rows import ROW, Contents
 
 SUFFIX = ".cat"
+FRESH_SUFFIX = f"{SUFFIX}.new"
+"""Suffix of a catalogue's name until the catalogue is complete."""
 CATALOGUE_VERSION = 1
 NAMESPACE_VERSION = 2
 _MAGIC = b"ShCt"
@@ -134,7 +136,7 @@ def read(path: Path, key: Key, *, boot: int | None) -> Contents | None:
 
 def write(path: Path, contents: Contents, key: Key, *, boot: int) -> None:
     """Replace the catalogue, completely or not at all. Raises OSError."""
-    fresh = path.with_suffix(f"{SUFFIX}.new")
+    fresh = path.with_suffix(FRESH_SUFFIX)
     try:
         fresh.touch(mode=0o600)
         fresh.write_bytes(pack(contents, key, boot=boot))

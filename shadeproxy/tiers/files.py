@@ -79,7 +79,7 @@ class SegmentFiles:
 
     def existing(self) -> Iterator[tuple[int, Path]]:
         """Yield number and path of every existing segment, in order of the numbers. Delete unfinished
-        segments, and catalogues without a segment.
+        segments and catalogues, and catalogues without a segment.
         """
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             if not path.stem.isdecimal() or int(path.stem) >= NUMBERS:
@@ -94,6 +94,8 @@ class SegmentFiles:
                 # The segment of this catalogue is gone. Delete the catalogue, because the next segment of
                 # this number would use it as its own.
                 path.unlink()
+        for path in self._directory.glob(f"*{catalogue.FRESH_SUFFIX}"):
+            path.unlink()
 
     def keep(self, number: int, path: Path) -> Segment:
         """Open an existing file and mark its number as used. Raises OSError."""

@@ -93,7 +93,8 @@ def files_of(path: Path) -> list[Path]:
     deletion, a smaller cache is left that is still valid. Raises OSError.
     """
     there = list(path.iterdir())
-    files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]
+    ours = (SUFFIX, catalogue.SUFFIX, catalogue.FRESH_SUFFIX)
+    files = [file for file in there if file.name.endswith(ours)]
     version = read_version(path)
     if version is not None and version.store_id is not None:
         fresh = f"{version.store_id:016x}{tombstones.FRESH_SUFFIX}"

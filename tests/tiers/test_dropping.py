@@ -2,6 +2,8 @@
 file.
 """
 
+from pathlib import Path
+
 import pytest
 
 from shadeproxy.tiers import session
@@ -45,3 +47,26 @@ def test_dropping_a_cache_deletes_no_file_that_its_mark_only_claims(bench, place
     mark.write_text(f"{first}\n{number}\n{precious}\n")
     drop_cache(bench.path, setting="cache.disk.path")
     assert precious.exists()
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_catalogue_of_which_a_kill_left_a_part_is_deleted(bench, sample, pages, monkeypatch, drops):
+    """The next start deletes it, or the dropping of the cache."""
+    store, _ = bench.open()
+    samples = {bench.add(store, sample(1, 5000)): sample(1, 5000)}
+
+    def killed(_path, _target):
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(Path, "rename", killed)
+        store.close(pages(store, samples.items()))
+    kill(store)
+    assert list(bench.path.glob("*.cat.new"))
+    if drops:
+        drop_cache(bench.path, setting="cache.disk.path")
+        assert [path.name for path in bench.path.iterdir()] == ["lock"]
+    else:
+        _, recovered = bench.open()
+        assert len(recovered) == 1
+    assert not list(bench.path.glob("*.cat.new"))
