@@ -47,12 +47,13 @@ def announce(
     """Return a sampler that yields the items of ``sampler`` and announces its order. Pass it to the
     DataLoader in place of ``sampler``.
 
-    ``sampler``: yields indices, or lists of them like a BatchSampler. ``job``: the job that the order belongs
-    to; by default the only open job of this process. ``ids``: the sample id, in ``job``'s dataset, of each
-    index: integers (n,), like ``subset.indices``. None means that indices are sample ids. ``ahead``: number
-    of indices that the loader takes before training needs them: num_workers x prefetch_factor x batch_size.
-    With ``ahead``, this sampler reports the position of training. Without it, the proxy infers the position
-    from the reads and from the samples that ``job.report``, ``job.timed`` or ``job.progress`` count.
+    ``sampler``: yields indices, or batches of them (lists, arrays, tensors) like a BatchSampler. ``job``: the
+    job that the order belongs to; by default the only open job of this process. ``ids``: the sample id, in
+    ``job``'s dataset, of each index: integers (n,), like ``subset.indices``. None means that indices are
+    sample ids. ``ahead``: number of indices that the loader takes before training needs them: num_workers x
+    prefetch_factor x batch_size. With ``ahead``, this sampler reports the position of training. Without it,
+    the proxy infers the position from the reads and from the samples that ``job.report``, ``job.timed`` or
+    ``job.progress`` count.
     ``announce_epochs``: number of coming epochs to announce early. That works only for samplers whose draws
     can be computed early: DistributedSampler, torch's random samplers with a generator of their own,
     SequentialSampler, and BatchSamplers of them.
@@ -134,7 +135,7 @@ class Announced(Sampler[Any]):
             for item in drawn:
                 yield item
                 if self._ahead is not None:
-                    given += len(item) if isinstance(item, Sequence) else 1
+                    given += len(_indices(item))
                     self.job.gave(given - self._ahead)
             yield from items
         finally:
@@ -158,7 +159,7 @@ class Announced(Sampler[Any]):
                 _LOG.warning("Job %s: the order is not announced: %s", self.job.name, error)
 
     def _sample_ids(self, drawn: list[Any]) -> NDArray[np.uint32]:
-        flat = chain.from_iterable(item if isinstance(item, Sequence) else (item,) for item in drawn)
+        flat = chain.from_iterable(map(_indices, drawn))
         indices = np.fromiter(map(int, flat), dtype=np.int64)
         if self._ids is not None:
             indices = self._ids[indices]
@@ -194,6 +195,13 @@ def _checked(ids: ArrayLike) -> NDArray[np.int64]:
             f"ids {found.dtype}{list(found.shape)}: give one sample id, an integer, for each index"
         )
     return found.astype(np.int64)
+
+
+def _indices(item: Any) -> Sequence[Any]:
+    """Return the indices in ``item``, which a sampler yielded: one index, or a batch of them."""
+    if isinstance(item, Sequence):
+        return item
+    return item.tolist() if getattr(item, "ndim", 0) else (item,)
 
 
 def _drawing(sampler: Any) -> Any:

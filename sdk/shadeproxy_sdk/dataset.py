@@ -79,6 +79,8 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
         """Return the samples of one batch, in order. DataLoader calls this to fetch them together. Raises
         ReadError.
         """
+        if hasattr(indices, "tolist"):  # A sampler may yield batches as arrays or tensors.
+            indices = indices.tolist()
         if self._decode is as_tensor:
             return fetch_samples(self._client, self.manifest, indices)
         samples = self._client.views(self.manifest, indices)

@@ -240,6 +240,19 @@ def test_without_it_the_position_is_left_to_who_counts(make_job, proxy):
 
 
 @pytest.mark.parametrize(
+    "split", [torch.Tensor.split, lambda order, size: np.split(order.numpy(), len(order) // size)]
+)
+def test_batches_may_be_tensors_or_arrays(make_job, proxy, split):
+    order = torch.randperm(40, generator=seeded(3))
+    batches, job = split(order, 4), make_job()
+    iterator = iter(shade.announce(batches, job, ahead=8))
+    assert all(next(iterator) is batch for batch in batches[:6])
+    assert job.position == 12
+    assert job.flush()
+    assert proxy.orders["run", 0, 0] == order.tolist()
+
+
+@pytest.mark.parametrize(
     ("items", "text"), [([1, 99], r"an index is outside 0 .. 39"), (["a", "b"], "invalid literal")]
 )
 def test_what_cannot_be_announced_is_yielded_all_the_same_and_said_once(make_job, proxy, caplog, items, text):
