@@ -70,8 +70,9 @@ def announce(
 
 
 class Announced(Sampler[Any]):
-    """The sampler that ``announce`` returns. It has all attributes of the wrapped sampler. Its epoch is the
-    one given to ``set_epoch``. If that is never called, each iteration is the next epoch, from 0 on.
+    """The sampler that ``announce`` returns. Its epoch is the one given to ``set_epoch``. If that is never
+    called, each iteration is the next epoch, from 0 on. It has all attributes of the wrapped sampler except
+    ``state_dict`` and ``load_state_dict``: once an epoch is drawn, the wrapped sampler is at its end.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class Announced(Sampler[Any]):
         return length
 
     def __getattr__(self, name: str) -> Any:
-        if name == "sampler":  # Unpickling asks for this attribute before ``__init__`` has run.
+        # Unpickling asks for the attribute ``sampler`` before ``__init__`` has run.
+        if name in {"sampler", "state_dict", "load_state_dict"}:
             raise AttributeError(name)
         return getattr(self.sampler, name)
 
@@ -118,9 +120,11 @@ class Announced(Sampler[Any]):
         _set_epoch(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the sampler's items. This is a generator, so it draws nothing before the loader asks for an
-        item.
-        """
+        """Yield the sampler's items. Nothing is drawn before the loader asks for an item."""
+        states: list[Any] = []
+        return AnnouncedItems(self.sampler, self._items(states), states)
+
+    def _items(self, states: list[Any]) -> Iterator[Any]:
         # The loop may have set the epoch on the wrapped sampler instead of on this one, so use the later of
         # both epochs.
         epoch = max(self._epoch, _number(getattr(_drawing(self.sampler), "epoch", 0)))
@@ -128,7 +132,9 @@ class Announced(Sampler[Any]):
         items = iter(self.sampler)
         # Ask for one item more than the length says: some samplers draw from their generator once more at
         # their end, and the state of that generator must be the same as without this class.
-        drawn = list(islice(items, len(self) + 1))
+        drawn = list(islice(items, 1))
+        states.append(_state(self.sampler))
+        drawn += islice(items, len(self))
         self._begin(epoch, drawn)
         given = 0
         try:
@@ -185,6 +191,56 @@ class Announced(Sampler[Any]):
             if known is None or not np.array_equal(order, known):
                 self._foretold[coming] = order
                 self.job.announce(coming, order)
+
+
+class AnnouncedItems(Iterator[Any]):
+    """The iterator of an Announced. ``items``: the items of an epoch of ``sampler``, not drawn yet.
+    ``states``: gets the state of ``sampler`` when its first item is drawn; None if it has no state.
+
+    This iterator has a state for StatefulDataLoader of torchdata: the number of items that were yielded, and
+    the state of ``sampler``, from which the epoch's other items can be drawn again.
+    """
+
+    def __init__(self, sampler: Any, items: Iterator[Any], states: list[Any]) -> None:
+        self._sampler = sampler
+        self._items = items
+        self._states = states
+        self._given = self._again = 0
+
+    def __next__(self) -> Any:
+        for _ in islice(self._items, self._again):
+            pass
+        self._again = 0
+        item = next(self._items)
+        self._given += 1
+        return item
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state from which a loader goes on behind the items that were yielded."""
+        return {"given": self._given, "sampler": self._states[0] if self._states else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on behind the items that were yielded when ``state`` was saved. If these were all, this iterator
+        is at its end, and the sampler will draw the next epoch.
+        """
+        self._given = self._again = state["given"]
+        if state["sampler"] is not None:
+            self._states.append(state["sampler"])
+            self._sampler.load_state_dict(state["sampler"])
+            # The restored sampler does not yield the epoch's first item.
+            self._again = max(self._given - 1, 0)
+        if self._given >= len(self._sampler):
+            self._items = iter(())
+            for _ in self._sampler:
+                pass
+
+
+def _state(sampler: Any) -> Any:
+    """Return a copy of the state of ``sampler``; None if it has none, or cannot say it."""
+    try:
+        return copy.deepcopy(sampler.state_dict()) if hasattr(sampler, "load_state_dict") else None
+    except Exception:  # noqa: BLE001 (the law: most loops never resume by this state, and must not end for it)
+        return None
 
 
 def _checked(ids: ArrayLike) -> NDArray[np.int64]:

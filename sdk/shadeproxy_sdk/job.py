@@ -172,8 +172,9 @@ class Job:
         sampler: object = None,
     ) -> None:
         """Begin an epoch of ``length`` samples (0 if not known), at this rank's sample ``start``;
-        ``reported`` of them (by default ``start``) were reported before. ``sampler`` calls this. The
-        background thread calls ``ahead`` from time to time, to announce orders known by then.
+        ``reported`` of them (by default ``start``) were reported before. ``sampler`` calls this; a loop
+        without one, as over an IterableDataset, calls it itself. The background thread calls ``ahead`` from
+        time to time, to announce orders known by then.
         """
         if sampler is not None:
             self._watch.begin(sampler)
@@ -189,7 +190,7 @@ class Job:
     def announce(self, epoch: int, order: NDArray[np.uint32]) -> None:
         """Announce that this rank reads the samples ``order``, u32 (k,), in ``epoch``, so that the proxy
         keeps and fetches them in time. Returns at once, never raises. Do not change the array afterwards.
-        Samplers call this.
+        Samplers call this, or the loop as ``begin``.
         """
         orders = self._delivery.orders
         # Wake the thread only for a new order: each delivery announces known orders again, and would wake

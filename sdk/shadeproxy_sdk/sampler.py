@@ -116,6 +116,9 @@ class ShadeSampler(Sampler[int]):
         """Yield the ids of this rank's samples in the epoch, from the position that ``load_state_dict`` set
         on.
         """
+        return EpochIds(self, self._ids())
+
+    def _ids(self) -> Iterator[int]:
         epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
         self.job.announce(epoch, plan.order)
@@ -138,6 +141,11 @@ class ShadeSampler(Sampler[int]):
         same on all ranks.
         """
         return self.num_samples
+
+    @property
+    def yielded(self) -> int:
+        """Number of ids of this epoch that were yielded. A resumed epoch counts from its beginning."""
+        return max(self._given, self._start)
 
     @property
     def batches(self) -> int:
@@ -275,7 +283,7 @@ class ShadeSampler(Sampler[int]):
         else:
             position = self.job.position
         if position is None:
-            position = max(self._given, self._start)
+            position = self.yielded
         state: dict[str, Any] = self._shape() | {"epoch": self.epoch, "position": position}
         if self.mode == "uniform":
             return state
@@ -343,3 +351,34 @@ class ShadeSampler(Sampler[int]):
             shape |= {"batch_size": self.batch_size} | self._planner.shape
         alone = self.mode in {"shade", "reorder", "substitute"}
         return shape | {"rank": self.job.rank} if alone else shape
+
+
+class EpochIds(Iterator[int]):
+    """The iterator of a ShadeSampler. ``ids``: the ids of an epoch, not begun yet.
+
+    It has a state for StatefulDataLoader of torchdata, which saves and loads the states of a sampler and of
+    its iterator together. Such a loader goes on behind the ids that it has taken, and the sampler's own state
+    behind the samples that training has finished. So the iterator's position is the one that counts.
+    """
+
+    def __init__(self, sampler: ShadeSampler, ids: Iterator[int]) -> None:
+        self._sampler = sampler
+        self._ids = ids
+
+    def __next__(self) -> int:
+        return next(self._ids)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return how many ids of the epoch were yielded."""
+        return {"position": self._sampler.yielded}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue the epoch of the sampler behind the ids that were yielded. If these were all, the sampler
+        begins the next epoch.
+        """
+        sampler, position = self._sampler, state["position"]
+        if position < sampler.num_samples:
+            sampler.resume_at(sampler.epoch, position)
+        else:
+            self._ids = iter(())
+            sampler.set_epoch(sampler.epoch + 1)

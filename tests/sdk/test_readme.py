@@ -73,3 +73,19 @@ def test_example_without_torch_reads(proxy):
     names["client"].close()
     assert names["samples"] == [bytes([i]) * 7 for i in (3, 1, 2)]
     assert [bytes(row) for row in names["batch"]] == names["samples"]
+
+
+def test_example_with_an_iterable_dataset_announces_what_it_reads(proxy):
+    proxy.objects = {("train", f"imagenet/{key}"): body for (_, key), body in proxy.objects.items()}
+    seen = []
+    names = {
+        "decode": lambda data: data[0],
+        "epochs": 2,
+        "train": lambda batch: seen.extend(batch[1].tolist()),
+    }
+    proxy.orders = Kept()
+    exec(example(2, proxy).replace("num_workers=8", "num_workers=0"), names)
+    names["client"].close()
+    assert sorted(seen[:40]) == sorted(seen[40:]) == list(range(40))
+    assert [proxy.orders.kept["resnet50", epoch, 0] for epoch in (0, 1)] == [seen[:40], seen[40:]]
+    assert [(step["epoch"], step["position"]) for step in proxy.progress] == [(0, 40), (1, 40)]
