@@ -302,7 +302,10 @@ def _settings(facts: ProxyState) -> Iterator[Finding]:
 def _doubtful(job: DoubtfulJob) -> Iterator[Finding]:
     if job.share < _MUCH_OF_THE_CACHE:
         return
-    remedy = "announce what it reads, in the order of its reads: until then its pages count for less"
+    remedy = (
+        "announce what it reads, in the order of its reads, and give runs that train at the same time names of"
+        " their own: until then its pages count for less"
+    )
     if job.is_silent:
         remedy = (
             "its pages leave as others read on; if it is dead, forget it and its scores at once:"

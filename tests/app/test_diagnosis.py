@@ -223,7 +223,8 @@ def test_what_is_only_unusual_is_no_trouble(changes):
         (
             False,
             "doubtful job",
-            "announce what it reads, in the order of its reads: until then its pages count for less",
+            "announce what it reads, in the order of its reads, and give runs that train at the same time names"
+            " of their own: until then its pages count for less",
         ),
     ],
 )
