@@ -134,8 +134,9 @@ class Job:
     def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the same batches, and report how long the loop waits for them (stall) and is busy with them.
 
-        Without this, the waiting time is estimated (waiting.py). If a batch is a tuple or list, its last
-        element must be the sample ids, which are counted. Other batches are timed but not counted.
+        Without this, the waiting time is estimated (waiting.py). The samples of a batch are counted when
+        the loop asks for the next batch, if the batch is a tuple or list whose last element has the sample
+        ids, or anything else with an entry for each sample. Other batches are timed but not counted.
         """
         meter, progress = StallMeter(), self._progress
         progress.reads_by(batches)

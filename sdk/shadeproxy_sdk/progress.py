@@ -7,6 +7,7 @@ DataLoader workers take samples ahead of training.
 
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _MOST_WRAPPERS = 4
@@ -50,13 +51,25 @@ def _reads_at_once(dataset: Any) -> int | None:
 
 
 def count_ids(batch: Any) -> int:
-    """Return the number of sample ids in ``batch``, a tuple or list whose last element has the ids; 0 if
-    there are none.
+    """Return the number of sample ids in ``batch``, a tuple or list whose last element has the ids, or
+    anything else with an entry for each sample; 0 if there are none. A dict, the bytes of a sample, or a
+    group of tensors has a length too, but not that of the batch.
     """
     try:
-        return len(batch[-1]) if isinstance(batch, tuple | list) and batch else 0
-    except Exception:  # noqa: BLE001 (a number has no length, and the length of a user's type may raise anything)
+        last = batch[-1] if isinstance(batch, tuple | list) and batch else None
+        if isinstance(last, Sequence):
+            kinds = {type(entry) for entry in last}
+            return (
+                len(last) if len(kinds) == 1 and not isinstance(last, str | bytes) and _is_one(last[0]) else 0
+            )
+        return len(last) if hasattr(last, "shape") else 0  # type: ignore[arg-type]  # a length may be missing
+    except Exception:  # noqa: BLE001 (the type of a user's batch may raise anything)
         return 0
+
+
+def _is_one(entry: Any) -> bool:
+    """Return whether ``entry`` is of one sample: a number or a text, and no list, dict or vector."""
+    return isinstance(entry, str) or not getattr(entry, "ndim", hasattr(entry, "__len__"))
 
 
 class Progress:

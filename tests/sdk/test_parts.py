@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -202,3 +203,26 @@ def test_a_breaker_without_an_alternative_probes_earlier():
     breaker.hurry(1.0)
     now[0] += 1
     assert breaker.ask() is BreakerDecision.PROBE
+
+
+@pytest.mark.parametrize(
+    ("last", "count"),
+    [
+        (torch.arange(3), 3),
+        (np.zeros((3, 2)), 3),
+        ([4, 5, 6], 3),
+        (range(3), 3),
+        (["a cat", "a dog", "a bird"], 3),
+        ([torch.tensor(4), torch.tensor(5)], 2),
+        (b"the bytes of a sample, batched by list", None),
+        ((b"a decoded sample", 7), None),
+        ({"boxes": torch.zeros(3, 4), "labels": torch.zeros(3)}, None),
+        ([torch.zeros(3, 4), torch.zeros(3, 4)], None),
+        ([], None),
+        (torch.tensor(3), None),
+    ],
+)
+def test_only_what_has_an_entry_for_each_sample_is_counted(make_job, last, count):
+    job = make_job()
+    list(job.timed([["first", last]]))
+    assert job.position == count
