@@ -72,7 +72,12 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
         return len(self.manifest)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Return one sample. Raises IndexError, ReadError."""
+        """Return one sample. Raises ConfigError for an index that names several, IndexError, ReadError."""
+        if isinstance(index, slice | list | tuple):
+            raise ConfigError(
+                f"index {index!r:.60}: give one sample id, or batch_sampler=... to the loader if a sampler "
+                "names several"
+            )
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:

@@ -73,6 +73,14 @@ def test_ids_that_are_no_integers_are_refused(client, manifest, ids):
         manifest[ids[0]]
 
 
+@pytest.mark.parametrize("index", [slice(3), [1, 2], (1, 2)])
+def test_an_index_that_names_several_samples_is_refused(client, manifest, index):
+    """A loader with ``batch_size=None`` over batches asks for a list of samples."""
+    data = shade.S3Dataset(client, manifest=manifest)
+    with pytest.raises(shade.ConfigError, match=r"give one sample id, .* batch_sampler=.*several"):
+        data[index]
+
+
 def test_integers_of_numpy_are_ids(client, manifest, proxy):
     ids = np.array([3, 1], np.uint32)
     assert client.read_many(manifest, ids) == client.read_many(manifest, [3, 1])
