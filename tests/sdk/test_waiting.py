@@ -226,7 +226,7 @@ def test_nobody_looks_without_an_epoch_or_after_the_job(make_job, looks):
     iterator = iter(sampler)
     next(iterator)
     assert job._watch.looking
-    iterator.close()
+    del iterator
     assert job._watch._until == looks.now_s + waiting._LINGER_S
     job.close()
     assert not job._watch.looking
