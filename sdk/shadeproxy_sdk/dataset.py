@@ -73,11 +73,7 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Return one sample. Raises ConfigError for an index that names several, IndexError, ReadError."""
-        if isinstance(index, slice | list | tuple):
-            raise ConfigError(
-                f"index {index!r:.60}: give one sample id, or batch_sampler=... to the loader if a sampler "
-                "names several"
-            )
+        _check_index(index)
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
@@ -105,6 +101,14 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
             error.add_note(f"while decoding sample {index}, {entry} ({len(data)} bytes)")
             raise
         return (*value, index) if isinstance(value, tuple) else (value, index)
+
+
+def _check_index(index: Any) -> None:
+    if isinstance(index, slice | list | tuple):
+        raise ConfigError(
+            f"index {index!r:.60}: give one sample id, or batch_sampler=... to the loader if a sampler names "
+            "several"
+        )
 
 
 def _required_parameters(decode: Callable[..., Any]) -> int:

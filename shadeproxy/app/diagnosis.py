@@ -303,8 +303,8 @@ def _doubtful(job: DoubtfulJob) -> Iterator[Finding]:
     if job.share < _MUCH_OF_THE_CACHE:
         return
     remedy = (
-        "announce what it reads, in the order of its reads, and give runs that train at the same time names of"
-        " their own: until then its pages count for less"
+        "announce what it reads, in the order of its reads, and let no two runs use one name at the same"
+        " time: until then its pages count for less"
     )
     if job.is_silent:
         remedy = (

@@ -223,8 +223,7 @@ def test_what_is_only_unusual_is_no_trouble(changes):
         (
             False,
             "doubtful job",
-            "announce what it reads, in the order of its reads, and give runs that train at the same time names"
-            " of their own: until then its pages count for less",
+            "let no two runs use one name at the same time: until then its pages count for less",
         ),
     ],
 )
